@@ -1,0 +1,70 @@
+# gradwire: `make demo` and `make test` are all a newcomer needs; both create .venv on their own.
+# Stamp files inside .venv remember what is installed, so a second run goes straight to work.
+#
+#   make demo                      replay the bundled trace under three policies (no torch, no compiler, no root)
+#   make test                      lint, types and tests (installs torch and the test tools first)
+#   make lint | make bench | make clean
+#
+# PYTHON=/path/to/python3.12 make demo   picks the interpreter for a new .venv
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu make test   picks the small CPU build of torch on Linux
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := torch==2.13.0
+TORCH_INDEX ?=
+# The first interpreter on PATH that is new enough; empty if there is none.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+BASE_STAMP := $(VENV)/.installed-base
+TEST_STAMP := $(VENV)/.installed-test
+
+.PHONY: demo test lint bench clean
+
+demo: $(BASE_STAMP)
+	$(BIN)/gradwire demo
+
+test: $(TEST_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2
+
+lint: $(TEST_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(BASE_STAMP)
+	$(BIN)/gradwire bench fabric
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "gradwire needs Python 3.11 or newer; the python3 on your PATH is" \
+			"$$(python3 --version 2>/dev/null || echo missing)." >&2; \
+		echo "On Debian or Ubuntu: sudo apt install python3 python3-venv, or name one:" \
+			"make demo PYTHON=/path/to/python3.12" >&2; \
+		exit 2; \
+	fi
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		echo "gradwire needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>&1)." >&2; exit 2; \
+	fi
+	@if ! "$(PYTHON)" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+		echo "$(PYTHON) cannot create virtual environments; on Debian or Ubuntu:" \
+			"sudo apt install python3-venv" >&2; \
+		exit 2; \
+	fi
+	"$(PYTHON)" -m venv $(VENV)
+
+$(BASE_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+# torch goes first and alone: it is by far the largest download, and it is where a CPU-only index applies.
+$(TEST_STAMP): $(BASE_STAMP)
+	$(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
