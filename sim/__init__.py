@@ -1,1 +1,34 @@
-"""The simulated network: topology, packet fabric, transports, collectives, tensor scheduling and training jobs."""
+"""The simulated network: topologies, routing, the packet fabric, training jobs, and `simulate`.
+
+Names are loaded when they are first used, so that `import sim` costs nothing: neither Numba nor pyarrow is
+imported before a simulation starts, and torch never is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "Network": "sim.topology",
+    "build_network": "sim.topology",
+    "fat_tree": "sim.topology",
+    "from_networkx": "sim.topology",
+    "leaf_spine": "sim.topology",
+    "star": "sim.topology",
+    "Routing": "sim.routing",
+    "build_routing": "sim.routing",
+    "simulate": "sim.simulate",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,298 @@
+"""The network as the simulator sees it: numbered nodes and directed links in flat arrays.
+
+A `Network` is data and nothing else: no routing, no state.  Generators (`generators.py`) and graph readers
+(`graph.py`) list nodes and cables and hand them to `assemble`, which checks *everything*, reports every
+fault at once, and only then builds the arrays.  So a `Network` that exists is connected, every host hangs
+on exactly one switch, and every rate is positive; nothing downstream checks that again.
+
+Why hosts come first: node ids 0..H-1 are hosts, so that "is it a host" is one comparison and a host id is
+its row in every per-host table.  Why cables come in pairs: cable *i* is the directed links 2i (a -> b) and
+2i + 1 (b -> a), so that the reverse of link *l* is `l ^ 1`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import Mistake, ScenarioError
+
+if TYPE_CHECKING:
+    import networkx
+
+HOST = "host"
+SWITCH = "switch"
+
+SHOWN = 8
+"""How many offending names one message lists before it says "and N more" (our choice)."""
+
+
+class Cable(NamedTuple):
+    """An undirected cable between nodes `a` and `b`; both directions have the same properties."""
+
+    a: int
+    b: int
+    rate: int
+    """bits per second"""
+    latency: int
+    """propagation delay, picoseconds"""
+    loss: float = 0.0
+    """probability that a packet is lost on the wire"""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Nodes and directed links.
+
+    Attributes
+    ----------
+    names : tuple of str, one per node; hosts first, then switches.
+    host_count : int
+        Nodes ``0 .. host_count - 1`` are hosts.
+    link_src, link_dst : int32[links]
+        Node ids; links 2i and 2i + 1 are the two directions of cable i.
+    link_rate : int64[links], bits per second.
+    link_latency : int64[links], picoseconds.
+    link_loss : float64[links], probability in [0, 1).
+    order : int32[nodes]
+        All node ids, neighbours close together (pod by pod).  Contiguous pieces of it are given to
+        threads, so it decides how much crosses between threads and nothing else.
+    """
+
+    names: tuple[str, ...]
+    host_count: int
+    link_src: NDArray[np.int32]
+    link_dst: NDArray[np.int32]
+    link_rate: NDArray[np.int64]
+    link_latency: NDArray[np.int64]
+    link_loss: NDArray[np.float64]
+    order: NDArray[np.int32]
+    title: str = field(default="graph")
+
+    @property
+    def node_count(self) -> int:
+        return len(self.names)
+
+    @property
+    def switch_count(self) -> int:
+        return len(self.names) - self.host_count
+
+    @property
+    def link_count(self) -> int:
+        """Directed links: twice the number of cables."""
+        return len(self.link_src)
+
+    @property
+    def kinds(self) -> list[str]:
+        """ "host" or "switch" per node."""
+        return [HOST] * self.host_count + [SWITCH] * self.switch_count
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Node id by name."""
+        return {name: node for node, name in enumerate(self.names)}
+
+    @cached_property
+    def up_link(self) -> NDArray[np.int32]:
+        """The directed link host -> switch of every host; its reverse is ``up_link ^ 1``."""
+        up = np.full(self.host_count, -1, dtype=np.int32)
+        links = np.flatnonzero(self.link_src < self.host_count)
+        up[self.link_src[links]] = links
+        return up
+
+    @cached_property
+    def edge_of(self) -> NDArray[np.int32]:
+        """The switch (node id) that every host hangs on."""
+        return self.link_dst[self.up_link]
+
+    @cached_property
+    def host_order(self) -> NDArray[np.int32]:
+        """The hosts in locality order: neighbours on a switch are neighbours here."""
+        return self.order[self.order < self.host_count]
+
+    def link_name(self, link: int) -> str:
+        """Name of a directed link, and of the port that feeds it: "a->b"."""
+        return f"{self.names[self.link_src[link]]}->{self.names[self.link_dst[link]]}"
+
+    def to_networkx(self) -> networkx.Graph:
+        """The same network as a networkx graph.
+
+        Returns
+        -------
+        networkx.Graph (MultiGraph where two nodes have several cables)
+            Node attribute `kind`; edge attributes `rate` (bits/s), `latency` (ps), `loss`.
+        """
+        import networkx
+
+        pairs = list(zip(self.link_src[::2].tolist(), self.link_dst[::2].tolist(), strict=True))
+        parallel = len({frozenset(pair) for pair in pairs}) < len(pairs)
+        graph = networkx.MultiGraph() if parallel else networkx.Graph()
+        for name, kind in zip(self.names, self.kinds, strict=True):
+            graph.add_node(name, kind=kind)
+        for cable, (a, b) in enumerate(pairs):
+            graph.add_edge(
+                self.names[a],
+                self.names[b],
+                rate=int(self.link_rate[2 * cable]),
+                latency=int(self.link_latency[2 * cable]),
+                loss=float(self.link_loss[2 * cable]),
+            )
+        return graph
+
+
+def assemble(
+    hosts: Sequence[str],
+    switches: Sequence[str],
+    cables: Sequence[Cable],
+    *,
+    title: str,
+    where: str = "topology",
+    order: Sequence[int] | None = None,
+    mistakes: Iterable[Mistake] = (),
+) -> Network:
+    """Check the parts and build the Network.
+
+    Parameters
+    ----------
+    hosts, switches : node names; ids count through hosts, then switches.
+    cables : endpoints are those ids.
+    order : locality order of all nodes, by default a breadth-first walk.
+    mistakes : faults that the caller found already, reported together with the ones found here.
+
+    Raises
+    ------
+    ScenarioError
+        With every fault found: duplicate names, host-host cables, hosts without or with several links,
+        loops, rates that are not positive, negative latencies, losses outside [0, 1), parts that are
+        not connected.
+    """
+    names = (*hosts, *switches)
+    found = [*mistakes, *_check(names, len(hosts), cables, where)]
+    refuse(found)
+    if order is None:
+        order = walk_order(len(names), len(hosts), cables)
+    src = np.empty(2 * len(cables), dtype=np.int32)
+    dst = np.empty_like(src)
+    src[0::2] = dst[1::2] = [cable.a for cable in cables]
+    dst[0::2] = src[1::2] = [cable.b for cable in cables]
+    return Network(
+        names=names,
+        host_count=len(hosts),
+        link_src=src,
+        link_dst=dst,
+        link_rate=np.repeat(np.array([cable.rate for cable in cables], dtype=np.int64), 2),
+        link_latency=np.repeat(np.array([cable.latency for cable in cables], dtype=np.int64), 2),
+        link_loss=np.repeat(np.array([cable.loss for cable in cables], dtype=np.float64), 2),
+        order=np.array(order, dtype=np.int32),
+        title=title,
+    )
+
+
+def refuse(mistakes: Sequence[Mistake]) -> None:
+    """Raise one ScenarioError that carries all `mistakes`; return if there is none."""
+    if mistakes:
+        raise ScenarioError("the network cannot be built", mistakes=mistakes)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, cut after SHOWN of them."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def neighbours(node_count: int, cables: Sequence[Cable]) -> list[list[int]]:
+    """Adjacency lists, in the order of the cables."""
+    near: list[list[int]] = [[] for _ in range(node_count)]
+    for cable in cables:
+        near[cable.a].append(cable.b)
+        near[cable.b].append(cable.a)
+    return near
+
+
+def walk_order(node_count: int, host_count: int, cables: Sequence[Cable]) -> list[int]:
+    """Locality order of an arbitrary network: switches breadth first, each after its own hosts."""
+    near = neighbours(node_count, cables)
+    order: list[int] = []
+    seen = [False] * node_count
+    for root in (*(near[host][0] for host in range(host_count)), *range(host_count, node_count)):
+        queue = [] if seen[root] else [root]
+        seen[root] = True
+        for switch in queue:
+            order += [node for node in near[switch] if node < host_count]
+            order.append(switch)
+            for other in near[switch]:
+                if other >= host_count and not seen[other]:
+                    seen[other] = True
+                    queue.append(other)
+    return order
+
+
+def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], where: str) -> list[Mistake]:
+    mistakes: list[Mistake] = []
+    if host_count < 1:
+        mistakes.append(Mistake(where, "there is no host", expected="at least one"))
+    if host_count == len(names):
+        mistakes.append(Mistake(where, "there is no switch", expected="at least one"))
+    mistakes += [
+        Mistake(where, "several nodes have the same name", name, "unique names")
+        for name, count in Counter(names).items()
+        if count > 1
+    ]
+    links = [0] * len(names)
+    for cable in cables:
+        links[cable.a] += 1
+        links[cable.b] += 1
+        mistakes += _check_cable(names, host_count, cable, where)
+    for host in range(host_count):
+        at = f"{where}.{names[host]}"
+        if links[host] == 0:
+            mistakes.append(Mistake(at, "the host cannot be reached: it has no link", expected="one link"))
+        elif links[host] > 1:
+            mistakes.append(Mistake(at, "the host has several links", links[host], "one (one network card)"))
+    mistakes += _check_connected(names, links, cables, where)
+    return mistakes
+
+
+def _check_cable(names: tuple[str, ...], host_count: int, cable: Cable, where: str) -> list[Mistake]:
+    at = f"{where}.{names[cable.a]}-{names[cable.b]}"
+    mistakes = []
+    if cable.a == cable.b:
+        mistakes.append(Mistake(at, "the link ends where it starts", expected="two different nodes"))
+    elif cable.a < host_count and cable.b < host_count:
+        mistakes.append(Mistake(at, "the link joins two hosts", expected="hosts on switches only"))
+    if cable.rate <= 0:
+        mistakes.append(Mistake(at, "rate is not positive", f"{cable.rate}bps", 'such as "100Gbps"'))
+    if cable.latency < 0:
+        mistakes.append(Mistake(at, "latency is negative", f"{cable.latency}ps", 'such as "1us"'))
+    if not 0.0 <= cable.loss < 1.0:
+        mistakes.append(Mistake(at, "loss is no probability", cable.loss, "0 to below 1"))
+    return mistakes
+
+
+def _check_connected(
+    names: tuple[str, ...], links: list[int], cables: Sequence[Cable], where: str
+) -> list[Mistake]:
+    """The linked nodes that the first linked node cannot reach, and switches without any link."""
+    start = next((node for node, count in enumerate(links) if count), None)
+    if start is None:
+        return []
+    near = neighbours(len(names), cables)
+    seen = [False] * len(names)
+    seen[start] = True
+    queue = [start]
+    for node in queue:
+        for other in near[node]:
+            if not seen[other]:
+                seen[other] = True
+                queue.append(other)
+    apart = [name for name, reached in zip(names, seen, strict=True) if not reached]
+    if not apart:
+        return []
+    what = f"the network is not connected: {names[start]} cannot reach {listed(apart)}"
+    return [Mistake(where, what, expected="a path between any two nodes")]
