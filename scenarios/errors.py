@@ -1,0 +1,104 @@
+"""What every refusal looks like: what is wrong, where, and what would be right.
+
+A `GradwireError` is addressed to the person who wrote the input, so it carries no traceback to the terminal:
+the command line prints its message once and exits with `exit_code`. Anything else that escapes is a bug of
+gradwire and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class GradwireError(Exception):
+    """Input that cannot be used, or a run that cannot go on.
+
+    `what` says what is wrong, `where` names the file, field or host, `expected` what would have been right.
+    The message reads "where: what; expected ...", without the parts that are empty.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, where: str = "", expected: str = "") -> None:
+        self.what, self.where, self.expected = what, where, expected
+        super().__init__(what, where, expected)  # all three, so that the error survives pickling
+
+    def __str__(self) -> str:
+        message = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{message}; expected {self.expected}" if self.expected else message
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong in a scenario.
+
+    `path` is where, in the file's own terms ("job[0].push_bound"); `value` is the offending value as
+    written, or None where there is none (a missing field). `concerns` lists the other paths that a
+    cross-field check has read: if one of those is itself wrong, this mistake may be a mere echo of it and is
+    left out.
+    """
+
+    path: str
+    what: str
+    value: object = None
+    expected: str = ""
+    concerns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.what}"
+        if self.value is not None:
+            text += f" (got {shorten(self.value)})"
+        return f"{text}; expected {self.expected}" if self.expected else text
+
+
+class ScenarioError(GradwireError):
+    """A scenario that cannot be run. `mistakes` holds every single one that was found, in file order."""
+
+    def __init__(
+        self, what: str, where: str = "", expected: str = "", mistakes: Sequence[Mistake] = ()
+    ) -> None:
+        super().__init__(what, where, expected)
+        self.mistakes = tuple(mistakes)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.what, self.where, self.expected, self.mistakes))
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  {mistake}" for mistake in self.mistakes)])
+
+
+class TraceError(GradwireError):
+    """A trace that is missing, damaged, or of a version this gradwire does not read."""
+
+
+class ResultError(GradwireError):
+    """A Result that cannot be written or read."""
+
+
+class StallError(GradwireError):
+    """A simulation in which nothing can happen any more though messages are still under way."""
+
+    exit_code = 1
+
+
+class MissingExtraError(GradwireError):
+    """An optional dependency that is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{package} is not installed; install it with: pip install 'gradwire[{extra}]'")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.package, self.extra))
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """`value` as text for an error message: TOML's spelling of strings and booleans, and never a whole table."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = f'"{value}"'
+    else:
+        text = str(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

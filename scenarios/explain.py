@@ -1,0 +1,175 @@
+"""From pydantic's errors to sentences for the person who wrote the scenario.
+
+Pydantic reports (location, type, input). The location mixes keys of the file with names of union members
+("topology", "leaf_spine", "leaves"); here it becomes the path in the file ("topology.leaves"), and each type
+becomes what is wrong and what was expected. A key that does not exist is answered with the nearest that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from scenarios.base import Mistakes, Table
+from scenarios.errors import Mistake
+from scenarios.units import UnitError
+
+Location = tuple[str | int, ...]
+
+# Tables that people look for and that this version does not have yet.
+NOT_YET: Mapping[str, str] = {
+    "background": "background traffic is not simulated in this version",
+    "fault": "faults are not simulated in this version (link.loss is)",
+    "reducer": "gradient compression is not part of this version",
+}
+
+
+def explain(error: ValidationError, tables: Mapping[str, Any], root: type[Table]) -> list[Mistake]:
+    """Every mistake in `error`, which came from validating `tables` as `root`, in the models' order."""
+    found: list[Mistake] = []
+    for entry in error.errors(include_url=False):
+        found.extend(_mistakes(entry, tables, root))
+    return found
+
+
+def place(path: str, inner: str) -> str:
+    """`inner` as seen from outside the table at `path`."""
+    return path + inner if inner.startswith("[") or not path or not inner else f"{path}.{inner}"
+
+
+def file_location(entry: ErrorDetails, tables: Any) -> Location:
+    """Where an error is in the file: its location without the union members that no file contains."""
+    location = entry["loc"]
+    kept: list[str | int] = []
+    here = tables
+    for position, step in enumerate(location):
+        inside = isinstance(here, Mapping) and step in here
+        if inside or (isinstance(here, (list, tuple)) and isinstance(step, int) and step < len(here)):
+            here = here[step]
+            kept.append(step)
+        elif entry["type"] == "missing" and position == len(location) - 1:
+            kept.append(step)
+    return tuple(kept)
+
+
+def _text(location: Iterable[str | int]) -> str:
+    path = ""
+    for step in location:
+        path = place(path, f"[{step}]" if isinstance(step, int) else step)
+    return path
+
+
+def _mistakes(entry: ErrorDetails, tables: Mapping[str, Any], root: type[Table]) -> Iterator[Mistake]:
+    location, kind, value = entry["loc"], entry["type"], entry["input"]
+    context = entry.get("ctx", {})
+    path = _text(file_location(entry, tables))
+    cause = context.get("error")
+    if isinstance(cause, Mistakes):
+        for mistake in cause.mistakes:
+            yield Mistake(
+                place(path, mistake.path), mistake.what, mistake.value, mistake.expected, mistake.concerns
+            )
+    elif isinstance(cause, UnitError):
+        yield Mistake(path, cause.what, value, cause.expected)
+    elif kind == "extra_forbidden":
+        key = str(location[-1])
+        if key in NOT_YET:
+            yield Mistake(path, f"unknown key; {NOT_YET[key]}")
+        else:
+            yield Mistake(path, "unknown key", None, _nearest(key, _fields_at(location[:-1], root)))
+    elif kind == "missing":
+        yield Mistake(path, "is missing", None, _wanted(location, root))
+    elif kind == "union_tag_not_found":
+        yield Mistake(place(path, "kind"), "is missing", None, _names(context, location, root))
+    elif kind == "union_tag_invalid":
+        tag = str(context.get("tag"))
+        names = _names(context, location, root)
+        key = place(path, "kind") if isinstance(value, Mapping) and "kind" in value else path
+        near = difflib.get_close_matches(tag, names.replace(",", "").split(), n=1)
+        yield Mistake(key, "is unknown", tag, f"{near[0]} (of {names})" if near else names)
+    elif kind == "too_short" and len(value) >= context["min_length"]:
+        return  # an echo: long enough in the file, but some entries are mistakes of their own
+    else:
+        what, expected = _plain(kind, entry["msg"], context)
+        yield Mistake(path, what, value, expected)
+
+
+def _plain(kind: str, message: str, context: Mapping[str, Any]) -> tuple[str, str]:
+    """What is wrong and what was expected, for the types that need nothing but their context."""
+    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+        name, limit = next(iter(context.items()))
+        words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+        return "is out of range", f"a number {words[name]} {limit}"
+    if kind.endswith(("_type", "_parsing")) or kind in ("int_from_float", "is_instance_of"):
+        wanted = kind.split("_")[0]
+        words = {
+            "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a text in quotes",
+            "tuple": "a list", "list": "a list", "dict": "a table", "model": "a table",
+        }  # fmt: skip
+        return "is of the wrong type", words.get(wanted, message)
+    if kind == "literal_error":
+        return "is unknown", str(context["expected"])
+    if kind == "string_pattern_mismatch":
+        return "has characters that make no name", "letters, digits and . _ + - only"
+    if kind == "too_short":
+        return "is too short", f"at least {context['min_length']}"
+    if kind == "too_long":
+        return "is too long", f"at most {context['max_length']}"
+    if kind == "string_too_short":
+        return "is empty", "a text"
+    if kind == "finite_number":
+        return "is no finite number", "a number"
+    return message[:1].lower() + message[1:], ""
+
+
+def _names(context: Mapping[str, Any], location: Location, root: type[Table]) -> str:
+    """The kinds that may stand at a union."""
+    tags = [name.strip("' ") for name in str(context.get("expected_tags", "")).split(",") if name.strip()]
+    if not tags:
+        tags = [kind for model in _models_at(location, root) for kind in _kinds(model)]
+    return ", ".join('"my_module:MyClass"' if tag == "user" else tag for tag in tags)
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f'"{near[0]}"' if near else "one of " + ", ".join(known)
+
+
+def _wanted(location: Location, root: type[Table]) -> str:
+    for model in _models_at(location[:-1], root):
+        field = model.model_fields.get(str(location[-1]))
+        if field is not None and field.description:
+            return field.description.splitlines()[0].rstrip(".")
+    return "a value"
+
+
+def _fields_at(location: Location, root: type[Table]) -> list[str]:
+    return [name for model in _models_at(location, root) for name in model.model_fields]
+
+
+def _models_at(location: Location, root: type[Table]) -> list[type[Table]]:
+    """The models that can stand at `location`; one, unless it ends before a union."""
+    models: list[type[Table]] = [root]
+    for step in location:
+        if isinstance(step, int):
+            continue
+        members = [model for model in models if step in _kinds(model) or step == model.union_tag]
+        fields = [model.model_fields[step].annotation for model in models if step in model.model_fields]
+        models = [found for annotation in fields for found in _models_in(annotation)] if fields else members
+    return models
+
+
+def _kinds(model: type[Table]) -> tuple[str, ...]:
+    field = model.model_fields.get("kind")
+    return typing.get_args(field.annotation) if field is not None else ()
+
+
+def _models_in(annotation: Any) -> list[type[Table]]:
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return [annotation]
+    return [found for part in typing.get_args(annotation) for found in _models_in(part)]

@@ -1,0 +1,166 @@
+"""Scenario: everything a run is told, as frozen pydantic models.
+
+    Scenario
+      topology, link, link_override, switch, host     scenarios.schema_network
+      load_balancing, transport                       scenarios.schema_transport
+      job[]                                           scenarios.schema_job
+        tagging                                       scenarios.policy
+      policy[]                                        variants of the scenario, for comparing
+      output
+
+Each model checks what can be said of it alone; `scenarios.checks` holds what needs several of them, such as
+more workers than hosts. Read files with `scenarios.load.load_scenario`, which reports every mistake at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from scenarios import checks
+from scenarios.base import Flag, Mistakes, Table
+from scenarios.policy import Policy, Tagging, overlay
+from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
+from scenarios.schema_network import (
+    FatTree,
+    Graph,
+    Host,
+    LeafSpine,
+    Link,
+    LinkOverride,
+    Star,
+    Switch,
+    Topology,
+)
+from scenarios.schema_transport import (
+    USER_CLASS,
+    AnyTransport,
+    Dctcp,
+    Dlcp,
+    TcpNewReno,
+    Transport,
+    UserTransport,
+)
+from scenarios.units import PositiveTime, UnitError
+
+__all__ = [
+    "Dctcp", "Dlcp", "Exchange", "FatTree", "Graph", "Host", "HostPlacement", "Job", "LeafSpine", "Link",
+    "LinkOverride", "Output", "ParameterServer", "Policy", "Ring", "Scenario", "Star", "Switch", "Tagging",
+    "TcpNewReno", "Topology", "Transport", "UserTransport", "json_schema",
+]  # fmt: skip
+
+BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+
+
+def _balancer(value: Any) -> str:
+    if not isinstance(value, str) or (value not in BALANCERS and not USER_CLASS.fullmatch(value)):
+        raise UnitError("is no load balancer", ", ".join(BALANCERS) + ' or "my_module:MyBalancer"')
+    return value
+
+
+class Output(Table):
+    """What a run records beyond its tables."""
+
+    packet_log: Flag = False
+    """Every packet's journey; for small networks only."""
+
+
+class Scenario(Table):
+    """One experiment. Equal scenarios, traces and versions give equal Results, byte for byte."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 1
+    """Everything random is drawn from this one number."""
+    duration: PositiveTime | None = None
+    """Simulated time after which the run ends even if jobs are not done."""
+    topology: Topology
+    link: Link = Link()
+    link_override: tuple[LinkOverride, ...] = ()
+    switch: Switch = Switch()
+    host: Host = Host()
+    load_balancing: Annotated[
+        str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(BALANCERS)})
+    ] = "ecmp"
+    """Which of the shortest paths a packet takes: by flow hash, or packet by packet (spray)."""
+    transport: AnyTransport = Dctcp(kind="dctcp")
+    job: Annotated[tuple[Job, ...], Field(min_length=1)]
+    policy: tuple[Policy, ...] = ()
+    output: Output = Output()
+
+    _applied: Policy | None = PrivateAttr(default=None)
+    _directory: Path | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Scenario:
+        mistakes = checks.find_mistakes(self)
+        for policy in self.policy if not mistakes else ():
+            mistakes.extend(checks.find_policy_mistakes(self, policy))
+        if mistakes:
+            raise Mistakes(mistakes)
+        return self
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The `[[job]]` tables."""
+        return self.job
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the policy that made this variant; "base" for a scenario as written."""
+        return self._applied.name if self._applied else "base"
+
+    @property
+    def policy_label(self) -> str:
+        """The same for people."""
+        return (self._applied.label or self._applied.name) if self._applied else "as written"
+
+    def resolve(self, path: str) -> Path:
+        """A path of the scenario as one to open: relative ones are relative to the scenario file."""
+        return (self._directory or Path()) / Path(path).expanduser()
+
+    def at(self, directory: Path) -> Scenario:
+        """The same scenario, with relative paths starting at `directory`."""
+        copy = self.model_copy()
+        copy._directory = directory
+        return copy
+
+    def as_written(self) -> dict[str, Any]:
+        """The fields that were given, as a file would hold them: units as text, defaults left out."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def variant_tables(self, policy: Policy) -> dict[str, Any]:
+        """The file that says the same as this one under `policy`."""
+        tables = {key: value for key, value in self.as_written().items() if key != "policy"}
+        laid_over: dict[str, Any] = overlay(tables, policy.set)
+        return laid_over
+
+    def variant(self, policy: Policy) -> Scenario:
+        """This scenario under one policy. It cannot fail: loading has tried every policy."""
+        variant = Scenario.model_validate(self.variant_tables(policy))
+        variant._applied, variant._directory = policy, self._directory
+        return variant
+
+    def variants(self) -> list[Scenario]:
+        """One scenario per policy, in file order; the scenario itself if it names none."""
+        return [self.variant(policy) for policy in self.policy] or [self]
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over every value that can influence a run, defaults included.
+
+        Names, descriptions and labels do not count, and neither do policies: a variant has the digest of the
+        same scenario written out by hand.
+        """
+        data = self.model_dump(mode="json", exclude={"name", "description", "policy"})
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file, for editors and other programs. Cross-field checks are not in it."""
+    schema = Scenario.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

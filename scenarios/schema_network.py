@@ -1,0 +1,198 @@
+"""The network of a scenario: topology, links, switches and hosts.
+
+Names of nodes in the built-in topologies: hosts are h0, h1, ...; switches are switch0 (star), leaf0.. and
+spine0.. (leaf-spine), and what `sim.topology` documents for the fat-tree. A graph file brings its own names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import core_schema
+
+from scenarios.base import Count, Flag, Mistakes, Table, refuse
+from scenarios.errors import Mistake
+from scenarios.units import Quantity, Rate, Size, Time, UnitError, format_size, parse_fraction, parse_size
+
+MAX_QUEUES = 8
+
+
+class Star(Table):
+    """Hosts around one switch."""
+
+    kind: Literal["star"]
+    hosts: Annotated[int, Field(ge=2, strict=True)]
+
+    @property
+    def host_count(self) -> int:
+        return self.hosts
+
+
+class LeafSpine(Table):
+    """Leaves with hosts below and every spine above them: a two-layer Clos network."""
+
+    kind: Literal["leaf_spine"]
+    leaves: Count
+    hosts_per_leaf: Count
+    spines: Count
+    uplink_rate: Rate | None = None
+    """Rate of each leaf-spine cable; `link.rate` unless given here or by `oversubscription`."""
+    oversubscription: Annotated[float, Field(gt=0)] | None = None
+    """Bandwidth of a leaf's hosts over that of its uplinks: 4.0 means four times too little upwards."""
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> LeafSpine:
+        if self.uplink_rate is not None and self.oversubscription is not None:
+            raise refuse(
+                "oversubscription", "is given together with uplink_rate, which it would contradict",
+                self.oversubscription, "one of the two, or neither",
+            )  # fmt: skip
+        return self
+
+    @property
+    def host_count(self) -> int:
+        return self.leaves * self.hosts_per_leaf
+
+    def resolved_uplink_rate(self, host_rate: int) -> int:
+        """Bits per second of one leaf-spine cable when hosts have `host_rate`."""
+        if self.uplink_rate is not None:
+            return self.uplink_rate
+        if self.oversubscription is not None:
+            return max(1, round(self.hosts_per_leaf * host_rate / (self.spines * self.oversubscription)))
+        return host_rate
+
+
+class FatTree(Table):
+    """The k-ary fat-tree of Al-Fares et al. (SIGCOMM 2008): k pods, k^3/4 hosts, equal rates everywhere."""
+
+    kind: Literal["fat_tree"]
+    k: Annotated[int, Field(ge=2, le=128, strict=True)]
+
+    @model_validator(mode="after")
+    def _even(self) -> FatTree:
+        if self.k % 2:
+            raise refuse("k", "is odd, and half of a switch's k ports go up", self.k, "an even number")
+        return self
+
+    @property
+    def host_count(self) -> int:
+        return self.k**3 // 4
+
+
+class Graph(Table):
+    """Any connected graph from a file: GraphML (.graphml), GML (.gml) or an edge list (any other ending).
+
+    Node attribute `kind` is "host" or "switch"; edge attributes `rate`, `latency` ("100Gbps", "1us") and
+    `loss` take the place of `[link]`. The path is relative to the scenario file.
+    """
+
+    kind: Literal["graph"]
+    file: Annotated[str, Field(min_length=1)]
+
+    @property
+    def host_count(self) -> int | None:
+        """Unknown before the file has been read."""
+        return None
+
+
+Topology = Annotated[Star | LeafSpine | FatTree | Graph, Field(discriminator="kind")]
+
+
+def _parse_loss(value: object) -> float:
+    loss = parse_fraction(value)
+    if loss == 1.0:
+        raise UnitError("loses every packet", "a fraction below 1, such as 0.001")
+    return loss
+
+
+Loss = Annotated[
+    float, BeforeValidator(_parse_loss), Field(json_schema_extra={"minimum": 0, "exclusiveMaximum": 1})
+]
+
+
+class Link(Table):
+    """Every cable, unless `[[link_override]]` or the topology says otherwise. Both directions are alike."""
+
+    rate: Rate = 100_000_000_000
+    latency: Time = 1_000_000
+    """Propagation delay of one cable."""
+    loss: Loss = 0.0
+    """Probability that a packet is lost on the cable, each on its own (a gray failure)."""
+
+
+class LinkOverride(Table):
+    """One cable that differs from `[link]`, in both directions."""
+
+    between: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+    """The names of its two ends, such as ["h0", "leaf0"]."""
+    rate: Rate | None = None
+    latency: Time | None = None
+    loss: Loss | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> LinkOverride:
+        if self.rate is None and self.latency is None and self.loss is None:
+            raise refuse("", "changes nothing", None, "at least one of rate, latency, loss")
+        return self
+
+
+class Thresholds:
+    """Pydantic annotation: one size or a list of sizes in the file, a tuple of bytes inside."""
+
+    def parse(self, value: Any) -> tuple[int, ...]:
+        entries = value if isinstance(value, (list, tuple)) else [value]
+        mistakes: list[Mistake] = []
+        sizes: list[int] = []
+        for index, entry in enumerate(entries):
+            path = f"[{index}]" if entries is value else ""
+            try:
+                sizes.append(Quantity("size", parse_size, format_size, "64KiB").validate(entry))
+            except UnitError as error:
+                mistakes.append(Mistake(path, error.what, entry, error.expected))
+        if not entries:
+            mistakes.append(Mistake("", "is an empty list", value, "one size, or one size per queue"))
+        if mistakes:
+            raise Mistakes(mistakes)
+        return tuple(sizes)
+
+    def format(self, sizes: tuple[int, ...]) -> str | list[str]:
+        return format_size(sizes[0]) if len(sizes) == 1 else [format_size(size) for size in sizes]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
+        return core_schema.no_info_plain_validator_function(self.parse, serialization=text)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        one = {"type": "string", "examples": ["64KiB"]}
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
+
+
+class Switch(Table):
+    """Every egress port of every switch; the hosts' network interfaces have the same queues.
+
+    Strict priority: queue 0 is served first. A packet that does not fit into the port's buffer is dropped
+    (tail drop). Above its queue's ECN threshold an ECN-capable packet is marked; with `selective_drop` a
+    packet that is not ECN-capable (droppable) is dropped there [notes: the DSCP and ECN trick of Aeolus].
+    """
+
+    queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True)] = MAX_QUEUES
+    buffer: Size = 512 * 1024
+    """Bytes that all queues of one egress port hold together."""
+    ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
+    """K, in bytes waiting in the queue: one size for all queues or a list of one each; no marking if absent."""
+    selective_drop: Flag = False
+
+    def thresholds(self) -> tuple[int, ...] | None:
+        """K of every queue, bytes; None if nothing is marked or selectively dropped."""
+        if self.ecn_threshold is None or len(self.ecn_threshold) == self.queues:
+            return self.ecn_threshold
+        return self.ecn_threshold * self.queues
+
+
+class Host(Table):
+    """Every host."""
+
+    software_latency: Time = 2_000_000
+    """From a job's decision to send to the first byte at the network interface. Also the lookahead between
+    jobs and network, so it must be at least the time of the smallest packet over the shortest link."""

@@ -1,0 +1,171 @@
+"""Transports: what carries a message from one host to another, and its parameters.
+
+In a scenario either a name (`transport = "dctcp"`, everything at its default) or a table
+(`[transport] kind = "dctcp"`, `g = 0.125`). A transport of your own is named by where it is,
+`kind = "my_module:MyTransport"`, and takes whatever parameters it declares.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from scenarios.base import Count, Flag, Natural, Table, refuse
+from scenarios.units import PositiveTime, Rate, Size, format_size, format_time
+from scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
+
+USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""How a scenario names something of the user's own: "module:Class"."""
+
+DEFAULT_KIND = "dctcp"
+MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
+
+Gain = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+class Transport(Table):
+    """What all transports have."""
+
+    payload: Size = 4096
+    """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
+    control_priority: Natural = 0
+    """Queue of acknowledgements and control packets."""
+
+    @model_validator(mode="after")
+    def _whole_values(self) -> Transport:
+        if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
+            raise refuse(
+                "payload", "fits no packet of whole float32 values", format_size(self.payload),
+                f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B",
+            )  # fmt: skip
+        return self
+
+    @property
+    def overhead(self) -> int:
+        """Header bytes of a data packet, as `scenarios.wire` counts them."""
+        return TCP_OVERHEAD
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether the transport can deliver a message with some of its packets missing."""
+        return False
+
+
+class Tcp(Transport):
+    """What TCP's variants share: selective acknowledgements and time-outs [RFC 5681, 6582, 6675, 6298]."""
+
+    initial_window: Count = 10
+    """Packets [RFC 6928]."""
+    min_rto: PositiveTime = 2_000_000_000
+    """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
+    max_rto: PositiveTime = 1_000_000_000_000
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Tcp:
+        if self.min_rto > self.max_rto:
+            raise refuse("min_rto", "is above max_rto", format_time(self.min_rto), "min_rto <= max_rto")
+        return self
+
+
+class TcpNewReno(Tcp):
+    """TCP NewReno; by default its packets are not ECN-capable."""
+
+    kind: Literal["tcp_newreno"]
+    ecn: Flag = False
+    """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
+
+
+class Dctcp(Tcp):
+    """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""
+
+    kind: Literal["dctcp"]
+    ecn: Flag = True
+    g: Gain = 0.0625
+    """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""
+
+
+class Dlcp(Transport):
+    """DLCP: bounded loss over UDP with Stop, Probe and Bitmap [notes on arXiv 2008.08445].
+
+    Values marked "ours" are our choice, because those of the paper are not known to us.
+    """
+
+    kind: Literal["dlcp"]
+    stop_policy: Literal["eager", "on_probe"] = "eager"
+    """When the receiver says Stop: as soon as the bound allows (eager), or only when probed. Ours."""
+    rate_control: Literal["dctcp", "delay"] = "dctcp"
+    """Additive increase, multiplicative decrease on marks (DLCP), or by delay as in TIMELY (MLT)."""
+    g: Gain = 0.0625
+    floor: Count = 64
+    """The rate never falls below line rate over this. Ours."""
+    probe_timeout: PositiveTime = 200_000_000
+    """The sender probes after the larger of this and three smoothed round trips of silence. Ours."""
+    important_must_arrive: Flag = True
+    """Whether Stop also waits for every important packet, beyond the bound. Ours."""
+    t_low: PositiveTime = 50_000_000
+    """TIMELY's lower delay threshold [recalled], as are the next four."""
+    t_high: PositiveTime = 500_000_000
+    beta: Gain = 0.8
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.875
+    add_rate: Rate = 10_000_000
+    """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Dlcp:
+        if self.t_low >= self.t_high:
+            raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
+        return self
+
+    @property
+    def overhead(self) -> int:
+        return UDP_OVERHEAD
+
+    @property
+    def may_lose(self) -> bool:
+        return True
+
+
+class UserTransport(Transport):
+    """A transport of the user's own, which gets its parameters unchecked and refuses those it does not know."""
+
+    model_config = ConfigDict(extra="allow")
+    union_tag: ClassVar[str] = "user"
+
+    kind: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the table holds beyond the common parameters."""
+        return dict(self.model_extra or {})
+
+    @property
+    def overhead(self) -> int:
+        return max(TCP_OVERHEAD, UDP_OVERHEAD)
+
+    @property
+    def may_lose(self) -> bool:
+        return True
+
+
+def _named(value: Any) -> Any:
+    """A bare name is a table with nothing but that kind; a table without one has the default kind."""
+    if isinstance(value, str):
+        return {"kind": value}
+    return {"kind": DEFAULT_KIND, **value} if isinstance(value, dict) else value
+
+
+def _tag(value: Any) -> Any:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "user" if isinstance(kind, str) and USER_CLASS.fullmatch(kind) else kind
+
+
+AnyTransport = Annotated[
+    Annotated[TcpNewReno, Tag("tcp_newreno")]
+    | Annotated[Dctcp, Tag("dctcp")]
+    | Annotated[Dlcp, Tag("dlcp")]
+    | Annotated[UserTransport, Tag("user")],
+    Discriminator(_tag),
+    BeforeValidator(_named),
+]

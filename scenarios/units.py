@@ -1,0 +1,165 @@
+"""Times, sizes, rates and fractions as people write them, and as integers inside.
+
+Inside gradwire a time is an integer number of picoseconds, a size an integer number of bytes and a rate an
+integer number of bits per second; people write "1us", "4KiB", "100Gbps". Conversion is exact: a value that is
+no whole number of the inner unit is refused rather than rounded, and so is a bare number, since `rate = 100`
+could mean anything.
+
+Why picoseconds: one byte at 100 Gbps takes 80 ps and at 400 Gbps 20 ps, so the usual rates need no rounding,
+and 64 bits still hold 106 days. `MAX_INNER` (2^62) leaves room to add two of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import core_schema
+
+MAX_INNER = 2**62
+
+PS = 1
+NS = 1_000
+US = 1_000_000
+MS = 1_000_000_000
+S = 1_000_000_000_000
+
+TIME_UNITS: Mapping[str, int] = {"ps": PS, "ns": NS, "us": US, "ms": MS, "s": S}
+SIZE_UNITS: Mapping[str, int] = {
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30,
+}  # fmt: skip
+RATE_UNITS: Mapping[str, int] = {"bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
+
+# Other spellings of the same unit, accepted on input and never written.
+ALIASES: Mapping[str, str] = {"µs": "us", "μs": "us", "sec": "s", "KB": "kB", "Kbps": "kbps"}
+
+NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\S*)\s*")
+
+
+class UnitError(ValueError):
+    """A value that is no time, size, rate or fraction: `what` is wrong with it and what was `expected`."""
+
+    def __init__(self, what: str, expected: str) -> None:
+        self.what, self.expected = what, expected
+        super().__init__(f"{what}; expected {expected}")
+
+
+def parse_time(value: object) -> int:
+    """Picoseconds of a time such as "2.5ms". Raises `UnitError`."""
+    return _parse(value, "time", TIME_UNITS, "picoseconds", "2us")
+
+
+def parse_size(value: object) -> int:
+    """Bytes of a size such as "4KiB" (1024-based) or "4kB" (1000-based). Raises `UnitError`."""
+    return _parse(value, "size", SIZE_UNITS, "bytes", "4KiB")
+
+
+def parse_rate(value: object) -> int:
+    """Bits per second of a rate such as "100Gbps". Raises `UnitError`."""
+    return _parse(value, "rate", RATE_UNITS, "bits per second", "100Gbps")
+
+
+def format_time(picoseconds: int) -> str:
+    """The shortest exact spelling of a time; `parse_time` reads it back to the same integer."""
+    return _format(picoseconds, TIME_UNITS)
+
+
+def format_size(size: int) -> str:
+    """The shortest exact spelling of a size; `parse_size` reads it back to the same integer."""
+    return _format(size, SIZE_UNITS)
+
+
+def format_rate(bits_per_second: int) -> str:
+    """The shortest exact spelling of a rate; `parse_rate` reads it back to the same integer."""
+    return _format(bits_per_second, RATE_UNITS)
+
+
+def _parse(value: object, quantity: str, units: Mapping[str, int], inner: str, example: str) -> int:
+    accepted = f'a {quantity} with a unit ({", ".join(units)}), such as "{example}"'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise UnitError("has no unit", accepted)
+    if not isinstance(value, str):
+        raise UnitError(f"is no {quantity}", accepted)
+    found = NUMBER.fullmatch(value)
+    if not found:
+        raise UnitError(f"is no {quantity}", accepted)
+    number, unit = Decimal(found[1]), ALIASES.get(found[2], found[2])
+    if not unit:
+        raise UnitError("has no unit", accepted)
+    if unit not in units:
+        raise UnitError(f'"{found[2]}" is no unit of {quantity}', accepted)
+    exact = number * units[unit]
+    if abs(exact) > MAX_INNER:
+        raise UnitError("is too large", f"at most {_format(MAX_INNER, units)}")
+    if exact != int(exact):
+        raise UnitError(f"is no whole number of {inner}", f"a {quantity} in whole {inner}")
+    return int(exact)
+
+
+def _format(value: int, units: Mapping[str, int]) -> str:
+    """The shortest exact spelling with a number of at least 1; of equally short ones the larger unit."""
+    best = f"{value}{next(iter(units))}"
+    for unit, scale in units.items():
+        number = Decimal(value) / scale
+        exact = number * scale == value  # false where the quotient had to be rounded to Decimal's 28 digits
+        if exact and abs(number) >= 1:
+            text = f"{number.normalize():f}{unit}"
+            if len(text) <= len(best):
+                best = text
+    return best
+
+
+def parse_fraction(value: object) -> float:
+    """A plain number from 0 to 1. Raises `UnitError`."""
+    expected = "a plain number between 0 and 1, such as 0.1"
+    if isinstance(value, str) and value.strip().endswith("%"):
+        raise UnitError("is a percentage", expected)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UnitError("is no number", expected)
+    if not 0.0 <= value <= 1.0:  # false for nan as well
+        raise UnitError("is out of range", expected)
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Pydantic annotation: text with a unit on the way in and in JSON, an integer inside."""
+
+    name: str
+    parse: Callable[[object], int]
+    format: Callable[[int], str]
+    example: str
+    positive: bool = True
+
+    def validate(self, value: object) -> int:
+        inner = self.parse(value)
+        if inner < 0 or (inner == 0 and self.positive):
+            what = "is negative" if inner < 0 else "is zero"
+            sign = "a positive" if self.positive else "zero or a positive"
+            raise UnitError(what, f'{sign} {self.name}, such as "{self.example}"')
+        return inner
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
+        return core_schema.no_info_plain_validator_function(self.validate, serialization=text)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": "string", "description": f"a {self.name} with its unit", "examples": [self.example]}
+
+
+Time = Annotated[int, Quantity("time", parse_time, format_time, "2us", positive=False)]
+"""A time in picoseconds that may be zero (a latency, a start)."""
+PositiveTime = Annotated[int, Quantity("time", parse_time, format_time, "2us")]
+"""A time in picoseconds above zero (a time-out, a duration)."""
+Size = Annotated[int, Quantity("size", parse_size, format_size, "4KiB")]
+"""A size in bytes above zero."""
+Rate = Annotated[int, Quantity("rate", parse_rate, format_rate, "100Gbps")]
+"""A rate in bits per second above zero."""
+Fraction = Annotated[
+    float, BeforeValidator(parse_fraction), Field(json_schema_extra={"minimum": 0, "maximum": 1})
+]
+"""A plain number from 0 to 1, both included."""
