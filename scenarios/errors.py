@@ -94,7 +94,7 @@ class MissingExtraError(GradwireError):
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """`value` as text for an error message: TOML's spelling of strings and booleans, and never a whole table."""
+    """`value` as text for an error message: strings and booleans as in TOML, never a whole table."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):

@@ -108,7 +108,8 @@ def _plain(kind: str, message: str, context: Mapping[str, Any]) -> tuple[str, st
     if kind.endswith(("_type", "_parsing")) or kind in ("int_from_float", "is_instance_of"):
         wanted = kind.split("_")[0]
         words = {
-            "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a text in quotes",
+            "int": "a whole number", "float": "a number", "bool": "true or false",
+            "string": "a text in quotes",
             "tuple": "a list", "list": "a list", "dict": "a table", "model": "a table",
         }  # fmt: skip
         return "is of the wrong type", words.get(wanted, message)

@@ -1,7 +1,7 @@
 """Policies as data: how gradients are tagged, and which variants of a scenario are compared.
 
-Tagging happens at the sending host and turns a tensor into tagged packets: the tensor's layer gives a
-priority (a queue), the magnitude of a packet's gradients makes it important or droppable. What is tagged how is said
+Tagging happens at the sending host and turns a tensor into tagged packets: its layer gives a priority
+(a queue), the magnitude of a packet's gradients makes it important or droppable. What is tagged how is said
 here; `traces.messages` does it.
 """
 
@@ -56,8 +56,8 @@ class Policy(Table):
     label: str = ""
     """For people; the name if empty."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """What is different, in the shape of the file. A table is merged into the scenario's, any other value takes its
-    place; a table of another `kind` takes its place whole. A table under `job` applies to every job."""
+    """What is different, in the shape of the file. A table is merged into the scenario's; any other value and a
+    table of another `kind` take its place whole. A table under `job` applies to every job."""
 
 
 def overlay(base: Any, changes: Any) -> Any:

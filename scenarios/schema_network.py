@@ -180,7 +180,7 @@ class Switch(Table):
     buffer: Size = 512 * 1024
     """Bytes that all queues of one egress port hold together."""
     ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
-    """K, in bytes waiting in the queue: one size for all queues or a list of one each; no marking if absent."""
+    """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     selective_drop: Flag = False
 
     def thresholds(self) -> tuple[int, ...] | None:

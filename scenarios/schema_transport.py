@@ -128,7 +128,7 @@ class Dlcp(Transport):
 
 
 class UserTransport(Transport):
-    """A transport of the user's own, which gets its parameters unchecked and refuses those it does not know."""
+    """A transport of the user's own. It gets its parameters unchecked and refuses those it does not know."""
 
     model_config = ConfigDict(extra="allow")
     union_tag: ClassVar[str] = "user"

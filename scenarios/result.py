@@ -1,0 +1,316 @@
+"""Result: what a run leaves behind, the same from the simulator and from an emulated network.
+
+A Result is a summary and four tables. Written, it is a directory:
+
+    result.json           the summary: what was run (name, policy, seed, hashes, versions) and its totals
+    iterations.parquet    one row per job, worker and iteration
+    messages.parquet      one row per message
+    drops.parquet         one row per packet lost
+    ports.parquet         one row per egress port
+    timing.json           how fast the run was; the only file that differs between two equal runs
+
+Times are picoseconds of simulated time, sizes bytes of payload (`ports.bytes`: bytes on the link). `TABLES`
+defines the columns; `Result.build` and `Result.read` hold tables to it.
+
+pyarrow is imported inside functions, because the command line imports this module when it checks a scenario.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scenarios import __version__
+from scenarios.errors import ResultError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from scenarios.schema import Scenario
+
+FORMAT = 1
+"""Version of the directory's layout; a Result of another one is refused."""
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "iterations": {
+        "job": "string",
+        "worker": "int32",
+        "iteration": "int32",
+        "start_ps": "int64",
+        "forward_end_ps": "int64",
+        "backward_end_ps": "int64",
+        "end_ps": "int64",
+        "compute_ps": "int64",
+        "exposed_ps": "int64",  # end - start - compute: time spent waiting for the network
+    },
+    "messages": {
+        "message": "int64",
+        "job": "string",
+        "iteration": "int32",
+        "tensor": "int32",  # -1 for what is no tensor: a bucket or a ring segment
+        "part": "int32",
+        "kind": "string",  # one of KINDS
+        "src": "string",
+        "dst": "string",
+        "bytes": "int64",
+        "packets": "int32",
+        "priority": "int8",
+        "start_ps": "int64",
+        "end_ps": "int64",  # -1 if the run ended before the message did
+        "received_bytes": "int64",
+        "lost_bytes": "int64",
+        "bound": "float64",
+        "retransmitted": "int32",  # packets sent again
+        "sent_packets": "int32",  # packets sent in all
+    },
+    "drops": {
+        "message": "int64",
+        "packet": "int32",
+        "port": "string",
+        "time_ps": "int64",
+        "cause": "string",  # one of CAUSES
+        "important": "bool",
+    },
+    "ports": {
+        "port": "string",  # "a->b"
+        "packets": "int64",
+        "bytes": "int64",
+        "drops_tail": "int64",
+        "drops_selective": "int64",
+        "drops_loss": "int64",
+        "marks": "int64",
+        "peak_queue_bytes": "int64",
+    },
+}
+
+KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow")
+CAUSES = ("tail", "selective", "link_loss")
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One run. The tables are `pyarrow.Table`s with the columns of `TABLES`."""
+
+    summary: dict[str, Any]
+    iterations: pyarrow.Table
+    messages: pyarrow.Table
+    drops: pyarrow.Table
+    ports: pyarrow.Table
+    timing: dict[str, Any] = field(default_factory=dict)
+    """Wall-clock figures of the run, such as packet-hops per second. Kept apart: they never repeat."""
+
+    @classmethod
+    def build(
+        cls,
+        summary: Mapping[str, Any],
+        tables: Mapping[str, Mapping[str, Any]],
+        timing: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """A Result from columns: `tables["ports"]["marks"]` is an array or list, one entry per row.
+
+        A table not given is empty. Raises ValueError if columns are missing, unknown or of unequal length.
+        """
+        unknown = set(tables) - set(TABLES)
+        if unknown:
+            raise ValueError(f"no such table: {', '.join(sorted(unknown))}")
+        built = {name: make_table(name, tables.get(name, {})) for name in TABLES}
+        return cls(dict(summary), **built, timing=dict(timing or {}))
+
+    def write(self, directory: str | Path) -> Path:
+        """Write everything to a new directory, which appears complete or not at all.
+
+        Raises `ResultError` if it exists already: results are never overwritten or mixed.
+        """
+        import pyarrow.parquet
+
+        target = Path(directory)
+        refuse_existing(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        try:
+            for name in TABLES:
+                pyarrow.parquet.write_table(getattr(self, name), partial / f"{name}.parquet")
+            _write_json(partial / "result.json", {"format": FORMAT, **self.summary})
+            _write_json(partial / "timing.json", self.timing)
+            partial.chmod(0o777 & ~_umask())  # mkdtemp makes directories that nobody else can read
+            refuse_existing(target)  # somebody may have been faster
+            os.rename(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return target
+
+    @classmethod
+    def read(cls, directory: str | Path) -> Result:
+        """Read what `write` wrote. Raises `ResultError` for what is missing, damaged or of another format."""
+        folder = Path(directory)
+        if not folder.is_dir():
+            raise ResultError("no such directory", str(folder), "a Result directory")
+        summary = _read_json(folder / "result.json")
+        found = summary.pop("format", None)
+        if found != FORMAT:
+            raise ResultError(f"is of format {found}", str(folder / "result.json"), f"format {FORMAT}")
+        timing = _read_json(folder / "timing.json") if (folder / "timing.json").exists() else {}
+        tables = {name: _read_table(folder / f"{name}.parquet", name) for name in TABLES}
+        return cls(summary, **tables, timing=timing)
+
+
+def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:
+    """The table called `name` from its columns, empty without any. Raises ValueError if they do not fit."""
+    import pyarrow
+
+    schema = _schema(name)
+    if not columns:
+        return schema.empty_table()
+    if set(columns) != set(schema.names):
+        missing = sorted(set(schema.names) - set(columns))
+        unknown = sorted(set(columns) - set(schema.names))
+        raise ValueError(f"table {name}: missing columns {missing}, unknown columns {unknown}")
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"table {name}: columns of unequal length {sorted(lengths)}")
+    arrays = [pyarrow.array(columns[entry.name], type=entry.type) for entry in schema]
+    return pyarrow.Table.from_arrays(arrays, schema=schema)
+
+
+def summarise(
+    scenario: Scenario, trace_hash: str, engine: Mapping[str, Any], totals: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The summary of a run of `scenario`: what was run, by which versions, and its totals.
+
+    It holds nothing that differs between two equal runs (no dates, no durations, no paths).
+    """
+    return {
+        "name": scenario.name,
+        "policy": scenario.policy_name,
+        "label": scenario.policy_label,
+        "seed": scenario.seed,
+        "versions": versions(),
+        "scenario_hash": scenario.digest(),
+        "trace_hash": trace_hash,
+        "engine": dict(engine),
+        "totals": dict(totals),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that may influence a Result."""
+    import platform
+    from importlib import metadata
+
+    found = {"gradwire": __version__, "python": platform.python_version()}
+    for package in ("numpy", "numba"):
+        found[package] = metadata.version(package)
+    return found
+
+
+class Violation(NamedTuple):
+    """A message that was delivered with more loss than its bound, or whose bytes do not add up."""
+
+    message: int
+    job: str
+    kind: str
+    bytes: int
+    received_bytes: int
+    lost_bytes: int
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message} ({self.kind}, job {self.job}): {self.received_bytes} bytes received and "
+            f"{self.lost_bytes} lost of {self.bytes}, bound {self.bound:g}"
+        )
+
+
+def allowed_loss(size: int, bound: float) -> int:
+    """Bytes of a message of `size` bytes that may be lost.
+
+    A bound such as 0.07 is not exact in binary, so that 0.07 * 100 comes out just above 7 and 0.29 * 100 just
+    below 29; a relative 1e-12 on top lets both mean what was written.
+    """
+    return min(size, math.floor(size * bound * (1 + 1e-12)))
+
+
+def check_loss_invariant(result: Result) -> list[Violation]:
+    """Every message that breaks the promise of bounded loss; an empty list if the run was sound.
+
+    A delivered message must have lost at most `allowed_loss`, and what it received and lost must add up to
+    its size, so that a loss cannot hide by not being counted. Messages still under way promise nothing.
+    """
+    import numpy as np
+
+    table = result.messages
+    columns = {
+        name: table[name].to_numpy() for name in ("bytes", "received_bytes", "lost_bytes", "bound", "end_ps")
+    }
+    size, lost = columns["bytes"], columns["lost_bytes"]
+    allowed = np.minimum(size, np.floor(size * columns["bound"] * (1 + 1e-12)))
+    broken = (lost > allowed) | (columns["received_bytes"] + lost != size) | (lost < 0)
+    rows = table.take(np.flatnonzero(broken & (columns["end_ps"] >= 0))).to_pylist()
+    return [Violation(**{name: row[name] for name in Violation._fields}) for row in rows]
+
+
+def refuse_existing(directory: str | Path) -> None:
+    """Raise `ResultError` if there is something at `directory` already. Ask before the work, not after it."""
+    if Path(directory).exists():
+        raise ResultError("exists already", str(directory), "a directory that does not exist yet")
+
+
+def fresh_directory(base: str | Path) -> Path:
+    """The first of base-001, base-002, ... that does not exist; not created."""
+    number = 1
+    while (candidate := Path(f"{base}-{number:03d}")).exists():
+        number += 1
+    return candidate
+
+
+def _schema(name: str) -> pyarrow.Schema:
+    import pyarrow
+
+    types = {"bool": pyarrow.bool_(), "string": pyarrow.string(), "float64": pyarrow.float64()}
+    types |= {width: getattr(pyarrow, width)() for width in ("int8", "int32", "int64")}
+    return pyarrow.schema([(column, types[kind]) for column, kind in TABLES[name].items()])
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultError("no such file", str(path), "a complete Result directory") from None
+    except (OSError, ValueError) as error:
+        raise ResultError(f"cannot be read ({error})", str(path)) from None
+    if not isinstance(data, dict):
+        raise ResultError("is no JSON object", str(path))
+    return data
+
+
+def _read_table(path: Path, name: str) -> pyarrow.Table:
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except FileNotFoundError:
+        raise ResultError("no such file", str(path), "a complete Result directory") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ResultError(f"is damaged or no Parquet file ({reason})", str(path)) from None
+    if not table.schema.equals(_schema(name)):
+        raise ResultError("has other columns", str(path), ", ".join(TABLES[name]))
+    return table
