@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from scenarios.base import Mistakes
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.explain import Location, explain, file_location
-from scenarios.schema import Scenario
+from scenarios.schema import Graph, Scenario
 
 
 def list_library() -> list[str]:
@@ -45,7 +45,11 @@ def load_scenario(source: str | Path, set: Sequence[str] = ()) -> Scenario:
         raise ScenarioError(f"is no TOML: {error}", str(path), "key = value lines and [tables]") from None
     for override in set:
         tables = _override(tables, override)
-    return build_scenario(tables, str(path)).at(path.parent)
+    scenario = build_scenario(tables, str(path)).at(path.parent)
+    if isinstance(scenario.topology, Graph) and not Path(scenario.topology.file).is_file():
+        mistake = Mistake("topology.file", "no such file", scenario.topology.file, "a graph file")
+        raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
+    return scenario
 
 
 def build_scenario(tables: dict[str, Any], where: str = "scenario") -> Scenario:

@@ -56,8 +56,8 @@ class Policy(Table):
     label: str = ""
     """For people; the name if empty."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """What is different, in the shape of the file. A table is merged into the scenario's; any other value and a
-    table of another `kind` take its place whole. A table under `job` applies to every job."""
+    """What is different, in the shape of the file. A table is merged into the scenario's; any other value and
+    a table of another `kind` take its place whole. A table under `job` applies to every job."""
 
 
 def overlay(base: Any, changes: Any) -> Any:

@@ -93,7 +93,6 @@ class Scenario(Table):
     output: Output = Output()
 
     _applied: Policy | None = PrivateAttr(default=None)
-    _directory: Path | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _whole(self) -> Scenario:
@@ -119,15 +118,25 @@ class Scenario(Table):
         """The same for people."""
         return (self._applied.label or self._applied.name) if self._applied else "as written"
 
-    def resolve(self, path: str) -> Path:
-        """A path of the scenario as one to open: relative ones are relative to the scenario file."""
-        return (self._directory or Path()) / Path(path).expanduser()
-
     def at(self, directory: Path) -> Scenario:
-        """The same scenario, with relative paths starting at `directory`."""
-        copy = self.model_copy()
-        copy._directory = directory
-        return copy
+        """The same scenario with its relative paths made absolute, starting at `directory`.
+
+        A trace without a slash is a bundled one, unless a directory of that name lies in `directory`.
+        """
+
+        def absolute(path: str) -> str:
+            return str((directory / Path(path).expanduser()).resolve())
+
+        jobs = tuple(
+            job.model_copy(update={"trace": absolute(job.trace)})
+            if "/" in job.trace or (directory / job.trace).is_dir()
+            else job
+            for job in self.job
+        )
+        topology = self.topology
+        if isinstance(topology, Graph):
+            topology = topology.model_copy(update={"file": absolute(topology.file)})
+        return self.model_copy(update={"job": jobs, "topology": topology})
 
     def as_written(self) -> dict[str, Any]:
         """The fields that were given, as a file would hold them: units as text, defaults left out."""
@@ -142,7 +151,7 @@ class Scenario(Table):
     def variant(self, policy: Policy) -> Scenario:
         """This scenario under one policy. It cannot fail: loading has tried every policy."""
         variant = Scenario.model_validate(self.variant_tables(policy))
-        variant._applied, variant._directory = policy, self._directory
+        variant._applied = policy
         return variant
 
     def variants(self) -> list[Scenario]:
@@ -150,12 +159,17 @@ class Scenario(Table):
         return [self.variant(policy) for policy in self.policy] or [self]
 
     def digest(self) -> str:
-        """SHA-256 (hex) over every value that can influence a run, defaults included.
+        """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, and neither do policies: a variant has the digest of the
-        same scenario written out by hand.
+        Names, descriptions and labels do not count, and neither do policies: a variant has the digest of
+        the same scenario written out by hand. A graph file counts by its content; a trace not at all, it
+        has a digest of its own.
         """
         data = self.model_dump(mode="json", exclude={"name", "description", "policy"})
+        for job in data["job"]:
+            del job["trace"]
+        if isinstance(self.topology, Graph) and Path(self.topology.file).is_file():
+            data["topology"]["file"] = hashlib.sha256(Path(self.topology.file).read_bytes()).hexdigest()
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
