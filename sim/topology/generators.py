@@ -27,7 +27,7 @@ def star(hosts: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Netw
 
     Parameters
     ----------
-    hosts : number of hosts, named h0, h1, ...; the switch is called switch0.
+    hosts : number of hosts, named h0, h1, ...; the switch is called s0.
     link : of every cable.
     overrides : other properties for single cables.
 
@@ -41,7 +41,7 @@ def star(hosts: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Netw
     """
     _check(link, hosts=hosts)
     cables = [Cable(host, hosts, *link) for host in range(hosts)]
-    return _build(_names("h", hosts), ["switch0"], cables, overrides, "star", list(range(hosts + 1)))
+    return _build(_names("h", hosts), ["s0"], cables, overrides, "star", list(range(hosts + 1)))
 
 
 def leaf_spine(

@@ -1,0 +1,276 @@
+"""Where the jobs' time and the network's time meet.
+
+Jobs are SimPy processes that think in messages; the fabric is compiled code that thinks in packets.  Both
+count the same integer picoseconds, and neither may run ahead of what the other could still do to it:
+
+* A job that sends at time s is heard by the fabric at s + h, where h is the host's software latency.  So if
+  the next thing any job could do is at time P, the fabric may run up to P + h: nothing can enter it earlier.
+* A message delivered at c is seen by its job at c, and may make it send, which enters at c + h or later.  So
+  the fabric stops early after a delivery, having run no further than c + h.
+
+The loop alternates between the two rules.  It is exact, not an approximation with a step size: h is a delay
+of the modelled host, and any h > 0 gives the same events as one global queue would.
+
+Deliveries come before anything else that happens at the same picosecond, in the order of message numbers, so
+that nothing depends on where the fabric happened to stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import simpy
+from numpy.typing import NDArray
+from simpy.events import URGENT
+
+from scenarios.errors import StallError
+from scenarios.units import format_time
+
+PATIENCE_PS = 10_000_000_000_000
+"""How far the fabric runs alone before it is asked whether it is stalled: 10 s of simulated time, several of
+the largest retransmission time-outs (our choice)."""
+
+SHOWN = 8
+"""Messages and workers that a stall report lists one by one."""
+
+Importance = NDArray[Any] | bool
+
+
+class Delivered(Protocol):
+    """What the fabric says about a finished message."""
+
+    message: int
+    time_ps: int
+    received_bytes: int
+    lost_bytes: int
+
+
+class FabricTables(Protocol):
+    """What the fabric has counted: columns by name for two tables, and two arrays indexed by message."""
+
+    ports: Mapping[str, Any]
+    drops: Mapping[str, Any]
+    sent_packets: Sequence[int]
+    retransmitted: Sequence[int]
+    packet_hops: int
+
+
+class FabricLike(Protocol):
+    """The part of `sim.fabric.fabric.Fabric` that jobs need; tests put an ideal network in its place."""
+
+    @property
+    def now(self) -> int: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def stalled(self) -> str:
+        """Why nothing moves any more though messages are under way; empty while something does."""
+
+    def send(
+        self,
+        at_ps: int,
+        src: int,
+        dst: int,
+        nbytes: int,
+        *,
+        transport: int = 0,
+        priority: int = 0,
+        bound: float = 0.0,
+        important: Importance | None = None,
+    ) -> int: ...
+
+    def run(self, until_ps: int) -> Sequence[Any]: ...
+
+    def finish(self) -> Any: ...
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One tensor partition or ring segment from one host to another.
+
+    Filled in by whoever sends it, up to `arrived`; the rest is filled in on the way.
+    """
+
+    job: str
+    kind: str
+    """push, pull, reduce_scatter, all_gather, flow"""
+    iteration: int
+    tensor: int
+    """-1 for ring segments"""
+    part: int
+    src: int
+    """node ids"""
+    dst: int
+    bytes: int
+    priority: int
+    bound: float
+    """fraction of the bytes that may be lost"""
+    important: Importance
+    """per packet, or for all of them"""
+    rank: int
+    """order="layer": lower ranks are released first"""
+    arrived: Callable[[Message], None]
+    """called at the time of delivery"""
+    settled: Callable[[Message], None] | None = None
+    """called at the time of delivery, before `arrived`: how a scheduler gets its credit back"""
+    start_ps: int = -1
+    """when it was ready at its host (before the scheduler and the software latency)"""
+    end_ps: int = -1
+    number: int = -1
+    """the fabric's message id"""
+    received_bytes: int = 0
+    lost_bytes: int = 0
+
+
+class _Arrival(simpy.Event):
+    """A delivery as a SimPy event at an absolute time, ahead of other events of that time."""
+
+    def __init__(self, env: simpy.Environment, delivery: Any, handler: Callable[[simpy.Event], None]) -> None:
+        super().__init__(env)
+        assert self.callbacks is not None
+        self.callbacks.append(handler)
+        self._ok = True
+        self._value = delivery
+        env.schedule(self, priority=URGENT, delay=delivery.time_ps - env.now)
+
+
+class Coupling:
+    """One SimPy environment and one fabric, advanced together.
+
+    Attributes
+    ----------
+    env : the jobs' clock, integer picoseconds.
+    messages : every message handed to the fabric, in the order of its number.
+    """
+
+    def __init__(
+        self, fabric: FabricLike, host_latency_ps: int, names: Sequence[str], *, transport: int = 0
+    ) -> None:
+        if host_latency_ps <= 0:
+            raise ValueError("the software latency is the lookahead between jobs and fabric: it must be > 0")
+        self.env = simpy.Environment(initial_time=0)
+        self.fabric = fabric
+        self.latency = host_latency_ps
+        self.names = names
+        self.transport = transport
+        self.messages: list[Message] = []
+        self._under_way: dict[int, Message] = {}
+
+    def send(self, message: Message) -> None:
+        """Hand a message to its host's network interface: it gets there after the software latency."""
+        number = self.fabric.send(
+            self.env.now + self.latency,
+            message.src,
+            message.dst,
+            message.bytes,
+            transport=self.transport,
+            priority=message.priority,
+            bound=message.bound,
+            important=message.important,
+        )
+        message.number = number
+        self.messages.append(message)
+        self._under_way[number] = message
+
+    def run(
+        self,
+        finished: Callable[[], bool],
+        *,
+        until: int | None = None,
+        waiting: Callable[[], list[str]] = list,
+        tick: Callable[[int], None] | None = None,
+    ) -> bool:
+        """Advance both clocks until `finished()`; True if it was reached, False at the time limit `until`.
+
+        Parameters
+        ----------
+        waiting : lines for the report of a stall: who waits for what.
+        tick : called with the time now and then.
+
+        Raises
+        ------
+        StallError
+            Nothing can happen any more, though `finished()` is false.
+        """
+        env, fabric = self.env, self.fabric
+        limit = math.inf if until is None else until
+        while not finished():
+            head = env.peek()
+            if not self._under_way:  # no delivery can come: the jobs are alone until they send
+                if head >= limit:
+                    return False
+                if head == math.inf:
+                    raise self._stall("no message is under way", waiting())
+                env.step()
+                continue
+            before = fabric.now
+            alone = head == math.inf
+            target = max(before, int(env.now)) + PATIENCE_PS if alone else int(head) + self.latency
+            deliveries = fabric.run(int(min(target, limit)))
+            for delivery in sorted(deliveries, key=_time_and_number):
+                _Arrival(env, delivery, self._deliver)
+            now = fabric.now
+            while env.peek() < now:
+                env.step()
+            if tick is not None:
+                tick(now)
+            if alone and not deliveries:
+                if now >= limit:
+                    return False
+                if fabric.stalled or fabric.idle or now <= before:
+                    raise self._stall(fabric.stalled or "nothing moves in the network", waiting())
+            elif now >= limit:
+                return finished()
+        return True
+
+    @property
+    def now(self) -> int:
+        """The jobs' time."""
+        return int(self.env.now)
+
+    @property
+    def under_way(self) -> int:
+        """Messages handed to the fabric and not delivered yet."""
+        return len(self._under_way)
+
+    def describe(self, message: Message) -> str:
+        """A message in words."""
+        what = (
+            f"tensor {message.tensor} part {message.part}" if message.tensor >= 0 else f"part {message.part}"
+        )
+        return (
+            f"message {message.number} of job {message.job}: {message.kind} of {what}, iteration "
+            f"{message.iteration}, {self.names[message.src]} -> {self.names[message.dst]}, "
+            f"{message.bytes} bytes, since {format_time(message.start_ps)}"
+        )
+
+    def _deliver(self, event: simpy.Event) -> None:
+        delivery: Any = event.value
+        message = self._under_way.pop(delivery.message)
+        message.end_ps = delivery.time_ps
+        message.received_bytes = delivery.received_bytes
+        message.lost_bytes = delivery.lost_bytes
+        if message.settled is not None:
+            message.settled(message)
+        message.arrived(message)
+
+    def _stall(self, why: str, waiting: list[str]) -> StallError:
+        now = format_time(max(self.now, self.fabric.now))
+        lines = [f"the simulation can make no progress at {now}: {why}"]
+        lines += _some(waiting, "waiting workers")
+        lines += _some([self.describe(message) for message in self._under_way.values()], "messages under way")
+        return StallError("\n  ".join(lines))
+
+
+def _time_and_number(delivery: Any) -> tuple[int, int]:
+    return delivery.time_ps, delivery.message
+
+
+def _some(lines: list[str], what: str) -> list[str]:
+    more = [f"... {len(lines) - SHOWN} more {what}"] if len(lines) > SHOWN else []
+    return lines[:SHOWN] + more

@@ -1,0 +1,109 @@
+"""Which host every worker and server gets.
+
+* packed: hosts in locality order, workers first, so that a job fills switch after switch;
+* spread: dealt over the edge switches in turn, workers first;
+* by name.
+
+Hosts named by some job are not handed out by the rules, and no host is handed out twice.  Jobs that are
+placed by name may share hosts, and a worker and a server of one job may (they then exchange through
+memory).  Co-located servers sit on evenly chosen hosts of the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from scenarios.errors import Mistake, ScenarioError
+from sim.topology import Network
+from sim.topology.network import listed
+
+
+class Places(NamedTuple):
+    """Node ids of one job's hosts, by worker and by server."""
+
+    workers: tuple[int, ...]
+    servers: tuple[int, ...]
+
+
+def place(jobs: Sequence[Any], network: Network) -> list[Places]:
+    """A place for every worker and server of every job.
+
+    Raises
+    ------
+    ScenarioError
+        With everything that does not fit: names that are no hosts, more workers and servers than hosts.
+    """
+    mistakes: list[Mistake] = []
+    taken: set[int] = set()
+    for number, job in enumerate(jobs):
+        if not isinstance(job.placement, str):
+            taken.update(_by_name(job, number, network, mistakes).workers)
+            taken.update(_by_name(job, number, network, []).servers)
+    places = []
+    for number, job in enumerate(jobs):
+        if isinstance(job.placement, str):
+            places.append(_by_rule(job, number, network, taken, mistakes))
+            taken.update(places[-1].workers + places[-1].servers)
+        else:
+            places.append(_by_name(job, number, network, []))
+    if mistakes:
+        raise ScenarioError("the jobs cannot be placed", mistakes=mistakes)
+    return places
+
+
+def host_sequence(network: Network, rule: str) -> list[int]:
+    """All hosts in the order in which a rule ("packed" or "spread") hands them out."""
+    hosts = [int(host) for host in network.host_order]
+    if rule == "packed":
+        return hosts
+    if rule != "spread":
+        raise ScenarioError(f"unknown rule {rule!r}", where="placement", expected="packed or spread")
+    racks: dict[int, list[int]] = {}
+    for host in hosts:
+        racks.setdefault(int(network.edge_of[host]), []).append(host)
+    return [host for turn in zip_longest(*racks.values()) for host in turn if host is not None]
+
+
+def _by_rule(job: Any, number: int, network: Network, taken: set[int], mistakes: list[Mistake]) -> Places:
+    free = [host for host in host_sequence(network, job.placement) if host not in taken]
+    colocated = getattr(job.exchange, "colocated", False)
+    dedicated = 0 if colocated else job.servers
+    if colocated and job.servers > job.workers:
+        mistakes.append(
+            Mistake(
+                f"job[{number}].servers",
+                "more co-located servers than workers",
+                job.servers,
+                f"{job.workers}",
+            )
+        )
+    if job.workers + dedicated > len(free):
+        roles = f"{job.workers} workers" + (f" and {dedicated} servers" if dedicated else "")
+        others = f" ({len(taken)} taken by other jobs)" if taken else ""
+        what = f"{roles} need {job.workers + dedicated} hosts"
+        mistakes.append(
+            Mistake(f"job[{number}].workers", what, expected=f"at most {len(free)} free hosts{others}")
+        )
+        return Places((), ())
+    workers = tuple(free[: job.workers])
+    if colocated:
+        return Places(workers, tuple(workers[s * job.workers // job.servers] for s in range(job.servers)))
+    return Places(workers, tuple(free[job.workers : job.workers + dedicated]))
+
+
+def _by_name(job: Any, number: int, network: Network, mistakes: list[Mistake]) -> Places:
+    places = []
+    for role in ("workers", "servers"):
+        hosts = []
+        for position, name in enumerate(getattr(job.placement, role)):
+            node = network.index.get(name, -1)
+            if 0 <= node < network.host_count:
+                hosts.append(node)
+                continue
+            what = "is a switch" if node >= 0 else "is no node of the network"
+            expected = "a host: " + listed(network.names[: network.host_count])
+            mistakes.append(Mistake(f"job[{number}].placement.{role}[{position}]", what, name, expected))
+        places.append(tuple(hosts))
+    return Places(places[0], places[1])

@@ -1,0 +1,276 @@
+"""simulate: from a scenario and a trace to a Result.
+
+Scenario -> Network -> Routing -> Fabric      where packets go
+Scenario -> places, Trace -> TrainingJobs     what is sent
+Coupling                                      both, advanced together
+Result                                        what was seen
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from scenarios.errors import Mistake, ScenarioError
+from scenarios.units import format_time
+from scenarios.wire import MIN_FRAME, serialisation_ps
+from sim.coupling import Coupling, FabricLike, Message
+from sim.job import IterationRecord, TrainingJob, captured_iterations
+from sim.placement import place
+from sim.routing import Routing, build_routing
+from sim.topology import Network, build_network
+
+if TYPE_CHECKING:
+    from scenarios.result import Result
+    from scenarios.schema import Scenario
+    from traces.trace import Trace
+
+Progress = Callable[[int, int, int], None]
+"""(worker-iterations done, worker-iterations in all, simulated picoseconds)"""
+
+FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
+"""(scenario, network, routing, threads) -> fabric"""
+
+PROGRESS_SECONDS = 0.1
+
+TAKEN_FROM_MESSAGES = (
+    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "end_ps",
+    "received_bytes", "lost_bytes", "bound",
+)  # fmt: skip
+"""Columns of the table of messages that are attributes of `Message`."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a simulation; `result` holds what had been seen by then."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+def simulate(
+    scenario: Scenario,
+    trace: Trace | None = None,
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+    fabric: FabricMaker | None = None,
+) -> Result:
+    """Run a scenario.
+
+    Parameters
+    ----------
+    trace : replayed by every job instead of the traces that they name.
+    threads : of the fabric; the Result does not depend on it.
+    progress : called now and then (about every 0.1 s) and once at the end.
+    fabric : makes the network that the jobs use, by default the packet engine; tests put an ideal one here.
+
+    Returns
+    -------
+    Result
+        Messages that had not arrived when `duration` ended the run have end_ps -1; worker-iterations that
+        were not over have no row.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        The input cannot be run; raised before anything is simulated.
+    StallError
+        Nothing can happen any more although jobs are not done: says what waits for what.
+    Interrupted
+        Ctrl-C, with the Result so far.
+    """
+    begin = time.perf_counter()
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    check_lookahead(scenario, network)
+    places = place(scenario.job, network)
+    traces = load_traces(scenario, trace)
+    routing = build_routing(network)
+    engine = (fabric or packet_fabric)(scenario, network, routing, threads)
+    coupling = Coupling(engine, scenario.host.software_latency, network.names)
+    jobs = [
+        TrainingJob(
+            job,
+            traces[number],
+            coupling,
+            places[number],
+            seed=scenario.seed,
+            payload=scenario.transport.payload,
+            where=f"job[{number}]",
+        )
+        for number, job in enumerate(scenario.job)
+    ]
+    for job in jobs:
+        job.start()
+    ready = time.perf_counter()
+
+    def collect() -> Result:
+        times = {"setup_s": ready - begin, "run_s": time.perf_counter() - ready}
+        return collect_result(scenario, list(traces), network, coupling, jobs, threads, times)
+
+    try:
+        coupling.run(
+            lambda: all(job.done for job in jobs),
+            until=scenario.duration,
+            waiting=lambda: [line for job in jobs for line in job.waiting()],
+            tick=_ticker(jobs, progress) if progress is not None else None,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(collect()) from None
+    if progress is not None:
+        _report(jobs, progress, coupling.now)
+    return collect()
+
+
+def packet_fabric(scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:
+    """The compiled packet engine for a scenario."""
+    from sim.fabric.fabric import Fabric  # imports Numba
+
+    made: FabricLike = Fabric(
+        network,
+        routing,
+        switch=scenario.switch,
+        transports=[scenario.transport],
+        balancing=scenario.load_balancing,
+        seed=scenario.seed,
+        host_latency_ps=scenario.host.software_latency,
+        threads=threads,
+        packet_log=scenario.output.packet_log,
+    )
+    return made
+
+
+def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
+    """The trace of every job; a trace that several jobs name is loaded once.
+
+    Raises
+    ------
+    TraceError
+        A trace is missing or damaged.
+    ScenarioError
+        A job wants a phase that its trace does not have; all such jobs are named.
+    """
+    from traces.trace import load_trace
+
+    loaded: dict[str, Trace] = {}
+    traces = []
+    for job in scenario.job:
+        if trace is None and job.trace not in loaded:
+            loaded[job.trace] = load_trace(job.trace)
+        traces.append(trace if trace is not None else loaded[job.trace])
+    mistakes = []
+    for number, (job, its) in enumerate(zip(scenario.job, traces, strict=True)):
+        try:
+            captured_iterations(its, job.phase, f"job[{number}]")
+        except ScenarioError as error:
+            mistakes.append(Mistake(error.where, error.what, expected=error.expected))
+    if mistakes:
+        raise ScenarioError("the trace does not have what the scenario asks for", mistakes=mistakes)
+    return traces
+
+
+def check_lookahead(scenario: Scenario, network: Network) -> None:
+    """Raise ScenarioError if hosts react faster than the network can: see `sim.coupling`.
+
+    The scenario's own checks say this earlier for all topologies but graph files.
+    """
+    lookahead = min(
+        int(latency) + serialisation_ps(MIN_FRAME, int(rate))
+        for rate, latency in {*zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)}
+    )
+    latency = scenario.host.software_latency
+    if latency < lookahead:
+        raise ScenarioError(
+            f"{format_time(latency)} is below the time of the smallest packet on the fastest link",
+            where="host.software_latency",
+            expected=f"at least {format_time(lookahead)}",
+        )
+
+
+def collect_result(
+    scenario: Scenario,
+    traces: Sequence[Trace],
+    network: Network,
+    coupling: Coupling,
+    jobs: Sequence[TrainingJob],
+    threads: int,
+    times: dict[str, float],
+) -> Result:
+    """The Result of what has been simulated so far."""
+    from scenarios.result import Result, summarise
+
+    tables = coupling.fabric.finish()
+    records = sorted(
+        (record for job in jobs for record in job.records),
+        key=lambda record: (record.job, record.worker, record.iteration),
+    )
+    hops = int(tables.packet_hops)
+    digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
+    messages = coupling.messages
+    totals = {
+        "simulated_ps": coupling.now,
+        "finished": all(job.done for job in jobs),
+        "iterations": len(records),
+        "iterations_wanted": sum(job.total for job in jobs),
+        "messages": len(messages),
+        "messages_under_way": coupling.under_way,
+        "bytes": sum(message.bytes for message in messages),
+        "lost_bytes": sum(message.lost_bytes for message in messages),
+    }
+    return Result.build(
+        summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
+        {
+            "iterations": {
+                name: [getattr(record, name) for record in records] for name in IterationRecord._fields
+            },
+            "messages": message_columns(
+                messages, network.names, scenario.transport.payload, tables.sent_packets, tables.retransmitted
+            ),
+            "drops": dict(tables.drops),
+            "ports": dict(tables.ports),
+        },
+        {
+            **times,
+            "threads": threads,
+            "packet_hops": hops,
+            "hops_per_s": hops / times["run_s"] if times["run_s"] > 0 else 0.0,
+        },
+    )
+
+
+def message_columns(
+    messages: Sequence[Message],
+    names: Sequence[str],
+    payload: int,
+    sent: Sequence[int],
+    again: Sequence[int],
+) -> dict[str, list[Any]]:
+    """The Result's table of messages; `sent` and `again` (packets) are indexed by message number."""
+    columns: dict[str, list[Any]] = {
+        name: [getattr(message, name) for message in messages] for name in TAKEN_FROM_MESSAGES
+    }
+    columns["message"] = [message.number for message in messages]
+    columns["src"] = [names[message.src] for message in messages]
+    columns["dst"] = [names[message.dst] for message in messages]
+    columns["packets"] = [-(-message.bytes // payload) for message in messages]
+    columns["sent_packets"] = [int(sent[message.number]) for message in messages]
+    columns["retransmitted"] = [int(again[message.number]) for message in messages]
+    return columns
+
+
+def _ticker(jobs: Sequence[TrainingJob], progress: Progress) -> Callable[[int], None]:
+    """Calls `progress` when PROGRESS_SECONDS have passed on the wall clock since it last did."""
+    due = time.monotonic() + PROGRESS_SECONDS
+
+    def tick(now_ps: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            _report(jobs, progress, now_ps)
+            due = time.monotonic() + PROGRESS_SECONDS
+
+    return tick
+
+
+def _report(jobs: Sequence[TrainingJob], progress: Progress, now_ps: int) -> None:
+    progress(sum(len(job.records) for job in jobs), sum(job.total for job in jobs), now_ps)
