@@ -62,6 +62,17 @@ def build_scenario(tables: dict[str, Any], where: str = "scenario") -> Scenario:
     raise ScenarioError(f"is no valid scenario, {count}:", where, mistakes=mistakes)
 
 
+def pick_variant(scenario: Scenario, name: str | None) -> Scenario:
+    """The scenario under its policy called `name`, as written for None. Raises `ScenarioError`."""
+    if name is None:
+        return scenario
+    for policy in scenario.policy:
+        if policy.name == name:
+            return scenario.variant(policy)
+    known = ", ".join(policy.name for policy in scenario.policy) or "none: the scenario has no policies"
+    raise ScenarioError(f'no policy "{name}"', scenario.name, known)
+
+
 def _read(source: str | Path) -> tuple[Path, str]:
     """A scenario's path and text. A bare name is a file if there is one, else a name of the library."""
     path = Path(source).expanduser()

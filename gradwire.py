@@ -1,0 +1,321 @@
+"""The door of gradwire: the command line, and the public Python API.
+
+    import gradwire
+
+    scenario = gradwire.load_scenario("leaf_spine_ps.toml")
+    trace = gradwire.load_trace("resnet50")
+    result = gradwire.simulate(scenario, trace)
+    result.iterations, result.messages          # pyarrow tables
+
+No logic lives here: every command reads its input with `scenarios` and `traces`, calls one function of
+another room and shows what it returns. Everything is imported at its first use, because `gradwire --help` and
+`gradwire check` should answer at once while the simulator takes a second to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analysis.terminal import Progress, for_people, progress
+from scenarios import __version__
+
+if TYPE_CHECKING:
+    from scenarios.load import load_scenario
+    from scenarios.result import Result
+    from scenarios.schema import Scenario
+    from sim.simulate import simulate
+    from traces.capture import capture
+    from traces.trace import load_trace
+
+__all__ = ["Result", "__version__", "capture", "load_scenario", "load_trace", "main", "simulate"]
+
+PUBLIC = {
+    "load_scenario": "scenarios.load",
+    "load_trace": "traces.trace",
+    "simulate": "sim.simulate",
+    "Result": "scenarios.result",
+    "capture": "traces.capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in PUBLIC:
+        return getattr(importlib.import_module(PUBLIC[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+app = typer.Typer(
+    help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,  # a bug shows Python's own traceback
+)
+trace_app = typer.Typer(help="Look at traces.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure gradwire's own speed.", no_args_is_help=True)
+app.add_typer(trace_app, name="trace")
+app.add_typer(bench_app, name="bench")
+
+ScenarioName = Annotated[str, typer.Argument(help="A scenario file, or the name of one of the library.")]
+TraceName = Annotated[
+    str | None, typer.Option("--trace", help="Replay this trace (bundled name or directory) in every job.")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
+]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of the simulator; results do not depend on it.")]
+Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def main() -> None:
+    """Entry point of the `gradwire` command."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"gradwire {__version__}")
+        raise typer.Exit
+
+
+@app.command("demo", epilog="Example: gradwire demo --out my-demo")
+@for_people
+def cmd_demo(threads: Threads = 1, out: Out = None, as_json: Json = False) -> None:
+    """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
+    from scenarios.result import fresh_directory
+
+    _compare(["demo"], None, None, threads, out or fresh_directory("results/demo"), as_json)
+
+
+@app.command("run", epilog="Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight")
+@for_people
+def cmd_run(
+    scenario: ScenarioName,
+    policy: Annotated[str | None, typer.Option(help="Run this policy of the scenario, not the base.")] = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    threads: Threads = 1,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken."""
+    from scenarios.load import load_scenario, pick_variant
+    from scenarios.result import refuse_existing
+
+    if out is not None:
+        refuse_existing(out)
+    chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
+    results, finished = _simulate([chosen], threads, as_json)
+    if out is not None and results:
+        results[0].write(out)
+    _show(results, finished, None, as_json)
+
+
+@app.command("compare", epilog="Example: gradwire compare demo --set job.iterations=2 --out results/short")
+@for_people
+def cmd_compare(
+    sources: Annotated[
+        list[str], typer.Argument(help="Scenarios (all their policies) or Result directories.")
+    ],
+    trace: TraceName = None,
+    set_: Set = None,
+    threads: Threads = 1,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """The same trace under several policies: one table, with --out also plots. Exits with 1 if a bound is broken."""
+    _compare(sources, trace, set_, threads, out, as_json)
+
+
+@app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")
+@for_people
+def cmd_check(
+    scenario: ScenarioName, trace: TraceName = None, set_: Set = None, as_json: Json = False
+) -> None:
+    """Validate a scenario and the traces it names; every mistake is reported at once."""
+    from scenarios.checks import remarks
+    from scenarios.load import load_scenario
+    from traces.trace import load_trace
+
+    loaded = load_scenario(scenario, set=_overrides(set_, trace))
+    variants = loaded.variants()
+    for name in dict.fromkeys(job.trace for variant in variants for job in variant.job):
+        load_trace(name)
+    notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
+    if as_json:
+        typer.echo(
+            json.dumps({"name": loaded.name, "policies": [v.policy_name for v in variants], "notes": notes})
+        )
+        return
+    typer.echo(f"{loaded.name} is valid: " + ", ".join(variant.policy_name for variant in variants))
+    for note in notes:
+        typer.echo(f"note: {note}")
+
+
+@app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")
+@for_people
+def cmd_schema() -> None:
+    """Print the JSON Schema of scenario files, for editors and other programs."""
+    from scenarios.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@app.command("capture", epilog="Example: gradwire capture --data ./cifar10 --model resnet50 --out my-trace")
+@for_people
+def cmd_capture(
+    out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
+    data: Annotated[
+        Path, typer.Option(help="Folder with the images, CIFAR-10 in Parquet or pickle batches.")
+    ],
+    model: Annotated[str, typer.Option(help="resnet50, vgg16, ...")] = "resnet50",
+    batch: Annotated[int, typer.Option(min=1)] = 32,
+    image_size: Annotated[int, typer.Option(help="Images are enlarged to this many pixels square.")] = 64,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="Consecutive iterations recorded at each moment.")
+    ] = 6,
+    early: Annotated[int, typer.Option(help="Step of the first early iteration.")] = 20,
+    late: Annotated[int, typer.Option(help="Step of the first late iteration.")] = 600,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+) -> None:
+    """Train a built-in model on real images and record its gradients. Needs the extra "capture"."""
+    from traces.capture import BuiltinRun, capture_builtin
+
+    run = BuiltinRun(
+        model=model, data=str(data), batch=batch, image_size=image_size, iterations=iterations, early=early,
+        late=late, device=device, threads=threads, seed=seed,
+    )  # fmt: skip
+    with progress(f"capture {model}") as show:
+        path = capture_builtin(
+            run, out, progress=lambda step, steps, loss: show(step / steps, f"step {step} loss {loss:.3f}")
+        )
+    typer.echo(f"trace written to {path}")
+
+
+@trace_app.command("info", epilog="Example: gradwire trace info resnet50 --json")
+@for_people
+def cmd_trace_info(
+    trace: Annotated[str, typer.Argument(help="A trace directory, or the name of a bundled trace.")],
+    layers: Annotated[bool, typer.Option(help="One line per layer as well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a trace holds: model, machine, phases, sizes, compute times, gradient magnitudes."""
+    from traces.info import info, print_info
+    from traces.trace import load_trace
+
+    loaded = load_trace(trace)
+    if as_json:
+        typer.echo(json.dumps(info(loaded)))
+    else:
+        print_info(loaded, layers=layers)
+
+
+@bench_app.command(
+    "fabric", epilog="Example: gradwire bench fabric --case incast --hosts 128 --transport dctcp"
+)
+@for_people
+def cmd_bench_fabric(
+    case: Annotated[str | None, typer.Option(help="permutation or incast; all if absent.")] = None,
+    hosts: Annotated[int | None, typer.Option(help="128, 432 or 1024; all if absent.")] = None,
+    transport: Annotated[str | None, typer.Option(help="One transport; all if absent.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="One thread count; 1 and 2 if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Speed of the packet engine: packet-hops per second on fat-trees, for each transport."""
+    from sim.bench import bench_fabric
+
+    bench_fabric(case=case, hosts=hosts, transport=transport, threads=threads, as_json=as_json)
+
+
+def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
+    return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
+
+
+def _simulate(scenarios: list[Scenario], threads: int, quiet: bool) -> tuple[list[Result], bool]:
+    """One Result per scenario, and whether all were finished; after Ctrl-C those that hold something so far."""
+    from sim.simulate import simulate
+
+    results: list[Result] = []
+    for scenario in scenarios:
+        try:
+            with progress(f"{scenario.name} {scenario.policy_name}", quiet=quiet) as show:
+                results.append(simulate(scenario, threads=threads, progress=_simulated(show)))
+        except KeyboardInterrupt as stop:
+            partial: Result | None = getattr(stop, "result", None)
+            return results + ([partial] if partial and partial.iterations.num_rows else []), False
+    return results, True
+
+
+def _simulated(show: Progress) -> Callable[[int, int, int], None]:
+    """Progress of a simulation in words."""
+    return lambda done, total, now: show(
+        done / total, f"{done}/{total} iterations, {now / 1e9:.1f} ms simulated"
+    )
+
+
+def _compare(
+    sources: list[str],
+    trace: str | None,
+    set_: list[str] | None,
+    threads: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    from scenarios.load import load_scenario
+    from scenarios.result import Result, refuse_existing
+
+    if out is not None:
+        refuse_existing(out)
+    results, finished = [], True
+    for source in sources:
+        if Path(source).is_dir():
+            results.append(Result.read(source))
+        elif finished:
+            variants = load_scenario(source, set=_overrides(set_, trace)).variants()
+            simulated, finished = _simulate(variants, threads, as_json)
+            results += simulated
+    _show(results, finished, out, as_json)
+
+
+def _show(results: list[Result], finished: bool, out: Path | None, as_json: bool) -> None:
+    """Print a comparison and write it to `out` with its results and plots.
+
+    Exits with 1 if a loss bound is broken, and as after Ctrl-C if the runs were not `finished`.
+    """
+    from analysis.compare import compare
+
+    if not results:
+        raise KeyboardInterrupt
+    comparison = compare(results)
+    if out is not None:
+        comparison.write(out)
+    if as_json:
+        typer.echo(json.dumps(comparison.as_dict()))
+    else:
+        comparison.print()
+        if out is not None:
+            typer.echo(f"report and results: {out}")
+    for violation in comparison.violations:
+        typer.echo(f"loss bound broken: {violation}", err=True)
+    if comparison.violations:
+        raise typer.Exit(1)
+    if not finished:
+        raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()
