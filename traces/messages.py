@@ -1,0 +1,205 @@
+"""From a trace to tags: which priority a tensor has, and which of its packets are important.
+
+The unit of a trace is the run of 256 elements; the unit of the network is the packet, of any size. What a
+packet is worth follows from the runs it overlaps: its mean |g| is their mean weighted by overlap, its
+largest |g| their largest. Where a packet cuts through a run, the run's mean stands for both parts (the
+values themselves are not recorded).
+
+Rules, all our choice where marked, since the papers give none (DLCP and MLT: threshold and statistic
+unknown):
+
+* priority: layers are cut into groups of about equal bytes, front layers are served first [ours];
+* importance: a packet is important if its mean |g| reaches the tensor's threshold. The threshold is an
+  exponential average over iterations of the (1 - f) quantile of packet means, estimated on a seeded sample
+  of the packets [ours].
+
+Everything is vectorised over the packets of a tensor and remembered, since all workers of a job replay the
+same trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.trace import CHUNK_ELEMENTS, Trace
+
+if TYPE_CHECKING:
+    from scenarios.policy import Tagging
+
+SMALLEST_SAMPLE = 32  # packets: a quantile of fewer says little, and looking at 32 costs little; our choice
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+def packet_statistics(
+    mean: NDArray[Any],
+    largest: NDArray[Any],
+    numel: int,
+    elements_per_packet: int,
+    *,
+    first_element: int = 0,
+    n_elements: int | None = None,
+) -> tuple[Floats, Floats]:
+    """(mean |g|, max |g|) float64 [packets] of a message: elements first_element .. first_element +
+    n_elements of a tensor.
+
+    `mean` and `largest` are the tensor's [ceil(numel / 256)] chunk figures and the answer has their scale.
+    The message is cut into packets of `elements_per_packet` from its own first element, the last one
+    shorter; by default it is the whole tensor. ValueError for a range outside the tensor.
+    """
+    count = numel - first_element if n_elements is None else n_elements
+    if elements_per_packet < 1 or first_element < 0 or count < 1 or first_element + count > numel:
+        span = f"{first_element} to {first_element + count}"
+        raise ValueError(f"elements {span} of {numel} in packets of {elements_per_packet}")
+    if len(mean) != -(-numel // CHUNK_ELEMENTS) or len(largest) != len(mean):
+        raise ValueError(f"{len(mean)} means and {len(largest)} maxima for {numel} elements")
+    end = first_element + count
+    packet_starts = np.arange(first_element, end, elements_per_packet, dtype=np.int64)
+    first_chunk, last_chunk = first_element // CHUNK_ELEMENTS, (end - 1) // CHUNK_ELEMENTS
+    chunk_starts = np.arange(first_chunk + 1, last_chunk + 1, dtype=np.int64) * CHUNK_ELEMENTS
+    # A piece is the overlap of one packet with one chunk; pieces of a packet lie side by side.
+    if first_element % CHUNK_ELEMENTS == 0 and elements_per_packet % CHUNK_ELEMENTS == 0:
+        piece_starts = np.concatenate([packet_starts[:1], chunk_starts])  # as usual: packets of whole chunks
+    else:
+        piece_starts = np.union1d(packet_starts, chunk_starts)
+    lengths = np.diff(piece_starts, append=end)
+    chunk_of = piece_starts // CHUNK_ELEMENTS
+    first_piece = np.searchsorted(piece_starts, packet_starts)
+    totals = np.add.reduceat(mean[chunk_of].astype(np.float64) * lengths, first_piece)
+    sizes = np.diff(packet_starts, append=end)
+    return totals / sizes, np.maximum.reduceat(largest[chunk_of].astype(np.float64), first_piece)
+
+
+def layer_priorities(trace: Trace, classes: Sequence[int]) -> NDArray[np.int64]:
+    """A priority per tensor, int64 [T]: layers in forward order in groups of about equal bytes, the front
+    group gets classes[0].
+
+    A layer is not split: it joins the group that holds the middle of its bytes. So a layer larger than a
+    group leaves some classes unused. The tensors of one layer share a class.
+    """
+    if not classes:
+        raise ValueError("no priority classes given")
+    layer_bytes = np.zeros(len(trace.layers), dtype=np.int64)
+    for tensor in trace.tensors:
+        layer_bytes[tensor.layer] += tensor.bytes
+    twice_middle = 2 * np.cumsum(layer_bytes) - layer_bytes  # doubled, to stay in integers
+    group = np.minimum(twice_middle * len(classes) // (2 * layer_bytes.sum()), len(classes) - 1)
+    chosen = np.asarray(classes, dtype=np.int64)[group]
+    return chosen[[tensor.layer for tensor in trace.tensors]]
+
+
+class Tagger:
+    """Decides which packets of which tensor are important, by the rules of `tagging`
+    (scenarios.policy.Tagging).
+
+    Without magnitude tagging everything is important: marked rather than dropped, as ordinary ECN traffic.
+    With it, in any tensor but those of the last `important_last_layers` layers, a packet is important if its
+    mean |g| is above zero and reaches the threshold
+
+        T(i) = ewma * T(i-1) + (1 - ewma) * q(i),    T(first iteration of a phase) = q(first),
+
+    where q(i) is the (1 - important_fraction) quantile of packet means in iteration i, over a share `sample`
+    of the tensor's packets but at least 32. The sample of the iteration itself is included: a sender has the
+    gradient before it sends. A phase starts afresh because the iterations between two phases were not
+    recorded. `random` draws packets with probability `important_fraction` instead. All draws depend on
+    (seed, iteration, tensor) alone.
+    """
+
+    def __init__(self, trace: Trace, tagging: Tagging, seed: int) -> None:
+        self._trace = trace
+        self._tagging = tagging
+        self._seed = seed
+        self._statistics: dict[tuple[int, int, int], Floats] = {}
+        self._thresholds: dict[tuple[int, int, int], float] = {}
+        self._answers: dict[tuple[int, int, int, int, int], Flags] = {}
+        self._phase_start = {i: members[0] for members in trace.phases.values() for i in members}
+
+    def important(
+        self, iteration: int, tensor: int, first_element: int, n_elements: int, payload_bytes: int
+    ) -> Flags:
+        """Whether each packet of a message is important, bool [ceil(n_elements * element_bytes /
+        payload_bytes)], read-only.
+
+        The message carries elements first_element .. first_element + n_elements of `tensor` in `iteration`,
+        in packets of `payload_bytes`, which must hold whole elements (ValueError otherwise).
+        """
+        element_bytes = self._trace.tensors[tensor].element_bytes
+        if payload_bytes < element_bytes or payload_bytes % element_bytes:
+            raise ValueError(f"payload of {payload_bytes} bytes, elements of {element_bytes} bytes")
+        key = (iteration, tensor, first_element, n_elements, payload_bytes)
+        answer = self._answers.get(key)
+        if answer is None:
+            per_packet = payload_bytes // element_bytes
+            answer = self._decide(iteration, tensor, first_element, n_elements, per_packet)
+            answer.flags.writeable = False
+            self._answers[key] = answer
+        return answer
+
+    def threshold(self, iteration: int, tensor: int, elements_per_packet: int) -> float:
+        """T(iteration) of the class docstring, in the scale of the tensor's chunk figures."""
+        key = (iteration, tensor, elements_per_packet)
+        if key not in self._thresholds:
+            ewma, threshold = self._tagging.ewma, None
+            for earlier in self._members(iteration):
+                step = (earlier, tensor, elements_per_packet)
+                if step not in self._thresholds:
+                    quantile = self._sampled_quantile(*step)
+                    self._thresholds[step] = (
+                        quantile if threshold is None else ewma * threshold + (1 - ewma) * quantile
+                    )
+                threshold = self._thresholds[step]
+        return self._thresholds[key]
+
+    def _members(self, iteration: int) -> list[int]:
+        """The iterations of the same phase up to this one."""
+        phase = self._trace.iterations[iteration].phase
+        return [member for member in self._trace.phases[phase] if member <= iteration]
+
+    def _decide(self, iteration: int, tensor: int, first: int, count: int, per_packet: int) -> Flags:
+        tagging, info = self._tagging, self._trace.tensors[tensor]
+        packets = -(-count // per_packet)
+        last = info.layer >= len(self._trace.layers) - tagging.important_last_layers
+        if not tagging.magnitude or last or tagging.important_fraction >= 1:
+            return np.ones(packets, dtype=np.bool_)
+        if tagging.random:
+            draws = np.random.default_rng([self._seed, 1, iteration, tensor, first, count]).random(packets)
+            return draws < tagging.important_fraction
+        if tagging.important_fraction <= 0:
+            return np.zeros(packets, dtype=np.bool_)
+        if first == 0 and count == info.numel:
+            mean = self._whole(iteration, tensor, per_packet)
+        else:
+            mean = self._packet_means(iteration, tensor, per_packet, first, count)
+        return (mean >= self.threshold(iteration, tensor, per_packet)) & (mean > 0)
+
+    def _packet_means(self, iteration: int, tensor: int, per_packet: int, first: int, count: int) -> Floats:
+        mean, _ = packet_statistics(
+            self._trace.chunk_mean(iteration, tensor),
+            self._trace.chunk_max(iteration, tensor),
+            self._trace.tensors[tensor].numel,
+            per_packet,
+            first_element=first,
+            n_elements=count,
+        )
+        return mean
+
+    def _whole(self, iteration: int, tensor: int, per_packet: int) -> Floats:
+        """Packet means of the whole tensor."""
+        key = (iteration, tensor, per_packet)
+        if key not in self._statistics:
+            numel = self._trace.tensors[tensor].numel
+            self._statistics[key] = self._packet_means(iteration, tensor, per_packet, 0, numel)
+        return self._statistics[key]
+
+    def _sampled_quantile(self, iteration: int, tensor: int, per_packet: int) -> float:
+        mean = self._whole(iteration, tensor, per_packet)
+        size = max(int(len(mean) * self._tagging.sample), SMALLEST_SAMPLE)
+        if size < len(mean):
+            generator = np.random.default_rng([self._seed, 0, iteration, tensor])
+            mean = mean[generator.integers(0, len(mean), size)]
+        return float(np.quantile(mean, 1 - self._tagging.important_fraction))

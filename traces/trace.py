@@ -1,0 +1,275 @@
+"""The trace: what one training job would put on a network, recorded once and replayed as often as needed.
+
+A trace holds, for a few captured iterations, *when* each gradient was ready and *how large* its values were;
+never the values themselves. That is all a network can be sensitive to, and it is small: four bytes per 256
+elements.
+
+On disk a trace is a directory (see `traces.storage` for the columns)
+
+    manifest.json       schema version, name, where it comes from, how many rows the tables must have
+    layers.parquet      layers in forward order
+    tensors.parquet     tensors in parameter order
+    iterations.parquet  one row per captured iteration: times and loss
+    chunks.parquet      one row per iteration and run of 256 elements: mean |g| and max |g|
+
+Units: every time is int64 picoseconds relative to the start of its iteration (the moment the model is
+called), every size is bytes.
+
+Magnitudes are float16, which would turn anything below 6e-8 into zero - and gradients of a trained network
+are often smaller. So each tensor has one power of two, `scale_exponent`, the same in all iterations: stored
+= |g| * 2**exponent, chosen so that the largest chunk maximum of the tensor lands in [2**14, 2**15), just
+below float16's limit of 65504. Chunks down to 2**-29 of that maximum keep float16's full precision, and a
+chunk that is not zero is never stored as zero. Values of one tensor compare directly across iterations;
+across tensors compare `Trace.magnitudes`, which removes the scale.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import TraceError
+
+SCHEMA_VERSION = 1
+CHUNK_ELEMENTS = 256  # elements summarised by one pair (mean |g|, max |g|)
+BUNDLED = Path(__file__).resolve().parent / "bundled"
+
+_ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+Times = NDArray[np.int64]
+Halves = NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One parameter's gradient. `layer` indexes `Trace.layers`; the module docstring explains
+    `scale_exponent`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    numel: int
+    dtype: str
+    layer: int
+    scale_exponent: int = 0
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element on the wire."""
+        return _ELEMENT_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.numel * self.element_bytes
+
+    @property
+    def chunks(self) -> int:
+        """Runs of 256 elements, the last one shorter."""
+        return -(-self.numel // CHUNK_ELEMENTS)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Times of one captured iteration; L layers, T tensors, all picoseconds after its start.
+
+    A layer that runs several times starts with its first run and ends with its last. `ready_ps[t]` is the
+    moment gradient t is final. The backward pass ends at `backward_end_ps`, when the optimiser is called;
+    the optimiser takes `optimizer_ps`, and `end_ps` is their sum: time spent recording between the two is
+    left out.
+    """
+
+    index: int
+    phase: str
+    step: int
+    loss: float
+    forward_start_ps: Times
+    forward_end_ps: Times
+    ready_ps: Times
+    backward_end_ps: int
+    optimizer_ps: int
+    end_ps: int
+
+
+class Trace:
+    """Tensors, layers, iterations and chunk magnitudes of one recorded job. Treat it as read-only.
+
+    `chunk_mean` and `chunk_max` are float16 [iterations, chunks of all tensors in order], scaled as
+    described above.
+    """
+
+    def __init__(
+        self,
+        manifest: Mapping[str, Any],
+        layers: Sequence[str],
+        tensors: Sequence[TensorInfo],
+        iterations: Sequence[Iteration],
+        chunk_mean: Halves,
+        chunk_max: Halves,
+    ) -> None:
+        self.manifest: dict[str, Any] = json.loads(json.dumps(manifest))  # as it will be read back
+        self.layers = list(layers)
+        self.tensors = list(tensors)
+        self.iterations = list(iterations)
+        self._offsets = np.concatenate([[0], np.cumsum([t.chunks for t in self.tensors], dtype=np.int64)])
+        self._mean = _read_only(chunk_mean)
+        self._max = _read_only(chunk_max)
+        _check(self)
+
+    @property
+    def name(self) -> str:
+        """The name given at capture."""
+        return str(self.manifest["name"])
+
+    @property
+    def phases(self) -> dict[str, list[int]]:
+        """Iteration indices per phase of training, in order of capture; e.g. {"early": [0, 1], "late": [2,
+        3]}.
+        """
+        phases: dict[str, list[int]] = {}
+        for iteration in self.iterations:
+            phases.setdefault(iteration.phase, []).append(iteration.index)
+        return phases
+
+    @property
+    def total_bytes(self) -> int:
+        """Gradient bytes of one iteration."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    def chunk_mean(self, iteration: int, tensor: int) -> Halves:
+        """Mean |g| of each run of 256 elements, float16 [chunks], times 2**scale_exponent of the tensor."""
+        return self._mean[iteration, self._offsets[tensor] : self._offsets[tensor + 1]]
+
+    def chunk_max(self, iteration: int, tensor: int) -> Halves:
+        """Largest |g| of each run of 256 elements, float16 [chunks], scaled like `chunk_mean`."""
+        return self._max[iteration, self._offsets[tensor] : self._offsets[tensor + 1]]
+
+    def magnitudes(self, iteration: int, tensor: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(mean |g|, max |g|) per chunk in the gradient's own units, float64 [chunks] each."""
+        exponent = -self.tensors[tensor].scale_exponent
+        return (
+            np.ldexp(self.chunk_mean(iteration, tensor).astype(np.float64), exponent),
+            np.ldexp(self.chunk_max(iteration, tensor).astype(np.float64), exponent),
+        )
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the trace to a directory that must not exist yet; it appears complete or not at all."""
+        from traces.storage import write
+
+        return write(self, Path(directory))
+
+    def digest(self) -> str:
+        """sha256 over everything the trace says, independent of how Parquet wrote it."""
+        hasher = hashlib.sha256()
+        hasher.update(json.dumps([SCHEMA_VERSION, self.manifest, self.layers], sort_keys=True).encode())
+        for t in self.tensors:
+            hasher.update(repr((t.name, t.shape, t.numel, t.dtype, t.layer, t.scale_exponent)).encode())
+        for i in self.iterations:
+            scalars = (i.index, i.phase, i.step, i.loss, i.backward_end_ps, i.optimizer_ps, i.end_ps)
+            hasher.update(repr(scalars).encode())
+            for times in (i.forward_start_ps, i.forward_end_ps, i.ready_ps):
+                hasher.update(np.ascontiguousarray(times, dtype="<i8").tobytes())
+        for values in (self._mean, self._max):
+            hasher.update(np.ascontiguousarray(values, dtype="<f2").tobytes())
+        return hasher.hexdigest()
+
+
+def _read_only(values: Halves) -> Halves:
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _require(holds: bool, what: str, where: str, expected: str) -> None:
+    if not holds:
+        raise TraceError(what, where, expected)
+
+
+def _check(trace: Trace) -> None:
+    """Raise TraceError unless the parts fit together: counts, shapes, indices, times that are possible."""
+    layers, tensors, iterations = len(trace.layers), len(trace.tensors), len(trace.iterations)
+    counts = f"{layers} layers, {tensors} tensors, {iterations} iterations"
+    _require(min(layers, tensors, iterations) > 0, counts, "trace", "at least one of each")
+    for number, tensor in enumerate(trace.tensors):
+        place = f"tensor {number} ({tensor.name})"
+        _require(tensor.dtype in _ELEMENT_BYTES, f"dtype {tensor.dtype!r}", place, ", ".join(_ELEMENT_BYTES))
+        elements = math.prod(tensor.shape)
+        _require(tensor.numel == elements > 0, f"numel {tensor.numel}", place, f"{elements} (shape), above 0")
+        _require(0 <= tensor.layer < layers, f"layer {tensor.layer}", place, f"0 to {layers - 1}")
+    shape = (iterations, int(trace._offsets[-1]))
+    for name, values in (("chunk_mean", trace._mean), ("chunk_max", trace._max)):
+        fits = values.shape == shape and values.dtype == np.float16
+        _require(fits, f"{values.dtype} {values.shape}", name, f"float16 {shape}")
+        possible = bool(np.isfinite(values).all() and (values >= 0).all())
+        _require(possible, "values that are negative or not finite", name, "magnitudes of gradients")
+    for position, iteration in enumerate(trace.iterations):
+        _check_iteration(iteration, position, layers, tensors)
+
+
+def _check_iteration(iteration: Iteration, position: int, layers: int, tensors: int) -> None:
+    where = f"iteration {position}"
+    _require(iteration.index == position, f"index {iteration.index}", where, f"{position}, its place")
+    start, end, ready = iteration.forward_start_ps, iteration.forward_end_ps, iteration.ready_ps
+    for name, times, count in (
+        ("forward_start_ps", start, layers),
+        ("forward_end_ps", end, layers),
+        ("ready_ps", ready, tensors),
+    ):
+        fits = times.shape == (count,) and times.dtype == np.int64
+        _require(fits, f"{name} is {times.dtype} {times.shape}", where, f"int64 ({count},)")
+    ordered = bool((start >= 0).all() and (end >= start).all())
+    _require(ordered, "a layer that ends before it starts", where, "0 <= forward start <= forward end")
+    within = bool(ready.min() >= 0 and ready.max() <= iteration.backward_end_ps)
+    _require(within, "a gradient ready outside it", where, f"0 to {iteration.backward_end_ps} ps")
+    total = iteration.backward_end_ps + iteration.optimizer_ps
+    sums = iteration.optimizer_ps >= 0 and iteration.end_ps == total
+    _require(sums, f"end_ps {iteration.end_ps}", where, f"{total}: end of backward plus optimiser")
+
+
+def scale_exponents(largest: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The power of two per tensor that brings `largest` (its largest |g|) into [2**14, 2**15); 0 for an all-
+    zero tensor.
+    """
+    _, exponent = np.frexp(largest)  # largest = m * 2**exponent with m in [0.5, 1)
+    return np.where(largest > 0, 15 - exponent.astype(np.int64), 0)
+
+
+def to_halves(values: NDArray[Any], exponent: int) -> Halves:
+    """`values` * 2**exponent as float16; what is not zero stays at least the smallest float16."""
+    halves = np.ldexp(values.astype(np.float64), exponent).astype(np.float16)
+    vanished = (halves == 0) & (values > 0)
+    halves[vanished] = np.finfo(np.float16).smallest_subnormal
+    return halves
+
+
+def bundled_traces() -> list[str]:
+    """Names of the traces that come with gradwire."""
+    return sorted(path.parent.name for path in BUNDLED.glob("*/manifest.json"))
+
+
+def load_trace(name: str | Path) -> Trace:
+    """The bundled trace of that name, else the trace in that directory. TraceError if neither, or if it is
+    damaged.
+    """
+    from traces.storage import read
+
+    if str(name) in bundled_traces():
+        return read(BUNDLED / str(name))
+    path = Path(name)
+    if path.is_dir():
+        return read(path)
+    known = bundled_traces()
+    near = difflib.get_close_matches(str(name), known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    if path.exists():
+        raise TraceError("is a file", str(name), f"a trace directory with a manifest.json{hint}")
+    raise TraceError("no such trace", str(name), f"a directory, or a bundled trace: {', '.join(known)}{hint}")
