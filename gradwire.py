@@ -135,7 +135,7 @@ def cmd_compare(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """The same trace under several policies: one table, with --out also plots. Exits with 1 if a bound is broken."""
+    """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound."""
     _compare(sources, trace, set_, threads, out, as_json)
 
 
@@ -236,7 +236,7 @@ def cmd_bench_fabric(
     as_json: Json = False,
 ) -> None:
     """Speed of the packet engine: packet-hops per second on fat-trees, for each transport."""
-    from sim.bench import bench_fabric
+    from benchmarks.fabric import bench_fabric
 
     bench_fabric(case=case, hosts=hosts, transport=transport, threads=threads, as_json=as_json)
 
@@ -246,7 +246,7 @@ def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
 
 
 def _simulate(scenarios: list[Scenario], threads: int, quiet: bool) -> tuple[list[Result], bool]:
-    """One Result per scenario, and whether all were finished; after Ctrl-C those that hold something so far."""
+    """One Result per scenario, and whether all are finished; after Ctrl-C those that hold something."""
     from sim.simulate import simulate
 
     results: list[Result] = []
@@ -275,14 +275,14 @@ def _compare(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    from scenarios.load import load_scenario
+    from scenarios.load import list_library, load_scenario
     from scenarios.result import Result, refuse_existing
 
     if out is not None:
         refuse_existing(out)
     results, finished = [], True
     for source in sources:
-        if Path(source).is_dir():
+        if Path(source).is_dir() and source not in list_library():
             results.append(Result.read(source))
         elif finished:
             variants = load_scenario(source, set=_overrides(set_, trace)).variants()

@@ -32,9 +32,18 @@ NOT_YET: Mapping[str, str] = {
 def explain(error: ValidationError, tables: Mapping[str, Any], root: type[Table]) -> list[Mistake]:
     """Every mistake in `error`, which came from validating `tables` as `root`, in the models' order."""
     found: list[Mistake] = []
-    for entry in error.errors(include_url=False):
+    for entry in entries(error):
         found.extend(_mistakes(entry, tables, root))
     return found
+
+
+def entries(error: ValidationError) -> list[ErrorDetails]:
+    """Pydantic's entries without echoes: it takes a list for too short if some of its items are mistakes."""
+    return [
+        entry
+        for entry in error.errors(include_url=False)
+        if entry["type"] != "too_short" or len(entry["input"]) < entry["ctx"]["min_length"]
+    ]
 
 
 def place(path: str, inner: str) -> str:
@@ -92,8 +101,6 @@ def _mistakes(entry: ErrorDetails, tables: Mapping[str, Any], root: type[Table])
         key = place(path, "kind") if isinstance(value, Mapping) and "kind" in value else path
         near = difflib.get_close_matches(tag, names.replace(",", "").split(), n=1)
         yield Mistake(key, "is unknown", tag, f"{near[0]} (of {names})" if near else names)
-    elif kind == "too_short" and len(value) >= context["min_length"]:
-        return  # an echo: long enough in the file, but some entries are mistakes of their own
     else:
         what, expected = _plain(kind, entry["msg"], context)
         yield Mistake(path, what, value, expected)

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from scenarios.base import Mistakes
 from scenarios.errors import Mistake, ScenarioError
-from scenarios.explain import Location, explain, file_location
+from scenarios.explain import Location, entries, explain, file_location
 from scenarios.schema import Graph, Scenario
 
 
@@ -42,7 +42,8 @@ def load_scenario(source: str | Path, set: Sequence[str] = ()) -> Scenario:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"is no TOML: {error}", str(path), "key = value lines and [tables]") from None
+        reason = str(error).replace("at end of document", f"at the end, line {text.count(chr(10)) + 1}")
+        raise ScenarioError(f"is no TOML: {reason}", str(path), "key = value lines and [tables]") from None
     for override in set:
         tables = _override(tables, override)
     scenario = build_scenario(tables, str(path)).at(path.parent)
@@ -139,12 +140,12 @@ def _steps(key: str) -> Location:
 
 def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
     """Mistakes of the scenario as a whole that pydantic could not get to because single fields are wrong."""
-    entries = error.errors(include_url=False)
-    if any(not entry["loc"] for entry in entries):
+    found = entries(error)
+    if any(not entry["loc"] for entry in found):
         return []  # it has been checked as a whole already, or it is no table at all
     repaired = copy.deepcopy(tables)
     dropped: list[Location] = []
-    for entry in entries:
+    for entry in found:
         location = file_location(entry, tables)
         cause = entry.get("ctx", {}).get("error")
         inner = cause.mistakes if isinstance(cause, Mistakes) else ()
@@ -154,9 +155,9 @@ def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
     try:
         Scenario.model_validate(repaired)
     except ValidationError as second:
-        if all(not entry["loc"] for entry in second.errors(include_url=False)):
-            found = explain(second, repaired, Scenario)
-            return [mistake for mistake in found if not any(_echoes(mistake, gone) for gone in dropped)]
+        if all(not entry["loc"] for entry in entries(second)):
+            hidden = explain(second, repaired, Scenario)
+            return [mistake for mistake in hidden if not any(_echoes(mistake, gone) for gone in dropped)]
     return []
 
 

@@ -1,0 +1,180 @@
+"""Result: a directory that is complete or absent, and the loss invariant."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios import result as results
+from scenarios.errors import ResultError
+from scenarios.result import (
+    Result,
+    allowed_loss,
+    check_loss_invariant,
+    fresh_directory,
+    make_table,
+    summarise,
+)
+from tests.testing import star_scenario
+
+
+def message(**changes: Any) -> dict[str, list[Any]]:
+    """The columns of one delivered message of 1000 bytes, 100 of them lost, which its bound allows."""
+    row = {
+        "message": 7, "job": "j", "iteration": 0, "tensor": 3, "part": 0, "kind": "push", "src": "h0", "dst": "h1",
+        "bytes": 1000, "packets": 10, "priority": 1, "start_ps": 5, "end_ps": 50, "received_bytes": 900,
+        "lost_bytes": 100, "bound": 0.1, "retransmitted": 0, "sent_packets": 10,
+    }  # fmt: skip
+    return {name: [value] for name, value in {**row, **changes}.items()}
+
+
+def build(**changes: Any) -> Result:
+    summary = summarise(star_scenario(), "abc", {"packet_hops": 12}, {"drops": 1})
+    return Result.build(summary, {"messages": message(**changes)}, {"wall_s": 0.5})
+
+
+def test_written_and_read_back(tmp_path: Path):
+    result = build()
+    again = Result.read(result.write(tmp_path / "a" / "out"))
+    assert again.summary == result.summary
+    assert again.timing == {"wall_s": 0.5}
+    for name in results.TABLES:
+        assert getattr(again, name).equals(getattr(result, name)), name
+    assert again.iterations.num_rows == 0
+
+
+def test_equal_runs_write_equal_bytes_but_for_timing(tmp_path: Path):
+    first = build().write(tmp_path / "first")
+    other = build()
+    other.timing["wall_s"] = 9.0
+    second = other.write(tmp_path / "second")
+    names = sorted(path.name for path in first.iterdir())
+    assert names == sorted([*(f"{table}.parquet" for table in results.TABLES), "result.json", "timing.json"])
+    differ = [name for name in names if (first / name).read_bytes() != (second / name).read_bytes()]
+    assert differ == ["timing.json"]
+
+
+def test_existing_directory_is_refused_and_untouched(tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ResultError, match="exists already") as caught:
+        build().write(tmp_path / "out")
+    assert caught.value.exit_code == 2
+    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(results, "_write_json", full)
+    with pytest.raises(OSError, match="disk full"):
+        build().write(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _cut(folder: Path) -> None:
+    data = (folder / "messages.parquet").read_bytes()
+    (folder / "messages.parquet").write_bytes(data[: len(data) // 2])
+
+
+def _other_format(folder: Path) -> None:
+    text = (folder / "result.json").read_text()
+    (folder / "result.json").write_text(text.replace('"format": 1', '"format": 99'))
+
+
+def _other_columns(folder: Path) -> None:
+    (folder / "ports.parquet").write_bytes((folder / "drops.parquet").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "drops.parquet").unlink(), ["drops.parquet", "no such file"]),
+        (lambda folder: (folder / "result.json").unlink(), ["result.json", "no such file"]),
+        (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
+        (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
+        (_cut, ["messages.parquet", "damaged"]),
+        (_other_format, ["format 99", "expected format 1"]),
+        (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
+    ],
+)
+def test_damaged_result_is_refused(tmp_path: Path, damage: Any, words: list[str]):
+    folder = build().write(tmp_path / "out")
+    damage(folder)
+    with pytest.raises(ResultError) as caught:
+        Result.read(folder)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+
+
+def test_missing_directory_is_refused(tmp_path: Path):
+    with pytest.raises(ResultError, match="no such directory"):
+        Result.read(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"port": ["a->b"]}, "missing columns"),
+        ({**{name: [1] for name in results.TABLES["ports"]}, "x": [1]}, r"unknown columns \['x'\]"),
+        ({**{name: [1] for name in results.TABLES["ports"]}, "port": ["a", "b"]}, "unequal length"),
+    ],
+)
+def test_tables_are_held_to_their_columns(columns: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words):
+        make_table("ports", columns)
+
+
+def test_summary_says_what_was_run():
+    scenario = star_scenario(seed=9)
+    summary = summarise(scenario, "abc", {"packet_hops": 12}, {})
+    assert summary["seed"] == 9
+    assert summary["policy"] == "base"
+    assert summary["scenario_hash"] == scenario.digest()
+    assert set(summary["versions"]) == {"gradwire", "python", "numpy", "numba"}
+
+
+@pytest.mark.parametrize(
+    ("size", "bound", "allowed"),
+    [
+        (1000, 0.0, 0),
+        (1000, 0.1, 100),
+        (100, 0.07, 7),
+        (100, 0.29, 29),
+        (999, 0.1, 99),
+        (10, 1.0, 10),
+        (0, 0.5, 0),
+    ],
+)
+def test_allowed_loss(size: int, bound: float, allowed: int):
+    assert allowed_loss(size, bound) == allowed
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, False),
+        ({"lost_bytes": 101, "received_bytes": 899}, True),
+        ({"lost_bytes": 0, "received_bytes": 1000, "bound": 0.0}, False),
+        ({"lost_bytes": 4, "received_bytes": 996, "bound": 0.0}, True),
+        ({"lost_bytes": 0, "received_bytes": 500}, True),  # a loss that was not counted
+        ({"lost_bytes": 200, "received_bytes": 100, "end_ps": -1}, False),  # still under way
+        ({"lost_bytes": -100, "received_bytes": 1100}, True),
+    ],
+)
+def test_loss_invariant(changes: dict[str, Any], broken: bool):
+    violations = check_loss_invariant(build(**changes))
+    assert [violation.message for violation in violations] == ([7] if broken else [])
+    assert all("message 7" in str(violation) for violation in violations)
+
+
+def test_fresh_directory_counts_up(tmp_path: Path):
+    assert fresh_directory(tmp_path / "demo") == tmp_path / "demo-001"
+    (tmp_path / "demo-001").mkdir()
+    assert fresh_directory(tmp_path / "demo") == tmp_path / "demo-002"
