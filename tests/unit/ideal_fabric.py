@@ -1,8 +1,9 @@
 """A network without packets, for tests of what runs above one.
 
 It has the interface of the packet engine.  Every host sends one message at a time through its uplink, the
-first in line (or, with `priorities`, the first of the lowest priority number) first; a message takes size/rate and
-then `latency`; receivers and the network in between are infinitely fast.  So completion times have closed forms.
+first in line (or, with `priorities`, the first of the lowest priority number) first; a message takes
+size/rate and then `latency`; receivers and the network in between are infinitely fast.  So completion times
+have closed forms.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Tables:
 
 
 class IdealFabric:
-    """`lossy` takes (number, bytes, bound) to the bytes that are lost; `swallow` names messages that never arrive."""
+    """`lossy` takes (number, bytes, bound) to the bytes that are lost; `swallow` names messages that never
+    arrive."""
 
     def __init__(
         self, *, rate=10**11, latency=10**6, lookahead=10**6, priorities=False, lossy=None, swallow=None
@@ -79,7 +81,7 @@ class IdealFabric:
         return found[::-1]  # the order must not matter
 
     def _transmit(self, until):
-        """Start everything that starts before `until`, or before a lookahead beyond the first delivery; return which."""
+        """Start what starts before `until`, or a lookahead after the first delivery; return which."""
         while True:
             if self._done:
                 until = min(until, max(self.now, self._done[0][0]) + self.lookahead)

@@ -1,4 +1,5 @@
-"""Small scenarios and traces for tests of `sim`, with round numbers that closed forms can be worked out from."""
+"""Small scenarios and traces for tests of `sim`, with round numbers that closed forms can be worked out
+from."""
 
 from __future__ import annotations
 
