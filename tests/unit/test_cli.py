@@ -1,0 +1,264 @@
+"""The command line: what it prints, how it exits, how fast it starts, what it leaves behind.
+
+Commands run in processes of their own, because start-up time and exit codes are what is tested. What they call
+in other rooms has its own tests; where a command only passes things on, a stand-in takes that room's place.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import gradwire
+from scenarios.errors import StallError
+from scenarios.result import Result, summarise
+
+ROOT = Path(gradwire.__file__).resolve().parent
+
+
+def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "gradwire.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def imported(code: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after `code`."""
+    script = f"import sys\n{code}\nprint('|'.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+    return set(done.stdout.splitlines()[-1].split("|"))
+
+
+HEAVY = {"numba", "pyarrow", "matplotlib", "simpy", "torch", "networkx", "numpy"}
+
+
+def test_the_door_imports_nothing_heavy():
+    assert not imported("import gradwire") & (HEAVY | {"pydantic"})
+    assert not imported("import gradwire; gradwire.load_scenario('demo')") & HEAVY
+    assert not imported("import gradwire; gradwire.Result") & HEAVY
+
+
+def test_help_answers_at_once():
+    # The promise is one second. The best of three, so that a busy test machine does not fail it.
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = run("--help")
+        seconds.append(time.perf_counter() - start)
+        assert done.returncode == 0
+    for command in ("demo", "run", "compare", "check", "schema", "capture", "trace", "bench"):
+        assert command in done.stdout
+    assert min(seconds) < 1.0
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["demo", "run", "compare", "check", "schema", "capture", "trace info", "bench fabric"],
+)
+def test_every_command_helps_with_an_example(command: str):
+    done = CliRunner().invoke(gradwire.app, [*command.split(), "--help"])
+    assert done.exit_code == 0
+    assert f"Example: gradwire {command}" in done.output
+
+
+def test_version():
+    assert run("--version").stdout == f"gradwire {gradwire.__version__}\n"
+
+
+def test_public_names():
+    assert set(gradwire.__all__) <= set(dir(gradwire))
+    assert gradwire.Result is Result
+    assert gradwire.load_scenario("demo").name == "demo"
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = gradwire.nonsense
+
+
+def test_schema_is_json():
+    done = run("schema")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["title"] == "Scenario"
+
+
+BAD = 'name = "bad"\ntopology = { kind = "star", hosts = 2 }\n[link]\nrate = "3Gb"\nlatncy = "1us"\n'
+
+
+def test_bad_input_is_one_message_and_exit_2(own_directory: Path):
+    Path("bad.toml").write_text(BAD)
+    done = run("check", "bad.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "gradwire: bad.toml: is no valid scenario, 3 mistakes:"
+    assert [line.split(":")[0] for line in lines[1:]] == ["  link.rate", "  link.latncy", "  job"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "nowhere.toml"], "no such file"),
+        (["check", "nowhere"], "one of the library: demo"),
+        (["check", "demo", "--set", "link.rate"], "is no override"),
+        (["run", "demo", "--policy", "none"], "expected dctcp, dctcp-priority, dlcp"),
+        (["run", "demo", "--out", "."], "exists already"),
+        (["compare", "demo", "--out", "."], "exists already"),
+        (["demo", "--out", "."], "exists already"),
+    ],
+)
+def test_refusals(arguments: list[str], words: str, own_directory: Path):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("gradwire: ") == 1
+    assert list(own_directory.iterdir()) == []
+
+
+def test_usage_errors_are_exit_2_too():
+    assert run("run").returncode == 2
+    assert run("demo", "--threads", "0").returncode == 2
+
+
+# What follows replaces the rooms behind the door with stand-ins.
+
+
+class Comparison:
+    """Stands in for what `analysis.compare.compare` returns."""
+
+    def __init__(self, results: list[Result], violations: list[str]) -> None:
+        self.results, self.violations = results, violations
+
+    def print(self) -> None:
+        print("table of", [result.summary["policy"] for result in self.results])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"policies": [result.summary["policy"] for result in self.results]}
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """Stand-ins for sim and analysis; `simulate` may be replaced, `violations` filled, `calls` read."""
+    state = types.SimpleNamespace(calls=[], violations=[])
+
+    def simulate(scenario: Any, *, threads: int, progress: Any) -> Result:
+        progress(1, 2, 10**9)
+        state.calls.append((scenario.policy_name, threads, [job.trace for job in scenario.job]))
+        iterations = {name: [0] for name in ("worker", "iteration", "start_ps", "forward_end_ps", "end_ps")}
+        iterations |= {name: [0] for name in ("backward_end_ps", "compute_ps", "exposed_ps")}
+        return Result.build(summarise(scenario, "", {}, {}), {"iterations": {"job": ["j"], **iterations}})
+
+    state.simulate = simulate
+    sim = types.ModuleType("sim.simulate")
+    sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
+    compare = types.ModuleType("analysis.compare")
+    compare.compare = lambda results: Comparison(results, state.violations)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sim.simulate", sim)
+    monkeypatch.setitem(sys.modules, "analysis.compare", compare)
+    return state
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(gradwire.app, list(arguments))
+
+
+def test_run_passes_everything_on_and_writes_a_result(rooms: Any, own_directory: Path):
+    done = invoke(
+        "run", "demo", "--policy", "dlcp", "--threads", "2", "--trace", "/other", "--out", "deep/out"
+    )
+    assert done.exit_code == 0, done.output
+    assert rooms.calls == [("dlcp", 2, ["/other"])]
+    assert Result.read("deep/out").summary["policy"] == "dlcp"
+    assert "table of ['dlcp']" in done.stdout
+
+
+def test_run_without_a_policy_runs_the_scenario_as_written(rooms: Any):
+    assert json.loads(invoke("run", "demo", "--json").stdout) == {"policies": ["base"]}
+
+
+def test_compare_runs_all_policies_and_reads_results(rooms: Any, own_directory: Path):
+    assert invoke("run", "ring", "--out", "ring-result").exit_code == 0
+    done = invoke("compare", "demo", "ring-result", "--out", "out", "--json")
+    assert json.loads(done.stdout) == {"policies": ["dctcp", "dctcp-priority", "dlcp", "base"]}
+    assert Path("out").is_dir()
+
+
+def test_demo_writes_to_a_new_directory_each_time(rooms: Any, own_directory: Path):
+    assert [invoke("demo").exit_code for _ in range(2)] == [0, 0]
+    assert sorted(path.name for path in Path("results").iterdir()) == ["demo-001", "demo-002"]
+
+
+def test_a_broken_bound_is_exit_1(rooms: Any):
+    rooms.violations.append("message 3")
+    done = invoke("run", "demo")
+    assert done.exit_code == 1
+    assert "loss bound broken: message 3" in done.stderr
+
+
+def test_a_stalled_simulation_is_exit_1_without_traceback(rooms: Any):
+    def stalled(*_: Any, **__: Any) -> Result:
+        raise StallError("h0 waits for h1", "demo")
+
+    rooms.simulate = stalled
+    done = invoke("run", "demo", "--out", "out")
+    assert done.exit_code == 1
+    assert done.stderr == "gradwire: demo: h0 waits for h1\n"
+    assert not Path("out").exists()
+
+
+def test_a_bug_keeps_its_traceback(rooms: Any):
+    def broken(*_: Any, **__: Any) -> Result:
+        raise ZeroDivisionError
+
+    rooms.simulate = broken
+    assert isinstance(invoke("run", "demo").exception, ZeroDivisionError)
+
+
+def test_ctrl_c_keeps_what_is_finished(rooms: Any, own_directory: Path):
+    works = rooms.simulate
+
+    def second_is_interrupted(scenario: Any, **options: Any) -> Result:
+        if scenario.policy_name == "dctcp-priority":
+            raise KeyboardInterrupt
+        result: Result = works(scenario, **options)
+        return result
+
+    rooms.simulate = second_is_interrupted
+    done = invoke("compare", "demo", "--out", "out", "--json")
+    assert done.exit_code == 130
+    assert json.loads(done.stdout) == {"policies": ["dctcp"]}
+    assert Path("out").is_dir()
+    assert [call[0] for call in rooms.calls] == ["dctcp"]
+
+
+def test_ctrl_c_writes_the_partial_result_of_a_run(rooms: Any, own_directory: Path):
+    works = rooms.simulate
+
+    def interrupted(scenario: Any, **options: Any) -> Result:
+        stop = KeyboardInterrupt()
+        stop.result = works(scenario, **options)  # type: ignore[attr-defined]
+        raise stop
+
+    rooms.simulate = interrupted
+    assert invoke("run", "demo", "--out", "out").exit_code == 130
+    assert Result.read("out").iterations.num_rows == 1
+
+
+def test_ctrl_c_before_anything_is_there(rooms: Any, own_directory: Path):
+    def interrupted(*_: Any, **__: Any) -> Result:
+        raise KeyboardInterrupt
+
+    rooms.simulate = interrupted
+    done = invoke("demo")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert "interrupted" in done.stderr
+    assert list(own_directory.iterdir()) == []
