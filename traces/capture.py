@@ -27,9 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from scenarios.errors import MissingExtraError, TraceError
 
@@ -140,7 +137,7 @@ def pick_device(name: str) -> torch.device:
 
 
 @dataclass(frozen=True)
-class BuiltinCapture:
+class BuiltinRun:
     """The settings of a capture with a built-in model, named like the options of `gradwire capture`.
 
     `iterations` consecutive steps are recorded from step `early` and again from step `late` on, then
@@ -205,7 +202,7 @@ class BuiltinCapture:
         words = [str(word) for option in options.items() if option[1] is not None for word in option]
         return shlex.join(["gradwire", "capture", *words])
 
-    def run(self, out: Path, name: str | None = None, progress: Progress | None = None) -> Path:
+    def train(self, out: Path, name: str | None = None, progress: Progress | None = None) -> Path:
         """Train, record, and write the trace to `out`."""
         device = pick_device(self.device)
         dataset = load_images(self.data)
@@ -253,40 +250,15 @@ class BuiltinCapture:
 
 
 def capture_builtin(
-    out: str | Path, *, name: str | None = None, progress: Progress | None = None, **settings: Any
+    run: BuiltinRun, out: str | Path, *, name: str | None = None, progress: Progress | None = None
 ) -> Path:
     """Train a built-in model on images, record it and return the trace's directory `out`, which must be new.
 
-    `settings` are the fields of `BuiltinCapture`; `data`, the folder of images, is required. Training is
-    momentum SGD (0.9, weight decay 1e-4) on cross entropy, without augmentation. Pictures are scaled to [-2, 2]
-    and enlarged bilinearly to `image_size`; loading them is outside the timed part of an iteration, as with a
-    loader that runs ahead. `progress(step, steps, loss)` is called after every step; `show_progress` makes one.
+    Training is momentum SGD (0.9, weight decay 1e-4) on cross entropy, without augmentation. Pictures are
+    scaled to [-2, 2] and enlarged bilinearly to `run.image_size`; loading them is outside the timed part of
+    an iteration, as with a loader that runs ahead. `progress(step, steps, loss)` is called after every step.
     """
-    return BuiltinCapture(**settings).run(Path(out), name, progress)
-
-
-@contextlib.contextmanager
-def show_progress(console: Console | None = None, every: int = 50) -> Iterator[Progress]:
-    """A progress callable: a bar on a terminal, otherwise a plain line every `every` steps."""
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
-
-        def line(step: int, steps: int, loss: float) -> None:
-            if step % every == 0 or step == steps:
-                console.print(f"step {step}/{steps} loss {loss:.3f}")
-
-        yield line
-        return
-    columns = (
-        TextColumn("capturing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console) as bar:
-        task = bar.add_task("capture", total=None, loss=float("nan"))
-        yield lambda step, steps, loss: bar.update(task, completed=step, total=steps, loss=loss)
+    return run.train(Path(out), name, progress)
 
 
 def _loss_history(losses: list[float]) -> dict[str, Any]:

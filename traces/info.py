@@ -96,7 +96,8 @@ def _mean_magnitude(trace: Trace, iteration: int) -> float:
 def _spread(trace: Trace, iteration: int) -> float:
     """How uneven gradients are within a tensor: share of its total |g| in the largest tenth of its chunks.
 
-    Averaged over tensors of at least ten chunks, weighted by bytes; 0.1 if even. Magnitude tagging lives on this.
+    Averaged over tensors of at least ten chunks, weighted by bytes; 0.1 if even. Magnitude tagging lives on
+    this.
     """
     shares, weights = [], []
     for number, tensor in enumerate(trace.tensors):

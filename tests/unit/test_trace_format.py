@@ -1,0 +1,325 @@
+"""The trace format: what is written is read back, and what is damaged is refused with file, finding and expectation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scenarios.errors import TraceError
+from tests.unit.trace_cases import small_trace
+from traces.trace import (
+    SCHEMA_VERSION,
+    Iteration,
+    TensorInfo,
+    Trace,
+    bundled_traces,
+    load_trace,
+    scale_exponents,
+    to_halves,
+)
+
+TABLES = ["layers", "tensors", "iterations", "chunks"]
+
+
+def same(one: Trace, other: Trace) -> None:
+    assert one.manifest == other.manifest
+    assert one.layers == other.layers
+    assert one.tensors == other.tensors
+    for mine, theirs in zip(one.iterations, other.iterations, strict=True):
+        assert (mine.index, mine.phase, mine.step, mine.loss) == (
+            theirs.index,
+            theirs.phase,
+            theirs.step,
+            theirs.loss,
+        )
+        assert (mine.backward_end_ps, mine.optimizer_ps, mine.end_ps) == (
+            theirs.backward_end_ps,
+            theirs.optimizer_ps,
+            theirs.end_ps,
+        )
+        for name in ("forward_start_ps", "forward_end_ps", "ready_ps"):
+            assert getattr(theirs, name).dtype == np.int64
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+    for iteration in range(len(one.iterations)):
+        for tensor in range(len(one.tensors)):
+            np.testing.assert_array_equal(
+                one.chunk_mean(iteration, tensor), other.chunk_mean(iteration, tensor)
+            )
+            np.testing.assert_array_equal(
+                one.chunk_max(iteration, tensor), other.chunk_max(iteration, tensor)
+            )
+
+
+@given(seed=st.integers(0, 2**32 - 1), iterations=st.integers(1, 5), tensors=st.integers(1, 6))
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, iterations: int, tensors: int
+) -> None:
+    directory = tmp_path_factory.mktemp("round") / "trace"
+    trace = small_trace(seed=seed, iterations=iterations, tensors=tensors)
+    trace.save(directory)
+    again = load_trace(directory)
+    same(trace, again)
+    assert again.digest() == trace.digest()
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        ["manifest.json", *(f"{name}.parquet" for name in TABLES)]
+    )
+
+
+def test_digest_sees_every_part() -> None:
+    base = small_trace(seed=1)
+    digests = {base.digest(), small_trace(seed=2).digest()}
+    iteration = base.iterations[0]
+    later = np.array(iteration.ready_ps)
+    later[0] -= 1
+    changed = [
+        Iteration(**{**vars(iteration), "ready_ps": later}),
+        *base.iterations[1:],
+    ]
+    means = np.array(base._mean)
+    means[0, 0] += np.float16(0.5)
+    for trace in (
+        Trace(
+            {**base.manifest, "note": 1}, base.layers, base.tensors, base.iterations, base._mean, base._max
+        ),
+        Trace(base.manifest, base.layers, base.tensors, changed, base._mean, base._max),
+        Trace(base.manifest, base.layers, base.tensors, base.iterations, means, base._max),
+    ):
+        digests.add(trace.digest())
+    assert len(digests) == 5
+
+
+def test_total_bytes_and_phases() -> None:
+    trace = small_trace(iterations=4, tensors=3)
+    assert trace.total_bytes == sum(4 * tensor.numel for tensor in trace.tensors)
+    assert trace.phases == {"early": [0, 1], "late": [2, 3]}
+    assert TensorInfo("h", (3,), 3, "bfloat16", 0).bytes == 6
+
+
+def test_save_refuses_what_exists_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    trace = small_trace()
+    target = tmp_path / "trace"
+    target.mkdir()
+    (target / "mine").write_text("precious")
+    with pytest.raises(TraceError, match=r"trace: exists already; expected a new directory"):
+        trace.save(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace"]
+    assert (target / "mine").read_text() == "precious"
+
+
+def test_save_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(TraceError, match="no space left"):
+        small_trace().save(tmp_path / "trace")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return small_trace(iterations=3, tensors=4).save(tmp_path / "trace")
+
+
+@pytest.mark.parametrize("name", [*(f"{table}.parquet" for table in TABLES), "manifest.json"])
+def test_missing_file(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(TraceError, match="missing") as caught:
+        load_trace(saved)
+    assert caught.value.where.endswith(name)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
+def test_truncated_parquet(saved: Path, table: str, keep: float) -> None:
+    file = saved / f"{table}.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * keep)])
+    with pytest.raises(TraceError, match="truncated or damaged") as caught:
+        load_trace(saved)
+    assert caught.value.where.endswith(f"{table}.parquet")
+    assert caught.value.expected == "a complete Parquet file"
+
+
+def test_flipped_byte_in_the_data_is_noticed(saved: Path) -> None:
+    file = saved / "chunks.parquet"
+    content = bytearray(file.read_bytes())
+    metadata = pq.read_metadata(file).row_group(0).column(2)
+    content[metadata.data_page_offset + metadata.total_compressed_size - 2] ^= 0x10
+    file.write_bytes(content)
+    with pytest.raises(TraceError, match="damaged"):
+        load_trace(saved)
+
+
+def edit_manifest(directory: Path, **changes: Any) -> None:
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest.update(changes)
+    path.write_text(json.dumps(manifest))
+
+
+def test_other_schema_version(saved: Path) -> None:
+    edit_manifest(saved, schema_version=SCHEMA_VERSION + 1)
+    with pytest.raises(TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION}"):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema_version": None}, "schema version None"),
+        ({"name": 3}, "name 3"),
+        ({"rows": None}, "rows None"),
+        ({"rows": {"layers": 1}}, "number of rows"),
+        ({"chunk_elements": 128}, "chunk_elements 128; expected 256"),
+    ],
+)
+def test_bad_manifest(saved: Path, changes: dict[str, Any], message: str) -> None:
+    edit_manifest(saved, **changes)
+    with pytest.raises(TraceError, match=message):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00"])
+def test_manifest_that_is_no_json_object(saved: Path, text: str) -> None:
+    (saved / "manifest.json").write_text(text)
+    with pytest.raises(TraceError, match=r"manifest\.json"):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_missing_row_is_noticed(saved: Path, table: str) -> None:
+    file = saved / f"{table}.parquet"
+    whole = pq.read_table(file)
+    pq.write_table(whole.slice(0, whole.num_rows - 1), file)
+    with pytest.raises(TraceError, match=f"{whole.num_rows - 1} rows; expected {whole.num_rows}"):
+        load_trace(saved)
+    # The same with a manifest that agrees: now the tables contradict each other (or, for a whole tensor or layer
+    # that is gone, the indices that point to it).
+    rows = json.loads((saved / "manifest.json").read_text())["rows"]
+    edit_manifest(saved, rows={**rows, table: whole.num_rows - 1})
+    with pytest.raises(TraceError):
+        load_trace(saved)
+
+
+def replace_column(directory: Path, table: str, column: str, values: pa.Array) -> None:
+    file = directory / f"{table}.parquet"
+    old = pq.read_table(file)
+    place = old.column_names.index(column)
+    pq.write_table(old.set_column(place, old.schema.field(column), values), file)
+
+
+def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
+    tensors = pq.read_table(saved / "tensors.parquet")
+    chunks = pq.read_table(saved / "chunks.parquet")
+    iterations = pq.read_table(saved / "iterations.parquet")
+    mean = chunks["mean"].to_numpy().copy()
+    mean[3] = np.nan
+    early = iterations["ready_ps"].to_pylist()
+    early[1][0] = 10**18
+    short = iterations["ready_ps"].to_pylist()
+    short[1].pop()
+    swapped = chunks["tensor"].to_numpy().copy()
+    swapped[[0, -1]] = swapped[[-1, 0]]
+    cases: list[tuple[str, str, Any, str]] = [
+        ("tensors", "layer", pa.array([99] * 4, pa.int32()), "layer 99; expected 0 to"),
+        ("tensors", "dtype", pa.array(["int7"] * 4), "int7"),
+        ("tensors", "numel", pa.array([1] * 4), "numel|rows"),
+        ("tensors", "name", pa.array([None, "b", "c", "d"], pa.string()), "empty values"),
+        ("tensors", "tensor", pa.array([0, 2, 1, 3], pa.int32()), "tensor 2 in row 1; expected 1"),
+        ("chunks", "mean", pa.array(mean), "not finite"),
+        ("chunks", "tensor", pa.array(swapped), "in row 0; expected 0"),
+        ("iterations", "ready_ps", pa.array(early), "iteration 1: a gradient ready outside it"),
+        ("iterations", "ready_ps", pa.array(short), "iteration 1: ready_ps is int64"),
+        ("iterations", "end_ps", pa.array([1, 2, 3]), "end_ps 1; expected"),
+    ]
+    assert tensors.num_rows == 4
+    for number, (table, column, values, message) in enumerate(cases):
+        copy = tmp_path / f"case{number}"
+        shutil.copytree(saved, copy)
+        replace_column(copy, table, column, values)
+        with pytest.raises(TraceError, match=message) as caught:
+            load_trace(copy)
+        assert str(copy) in caught.value.where
+
+
+def test_columns_of_another_type_are_refused(saved: Path) -> None:
+    file = saved / "chunks.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(2, "mean", table["mean"].cast(pa.float32())), file)
+    with pytest.raises(TraceError, match="mean float"):
+        load_trace(saved)
+
+
+def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("traces.trace.BUNDLED", tmp_path)
+    small_trace().save(tmp_path / "resnet50")
+    assert bundled_traces() == ["resnet50"]
+    assert load_trace("resnet50").name == "small"
+    with pytest.raises(TraceError, match=r"resnet5: no such trace.*resnet50; did you mean resnet50\?"):
+        load_trace("resnet5")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceError, match="is a file"):
+        load_trace(tmp_path / "file")
+
+
+# Magnitudes as float16 ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(min_value=2.0**-140, max_value=2.0**100), min_size=1, max_size=40))
+def test_scaled_halves_neither_vanish_nor_overflow(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float64)
+    exponent = int(scale_exponents(np.array([array.max()]))[0])
+    halves = to_halves(array, exponent)
+    assert (halves > 0).all()
+    assert np.isfinite(halves).all()
+    assert 2**14 <= halves.max() <= 2**15
+    # Full precision of float16 (half a unit in the last of 11 bits) down to 2**-28 of the largest value.
+    precise = array >= array.max() * 2.0**-28
+    error = np.abs(np.ldexp(halves[precise].astype(np.float64), -exponent) / array[precise] - 1)
+    assert (error <= 2.0**-11).all()
+
+
+def test_gradients_that_float16_would_lose_survive() -> None:
+    tiny = np.array([0.0, 1e-12, 3e-9])
+    assert (tiny.astype(np.float16) == 0).all()
+    exponent = int(scale_exponents(np.array([tiny.max()]))[0])
+    restored = np.ldexp(to_halves(tiny, exponent).astype(np.float64), -exponent)
+    assert restored[0] == 0
+    np.testing.assert_allclose(restored[1:], tiny[1:], rtol=2**-11)
+
+
+def test_all_zero_tensor_has_exponent_zero() -> None:
+    assert scale_exponents(np.array([0.0, 1.0])).tolist() == [0, 14]
+
+
+def test_magnitudes_remove_the_scale() -> None:
+    trace = small_trace(exponent=20)
+    mean, largest = trace.magnitudes(1, 2)
+    np.testing.assert_array_equal(mean * 2.0**20, trace.chunk_mean(1, 2).astype(np.float64))
+    np.testing.assert_array_equal(largest * 2.0**20, trace.chunk_max(1, 2).astype(np.float64))
+
+
+def test_a_trace_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        small_trace().chunk_mean(0, 0)[0] = 1
+
+
+def test_the_format_does_not_need_torch() -> None:
+    code = (
+        "import sys, traces.trace, traces.storage, traces.messages, traces.info, traces.datasets;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
