@@ -164,7 +164,7 @@ class Coupling:
     def send(self, message: Message) -> None:
         """Hand a message to its host's network interface: it gets there after the software latency."""
         number = self.fabric.send(
-            self.env.now + self.latency,
+            int(self.env.now) + self.latency,
             message.src,
             message.dst,
             message.bytes,

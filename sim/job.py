@@ -206,7 +206,7 @@ class TrainingJob:
 
     def _post(self, message: Message) -> None:
         """A message is ready: note the time and let the scheduler of its host release it."""
-        message.start_ps = self._env.now
+        message.start_ps = int(self._env.now)
         scheduler = self._schedulers.get(message.src)
         if scheduler is None:
             kind = SCHEDULERS[self.table.order]
