@@ -154,8 +154,8 @@ def read(directory: Path) -> Trace:
         for name, schema in SCHEMAS.items()
     }
     layers, tensors, iterations, chunks = (tables[name] for name in SCHEMAS)
-    for table, name, column in ((layers, "layers", "layer"), (tensors, "tensors", "tensor")):
-        _expect_order(directory / f"{name}.parquet", table, column, np.arange(table.num_rows))
+    _expect_order(directory / "layers.parquet", layers, "layer", np.arange(layers.num_rows))
+    _expect_order(directory / "tensors.parquet", tensors, "tensor", np.arange(tensors.num_rows))
     infos = [
         TensorInfo(
             row["name"], tuple(row["shape"]), row["numel"], row["dtype"], row["layer"], row["scale_exponent"]
@@ -163,10 +163,11 @@ def read(directory: Path) -> Trace:
         for row in tensors.to_pylist()
     ]
     counts = np.array([info.chunks for info in infos], dtype=np.int64)
-    per_iteration = np.repeat(np.arange(len(infos)), counts)
+    per_iteration = np.repeat(np.arange(len(infos), dtype=np.int32), counts)
+    numbers = np.arange(iterations.num_rows, dtype=np.int32)[:, np.newaxis]
     place = directory / "chunks.parquet"
-    _expect_order(place, chunks, "tensor", np.tile(per_iteration, iterations.num_rows))
-    _expect_order(place, chunks, "iteration", np.repeat(np.arange(iterations.num_rows), len(per_iteration)))
+    _expect_order(place, chunks, "tensor", np.broadcast_to(per_iteration, (len(numbers), len(per_iteration))))
+    _expect_order(place, chunks, "iteration", np.broadcast_to(numbers, (len(numbers), len(per_iteration))))
     shape = (iterations.num_rows, int(counts.sum()))
     try:
         return Trace(
@@ -225,17 +226,17 @@ def _read_table(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
     return table
 
 
-def _expect_order(path: Path, table: pa.Table, column: str, expected: NDArray[np.int64]) -> None:
-    """Raise TraceError unless `column` counts as `expected`: rows are found by place, so order is content."""
+def _expect_order(path: Path, table: pa.Table, column: str, expected: NDArray[np.integer[Any]]) -> None:
+    """Raise TraceError unless `column` reads as `expected` row by row: a row is found by its place alone."""
     values = table[column].to_numpy()
-    if len(values) != len(expected):
+    if len(values) != expected.size:
         raise TraceError(
-            f"{len(values)} rows", str(path), f"{len(expected)} for these tensors and iterations"
+            f"{len(values)} rows", str(path), f"{expected.size} for these tensors and iterations"
         )
-    wrong = np.flatnonzero(values != expected)
-    if len(wrong):
-        row = int(wrong[0])
-        raise TraceError(f"{column} {values[row]} in row {row}", str(path), f"{expected[row]}")
+    wrong = values.reshape(expected.shape) != expected
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise TraceError(f"{column} {values[row]} in row {row}", str(path), f"{expected.flat[row]}")
 
 
 def _iterations(table: pa.Table) -> list[Iteration]:
