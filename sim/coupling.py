@@ -36,7 +36,8 @@ the largest retransmission time-outs (our choice)."""
 SHOWN = 8
 """Messages and workers that a stall report lists one by one."""
 
-Importance = NDArray[Any] | bool
+Importance = NDArray[Any] | bool | None
+"""Important packets of a message: one bool each, one for all, or None: whatever its transport sends."""
 
 
 class Delivered(Protocol):
@@ -81,7 +82,7 @@ class FabricLike(Protocol):
         transport: int = 0,
         priority: int = 0,
         bound: float = 0.0,
-        important: Importance | None = None,
+        important: Importance = None,
     ) -> int: ...
 
     def run(self, until_ps: int) -> Sequence[Any]: ...
@@ -111,7 +112,6 @@ class Message:
     bound: float
     """fraction of the bytes that may be lost"""
     important: Importance
-    """per packet, or for all of them"""
     rank: int
     """order="layer": lower ranks are released first"""
     arrived: Callable[[Message], None]

@@ -107,17 +107,25 @@ def simulate(
 
     def collect() -> Result:
         times = {"setup_s": ready - begin, "run_s": time.perf_counter() - ready}
+        times["compile_s"] = getattr(engine, "compile_s", 0.0)  # part of the set-up
         return collect_result(scenario, list(traces), network, coupling, jobs, threads, times)
 
+    tick = _ticker(jobs, progress) if progress is not None else None
+    if tick is not None and hasattr(engine, "on_progress"):
+        engine.on_progress = tick  # reports from within a long call as well
     try:
         coupling.run(
             lambda: all(job.done for job in jobs),
             until=scenario.duration,
             waiting=lambda: [line for job in jobs for line in job.waiting()],
-            tick=_ticker(jobs, progress) if progress is not None else None,
+            tick=tick,
         )
     except KeyboardInterrupt:
         raise Interrupted(collect()) from None
+    finally:
+        close = getattr(engine, "close", None)
+        if close is not None:
+            close()  # its threads
     if progress is not None:
         _report(jobs, progress, coupling.now)
     return collect()

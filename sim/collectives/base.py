@@ -134,8 +134,8 @@ class Exchange(ABC):
         self._inboxes[worker].pop(iteration, None)
 
     def important(self, captured: int, tensor: int, first: int, elements: int) -> Importance:
-        """The important packets of a run of elements: bool[packets]; all of them without tagging."""
+        """The important packets of a run of elements: bool[packets]; None without tagging."""
         context = self.context
         if context.tagger is None:
-            return True
+            return None
         return context.tagger.important(captured, tensor, first, elements, context.payload)  # type: ignore[no-any-return]

@@ -151,7 +151,7 @@ class ParameterServers(Exchange):
     def _broadcast(self, iteration: int, number: int) -> None:
         context, piece = self.context, self.partitions[number]
         server = context.servers[piece.server]
-        bits: Importance = True
+        bits: Importance = None if context.tagger is None else True
         if not context.table.pull_important:
             # The sum's magnitudes were not captured; those of one worker's gradient stand for them.
             bits = self.important(context.captured(0, iteration), piece.tensor, piece.first, piece.elements)

@@ -126,7 +126,7 @@ class Ring(Exchange):
         context, bucket, count = self.context, self.buckets[number], len(self.context.workers)
         segment = (worker - step) % count
         reducing = step < count - 1
-        bits: Importance = True
+        bits: Importance = None if context.tagger is None else True
         if reducing or not context.table.pull_important:
             bits = self._segment_bits(context.captured(worker, iteration), number, segment)
         receiver = (worker + 1) % count
@@ -169,7 +169,7 @@ class Ring(Exchange):
     def _segment_bits(self, captured: int, number: int, segment: int) -> Importance:
         """The important packets of a segment: those in which any tensor's share is important."""
         if self.context.tagger is None:
-            return True
+            return None
         key = (captured, number, segment)
         if key not in self._bits:
             self._bits[key] = self._tag_segment(captured, self.buckets[number], segment)
