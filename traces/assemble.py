@@ -51,9 +51,7 @@ class Anatomy:
             number for number, module in enumerate(self.modules) if list(module.parameters(recurse=False))
         }
         if not self.parameters:
-            raise TraceError(
-                "has no parameter that needs a gradient", type(model).__name__, "a model to train"
-            )
+            raise TraceError("has no trainable parameter", type(model).__name__, "a model to train")
 
     def owners_of(self, number: int) -> list[int]:
         """Modules that hold parameter `number` directly; several if it is tied."""

@@ -103,8 +103,7 @@ def layer_priorities(trace: Trace, classes: Sequence[int]) -> NDArray[np.int64]:
 
 
 class Tagger:
-    """Decides which packets of which tensor are important, by the rules of `tagging`
-    (scenarios.policy.Tagging).
+    """Decides which packets of which tensor are important, by the rules of a scenario's `tagging`.
 
     Without magnitude tagging everything is important: marked rather than dropped, as ordinary ECN traffic.
     With it, in any tensor but those of the last `important_last_layers` layers, a packet is important if its
@@ -115,8 +114,12 @@ class Tagger:
     where q(i) is the (1 - important_fraction) quantile of packet means in iteration i, over a share `sample`
     of the tensor's packets but at least 32. The sample of the iteration itself is included: a sender has the
     gradient before it sends. A phase starts afresh because the iterations between two phases were not
-    recorded. `random` draws packets with probability `important_fraction` instead. All draws depend on
-    (seed, iteration, tensor) alone.
+    recorded. The gradients of a batch are larger or smaller as a whole and a slow average does not follow:
+    with f = 0.5, 48 to 68 % of the bundled trace's packets are important in an iteration with ewma = 0.9, and
+    45 to 59 % with 0.5.
+
+    `random` draws packets with probability `important_fraction` instead. Nothing depends on the order of
+    questions: draws are keyed by (seed, iteration, tensor), random tags by the range of elements as well.
     """
 
     def __init__(self, trace: Trace, tagging: Tagging, seed: int) -> None:

@@ -117,7 +117,7 @@ class Recorder:
                 )
             self._clock.settle()
             if captures:
-                self._keep(marks, float(loss))
+                self._keep(marks, float(loss.detach()) if isinstance(loss, torch.Tensor) else loss)
             else:
                 self._durations[bool(hooked)].append(self._duration(marks))
         self.step_index += 1
@@ -155,7 +155,9 @@ class Recorder:
             return
         for number in sorted({0, *self._anatomy.owners}):
             module = self._anatomy.modules[number]
-            self._heavy.append(module.register_forward_pre_hook(self._layer_starts(number), prepend=True))
+            # Ahead of the module's other hooks, as their time is the layer's; but the iteration begins first.
+            hook = self._layer_starts(number)
+            self._heavy.append(module.register_forward_pre_hook(hook, prepend=number != 0))
             self._heavy.append(module.register_forward_hook(self._layer_ends(number)))
         for number, (_, parameter) in enumerate(self._anatomy.parameters):
             self._heavy.append(parameter.register_post_accumulate_grad_hook(self._gradient_ready(number)))

@@ -15,12 +15,12 @@ On disk a trace is a directory (see `traces.storage` for the columns)
 Units: every time is int64 picoseconds relative to the start of its iteration (the moment the model is
 called), every size is bytes.
 
-Magnitudes are float16, which would turn anything below 3e-8 into zero; in the bundled trace that would be 3 % of
-the chunks of an early iteration. So each tensor has one power of two, `scale_exponent`, the same in all iterations:
-stored = |g| * 2**exponent, chosen so that the largest chunk maximum of the tensor lands in [2**14, 2**15), just
-below float16's limit of 65504. Chunks down to 2**-28 of that maximum keep float16's full precision, and a chunk
-that is not zero is never stored as zero. Values of one tensor compare directly across iterations; to compare
-tensors use `Trace.magnitudes`, which removes the scale.
+Magnitudes are float16, which would turn anything below 3e-8 into zero; in the bundled trace that would be 3 %
+of the chunks of an early iteration. So each tensor has one power of two, `scale_exponent`, the same in all
+iterations: stored = |g| * 2**exponent, chosen so that the largest chunk maximum of the tensor lands in
+[2**14, 2**15), just below float16's limit of 65504. Chunks down to 2**-28 of that maximum keep float16's full
+precision, and a chunk that is not zero is never stored as zero. Values of one tensor compare directly across
+iterations; to compare tensors use `Trace.magnitudes`, which removes the scale.
 """
 
 from __future__ import annotations

@@ -60,7 +60,9 @@ def test_small_packets_beside_large_ones_lose_no_precision() -> None:
     np.testing.assert_array_equal(got, mean.astype(np.float64))
 
 
-@pytest.mark.parametrize(("first", "count", "per_packet"), [(0, 301, 10), (-1, 5, 10), (300, 1, 10), (0, 1, 0)])
+@pytest.mark.parametrize(
+    ("first", "count", "per_packet"), [(0, 301, 10), (-1, 5, 10), (300, 1, 10), (0, 1, 0)]
+)
 def test_ranges_outside_the_tensor_are_refused(first: int, count: int, per_packet: int) -> None:
     chunks = np.ones(2, dtype=np.float16)
     with pytest.raises(ValueError, match="elements"):

@@ -1,0 +1,94 @@
+"""Capture end to end on real CIFAR-10 images, where the checkout has them beside it (../shared/data/cifar10)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
+pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capture)")
+from torch import nn  # noqa: E402
+
+from traces.capture import BuiltinRun, capture, capture_builtin  # noqa: E402
+from traces.datasets import batches, load_images  # noqa: E402
+from traces.trace import load_trace  # noqa: E402
+
+CIFAR = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10"
+pytestmark = pytest.mark.skipif(not CIFAR.is_dir(), reason="no CIFAR-10 in ../shared/data/cifar10")
+
+
+def small_cnn() -> nn.Module:
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+
+    return nn.Sequential(*block(3, 16), *block(16, 32), *block(32, 32), nn.Flatten(), nn.Linear(512, 10))
+
+
+def test_a_small_network_learns_and_its_trace_holds_its_gradients(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = small_cnn()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    source = batches(load_images(CIFAR), 32, seed=1)
+    raw: dict[int, list[np.ndarray]] = {}
+    phases = {"early": range(2, 5), "late": range(120, 123)}
+    with capture(model, optimizer, out=tmp_path / "cnn", phases=phases, manifest={"batch": 32}) as recorder:
+        while not recorder.done:
+            pictures, labels = next(source)
+            images = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 128 - 1
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), torch.from_numpy(labels))
+            loss.backward()
+            raw[recorder.step_index] = [p.grad.numpy().copy() for p in model.parameters()]
+            optimizer.step()
+            recorder.step(loss)
+
+    trace = load_trace(tmp_path / "cnn")
+    assert trace.phases == {"early": [0, 1, 2], "late": [3, 4, 5]}
+    losses = [iteration.loss for iteration in trace.iterations]
+    assert np.mean(losses[3:]) < np.mean(losses[:3])
+    for iteration in trace.iterations:
+        for number, gradient in enumerate(raw[iteration.step]):
+            mean, largest = trace.magnitudes(iteration.index, number)
+            values = np.abs(gradient).reshape(-1).astype(np.float64)
+            sizes = np.diff([*range(0, len(values), 256), len(values)])
+            assert (mean * sizes).sum() == pytest.approx(values.sum(), rel=2**-11)
+            assert largest.max() == pytest.approx(values.max(), rel=2**-11)
+
+
+def test_builtin_capture(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def progress(step: int, steps: int, loss: float) -> None:
+        seen.append((step, steps))
+
+    run = BuiltinRun(
+        data=str(CIFAR), model="resnet18", batch=4, image_size=32, iterations=2, early=1, late=3, threads=1,
+        device="cpu", overhead_pairs=1,
+    )  # fmt: skip
+    before = torch.get_num_threads()
+    out = capture_builtin(run, tmp_path / "trace", progress=progress)
+    assert torch.get_num_threads() == before
+    assert seen == [(step, 7) for step in range(1, 8)]
+    trace = load_trace(out)
+    assert [iteration.step for iteration in trace.iterations] == [1, 2, 3, 4]
+    manifest: dict[str, Any] = trace.manifest
+    assert (manifest["model"], manifest["dataset"], manifest["image_size"]) == ("resnet18", "cifar10", 32)
+    assert manifest["images"] == 50_000
+    assert manifest["threads"] == 1
+    assert manifest["command"].startswith("gradwire capture --model resnet18 --data cifar10 --batch 4")
+    assert str(tmp_path) not in manifest["command"]
+
+
+def test_same_seed_same_gradients(tmp_path: Path) -> None:
+    run = BuiltinRun(
+        data=str(CIFAR), model="resnet18", batch=2, image_size=32, iterations=1, early=1, late=2, threads=1,
+        device="cpu", overhead_pairs=0,
+    )  # fmt: skip
+    one = load_trace(capture_builtin(run, tmp_path / "one"))
+    two = load_trace(capture_builtin(run, tmp_path / "two"))
+    assert [i.loss for i in one.iterations] == [i.loss for i in two.iterations]
+    for tensor in range(len(one.tensors)):
+        np.testing.assert_array_equal(one.chunk_mean(1, tensor), two.chunk_mean(1, tensor))
