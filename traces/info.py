@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -109,7 +110,7 @@ def _spread(trace: Trace, iteration: int) -> float:
 
 
 def _milliseconds(picoseconds: int) -> str:
-    return f"{picoseconds / 1e9:.2f}"
+    return f"{picoseconds / 1e9:.4g}"
 
 
 def _size(size: int) -> str:
@@ -156,34 +157,35 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     )
     overhead = manifest.get("capture_overhead", {})
     if "fraction" in overhead:
-        pairs = overhead["pairs"]
-        console.print(f"capture overhead {overhead['fraction']:+.2%} (median of {pairs} pairs of steps)")
+        low, high = overhead["fraction_quartiles"]
+        console.print(
+            f"capture overhead {overhead['fraction']:+.1%} "
+            f"(median of {overhead['pairs']} pairs of steps, quartiles {low:+.1%} and {high:+.1%})"
+        )
     console.print(_phase_table(data))
     if layers:
         console.print(_layer_table(data))
 
 
 def _phase_table(data: dict[str, Any]) -> Table:
-    table = Table(title="median over the iterations of a phase; times in ms")
-    for heading in ("phase", "steps"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("loss", *TIMES.values(), "mean |g|", "top tenth"):
-        table.add_column(heading, justify="right")
-    for name, phase in data["phases"].items():
-        steps = phase["steps"]
-        table.add_row(
-            escape(name),
-            f"{steps[0]}-{steps[-1]}" if len(steps) > 1 else str(steps[0]),
-            f"{np.mean(phase['loss']):.3f}",
-            *(_milliseconds(phase[key]) for key in TIMES),
-            f"{phase['mean_magnitude']:.1e}",
-            f"{phase['magnitude_spread']:.0%}",
-        )
+    phases = data["phases"]
+    table = Table(title="medians over the iterations of a phase", box=SIMPLE)
+    table.add_column("")
+    for name in phases:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    table.add_row("training steps", *(f"{p['steps'][0]} to {p['steps'][-1]}" for p in phases.values()))
+    table.add_row("loss (mean)", *(f"{np.mean(p['loss']):.3f}" for p in phases.values()))
+    for key, label in TIMES.items():
+        table.add_row(f"{label} (ms)", *(_milliseconds(p[key]) for p in phases.values()))
+    table.add_row("mean |g|", *(f"{p['mean_magnitude']:.2e}" for p in phases.values()))
+    table.add_row("|g| in the largest tenth", *(f"{p['magnitude_spread']:.1%}" for p in phases.values()))
     return table
 
 
 def _origin(manifest: dict[str, Any]) -> str:
     parts = [str(manifest[key]) for key in ("model", "dataset") if key in manifest]
+    if "classes" in manifest:
+        parts.append(f"{manifest['classes']} classes")
     if "batch" in manifest:
         parts.append(f"batch {manifest['batch']}")
     if "image_size" in manifest:
@@ -198,7 +200,7 @@ def _origin(manifest: dict[str, Any]) -> str:
 
 def _layer_table(data: dict[str, Any]) -> Table:
     names = list(data["phases"])
-    table = Table(title="layers in forward order; times in ms, ready = gradient complete")
+    table = Table(title="layers in forward order; times in ms, ready = gradient complete", box=SIMPLE)
     table.add_column("layer", justify="right")
     table.add_column("name", overflow="fold")
     for heading in ("size", "forward", *(f"ready {name}" for name in names)):

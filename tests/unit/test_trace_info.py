@@ -65,6 +65,7 @@ def test_table_shows_losses_and_layers() -> None:
     text = stream.getvalue()
     assert "made [up]" in text
     assert "2.000" in text
+    assert "0 to 0" in text
     assert "10.0 KiB" in text
     stream = io.StringIO()
     print_info(trace, Console(file=stream, width=100), layers=False)
