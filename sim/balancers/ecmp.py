@@ -1,0 +1,18 @@
+"""ECMP: a hash of the flow picks the way, a different hash at every switch (RFC 2992 on hash-based multipath)."""
+
+from numba import njit
+
+from sim.fabric.draws import choice, draw
+from sim.fabric.layout import A_ENTROPY, N_KEY
+
+
+@njit
+def choose(M, node, A, B, n, count):
+    """Every packet of a flow carries the same 16 bits of entropy, so it takes the same way."""
+    return choice(draw(M[node + N_KEY], (A >> A_ENTROPY) & 0xFFFF), n)
+
+
+class Ecmp:
+    """Load balancer `ecmp`."""
+
+    choose = staticmethod(choose)

@@ -1,0 +1,51 @@
+"""What the compiled steps are bound to: one queue policy, one load balancer, a set of transports.
+
+This module is the contract and a default (DCTCP over ECMP). For a run, `sim.fabric.specialise` writes a module of the
+same shape that dispatches over the transports of the scenario, in the place of this one.
+"""
+
+from numba import njit
+
+from sim.balancers.ecmp import choose
+from sim.fabric.layout import H_PARAMS
+from sim.queues.threshold import admit
+from sim.transports import dctcp
+
+
+@njit
+def start(M, f, now):
+    """The message of sender `f` enters the host."""
+    dctcp.start(M, M[H_PARAMS], f, now)
+
+
+@njit
+def pull(M, f, now):
+    """The next packet that sender `f` puts on the wire at `now`: its sequence number, BLOCKED, or a probe."""
+    return dctcp.pull(M, M[H_PARAMS], f, now)
+
+
+@njit
+def on_control(M, f, kind, sequence, argument, echo, now):
+    """A control packet reaches sender `f`."""
+    dctcp.on_control(M, M[H_PARAMS], f, kind, sequence, argument, echo, now)
+
+
+@njit
+def on_timer(M, f, now):
+    """The time in S_TIMER of sender `f` has come."""
+    dctcp.on_timer(M, M[H_PARAMS], f, now)
+
+
+@njit
+def on_data(M, r, sequence, size, ce, now):
+    """A data packet with `size` bytes of payload reaches receiver `r`. Returns its answer, 0 for none."""
+    return dctcp.on_data(M, M[H_PARAMS], r, sequence, size, ce, now)
+
+
+@njit
+def on_probe(M, r, argument, now):
+    """A probe reaches receiver `r`. Returns its answer, 0 for none."""
+    return dctcp.on_probe(M, M[H_PARAMS], r, argument, now)
+
+
+__all__ = ["admit", "choose", "on_control", "on_data", "on_probe", "on_timer", "pull", "start"]

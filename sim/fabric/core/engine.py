@@ -1,0 +1,212 @@
+"""Windows: every node is advanced on its own through [T, T + L), then all threads meet, then the next window.
+
+L is at most the lookahead, the shortest time in which anything a node does can reach another node. So within a window
+nodes are independent, and the order in which they are advanced, or by which thread, cannot matter. One barrier per
+window is enough because what threads tell each other (wake flags, the slots below) is kept twice, by turns.
+
+A node is visited when it is due - its own next thing happens in the window - or when a neighbour has put a packet on a
+link to it since its last visit. The start of the next window is the earliest next thing of all nodes and the earliest
+arrival of all packets put on links in this window, so idle time costs nothing.
+"""
+
+from numba import njit
+
+from sim.fabric.atomics import (
+    SPINS_BEFORE_YIELDING,
+    fetch_add,
+    load_acquire,
+    sched_yield,
+    store_release,
+    wait_while_equal,
+    words_at,
+)
+from sim.fabric.heap import push
+from sim.fabric.layout import (
+    EXHAUSTED,
+    FOREVER,
+    H_BARRIER,
+    H_BUDGET,
+    H_GO,
+    H_HOST_LATENCY,
+    H_NEXT,
+    H_NOW,
+    H_PARITY,
+    H_POSITIONS,
+    H_QUIT,
+    H_SENSE,
+    H_STATUS,
+    H_STOP,
+    H_THREAD,
+    H_UNTIL,
+    H_WAKE,
+    H_WINDOW,
+    HOST,
+    LOG_FULL,
+    N_KIND,
+    N_POSITION,
+    POOL_FULL,
+    REACHED,
+    RUNNING,
+    T_COUNT,
+    T_DELIVERED,
+    T_DONE,
+    T_DROPS,
+    T_EARLIEST,
+    T_FIRST,
+    T_LOG_LIMIT,
+    T_ORDER,
+    T_SLOT,
+    T_TRACE,
+    T_WAKE,
+    THREAD_WORDS,
+)
+
+from .gather import BUCKET_BITS, INDEX_BITS
+from .host import host_step
+from .switch import switch_step
+
+
+PATIENCE = 100_000  # looks at the epoch before a worker goes back to Python
+
+
+@njit
+def meet(M, threads):
+    """Wait until all threads are here."""
+    if threads == 1:
+        return
+    generation = load_acquire(M, H_SENSE)
+    if fetch_add(M, H_BARRIER, 1) == threads - 1:
+        M[H_BARRIER] = 0
+        store_release(M, H_SENSE, generation + 1)
+    else:
+        wait_while_equal(M, H_SENSE, generation)
+
+
+@njit
+def bucket_shift(length):
+    """How far to shift a key of a window of `length` so that its top bits number the buckets."""
+    shift = INDEX_BITS
+    while (max(length - 1, 0) >> (shift - INDEX_BITS)) >> BUCKET_BITS:
+        shift += 1
+    return shift
+
+
+@njit
+def visit(M, th, begin, end, parity):
+    """Advance the nodes of one thread over [begin, end). Returns the earliest next thing of all its nodes."""
+    shift = bucket_shift(end - begin)
+    first = M[th + T_FIRST]
+    count = M[th + T_COUNT]
+    order = M[th + T_ORDER]
+    wake = M[H_WAKE] + parity * M[H_POSITIONS] + first
+    due = M[H_NEXT] + first
+    earliest = FOREVER
+    for i in range(count):
+        later = M[due + i]
+        if M[wake + i]:
+            M[wake + i] = 0
+        elif later >= end:
+            if later < earliest:
+                earliest = later
+            continue
+        node = M[order + i]
+        if M[node + N_KIND] == HOST:
+            later = host_step(M, th, node, begin, end, shift)
+        else:
+            later = switch_step(M, th, node, begin, end, shift)
+        M[due + i] = later
+        if later < earliest:
+            earliest = later
+    return earliest
+
+
+@njit
+def _advance(M, thread, threads):
+    """Run windows from H_NOW until H_UNTIL, or until there is a reason to ask Python (H_STATUS).
+
+    Every thread calls this with its own number and leaves after the same window."""
+    th = M[H_THREAD] + thread * THREAD_WORDS
+    now = M[H_NOW]
+    until = M[H_UNTIL]
+    length = M[H_WINDOW]
+    latency = M[H_HOST_LATENCY]
+    budget = M[H_BUDGET]
+    parity = M[H_PARITY]
+    status = RUNNING
+    while status == RUNNING:
+        end = min(now + length, until)
+        M[th + T_EARLIEST] = FOREVER
+        M[th + T_DELIVERED] = FOREVER
+        M[th + T_WAKE] = M[H_WAKE] + (1 - parity) * M[H_POSITIONS]
+        earliest = visit(M, th, now, end, parity)
+        limit = M[th + T_LOG_LIMIT]
+        full = 0
+        if M[th + T_DONE] >= limit or M[th + T_DROPS] >= limit or M[th + T_TRACE] >= limit:
+            full = 1
+        if M[H_STOP] and thread == 0:
+            full |= 2
+        slot = th + T_SLOT + 8 * parity
+        M[slot] = min(earliest, M[th + T_EARLIEST])
+        M[slot + 1] = M[th + T_DELIVERED]
+        M[slot + 2] = full
+        meet(M, threads)
+        earliest = FOREVER
+        delivered = FOREVER
+        full = 0
+        for other in range(threads):
+            slot = M[H_THREAD] + other * THREAD_WORDS + T_SLOT + 8 * parity
+            earliest = min(earliest, M[slot])
+            delivered = min(delivered, M[slot + 1])
+            full |= M[slot + 2]
+        if delivered != FOREVER:
+            until = max(end, min(until, delivered + latency))
+        parity = 1 - parity
+        now = max(end, min(earliest, until))
+        budget -= 1
+        if now >= until:
+            status = REACHED
+        elif full:
+            status = LOG_FULL
+        elif budget <= 0:
+            status = EXHAUSTED
+    if thread == 0:
+        M[H_NOW] = now
+        M[H_UNTIL] = until
+        M[H_PARITY] = parity
+        if M[H_STATUS] != POOL_FULL:
+            M[H_STATUS] = status
+    meet(M, threads)
+
+
+@njit("void(int64, int64, int64)", nogil=True, cache=True)
+def advance(address, thread, threads):
+    """`_advance` on the state at a machine address."""
+    _advance(words_at(address), thread, threads)
+
+
+@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
+def work(address, thread, threads, epoch):
+    """A worker thread: take part in the calls of `advance`. Returns the last epoch it has taken part in, when no new
+    one has come for a while or when told to quit."""
+    M = words_at(address)
+    patience = PATIENCE
+    while patience > 0 and M[H_QUIT] == 0:
+        if load_acquire(M, H_GO) == epoch:
+            patience -= 1
+            if patience < PATIENCE - SPINS_BEFORE_YIELDING:
+                sched_yield()
+            continue
+        epoch += 1
+        _advance(M, thread, threads)
+        patience = PATIENCE
+    return epoch
+
+
+@njit("void(int64, int64, int64, int64)", cache=True)
+def post(address, node, time, key):
+    """Put an entry on a host's heap from outside, between calls of `advance`."""
+    M = words_at(address)
+    push(M, node, time, key)
+    due = M[H_NEXT] + M[node + N_POSITION]
+    if time < M[due]:
+        M[due] = time

@@ -1,0 +1,83 @@
+"""Timers of one host: a binary heap of (time, key) in the host's own stretch of the state.
+
+A key is `base of the sender record << 2 | what`; entries of equal time come out in key order, so the order of timers
+never depends on history. Entries are never removed early: a timer that moved leaves a stale entry behind, which is
+recognised when it comes out (the flow's S_ARMED names another time). The stretch has room for the live entries of all
+active flows of the host (three each); when stale ones fill it, they are swept out.
+"""
+
+from numba import njit
+
+from sim.fabric.layout import N_HEAP, N_HEAP_COUNT, S_ARMED, WHAT_TIMER
+
+
+@njit
+def _sift_up(M, base, i, time, key):
+    while i > 0:
+        parent = (i - 1) >> 1
+        at = base + 2 * parent
+        other = M[at]
+        if other < time or (other == time and M[at + 1] <= key):
+            break
+        M[base + 2 * i] = other
+        M[base + 2 * i + 1] = M[at + 1]
+        i = parent
+    M[base + 2 * i] = time
+    M[base + 2 * i + 1] = key
+
+
+@njit
+def push(M, node, time, key):
+    """Add an entry."""
+    base = M[node + N_HEAP]
+    count = M[node + N_HEAP_COUNT]
+    if count >= M[base - 1]:
+        _sweep(M, node)
+        count = M[node + N_HEAP_COUNT]
+    M[node + N_HEAP_COUNT] = count + 1
+    _sift_up(M, base, count, time, key)
+
+
+@njit
+def pop(M, node):
+    """Remove the first entry (read it at N_HEAP before)."""
+    base = M[node + N_HEAP]
+    count = M[node + N_HEAP_COUNT] - 1
+    M[node + N_HEAP_COUNT] = count
+    time = M[base + 2 * count]
+    key = M[base + 2 * count + 1]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= count:
+            break
+        at = base + 2 * child
+        if child + 1 < count:
+            a, b = M[at], M[at + 2]
+            if b < a or (b == a and M[at + 3] < M[at + 1]):
+                child += 1
+                at += 2
+        other = M[at]
+        if time < other or (time == other and key <= M[at + 1]):
+            break
+        M[base + 2 * i] = other
+        M[base + 2 * i + 1] = M[at + 1]
+        i = child
+    if count > 0:
+        M[base + 2 * i] = time
+        M[base + 2 * i + 1] = key
+
+
+@njit
+def _sweep(M, node):
+    """Drop the timer entries that no flow is waiting for, and rebuild the heap from the rest."""
+    base = M[node + N_HEAP]
+    count = M[node + N_HEAP_COUNT]
+    kept = 0
+    for i in range(count):
+        time = M[base + 2 * i]
+        key = M[base + 2 * i + 1]
+        if (key & 3) != WHAT_TIMER or M[(key >> 2) + S_ARMED] == time:
+            _sift_up(M, base, kept, time, key)
+            kept += 1
+    M[node + N_HEAP_COUNT] = kept

@@ -1,0 +1,216 @@
+"""Where every word of the engine's state lives.
+
+The whole state of a run is **one flat array of 64-bit integers**, `M`. Compiled code, Python code and the oracle of
+the tests see the same words, so nothing is ever converted, and a snapshot of a run is a copy of one array. Records
+are laid out by hand: a record is named by the index of its first word (its *base*), and a field is a constant added
+to it - `M[port + P_BUSY]` reads like a C struct access and compiles to one.
+
+Why one array: a compiled function that is handed forty arrays spends its time counting references to them, and two
+threads then fight over the counters. Why 64-bit signed words everywhere: Numba and plain Python agree on them.
+
+Units: time in picoseconds, sizes in bytes. Link speed is kept as picoseconds per byte, scaled by 2**16 and rounded
+up, so that a transmission takes `ceil(bytes * ps_per_byte)` without a division.
+"""
+
+# --- header: the first words of M -------------------------------------------------------------------------------
+H_NOW = 0  # everything before this time has happened
+H_UNTIL = 1  # run to here (exclusive)
+H_WINDOW = 2  # length of a window, at most the lookahead
+H_HOST_LATENCY = 3  # after a delivery at c, run on to at most c + this
+H_SEED = 4
+H_STOP = 5  # set by Python to leave at the next window
+H_PARITY = 6  # which half of the wake flags the next window reads
+H_BUDGET = 7  # leave after this many windows
+H_STATUS = 8  # why the engine returned
+H_THREADS = 9  # number of thread records
+H_BARRIER = 16  # arrivals at the barrier (own cache line)
+H_SENSE = 24  # generation of the barrier (own cache line)
+H_GO = 32  # epoch counter that hands a call to the worker threads (own cache line)
+H_QUIT = 33  # workers leave their loop
+H_NODES = 40  # bases of the regions
+H_PORTS = 41
+H_HEADS = 42
+H_INGRESS = 43
+H_WAKE = 44
+H_NEXT = 45
+H_DEST = 46
+H_ROUTE = 47
+H_GROUPS = 48
+H_SENDERS = 49
+H_RECEIVERS = 50
+H_POOL = 51
+H_THREAD = 52
+H_PARAMS = 53
+H_EDGES = 54  # number of edge switches: length of a row of the routing table
+H_POSITIONS = 55  # number of nodes: length of one half of the wake flags
+H_LOG_PACKETS = 56  # 1: log every transmission (tests, pcap)
+HEADER_WORDS = 64
+
+RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL = 0, 1, 2, 3, 4
+
+# --- node -------------------------------------------------------------------------------------------------------
+NODE_WORDS = 40
+N_KIND = 0  # 0 host, 1 switch
+N_IN = 1  # first entry of its ingress list (INGRESS: port bases; HEADS: consumer counters)
+N_IN_COUNT = 2
+N_PORT = 3  # base of its (first) egress port
+N_POSITION = 4  # index into WAKE and NEXT
+N_DRAWS = 5  # packets balanced so far: the counter of its random draws
+N_ACTIVE = 6  # base of the list of ports that have packets queued
+N_ACTIVE_COUNT = 7
+N_EDGE = 8  # its index among the edge switches, or -1
+N_ROUTE = 9  # base of its row of the routing table
+N_KEY = 10  # key of its random draws
+N_HEAP = 12  # host: base of its timer heap, entries of two words (time, key)
+N_HEAP_COUNT = 13
+N_READY_MASK = 14  # host: classes that have flows ready to send
+N_READY_HEAD = 16  # host: first ready flow of each class (8 words), -1 = none
+N_READY_TAIL = 24  # host: last ready flow of each class (8 words)
+SWITCH, HOST = 1, 0
+
+# --- port: an egress port and the link behind it ----------------------------------------------------------------
+P_TAIL = 0  # packets ever put on the link: producer's end of the ring
+P_BUSY = 1  # the transmission in progress ends here
+P_QUEUE = 2  # waiting bytes << 8 | mask of the classes that have packets
+P_SPEED = 3  # picoseconds per byte << 16
+P_LATENCY = 4
+P_RING = 5  # base of the ring, entries of three words (time, A, B)
+P_SHAPE = 6  # ring mask | SHAPE_ flags | position of the node at the far end << 32
+P_SEEN = 7  # the consumer's end of the ring when last looked at
+P_LIMIT = 8  # buffer limit in bytes, over all classes
+P_FLAGS = 9  # 1 selective drop, 2 listed as active, last class << 8
+P_LOSS = 10  # random loss: probability << 32
+P_ID = 11  # directed link index
+P_KEY = 12  # key of the loss draws; their counter is the number of packets ever transmitted
+P_DROP_TAIL = 13
+P_DROP_SELECTIVE = 14
+P_DROP_LINK = 15
+P_MARKS = 16
+P_PEAK = 17  # most bytes that ever waited
+P_BYTES = 18  # bytes transmitted
+P_SPILL = 19  # base of the spill ring, for when the ring is full
+P_SPILL_MASK = 20
+P_SPILL_TAIL = 21
+P_HEAD = 22  # where the consumer keeps its counters (HEADS)
+P_CLASSES = 24  # class records follow
+CLASS_WORDS = 4
+C_HEAD = 0  # pool entry
+C_TAIL = 1
+C_BYTES = 2
+C_THRESHOLD = 3  # at or above: mark important, drop droppable packets; -1 = never
+SHAPE_RING = 0xFFFFFF
+SHAPE_LOSSY, SHAPE_TRACED, SHAPE_SPILLING = 1 << 24, 1 << 25, 1 << 26
+PORT_FLAG_SELECTIVE, PORT_FLAG_ACTIVE = 1, 2
+RING_WORDS = 3
+POOL_WORDS = 3  # next, A, B
+
+# --- consumer's end of a link, one per ingress link of a node
+HEAD_WORDS = 4
+HEAD_RING = 0  # packets taken from the ring
+HEAD_SPILL = 1  # packets taken from the spill ring
+HEAD_RING_FREE = 2  # the same, but published only when the packets have been read: the producer may use these places
+HEAD_SPILL_FREE = 3
+
+# --- thread -----------------------------------------------------------------------------------------------------
+THREAD_WORDS = 64
+T_FREE = 0  # free list of its pool
+T_BUMP = 1  # pool words never used yet
+T_BUMP_END = 2
+T_HOPS = 3  # packet-hops
+T_FIRST = 4  # first position it owns
+T_COUNT = 5  # positions it owns
+T_ORDER = 6  # base of its list of node bases
+T_DONE = 7  # deliveries logged: entries of DONE_WORDS
+T_DONE_BASE = 8
+T_DROPS = 9  # drops logged: entries of DROP_WORDS
+T_DROPS_BASE = 10
+T_TRACE = 11  # packet log entries of TRACE_WORDS
+T_TRACE_BASE = 12
+T_KEYS = 13  # scratch: sort keys
+T_ADDRESS = 14  # scratch: ring entries
+T_BUCKETS = 15  # scratch: counts of the bucket sort
+T_LOG_LIMIT = 16  # entries any log may hold before the engine has to return
+T_SPARE = 17  # second scratch for keys
+T_EARLIEST = 24  # earliest arrival it has put on any link in this window
+T_DELIVERED = 25  # earliest delivery in this window
+T_WAKE = 26  # base of the half of the wake flags that the next window reads
+T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full
+DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
+DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
+TRACE_WORDS = 5  # start time, port id, A, B, event
+DELIVERED, FINISHED = 0, 1
+CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK = 0, 1, 2
+
+# --- sender and receiver: one record each per flow --------------------------------------------------------------
+SENDER_WORDS = 40
+S_DATA = 0  # word A of its data packets (full size)
+S_PACKETS = 1  # packets of the message
+S_LAST = 2  # bytes on the wire of the last packet
+S_BITS = 3  # base of its bitmaps
+S_WORDS = 4  # words of one bitmap (32 packets to a word)
+S_KIND = 5  # index of the transport in the specialised set
+S_HOST = 6  # base of the host's node record
+S_NEXT = 7  # next flow in the host's ready list, -1 = last
+S_LISTED = 8  # 1 while it is in the ready list
+S_PACE = 9  # no packet may start before this time
+S_GAP = 10  # picoseconds per byte << 16 between packet starts, 0 = as fast as the port
+S_TIMER = 11  # the transport wants on_timer at this time, 0 = never
+S_ARMED = 12  # the entry of the host's heap that watches S_TIMER, 0 = none
+S_DONE = 13  # 1 when there is nothing more to send
+S_SENT = 14  # packets put on the wire
+S_HEARD = 15  # control packets that came back
+S_PEER = 16  # base of the receiver's bitmaps
+S_LINE = 17  # picoseconds per byte << 16 of the host's port
+S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
+S_USER = 19  # first word that belongs to the transport
+SENDER_USER_WORDS = SENDER_WORDS - S_USER
+
+RECEIVER_WORDS = 24
+R_CONTROL = 0  # word A of its control packets
+R_PACKETS = 1
+R_BYTES = 2  # payload bytes of the message
+R_PAYLOAD = 3  # payload bytes of a full packet
+R_BITS = 4  # base of its bitmaps
+R_WORDS = 5
+R_KIND = 6
+R_TAGS = 7  # as S_TAGS
+R_ALLOWED = 8  # payload bytes that may be missing at delivery
+R_GOT = 9  # payload bytes received
+R_DONE = 10  # 1 when the message is delivered
+R_ARRIVED = 11  # data packets that arrived
+R_SENT = 12  # control packets sent
+R_IMPORTANT = 13  # important packets of the message
+R_USER = 14  # first word that belongs to the transport
+RECEIVER_USER_WORDS = RECEIVER_WORDS - R_USER
+
+PARAM_WORDS = 32  # parameters of one transport
+
+# --- packet words -----------------------------------------------------------------------------------------------
+# A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | entropy 16
+A_SIZE = 16
+A_KIND = 30
+A_PRIORITY = 33
+A_IMPORTANT = 36
+A_CE = 37
+A_ECHO = 38
+A_ENTROPY = 40
+MASK_DESTINATION = 0xFFFF
+MASK_SIZE = 0x3FFF
+# B: what transports look at. flow 20 | sequence 22 | argument 22
+B_SEQUENCE = 20
+B_ARGUMENT = 42
+MASK_FLOW = 0xFFFFF
+MASK_SEQUENCE = 0x3FFFFF
+MAX_PACKETS = MASK_SEQUENCE
+MAX_FLOWS = MASK_FLOW + 1
+MAX_HOSTS = MASK_DESTINATION + 1
+# packet kinds
+DATA, ACK, STOP, BITMAP, PROBE = 0, 1, 2, 3, 4
+
+FOREVER = 1 << 61
+SPEED_SHIFT = 16
+# heap keys: flow << 2 | what; at the same time, starts come before releases and releases before timers
+WHAT_START, WHAT_PACE, WHAT_TIMER = 0, 1, 2
+# what a sender's `pull` may answer beside a sequence number
+BLOCKED = -1
+PULL_PROBE = 1 << 40  # plus the argument: send a probe now

@@ -1,0 +1,310 @@
+"""Lay a network out in the engine's array.
+
+The array is reserved, not filled: an anonymous mapping far larger than a run needs, of which the system backs only the
+pages that are touched. So regions never move and never have to be grown while the engine runs.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import ScenarioError
+from sim.fabric import layout as at
+from sim.fabric.draws import key_of
+
+NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on
+SMALLEST_FRAME = 60
+LONGEST_WINDOW = 8_000_000  # ps; a longer window saves nothing and would need larger rings
+LOG_ENTRIES = 1 << 16
+BITMAP_WORDS = 1 << 30
+POOL_ENTRIES = 1 << 25
+HEAP_WORDS = 1 << 26
+FIRST_HEAP = 32  # entries
+
+NODE_DRAWS, LINK_DRAWS = 1, 2
+
+
+@dataclass
+class Memory:
+    """The state of one run, and where the parts that Python deals with begin."""
+
+    M: NDArray[np.int64]
+    node_base: NDArray[np.int64]
+    port_base: NDArray[np.int64]
+    thread_base: list[int]
+    senders: int
+    receivers: int
+    bits: int
+    params: int
+    next: int
+    lookahead: int
+    window: int
+    heap_free: int
+    heap_end: int
+    bits_end: int
+    positions: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        self.address = int(self.M.ctypes.data)
+
+
+class Plan:
+    """Hands out stretches of the array, each on a cache line of its own."""
+
+    def __init__(self) -> None:
+        self.words = at.HEADER_WORDS
+
+    def take(self, words: int) -> int:
+        """The base of `words` fresh words."""
+        base = self.words
+        self.words += (words + 7) // 8 * 8
+        return base
+
+
+def speed_of(rate: NDArray[Any] | int) -> Any:
+    """Picoseconds per byte << 16 of a rate in bits per second, rounded up."""
+    return -(-(8_000_000_000_000 << at.SPEED_SHIFT) // rate)
+
+
+def reserve(words: int) -> NDArray[np.int64]:
+    """An array of zeros of which only touched pages take memory.
+
+    Raises
+    ------
+    ScenarioError
+        The system does not even reserve the addresses (a limit on virtual memory).
+    """
+    try:
+        block = mmap.mmap(-1, 8 * words, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    except (OSError, ValueError) as error:
+        raise ScenarioError(
+            f"the system does not reserve {8 * words / 1e9:.0f} GB of addresses: {error}",
+            "memory",
+            "no limit on virtual memory (ulimit -v)",
+        ) from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(block, dtype=np.int64)
+
+
+def split(order: NDArray[Any], weight: NDArray[Any], parts: int) -> list[NDArray[Any]]:
+    """Cut `order` into contiguous parts of about equal weight; a part may be empty."""
+    total = np.cumsum(weight[order])
+    cuts = np.searchsorted(total, total[-1] * np.arange(1, parts) / parts, side="left") + 1
+    return np.split(order, np.minimum(cuts, len(order)))
+
+
+def build(
+    network: Any,
+    routing: Any,
+    *,
+    queues: int,
+    buffer: int,
+    thresholds: tuple[int, ...] | None,
+    selective: bool,
+    parameters: list[list[int]],
+    longest_frame: int,
+    host_latency: int,
+    seed: int,
+    threads: int,
+    trace: bool,
+    window: int | None = None,
+) -> Memory:
+    """Reserve the array and write every static word.
+
+    `window` shortens the windows (results do not depend on it). Sizes in bytes, times in picoseconds.
+    """
+    hosts, links = network.host_count, len(network.link_src)
+    nodes = len(network.names)
+    speed = speed_of(network.link_rate.astype(object)).astype(np.int64)
+    shortest = (SMALLEST_FRAME * speed + 65535 >> 16).astype(np.int64)
+    longest = longest_frame * speed + 65535 >> 16
+    lookahead = int((network.link_latency + shortest).min())
+    length = min(lookahead, host_latency, LONGEST_WINDOW)
+    if window is not None:
+        length = min(length, window)
+    per_window = int((length // shortest + 2).max())
+    spill_sizes = _powers_of_two((network.link_latency + longest + 3 * length) // shortest + 4)
+    # twice what a link and three windows hold of full packets
+    ring_sizes = _powers_of_two(2 * ((network.link_latency + 3 * length) // longest + 2))
+    ring_sizes = np.minimum(ring_sizes, spill_sizes)
+    if spill_sizes.max() > 0xFFFFFF:
+        raise ScenarioError(
+            "a link holds more than 16 million packets", "link", "a smaller rate times latency"
+        )
+
+    ingress_count = np.bincount(network.link_dst, minlength=nodes)
+    egress_count = np.bincount(network.link_src, minlength=nodes)
+    most_arrivals = int(ingress_count.max()) * per_window
+    if most_arrivals >= 1 << 20:
+        raise ScenarioError("a node could see more than a million packets in one window", "topology", "fewer links")
+    class_words = at.P_CLASSES + at.CLASS_WORDS * queues
+    port_words = (class_words + 15) // 16 * 16
+    edges = np.unique(routing.edge_of)  # switch indices
+    edge_index = np.full(nodes - hosts, -1, dtype=np.int64)
+    edge_index[edges] = np.arange(len(edges))
+
+    plan = Plan()
+    thread_base = plan.take(at.THREAD_WORDS * threads)
+    node_base = plan.take(at.NODE_WORDS * nodes)
+    port_base = plan.take(port_words * links)
+    heads = plan.take(at.HEAD_WORDS * links)
+    ingress = plan.take(links)
+    wake = plan.take(2 * nodes)
+    due = plan.take(nodes)
+    order_base = plan.take(nodes)
+    dest = plan.take(hosts)
+    route = plan.take((nodes - hosts) * len(edges))
+    group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
+    groups = plan.take(max(1, group_entries))
+    active = plan.take(links)
+    params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
+    keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
+    spare = [plan.take(most_arrivals + 8) for _ in range(threads)]
+    address = [plan.take(most_arrivals + 8) for _ in range(threads)]
+    buckets = [plan.take(128) for _ in range(threads)]
+    burst = links * per_window
+    done_base = [plan.take((LOG_ENTRIES + burst) * at.DONE_WORDS) for _ in range(threads)]
+    drop_base = [plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in range(threads)]
+    trace_base = [plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if trace else 8) for _ in range(threads)]
+    rings = plan.take(int(ring_sizes.sum()) * at.RING_WORDS)
+    spills = plan.take(int(spill_sizes.sum()) * at.RING_WORDS)
+    pools = [plan.take(POOL_ENTRIES * at.POOL_WORDS) for _ in range(threads)]
+    senders = plan.take(at.MAX_FLOWS * at.SENDER_WORDS)
+    receivers = plan.take(at.MAX_FLOWS * at.RECEIVER_WORDS)
+    heap = plan.take(HEAP_WORDS)
+    bits = plan.take(BITMAP_WORDS)
+    M = reserve(plan.words)
+
+    # nodes and ports
+    node_bases = node_base + at.NODE_WORDS * np.arange(nodes, dtype=np.int64)
+    port_bases = port_base + port_words * np.arange(links, dtype=np.int64)
+    in_first = np.concatenate(([0], np.cumsum(ingress_count)))[:nodes]
+    by_destination = np.argsort(network.link_dst, kind="stable")  # ingress order: by directed link index
+    M[ingress : ingress + links] = port_bases[by_destination]
+    out_first = np.concatenate(([0], np.cumsum(egress_count)))[:nodes]
+    M[node_bases + at.N_KIND] = np.arange(nodes) >= hosts
+    M[node_bases + at.N_IN] = in_first
+    M[node_bases + at.N_IN_COUNT] = ingress_count
+    M[node_bases + at.N_ACTIVE] = active + out_first
+    M[node_bases + at.N_EDGE] = -1
+    M[node_bases[hosts:] + at.N_EDGE] = edge_index
+    M[node_bases[hosts:] + at.N_ROUTE] = route + len(edges) * np.arange(nodes - hosts)
+    M[node_bases + at.N_KEY] = [key_of(seed, NODE_DRAWS, node) for node in range(nodes)]
+    M[node_bases[:hosts] + at.N_PORT] = port_bases[np.asarray(routing.up_link)]
+
+    weight = ingress_count + (np.arange(nodes) < hosts)
+    parts = split(np.asarray(network.order), weight, threads)
+    positions = np.zeros(nodes, dtype=np.int64)
+    first = 0
+    for thread, part in enumerate(parts):
+        base = thread_base + thread * at.THREAD_WORDS
+        positions[part] = first + np.arange(len(part))
+        M[order_base + first : order_base + first + len(part)] = node_bases[part]
+        M[base + at.T_FIRST] = first
+        M[base + at.T_COUNT] = len(part)
+        M[base + at.T_ORDER] = order_base + first
+        first += len(part)
+        M[base + at.T_BUMP] = pools[thread]
+        M[base + at.T_BUMP_END] = pools[thread] + POOL_ENTRIES * at.POOL_WORDS
+        M[base + at.T_DONE_BASE] = done_base[thread]
+        M[base + at.T_DROPS_BASE] = drop_base[thread]
+        M[base + at.T_TRACE_BASE] = trace_base[thread]
+        M[base + at.T_KEYS] = keys[thread]
+        M[base + at.T_SPARE] = spare[thread]
+        M[base + at.T_ADDRESS] = address[thread]
+        M[base + at.T_BUCKETS] = buckets[thread]
+        M[base + at.T_LOG_LIMIT] = LOG_ENTRIES
+    M[node_bases + at.N_POSITION] = positions
+    M[due : due + nodes] = at.FOREVER
+
+    M[port_bases + at.P_SPEED] = speed
+    M[port_bases + at.P_LATENCY] = network.link_latency
+    M[port_bases + at.P_RING] = rings + at.RING_WORDS * np.concatenate(([0], np.cumsum(ring_sizes)[:-1]))
+    M[port_bases + at.P_SPILL] = spills + at.RING_WORDS * np.concatenate(([0], np.cumsum(spill_sizes)[:-1]))
+    M[port_bases + at.P_SPILL_MASK] = spill_sizes - 1
+    M[port_bases[by_destination] + at.P_HEAD] = heads + at.HEAD_WORDS * np.arange(links)
+    odds = np.ceil(network.link_loss * 2.0**32).astype(np.int64)
+    shape = (ring_sizes - 1) | (positions[network.link_dst] << 32)
+    shape |= np.where(odds > 0, 1 << 24, 0) | (int(trace) << 25)
+    M[port_bases + at.P_SHAPE] = shape
+    M[port_bases + at.P_LOSS] = odds
+    M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
+    M[port_bases + at.P_ID] = np.arange(links)
+    from_switch = network.link_src >= hosts
+    M[port_bases + at.P_LIMIT] = np.where(from_switch, buffer, at.FOREVER)
+    M[port_bases + at.P_FLAGS] = (queues - 1) << 8 | np.where(from_switch & selective, at.PORT_FLAG_SELECTIVE, 0)
+    for c in range(queues):
+        threshold = at.FOREVER if thresholds is None else thresholds[c]
+        M[port_bases + at.P_CLASSES + at.CLASS_WORDS * c + at.C_THRESHOLD] = threshold
+
+    # routes
+    down = port_bases[np.asarray(routing.down_link)]
+    M[dest : dest + hosts] = edge_index[routing.edge_of] | (down << 20)
+    words = np.zeros(len(routing.groups) + 1, dtype=np.int64)  # the last one stands for "none"
+    entry = 0
+    for i, group in enumerate(routing.groups):
+        if len(group) == 1:
+            words[i] = port_bases[group[0]] | (1 << 40)
+        else:
+            M[groups + entry : groups + entry + len(group)] = port_bases[list(group)]
+            words[i] = entry | (len(group) << 40)
+            entry += len(group)
+    table = words[np.asarray(routing.group_of)[:, edges]]
+    M[route : route + table.size] = table.ravel()
+
+    for i, values in enumerate(parameters):
+        M[params + i * at.PARAM_WORDS : params + i * at.PARAM_WORDS + len(values)] = values
+
+    for host in range(hosts):
+        M[node_bases[host] + at.N_HEAP] = heap + 1 + host * (2 * FIRST_HEAP + 8)
+        M[heap + host * (2 * FIRST_HEAP + 8)] = FIRST_HEAP
+    header = {
+        at.H_WINDOW: length,
+        at.H_HOST_LATENCY: host_latency,
+        at.H_SEED: seed & 0x7FFFFFFF,
+        at.H_THREADS: threads,
+        at.H_NODES: node_base,
+        at.H_PORTS: port_base,
+        at.H_HEADS: heads,
+        at.H_INGRESS: ingress,
+        at.H_WAKE: wake,
+        at.H_NEXT: due,
+        at.H_DEST: dest,
+        at.H_ROUTE: route,
+        at.H_GROUPS: groups,
+        at.H_SENDERS: senders,
+        at.H_RECEIVERS: receivers,
+        at.H_THREAD: thread_base,
+        at.H_PARAMS: params,
+        at.H_EDGES: len(edges),
+        at.H_POSITIONS: nodes,
+    }
+    for word, value in header.items():
+        M[word] = value
+    return Memory(
+        M=M,
+        node_base=node_bases,
+        port_base=port_bases,
+        thread_base=[thread_base + i * at.THREAD_WORDS for i in range(threads)],
+        senders=senders,
+        receivers=receivers,
+        bits=bits,
+        params=params,
+        next=due,
+        lookahead=lookahead,
+        window=length,
+        heap_free=heap + hosts * (2 * FIRST_HEAP + 8),
+        heap_end=heap + HEAP_WORDS,
+        bits_end=bits + BITMAP_WORDS,
+        positions=positions,
+    )
+
+
+def _powers_of_two(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return (1 << np.ceil(np.log2(np.maximum(counts, 8))).astype(np.int64)).astype(np.int64)

@@ -1,0 +1,172 @@
+"""Compile the engine for one combination of transports, load balancer and queue policy.
+
+The compiled steps in `sim.fabric.core` import the functions they are bound to from a sibling module, `bound`. For each
+combination this module writes that sibling - a few lines of dispatch that import the chosen functions under fixed
+names - puts it into a package of its own whose other modules are the files of `core`, and imports the package. So the
+steps exist once as source, and once in memory per combination, at full speed and without a function pointer.
+
+Numba keeps compiled code on disk and checks only the file of the outermost function. A change in a file that it calls
+would go unnoticed, so the cache folder of a combination carries a hash of every source that goes into it: an outdated
+kernel can never run, and old folders are harmless. The folder is `$GRADWIRE_CACHE`, by default `gradwire` in the user's
+cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.machinery
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy
+
+import sim.fabric.core
+from scenarios.errors import ScenarioError
+
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
+RECEIVER_SIDE = ("on_data", "on_probe")
+ARGUMENTS = {
+    "start": "now",
+    "pull": "now",
+    "on_control": "kind, sequence, argument, echo, now",
+    "on_timer": "now",
+    "on_data": "sequence, size, ce, now",
+    "on_probe": "argument, now",
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The compiled entry points of one combination."""
+
+    advance: Any
+    work: Any
+    post: Any
+    identity: str
+
+
+def resolve(kinds: dict[str, str], name: str, where: str) -> Any:
+    """The class behind a registered name or behind "module:Class".
+
+    Raises
+    ------
+    ScenarioError
+        The name is neither registered nor importable.
+    """
+    path = kinds.get(name, name)
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise ScenarioError(f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class")
+    if name not in kinds and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+
+
+def _location(owner: type, name: str) -> tuple[str, str]:
+    function = getattr(owner, name).py_func
+    return function.__module__, function.__qualname__
+
+
+def _source(transports: list[type], balancer: type, queue: type) -> str:
+    lines = ['"""Written by sim.fabric.specialise."""', "from numba import njit"]
+    lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND")
+    module, name = _location(balancer, "choose")
+    lines.append(f"from {module} import {name} as choose")
+    module, name = _location(queue, "admit")
+    lines.append(f"from {module} import {name} as admit")
+    for function in SENDER_SIDE + RECEIVER_SIDE:
+        record, kind = ("f", "S_KIND") if function in SENDER_SIDE else ("r", "R_KIND")
+        for i, transport in enumerate(transports):
+            module, name = _location(transport, function)
+            lines.append(f"from {module} import {name} as {function}_{i}")
+        arguments = ARGUMENTS[function]
+        lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
+        if len(transports) > 1:
+            lines.append(f"    kind = M[{record} + {kind}]")
+        for i in range(len(transports)):
+            last = i == len(transports) - 1
+            indent = "    " if last else "        "
+            if not last:
+                lines.append(f"    if kind == {i}:")
+            call = f"{function}_{i}(M, M[H_PARAMS] + {i} * PARAM_WORDS, {record}, {arguments})"
+            lines.append(f"{indent}return {call}")
+    return "\n".join(lines) + "\n"
+
+
+def _digest(source: str, classes: list[type]) -> str:
+    """A hash of everything that is compiled into a combination."""
+    digest = hashlib.sha256(source.encode())
+    root = Path(sim.fabric.__path__[0])
+    files = sorted(root.rglob("*.py")) + sorted((root.parent / "transports").glob("*.py"))
+    for module in sorted({function.__module__ for owner in classes for function in _functions(owner)}):
+        file = sys.modules[module].__file__
+        if file is not None:
+            files.append(Path(file))
+    for path in files:
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    digest.update(f"{numba.__version__} {numpy.__version__} {sys.version}".encode())
+    return digest.hexdigest()[:20]
+
+
+def _functions(owner: type) -> list[Any]:
+    names = SENDER_SIDE + RECEIVER_SIDE + ("choose", "admit")
+    return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept; a private temporary folder if that cannot be written."""
+    named = os.environ.get("GRADWIRE_CACHE")
+    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gradwire"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        if os.access(base, os.W_OK):
+            return base
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="gradwire-"))
+
+
+@contextlib.contextmanager
+def _cached_under(folder: Path) -> Iterator[None]:
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def specialise(transports: list[type], balancer: type, queue: type) -> Kernel:
+    """The engine for a list of transports (in the order of their numbers), a load balancer and a queue policy."""
+    return _specialise(tuple(transports), balancer, queue)
+
+
+@cache
+def _specialise(transports: tuple[type, ...], balancer: type, queue: type) -> Kernel:
+    source = _source(list(transports), balancer, queue)
+    identity = _digest(source, [*transports, balancer, queue])
+    package_name = f"sim.fabric.core_{identity}"
+    package = types.ModuleType(package_name)
+    package.__path__ = list(sim.fabric.core.__path__)
+    package.__spec__ = importlib.machinery.ModuleSpec(package_name, None, is_package=True)
+    sys.modules[package_name] = package
+    bound = types.ModuleType(f"{package_name}.bound")
+    exec(compile(source, f"<bound {identity}>", "exec"), bound.__dict__)
+    sys.modules[bound.__name__] = bound
+    with _cached_under(cache_folder() / identity):
+        engine = importlib.import_module(f"{package_name}.engine")
+    return Kernel(engine.advance, engine.work, engine.post, identity)

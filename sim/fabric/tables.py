@@ -1,0 +1,57 @@
+"""What a fabric has counted, as columns ready for the tables of a Result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.fabric import layout as at
+from sim.fabric.memory import Memory
+
+CAUSES = ("tail", "selective", "link_loss")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """`ports` and `drops`: columns by name as in `scenarios.result`; per message: packets sent, and sent again."""
+
+    ports: dict[str, Any]
+    drops: dict[str, Any]
+    sent_packets: list[int]
+    retransmitted: list[int]
+    packet_hops: int
+
+
+def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
+    """One row per directed link: packets and bytes transmitted, drops by cause, marks, most bytes that ever waited."""
+    M, base = memory.M, memory.port_base
+    return {
+        "port": [network.link_name(link) for link in range(len(base))],
+        "packets": M[base + at.P_TAIL] + M[base + at.P_SPILL_TAIL] + M[base + at.P_DROP_LINK],
+        "bytes": M[base + at.P_BYTES],
+        "drops_tail": M[base + at.P_DROP_TAIL],
+        "drops_selective": M[base + at.P_DROP_SELECTIVE],
+        "drops_loss": M[base + at.P_DROP_LINK],
+        "marks": M[base + at.P_MARKS],
+        "peak_queue_bytes": M[base + at.P_PEAK],
+    }
+
+
+def collect_drops(network: Any, log: list[NDArray[np.int64]]) -> dict[str, Any]:
+    """One row per lost packet, by time. `packet` is -1 for control packets."""
+    rows = np.concatenate(log) if log else np.zeros((0, at.DROP_WORDS + 1), dtype=np.int64)
+    rows = rows[np.lexsort((rows[:, 3], rows[:, 1], rows[:, 0]))]
+    A, B = rows[:, 2], rows[:, 3]
+    data = ((A >> at.A_KIND) & 7) == at.DATA
+    links = rows[:, 1] & 0xFFFFFFFF
+    return {
+        "message": rows[:, 4],
+        "packet": np.where(data, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1).astype(np.int32),
+        "port": [network.link_name(link) for link in links.tolist()],
+        "time_ps": rows[:, 0],
+        "cause": [CAUSES[cause] for cause in (rows[:, 1] >> 32).tolist()],
+        "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
+    }

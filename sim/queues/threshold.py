@@ -1,0 +1,43 @@
+"""Tail drop at the buffer, and one threshold per queue that marks important packets and drops droppable ones.
+
+This is the RED/ECN behaviour of commodity switches with Kmin = Kmax on the instantaneous queue: a packet that says it
+understands congestion marks (ECT; here *important*) is marked, one that does not (Not-ECT; *droppable*) is dropped.
+Aeolus (SIGCOMM '20) and DLCP (arXiv 2008.08445) use it to drop by choice [notes]. Without selective drop the threshold
+marks ECT packets, as DCTCP asks, and leaves the others alone until the buffer is full.
+"""
+
+from numba import njit
+
+from sim.fabric.layout import (
+    A_IMPORTANT,
+    C_BYTES,
+    C_THRESHOLD,
+    CLASS_WORDS,
+    P_CLASSES,
+    P_FLAGS,
+    P_LIMIT,
+    P_QUEUE,
+    PORT_FLAG_SELECTIVE,
+)
+
+ACCEPT, MARK, DROP_TAIL, DROP_SELECTIVE = 0, 1, 2, 3
+
+
+@njit
+def admit(M, p, c, A, size):
+    """The verdict on a packet of `size` bytes for class `c` of the busy port `p`."""
+    if (M[p + P_QUEUE] >> 8) + size > M[p + P_LIMIT]:
+        return DROP_TAIL
+    record = p + P_CLASSES + c * CLASS_WORDS
+    if M[record + C_BYTES] >= M[record + C_THRESHOLD]:
+        if (A >> A_IMPORTANT) & 1:
+            return MARK
+        if M[p + P_FLAGS] & PORT_FLAG_SELECTIVE:
+            return DROP_SELECTIVE
+    return ACCEPT
+
+
+class Threshold:
+    """Queue policy `threshold`, the only one of this slice."""
+
+    admit = staticmethod(admit)

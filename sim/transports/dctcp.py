@@ -1,0 +1,89 @@
+"""DCTCP (RFC 8257; Alizadeh et al., SIGCOMM '10): the window shrinks by the share of marked packets.
+
+The receiver echoes the mark of every packet exactly (an acknowledgement per packet, so RFC 8257's delayed-ACK state
+machine is not needed). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on the first
+echo, the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in Linux.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from sim.fabric.layout import S_DONE
+from sim.transports import window
+from sim.transports.base import ONE, Context, fraction
+from sim.transports.tcp_newreno import TcpNewReno
+from sim.transports.window import (
+    ACKED,
+    ALPHA,
+    CWND,
+    HIGHEST,
+    K_GAIN,
+    MARKED,
+    MIN_WINDOW,
+    NXT,
+    OBSERVED,
+    REDUCED,
+    SSTHRESH,
+    UNA,
+    acknowledge,
+    find_losses,
+    grow,
+    on_data,
+    on_probe,
+    on_timer,
+    pull,
+    recover,
+)
+
+
+@njit
+def start(M, k, f, now):
+    """As the window machinery, with alpha = 1."""
+    window.start(M, k, f, now)
+    M[f + ALPHA] = ONE
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement: scoreboard, losses, the share of marks, the reaction, growth."""
+    newly = acknowledge(M, k, f, sequence, argument, now)
+    if M[f + S_DONE]:
+        return
+    M[f + ACKED] += newly
+    if echo:
+        M[f + MARKED] += newly
+    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
+        recover(M, f)
+    if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
+        share = M[f + MARKED] * ONE // M[f + ACKED]
+        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
+        M[f + ACKED] = 0
+        M[f + MARKED] = 0
+        M[f + OBSERVED] = M[f + NXT]
+    if echo and M[f + UNA] >= M[f + REDUCED]:
+        M[f + CWND] = max(M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21), MIN_WINDOW)
+        M[f + SSTHRESH] = M[f + CWND]
+        M[f + REDUCED] = M[f + NXT]
+    grow(M, f, newly)
+
+
+class Dctcp(TcpNewReno):
+    """Transport `dctcp`."""
+
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Every packet is ECT."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """As NewReno, and the gain."""
+        return [*TcpNewReno.parameters(settings, context), 1, fraction(settings.get("g", 0.0625))]

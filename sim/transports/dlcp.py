@@ -1,0 +1,312 @@
+"""DLCP (arXiv 2008.08445, later MLT, NSDI '24): bounded loss, any order, little congestion control.
+
+What the papers are known to say [notes]: data goes out of order straight to its place; the receiver counts bytes per
+tensor and sends *Stop* once at least (1 - p) of them are there; a sender that has sent everything sends *Probe*, the
+receiver answers *Bitmap* (or Stop), the sender retransmits exactly what is missing, until Stop. Control goes over a
+reliable channel. Rate control is minimal: DCTCP-like AIMD (DLCP) or delay based (MLT).
+
+Our choices, where they are silent:
+
+* the reliable channel is the probe timer: Probe, Stop and Bitmap are never dropped by choice, and if one is lost all the
+  same, the probe is repeated after max(3 srtt, `probe_timeout`), twice as long each time. Data is never resent blindly;
+* the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control class;
+* `stop_policy = "eager"` stops at (1 - p) at once; `"on_probe"` delivers with losses only when the sender has sent
+  everything, and so spends less of the allowance;
+* `important_must_arrive`: a message is not complete before its important packets are there. Retransmissions are
+  always important;
+* rate: starts at line rate, never below line / 64. `"dctcp"`: once per round trip, by the share of marks, as a rate:
+  down by alpha / 2, else up by one packet per round trip. `"delay"`: TIMELY (SIGCOMM '15) with its published
+  parameters [recalled], one timed packet at a time.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from sim.fabric.layout import (
+    ACK,
+    BITMAP,
+    BLOCKED,
+    PULL_PROBE,
+    R_ALLOWED,
+    R_BITS,
+    R_BYTES,
+    R_DONE,
+    R_GOT,
+    R_IMPORTANT,
+    R_PACKETS,
+    R_TAGS,
+    R_USER,
+    R_WORDS,
+    S_BITS,
+    S_DONE,
+    S_GAP,
+    S_LINE,
+    S_PACKETS,
+    S_PEER,
+    S_TIMER,
+    S_USER,
+    S_WORDS,
+    STOP,
+)
+from sim.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
+
+# a sender's own words
+NEW = S_USER  # the next packet that was never sent
+AGAIN = S_USER + 1  # packets to send again (bitmap)
+AGAIN_AT = S_USER + 2  # none below
+RATE = S_USER + 3  # share of the line rate, 20 bits fixed point
+ALPHA = S_USER + 4
+ACKED = S_USER + 5  # acknowledgements in this round trip
+MARKED = S_USER + 6
+ROUND_END = S_USER + 7
+SRTT = S_USER + 8
+TIMED = S_USER + 9  # the packet whose round trip is measured, -1 = none
+TIMED_AT = S_USER + 10
+PROBE = S_USER + 11  # number of the last probe
+PROBING = S_USER + 12  # 1 while its answer is awaited
+BACKOFF = S_USER + 13
+LAST_RTT = S_USER + 14  # TIMELY
+SLOPE = S_USER + 15  # TIMELY: smoothed difference of round trips
+CALM = S_USER + 16  # TIMELY: round trips in a row that did not grow
+# a receiver's own word
+WANTED = R_USER  # important packets that arrived
+
+K_POLICY, K_CONTROL, K_GAIN, K_FLOOR, K_PROBE, K_IMPORTANT, K_RTT, K_PACKET = 0, 1, 2, 3, 4, 5, 6, 7
+K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP = 8, 9, 10, 11, 12
+EAGER, ON_PROBE = 0, 1
+BY_MARKS, BY_DELAY = 0, 1
+
+ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
+MAX_BACKOFF = 8
+HYPERACTIVE = 5
+
+
+@njit
+def start(M, k, f, now):
+    """Line rate from the first packet."""
+    M[f + RATE] = ONE
+    M[f + S_GAP] = M[f + S_LINE]
+    M[f + ALPHA] = ONE
+    M[f + SRTT] = M[k + K_RTT]
+    M[f + ROUND_END] = now + M[k + K_RTT]
+    M[f + TIMED] = -1
+
+
+@njit
+def pull(M, k, f, now):
+    """What the last Bitmap asked for, then new packets, then a Probe."""
+    if M[f + AGAIN] > 0:
+        bits = M[f + S_BITS]
+        sequence = M[f + AGAIN_AT]
+        while bit(M, bits, sequence) == 0:
+            sequence += 1
+        clear_bit(M, bits, sequence)
+        M[f + AGAIN] -= 1
+        M[f + AGAIN_AT] = sequence + 1
+        return sequence | MUST
+    sequence = M[f + NEW]
+    if sequence < M[f + S_PACKETS]:
+        M[f + NEW] = sequence + 1
+        if M[f + TIMED] < 0 or now - M[f + TIMED_AT] > 8 * M[f + SRTT]:
+            M[f + TIMED] = sequence
+            M[f + TIMED_AT] = now
+        return sequence
+    if M[f + PROBING] == 0:
+        M[f + PROBING] = 1
+        M[f + PROBE] += 1
+        M[f + S_TIMER] = now + (max(3 * M[f + SRTT], M[k + K_PROBE]) << M[f + BACKOFF])
+        return PULL_PROBE + M[f + PROBE]
+    return BLOCKED
+
+
+@njit
+def on_timer(M, k, f, now):
+    """The probe went unanswered: probe again, later next time."""
+    M[f + PROBING] = 0
+    if M[f + BACKOFF] < MAX_BACKOFF:
+        M[f + BACKOFF] += 1
+
+
+@njit
+def _missing(M, f, part):
+    """Take one Bitmap packet: every packet it shows as missing is to be sent again."""
+    bits = M[f + S_BITS]
+    words = M[f + S_WORDS]
+    got = M[f + S_PEER] + words  # the receiver's snapshot, its second bitmap
+    packets = M[f + S_PACKETS]
+    first = part * ANSWER_WORDS
+    for word in range(first, min(first + ANSWER_WORDS, words)):
+        valid = min(packets - (word << 5), 32)
+        absent = ~M[got + word] & ((1 << valid) - 1) & ~M[bits + word]
+        if absent == 0:
+            continue
+        M[bits + word] |= absent
+        if M[f + AGAIN] == 0 or (word << 5) < M[f + AGAIN_AT]:
+            M[f + AGAIN_AT] = word << 5
+        while absent:
+            absent &= absent - 1
+            M[f + AGAIN] += 1
+
+
+@njit
+def _set_rate(M, k, f, rate):
+    rate = min(max(rate, M[k + K_FLOOR]), ONE)
+    M[f + RATE] = rate
+    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
+
+
+@njit
+def _by_marks(M, k, f, now):
+    """Once per round trip: alpha follows the share of marks; down by alpha / 2, or up by a packet per round trip."""
+    if now < M[f + ROUND_END]:
+        return
+    share = M[f + MARKED] * ONE // M[f + ACKED]
+    M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
+    if M[f + MARKED] > 0:
+        _set_rate(M, k, f, M[f + RATE] - (M[f + RATE] * M[f + ALPHA] >> 21))
+    elif M[f + RATE] < ONE:
+        packet_time = M[k + K_PACKET] * M[f + S_LINE] >> 16
+        _set_rate(M, k, f, M[f + RATE] + ONE * packet_time // M[f + SRTT])
+    M[f + ACKED] = 0
+    M[f + MARKED] = 0
+    M[f + ROUND_END] = now + M[f + SRTT]
+
+
+@njit
+def _by_delay(M, k, f, rtt):
+    """TIMELY: additive increase below T_low or while delay does not grow (five times as fast after five calm round
+    trips), decrease by the slope, and by the distance to T_high above it."""
+    change = rtt - M[f + LAST_RTT]
+    M[f + LAST_RTT] = rtt
+    M[f + SLOPE] += (change - M[f + SLOPE]) * (ONE - M[k + K_EWMA]) >> 20
+    rate = M[f + RATE]
+    if rtt < M[k + K_LOW]:
+        _set_rate(M, k, f, rate + M[k + K_STEP])
+    elif rtt > M[k + K_HIGH]:
+        excess = ONE - M[k + K_HIGH] * ONE // rtt
+        _set_rate(M, k, f, rate - (rate * (M[k + K_BETA] * excess >> 20) >> 20))
+        M[f + CALM] = 0
+    elif M[f + SLOPE] <= 0:
+        M[f + CALM] += 1
+        step = M[k + K_STEP]
+        if M[f + CALM] >= HYPERACTIVE:
+            step *= HYPERACTIVE
+        _set_rate(M, k, f, rate + step)
+    else:
+        slope = min(M[f + SLOPE] * ONE // M[k + K_RTT], ONE)
+        _set_rate(M, k, f, rate - (rate * (M[k + K_BETA] * slope >> 20) >> 20))
+        M[f + CALM] = 0
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """Stop ends the flow; Bitmap asks for packets again; acknowledgements steer the rate."""
+    if kind == STOP:
+        M[f + S_DONE] = 1
+        M[f + S_TIMER] = 0
+    elif kind == BITMAP:
+        if argument == M[f + PROBE]:
+            _missing(M, f, sequence)
+            M[f + PROBING] = 0
+            M[f + BACKOFF] = 0
+            M[f + S_TIMER] = 0
+    else:
+        if sequence == M[f + TIMED]:
+            rtt = now - M[f + TIMED_AT]
+            M[f + TIMED] = -1
+            M[f + SRTT] += (rtt - M[f + SRTT]) >> 3
+            if M[k + K_CONTROL] == BY_DELAY:
+                if M[f + LAST_RTT] == 0:
+                    M[f + LAST_RTT] = rtt
+                _by_delay(M, k, f, rtt)
+        M[f + ACKED] += 1
+        M[f + MARKED] += echo
+        if M[k + K_CONTROL] == BY_MARKS:
+            _by_marks(M, k, f, now)
+
+
+@njit
+def _within_bound(M, k, r):
+    """Whether the message may be delivered as it is."""
+    if M[r + R_BYTES] - M[r + R_GOT] > M[r + R_ALLOWED]:
+        return False
+    return M[k + K_IMPORTANT] == 0 or M[r + WANTED] == M[r + R_IMPORTANT] or M[r + R_GOT] == M[r + R_BYTES]
+
+
+@njit
+def on_data(M, k, r, sequence, size, ce, now):
+    """Place the packet and count it; stop when enough is there."""
+    if M[r + R_DONE]:
+        return 0
+    bits = M[r + R_BITS]
+    if bit(M, bits, sequence) == 0:
+        set_bit(M, bits, sequence)
+        M[r + R_GOT] += size
+        tags = M[r + R_TAGS]
+        if tags <= 1:
+            M[r + WANTED] += tags
+        else:
+            M[r + WANTED] += bit(M, tags, sequence)
+        if (M[k + K_POLICY] == EAGER and _within_bound(M, k, r)) or M[r + R_GOT] == M[r + R_BYTES]:
+            M[r + R_DONE] = 1
+            return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
+    return reply(ACK, ce, 0, 0, 1)
+
+
+@njit
+def on_probe(M, k, r, argument, now):
+    """Everything was sent: enough, or a Bitmap of what is there."""
+    if M[r + R_DONE] == 0 and _within_bound(M, k, r):
+        M[r + R_DONE] = 1
+    if M[r + R_DONE]:
+        return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
+    bits = M[r + R_BITS]
+    words = M[r + R_WORDS]
+    for word in range(words):
+        M[bits + words + word] = M[bits + word]
+    count = (words + ANSWER_WORDS - 1) // ANSWER_WORDS
+    size = TCP_OVERHEAD + min((M[r + R_PACKETS] + 7) >> 3, 4 * ANSWER_WORDS)
+    return reply(BITMAP, 0, argument & 0x3FFFFF, size, count)
+
+
+class Dlcp:
+    """Transport `dlcp`."""
+
+    control_bytes = DLCP_ACK_BYTES
+    data_overhead = UDP_OVERHEAD
+    sender_bitmaps = 1
+    receiver_bitmaps = 2
+    fresh_word = NEW
+    probe_word = PROBE
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Untagged messages are important throughout."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """Numbers for the functions above; times in picoseconds, fractions and rates in 20-bit fixed point."""
+        return [
+            ON_PROBE if settings.get("stop_policy", "eager") == "on_probe" else EAGER,
+            BY_DELAY if settings.get("rate_control", "dctcp") == "delay" else BY_MARKS,
+            fraction(settings.get("g", 0.0625)),
+            ONE // settings.get("floor", 64),
+            settings.get("probe_timeout", 200_000_000),
+            int(settings.get("important_must_arrive", True)),
+            context.base_rtt,
+            context.payload + UDP_OVERHEAD,
+            settings.get("t_low", 50_000_000),
+            settings.get("t_high", 500_000_000),
+            fraction(settings.get("beta", 0.8)),
+            fraction(settings.get("ewma", 0.875)),
+            max(1, settings.get("add_rate", 10_000_000) * ONE // 10_000_000_000),
+        ]

@@ -1,0 +1,73 @@
+"""TCP NewReno with SACK: halve on loss, and on an ECN echo where `ecn` is set (RFC 5681, 6582, 6675, 3168)."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from sim.fabric.layout import S_DONE
+from sim.transports.base import Context
+from sim.transports.window import (
+    CWND,
+    HIGHEST,
+    MIN_WINDOW,
+    NXT,
+    REDUCED,
+    SSTHRESH,
+    UNA,
+    acknowledge,
+    find_losses,
+    grow,
+    on_data,
+    on_probe,
+    on_timer,
+    pull,
+    recover,
+    start,
+)
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement: scoreboard, losses, the reaction, growth."""
+    newly = acknowledge(M, k, f, sequence, argument, now)
+    if M[f + S_DONE]:
+        return
+    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
+        recover(M, f)
+    if echo and M[f + UNA] >= M[f + REDUCED]:
+        M[f + CWND] = max(M[f + CWND] >> 1, MIN_WINDOW)
+        M[f + SSTHRESH] = M[f + CWND]
+        M[f + REDUCED] = M[f + NXT]
+    grow(M, f, newly)
+
+
+class TcpNewReno:
+    """Transport `tcp_newreno`."""
+
+    control_bytes = ACK_BYTES
+    data_overhead = TCP_OVERHEAD
+    sender_bitmaps = 3
+    receiver_bitmaps = 1
+    fresh_word = NXT
+    probe_word = 0
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Packets are ECT when ECN is on."""
+        return bool(settings.get("ecn", False))
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """Initial window in packets, smallest and largest time-out in picoseconds."""
+        return [
+            settings.get("initial_window", 10),
+            max(settings.get("min_rto", 2_000_000_000), 3 * context.base_rtt),
+            settings.get("max_rto", 1_000_000_000_000),
+        ]

@@ -1,0 +1,284 @@
+"""The window machinery that reliable transports share: scoreboard, loss detection, retransmission, timer, growth.
+
+Everything is counted in packets. Sources and choices:
+
+* the receiver acknowledges every packet, with the cumulative point and the packet that caused the acknowledgement (the
+  first SACK block of RFC 2018 cut down to its newest packet; our choice: no delayed acknowledgements);
+* a packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3); while recovering,
+  packets are sent as long as fewer than the window are in flight (the "pipe" of RFC 6675). A retransmission that is
+  lost again is found by the timer alone, as in RFC 6675;
+* retransmission timer, RTT estimate and back-off as RFC 6298, one timed packet per round trip, never a retransmitted one
+  (Karn); the minimum is a parameter, and stands in for the first second of RFC 6298 too, since a connection in a data
+  centre has been measured before (our choice);
+* the window starts at 10 packets (RFC 6928) and grows as in RFC 5681 - one packet per acknowledged packet below the
+  threshold, one per window above - and only while it is what limits the sender (RFC 7661's concern; the rule is
+  that of Linux: below the threshold while at least half of the window is in flight, above it while all is).
+"""
+
+from numba import njit
+
+from sim.fabric.layout import (
+    ACK,
+    BLOCKED,
+    R_BITS,
+    R_BYTES,
+    R_DONE,
+    R_GOT,
+    R_PACKETS,
+    R_USER,
+    S_BITS,
+    S_DONE,
+    S_PACKETS,
+    S_TIMER,
+    S_USER,
+    S_WORDS,
+)
+from sim.transports.base import bit, clear_bit, reply, set_bit
+
+SHIFT = 16  # windows are packets << 16
+
+# a sender's own words
+UNA = S_USER  # everything below has been acknowledged
+NXT = S_USER + 1  # the next new packet
+CWND = S_USER + 2
+SSTHRESH = S_USER + 3
+FLIGHT = S_USER + 4  # packets out there, as far as the sender can tell
+LOST = S_USER + 5  # packets known lost and not sent again yet
+LOST_AT = S_USER + 6  # no such packet below
+HIGHEST = S_USER + 7  # highest packet acknowledged
+SCANNED = S_USER + 8  # every unacknowledged packet below has been declared lost
+RECOVER = S_USER + 9  # recovering until everything below is acknowledged
+TIMED = S_USER + 10  # the packet whose round trip is measured, -1 = none
+TIMED_AT = S_USER + 11
+SRTT = S_USER + 12
+RTTVAR = S_USER + 13
+BACKOFF = S_USER + 14  # time-outs in a row
+REDUCED = S_USER + 15  # no further reaction to marks until everything below is acknowledged
+ALPHA = S_USER + 16  # DCTCP
+ACKED = S_USER + 17  # DCTCP: packets acknowledged in this observation window
+MARKED = S_USER + 18  # DCTCP: of these, marked
+OBSERVED = S_USER + 19  # DCTCP: the observation window ends when this is acknowledged
+# a receiver's own word
+CUMULATIVE = R_USER
+
+# parameters
+K_INITIAL = 0  # initial window, packets
+K_MIN_RTO = 1
+K_MAX_RTO = 2
+K_ECN = 3
+K_GAIN = 4
+
+MIN_WINDOW = 2 << SHIFT
+MAX_WINDOW = 1 << (22 + SHIFT)
+DUPLICATES = 3
+
+
+@njit
+def start(M, k, f, now):
+    """A fresh flow: initial window, slow start without a threshold."""
+    M[f + CWND] = M[k + K_INITIAL] << SHIFT
+    M[f + SSTHRESH] = MAX_WINDOW
+    M[f + HIGHEST] = -1
+    M[f + TIMED] = -1
+
+
+@njit
+def timeout(M, k, f):
+    """The current retransmission time-out."""
+    rto = M[f + SRTT] + 4 * M[f + RTTVAR]
+    rto = max(rto, M[k + K_MIN_RTO]) << M[f + BACKOFF]
+    return min(rto, M[k + K_MAX_RTO])
+
+
+@njit
+def pull(M, k, f, now):
+    """Retransmissions first, then new packets, while fewer than the window are in flight."""
+    if M[f + FLIGHT] >= M[f + CWND] >> SHIFT:
+        return BLOCKED
+    if M[f + LOST] > 0:
+        lost = M[f + S_BITS] + M[f + S_WORDS]
+        sequence = M[f + LOST_AT]
+        while bit(M, lost, sequence) == 0:
+            sequence += 1
+        clear_bit(M, lost, sequence)
+        set_bit(M, lost + M[f + S_WORDS], sequence)
+        M[f + LOST] -= 1
+        M[f + LOST_AT] = sequence + 1
+        if sequence == M[f + TIMED]:
+            M[f + TIMED] = -1
+    elif M[f + NXT] < M[f + S_PACKETS]:
+        sequence = M[f + NXT]
+        M[f + NXT] = sequence + 1
+        if M[f + TIMED] < 0:
+            M[f + TIMED] = sequence
+            M[f + TIMED_AT] = now
+    else:
+        return BLOCKED
+    M[f + FLIGHT] += 1
+    if M[f + S_TIMER] == 0:
+        M[f + S_TIMER] = now + timeout(M, k, f)
+    return sequence
+
+
+@njit
+def _settle(M, f, sequence):
+    """A packet is acknowledged for the first time."""
+    bits = M[f + S_BITS]
+    lost = bits + M[f + S_WORDS]
+    set_bit(M, bits, sequence)
+    if M[f + LOST] > 0 and bit(M, lost, sequence):
+        clear_bit(M, lost, sequence)
+        M[f + LOST] -= 1
+    else:
+        M[f + FLIGHT] -= 1
+
+
+@njit
+def acknowledge(M, k, f, sequence, cumulative, now):
+    """Take an acknowledgement into the scoreboard. Returns how many packets it acknowledges for the first time."""
+    una = M[f + UNA]
+    bits = M[f + S_BITS]
+    newly = 0
+    if sequence >= una and bit(M, bits, sequence) == 0:
+        _settle(M, f, sequence)
+        newly = 1
+        if sequence > M[f + HIGHEST]:
+            M[f + HIGHEST] = sequence
+    if M[f + TIMED] >= 0 and (sequence == M[f + TIMED] or cumulative > M[f + TIMED]):
+        sample(M, f, now - M[f + TIMED_AT])
+    if cumulative > una:
+        while una < cumulative:
+            if bit(M, bits, una) == 0:
+                _settle(M, f, una)
+                newly += 1
+            una += 1
+        M[f + UNA] = cumulative
+        M[f + BACKOFF] = 0
+        if cumulative == M[f + S_PACKETS]:
+            M[f + S_DONE] = 1
+            M[f + S_TIMER] = 0
+        else:
+            M[f + S_TIMER] = now + timeout(M, k, f)
+    return newly
+
+
+@njit
+def sample(M, f, rtt):
+    """A measured round trip (RFC 6298 section 2)."""
+    M[f + TIMED] = -1
+    if M[f + SRTT] == 0:
+        M[f + SRTT] = rtt
+        M[f + RTTVAR] = rtt >> 1
+    else:
+        error = rtt - M[f + SRTT]
+        M[f + RTTVAR] += (abs(error) - M[f + RTTVAR]) >> 2
+        M[f + SRTT] += error >> 3
+
+
+@njit
+def find_losses(M, f):
+    """Declare lost what three acknowledged packets have overtaken. Returns how many are new."""
+    una = M[f + UNA]
+    highest = M[f + HIGHEST]
+    if highest < una + DUPLICATES:
+        return 0
+    bits = M[f + S_BITS]
+    lost = bits + M[f + S_WORDS]
+    again = lost + M[f + S_WORDS]
+    limit = highest + 1
+    overtaken = 0
+    while overtaken < DUPLICATES:
+        limit -= 1
+        if limit <= una:
+            return 0
+        overtaken += bit(M, bits, limit)
+    found = 0
+    for sequence in range(max(una, M[f + SCANNED]), limit):
+        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
+            set_bit(M, lost, sequence)
+            if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
+                M[f + LOST_AT] = sequence
+            M[f + LOST] += 1
+            M[f + FLIGHT] -= 1
+            found += 1
+            if sequence == M[f + TIMED]:
+                M[f + TIMED] = -1
+    if limit > M[f + SCANNED]:
+        M[f + SCANNED] = limit
+    return found
+
+
+@njit
+def recover(M, f):
+    """Losses were found: halve once per window (RFC 5681, RFC 6582)."""
+    if M[f + UNA] >= M[f + RECOVER]:
+        M[f + SSTHRESH] = max(M[f + CWND] >> 1, MIN_WINDOW)
+        M[f + CWND] = M[f + SSTHRESH]
+        M[f + RECOVER] = M[f + NXT]
+
+
+@njit
+def grow(M, f, newly):
+    """Slow start or congestion avoidance, unless recovering or not limited by the window."""
+    if M[f + UNA] < M[f + RECOVER] or M[f + UNA] < M[f + REDUCED]:
+        return
+    window = M[f + CWND]
+    used = (M[f + FLIGHT] + newly) << SHIFT
+    if window < M[f + SSTHRESH]:
+        if window <= 2 * used:
+            M[f + CWND] = min(window + (newly << SHIFT), MAX_WINDOW)
+    elif used + (1 << SHIFT) > window:
+        M[f + CWND] = min(window + (newly << (2 * SHIFT)) // window, MAX_WINDOW)
+
+
+@njit
+def on_timer(M, k, f, now):
+    """Time-out: everything out there counts as lost; start again with one packet (RFC 5681, RFC 6298 section 5)."""
+    bits = M[f + S_BITS]
+    words = M[f + S_WORDS]
+    lost = bits + words
+    if M[f + BACKOFF] == 0:
+        M[f + SSTHRESH] = max(M[f + FLIGHT] << (SHIFT - 1), MIN_WINDOW)
+    una = M[f + UNA]
+    count = 0
+    for sequence in range(una, M[f + NXT]):
+        if bit(M, bits, sequence) == 0:
+            set_bit(M, lost, sequence)
+            count += 1
+    for word in range(una >> 5, words):
+        M[lost + words + word] = 0
+    M[f + LOST] = count
+    M[f + LOST_AT] = una
+    M[f + SCANNED] = una
+    M[f + FLIGHT] = 0
+    M[f + HIGHEST] = una - 1
+    M[f + CWND] = 1 << SHIFT
+    M[f + RECOVER] = M[f + NXT]
+    M[f + TIMED] = -1
+    if M[f + BACKOFF] < 12:
+        M[f + BACKOFF] += 1
+
+
+@njit
+def on_data(M, k, r, sequence, size, ce, now):
+    """Place the packet, move the cumulative point, acknowledge with the mark echoed."""
+    bits = M[r + R_BITS]
+    if bit(M, bits, sequence) == 0:
+        set_bit(M, bits, sequence)
+        M[r + R_GOT] += size
+    cumulative = M[r + CUMULATIVE]
+    if sequence == cumulative:
+        packets = M[r + R_PACKETS]
+        cumulative += 1
+        while cumulative < packets and bit(M, bits, cumulative):
+            cumulative += 1
+        M[r + CUMULATIVE] = cumulative
+        if M[r + R_GOT] == M[r + R_BYTES]:
+            M[r + R_DONE] = 1
+    return reply(ACK, ce, cumulative, 0, 1)
+
+
+@njit
+def on_probe(M, k, r, argument, now):
+    """Reliable transports send no probes."""
+    return 0
