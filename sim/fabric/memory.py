@@ -88,7 +88,7 @@ def reserve(words: int) -> NDArray[np.int64]:
             "no limit on virtual memory (ulimit -v)",
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
+        block.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(block, dtype=np.int64)
 
 
