@@ -146,7 +146,7 @@ class Fabric:
         M = self.memory.M
         # an empty run compiles the engine, or loads it from the cache
         M[at.H_BUDGET] = 1
-        self.kernel.advance(self.memory.address, 0, 1)
+        self.kernel.advance(self.memory.address, threads, True)
         self.kernel.post(self.memory.address, int(self.memory.node_base[0]), 0, 0)
         M[self.memory.node_base[0] + at.N_HEAP_COUNT] = 0
         M[self.memory.next + self.memory.positions[0]] = at.FOREVER
@@ -166,6 +166,7 @@ class Fabric:
         self._packet_log: list[NDArray[np.int64]] = []
         self._undelivered = 0
         self._budget = 64
+        self._alone = True
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
         self.wall_s = 0.0
@@ -347,7 +348,7 @@ class Fabric:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
             before = time.perf_counter()
-            self._team.advance()
+            self._team.advance(self._alone)
             spent = time.perf_counter() - before
             self._harvest(deliveries)
             status = int(M[at.H_STATUS])
@@ -355,6 +356,9 @@ class Fabric:
                 break
             if status == at.POOL_FULL:
                 raise GradwireError("more than 33 million packets wait in queues", "fabric", "smaller buffers")
+            if status in (at.BUSY, at.QUIET):
+                self._alone = status == at.QUIET
+                M[at.H_STREAK] = 0
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
                 self._budget = max(16, int(self._budget * factor))
@@ -520,15 +524,15 @@ class _Team:
         self.threads = threads
         self.events: list[threading.Event] = []
 
-    def advance(self) -> None:
-        """One call of the engine, by all threads together."""
-        if self.threads > 1:
+    def advance(self, alone: bool) -> None:
+        """One call of the engine, by this thread for all of them or by all together."""
+        if not alone:
             if not self.events:
                 self._start()
             self.M[at.H_GO] += 1
             for event in self.events:
                 event.set()
-        self.kernel.advance(self.M.ctypes.data, 0, self.threads)
+        self.kernel.advance(self.M.ctypes.data, self.threads, alone)
 
     def _start(self) -> None:
         for number in range(1, self.threads):

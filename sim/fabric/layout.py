@@ -43,10 +43,10 @@ H_THREAD = 52
 H_PARAMS = 53
 H_EDGES = 54  # number of edge switches: length of a row of the routing table
 H_POSITIONS = 55  # number of nodes: length of one half of the wake flags
-H_LOG_PACKETS = 56  # 1: log every transmission (tests, pcap)
+H_STREAK = 57  # windows in a row that would rather be advanced by all threads, or by one
 HEADER_WORDS = 64
 
-RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL = 0, 1, 2, 3, 4
+RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
 
 # --- node -------------------------------------------------------------------------------------------------------
 NODE_WORDS = 40
@@ -134,7 +134,8 @@ T_SPARE = 17  # second scratch for keys
 T_EARLIEST = 24  # earliest arrival it has put on any link in this window
 T_DELIVERED = 25  # earliest delivery in this window
 T_WAKE = 26  # base of the half of the wake flags that the next window reads
-T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full
+T_WORK = 27  # packets handled in this window
+T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work
 DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
 DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
 TRACE_WORDS = 5  # start time, port id, A, B, event

@@ -22,6 +22,7 @@ from sim.fabric.atomics import (
 )
 from sim.fabric.heap import push
 from sim.fabric.layout import (
+    BUSY,
     EXHAUSTED,
     FOREVER,
     H_BARRIER,
@@ -35,7 +36,7 @@ from sim.fabric.layout import (
     H_QUIT,
     H_SENSE,
     H_STATUS,
-    H_STOP,
+    H_STREAK,
     H_THREAD,
     H_UNTIL,
     H_WAKE,
@@ -45,6 +46,7 @@ from sim.fabric.layout import (
     N_KIND,
     N_POSITION,
     POOL_FULL,
+    QUIET,
     REACHED,
     RUNNING,
     T_COUNT,
@@ -58,6 +60,7 @@ from sim.fabric.layout import (
     T_SLOT,
     T_TRACE,
     T_WAKE,
+    T_WORK,
     THREAD_WORDS,
 )
 
@@ -66,6 +69,8 @@ from .host import host_step
 from .switch import switch_step
 
 
+MANY = 1000  # packets in a window that are worth a meeting of threads (measured on two cores)
+PERSISTENT = 32  # windows in a row before the way of working changes
 PATIENCE = 100_000  # looks at the epoch before a worker goes back to Python
 
 
@@ -121,67 +126,84 @@ def visit(M, th, begin, end, parity):
 
 
 @njit
-def _advance(M, thread, threads):
+def _window(M, th, begin, end, parity):
+    """Advance the nodes of one thread over [begin, end) and publish what the others have to know of it."""
+    M[th + T_EARLIEST] = FOREVER
+    M[th + T_DELIVERED] = FOREVER
+    M[th + T_WORK] = 0
+    M[th + T_WAKE] = M[H_WAKE] + (1 - parity) * M[H_POSITIONS]
+    earliest = visit(M, th, begin, end, parity)
+    limit = M[th + T_LOG_LIMIT]
+    slot = th + T_SLOT + 8 * parity
+    M[slot] = min(earliest, M[th + T_EARLIEST])
+    M[slot + 1] = M[th + T_DELIVERED]
+    M[slot + 2] = M[th + T_DONE] >= limit or M[th + T_DROPS] >= limit or M[th + T_TRACE] >= limit
+    M[slot + 3] = M[th + T_WORK]
+
+
+@njit
+def _advance(M, thread, threads, alone):
     """Run windows from H_NOW until H_UNTIL, or until there is a reason to ask Python (H_STATUS).
 
-    Every thread calls this with its own number and leaves after the same window."""
-    th = M[H_THREAD] + thread * THREAD_WORDS
+    Every thread calls this with its own number and leaves after the same window; or thread 0 calls it `alone` and does
+    the work of all. Both give the same results, so which one is a matter of speed: a window with few packets is over
+    before two threads have met."""
     now = M[H_NOW]
     until = M[H_UNTIL]
     length = M[H_WINDOW]
     latency = M[H_HOST_LATENCY]
     budget = M[H_BUDGET]
     parity = M[H_PARITY]
+    streak = M[H_STREAK]
+    first = M[H_THREAD]
     status = RUNNING
     while status == RUNNING:
         end = min(now + length, until)
-        M[th + T_EARLIEST] = FOREVER
-        M[th + T_DELIVERED] = FOREVER
-        M[th + T_WAKE] = M[H_WAKE] + (1 - parity) * M[H_POSITIONS]
-        earliest = visit(M, th, now, end, parity)
-        limit = M[th + T_LOG_LIMIT]
-        full = 0
-        if M[th + T_DONE] >= limit or M[th + T_DROPS] >= limit or M[th + T_TRACE] >= limit:
-            full = 1
-        if M[H_STOP] and thread == 0:
-            full |= 2
-        slot = th + T_SLOT + 8 * parity
-        M[slot] = min(earliest, M[th + T_EARLIEST])
-        M[slot + 1] = M[th + T_DELIVERED]
-        M[slot + 2] = full
-        meet(M, threads)
+        if alone:
+            for other in range(threads):
+                _window(M, first + other * THREAD_WORDS, now, end, parity)
+        else:
+            _window(M, first + thread * THREAD_WORDS, now, end, parity)
+            meet(M, threads)
         earliest = FOREVER
         delivered = FOREVER
         full = 0
+        work = 0
         for other in range(threads):
-            slot = M[H_THREAD] + other * THREAD_WORDS + T_SLOT + 8 * parity
+            slot = first + other * THREAD_WORDS + T_SLOT + 8 * parity
             earliest = min(earliest, M[slot])
             delivered = min(delivered, M[slot + 1])
             full |= M[slot + 2]
+            work += M[slot + 3]
         if delivered != FOREVER:
             until = max(end, min(until, delivered + latency))
         parity = 1 - parity
         now = max(end, min(earliest, until))
         budget -= 1
+        streak = streak + 1 if (work > MANY) == alone else 0
         if now >= until:
             status = REACHED
         elif full:
             status = LOG_FULL
         elif budget <= 0:
             status = EXHAUSTED
+        elif streak >= PERSISTENT and threads > 1:
+            status = BUSY if alone else QUIET
     if thread == 0:
         M[H_NOW] = now
         M[H_UNTIL] = until
         M[H_PARITY] = parity
+        M[H_STREAK] = streak
         if M[H_STATUS] != POOL_FULL:
             M[H_STATUS] = status
-    meet(M, threads)
+    if not alone:
+        meet(M, threads)
 
 
-@njit("void(int64, int64, int64)", nogil=True, cache=True)
-def advance(address, thread, threads):
-    """`_advance` on the state at a machine address."""
-    _advance(words_at(address), thread, threads)
+@njit("void(int64, int64, boolean)", nogil=True, cache=True)
+def advance(address, threads, alone):
+    """What thread 0 calls: `_advance` on the state at a machine address."""
+    _advance(words_at(address), 0, threads, alone)
 
 
 @njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
@@ -197,7 +219,7 @@ def work(address, thread, threads, epoch):
                 sched_yield()
             continue
         epoch += 1
-        _advance(M, thread, threads)
+        _advance(M, thread, threads, False)
         patience = PATIENCE
     return epoch
 

@@ -32,6 +32,7 @@ from sim.fabric.layout import (
     T_BUCKETS,
     T_KEYS,
     T_SPARE,
+    T_WORK,
 )
 
 INDEX_BITS = 20
@@ -146,6 +147,7 @@ def gather(M, th, node, begin, end, shift):
                 n += 1
                 head += 1
             M[head_at + HEAD_SPILL] = head
+    M[th + T_WORK] += n
     if not in_order:
         if n <= FEW:
             _insertion_sort(M, keys, n)
