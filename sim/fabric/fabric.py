@@ -6,10 +6,8 @@ and returns what was delivered. Between two calls its whole state rests in one a
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +19,16 @@ from scenarios.errors import GradwireError, ScenarioError
 from scenarios.units import format_time
 from sim import balancers, queues, transports
 from sim.fabric import layout as at
-from sim.fabric.draws import MASK, key_of, mix
+from sim.fabric.flows import Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.specialise import Kernel, resolve, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
+from sim.fabric.team import Team
 from sim.transports.base import Context
 
-CALL_SECONDS = 0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
-FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
+CALL_SECONDS = (
+    0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
+)
 CLOSE_BATCH = 64
 
 
@@ -44,30 +44,6 @@ class Delivery:
     received_bytes: int
     lost_bytes: int
     missing: NDArray[np.bool_] | None
-
-
-@dataclass(slots=True)
-class _Message:
-    src: int
-    dst: int
-    nbytes: int
-    packets: int
-    flow: int
-    transport: int
-    delivered: bool = False
-    finished: bool = False
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One transport of a run: its class and the numbers a message needs."""
-
-    owner: Any
-    payload: int
-    control_priority: int
-    important: bool
-    sender_bitmaps: int
-    receiver_bitmaps: int
 
 
 class Fabric:
@@ -116,15 +92,13 @@ class Fabric:
         owners = [resolve(transport_kinds(), table.kind, "transport.kind") for table in transports]
         balancer = resolve(balancers.KINDS, balancing, "load_balancing")
         policy = resolve(queues.KINDS, "threshold", "switch")
-        self._bound = [self._bind(owner, table) for owner, table in zip(owners, transports, strict=True)]
-        frames = [bound.payload + bound.owner.data_overhead for bound in self._bound]
+        self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
+        frames = [bound.payload + bound.owner.data_overhead for bound in self.transports]
         base_rtt = base_round_trip(network, routing, max(frames))
-        slowest = int(network.link_rate[network.up_link].max())
+        fastest = int(network.link_rate[network.up_link].max())
         parameters = [
-            owner.parameters(
-                table.model_dump(), Context(int(speed_of(slowest)), bound.payload, base_rtt)
-            )
-            for owner, table, bound in zip(owners, transports, self._bound, strict=True)
+            owner.parameters(table.model_dump(), Context(int(speed_of(fastest)), bound.payload, base_rtt))
+            for owner, table, bound in zip(owners, transports, self.transports, strict=True)
         ]
         started = time.perf_counter()
         self.kernel: Kernel = specialise(owners, balancer, policy)
@@ -152,16 +126,7 @@ class Fabric:
         M[self.memory.next + self.memory.positions[0]] = at.FOREVER
         self.compile_s = time.perf_counter() - started
         M[at.H_NOW] = 0
-        self._messages: list[_Message] = []
-        self._flow_message = np.full(1024, -1, dtype=np.int64)
-        self._flows = 0
-        self._free_flows: list[int] = []
-        self._active = np.zeros(network.host_count, dtype=np.int64)
-        self._bits_next = self.memory.bits
-        self._free_bits: dict[int, list[int]] = defaultdict(list)
-        self._closing: list[int] = []
-        self._dropped: dict[int, int] = defaultdict(int)
-        self._sent: dict[int, tuple[int, int]] = {}
+        self.flows = Flows(self.memory, self.transports, routing.up_link, seed)
         self._drop_log: list[NDArray[np.int64]] = []
         self._packet_log: list[NDArray[np.int64]] = []
         self._undelivered = 0
@@ -171,16 +136,8 @@ class Fabric:
         self.stalled = ""
         self.wall_s = 0.0
         self.on_progress: Callable[[int], None] | None = None
-        self._team = _Team(M, self.kernel, threads)
+        self._team = Team(M, self.kernel, threads)
         self._finalizer = weakref.finalize(self, self._team.quit)
-
-    @staticmethod
-    def _bind(owner: Any, table: Any) -> Bound:
-        settings = table.model_dump()
-        return Bound(
-            owner, table.payload, settings.get("control_priority", 0), bool(owner.important(settings)),
-            owner.sender_bitmaps, owner.receiver_bitmaps,
-        )  # fmt: skip
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -206,108 +163,19 @@ class Fabric:
         ValueError
             A time in the past, an empty message, the same host twice, or more packets than a message may have.
         """
-        kind = self._bound[transport]
-        packets = -(-nbytes // kind.payload)
+        packets = -(-nbytes // self.transports[transport].payload)
         if at_ps < self.now:
             raise ValueError(f"a message cannot be sent at {at_ps} ps: it is {self.now} ps already")
         if nbytes <= 0 or src == dst or not 0 < packets <= at.MAX_PACKETS:
-            raise ValueError(f"no message of {nbytes} bytes ({packets} packets) from host {src} to host {dst}")
-        memory, M = self.memory, self.memory.M
-        number = len(self._messages)
-        flow = self._take_flow(number)
-        f = memory.senders + flow * at.SENDER_WORDS
-        r = memory.receivers + flow * at.RECEIVER_WORDS
-        words = -(-packets // 32)
-        tags, wanted = self._tags(important if important is not None else kind.important, packets, words)
-        sender_bits = self._take_bits(words * kind.sender_bitmaps)
-        receiver_bits = self._take_bits(words * kind.receiver_bitmaps)
-        overhead = kind.owner.data_overhead
-        last = max(nbytes - (packets - 1) * kind.payload + overhead, 60)
-        entropy = mix.py_func((key_of(self.seed, FLOW_ENTROPY, number & MASK)) & MASK) & 0xFFFF
-        control = kind.owner.control_bytes
-        node = int(memory.node_base[src])
-        up = int(memory.port_base[self.routing.up_link[src]])
-        M[f : f + at.SENDER_WORDS] = 0
-        M[f : f + at.S_USER] = [
-            dst | (kind.payload + overhead) << at.A_SIZE | priority << at.A_PRIORITY | entropy << at.A_ENTROPY,
-            packets, last, sender_bits, words, transport, node, -1, 0, 0, 0, 0, 0, 0, 0, 0,
-            receiver_bits, M[up + at.P_SPEED], tags,
-        ]  # fmt: skip
-        M[r : r + at.RECEIVER_WORDS] = 0
-        M[r : r + at.R_USER] = [
-            src | control << at.A_SIZE | kind.control_priority << at.A_PRIORITY | 1 << at.A_IMPORTANT
-            | entropy << at.A_ENTROPY,
-            packets, nbytes, kind.payload, receiver_bits, words, transport, tags, int(bound * nbytes),
-            0, 0, 0, 0, wanted,
-        ]  # fmt: skip
-        self._room_for_timers(src)
-        self._active[src] += 1
-        self.kernel.post(memory.address, node, at_ps, f << 2 | at.WHAT_START)
-        self._messages.append(_Message(src, dst, nbytes, packets, flow, transport))
+            raise ValueError(
+                f"no message of {nbytes} bytes ({packets} packets) from host {src} to host {dst}"
+            )
+        f = self.flows.open(
+            src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important
+        )  # fmt: skip
+        self.kernel.post(self.memory.address, int(self.memory.node_base[src]), at_ps, f << 2 | at.WHAT_START)
         self._undelivered += 1
-        return number
-
-    def _tags(self, important: NDArray[Any] | bool, packets: int, words: int) -> tuple[int, int]:
-        """Where the importance bits of a message are (0 none, 1 all), and how many are set."""
-        if isinstance(important, (bool, np.bool_)):
-            return int(important), packets * int(important)
-        flags = np.asarray(important, dtype=bool)
-        if flags.shape != (packets,):
-            raise ValueError(f"importance for {flags.shape} packets where the message has {packets}")
-        base = self._take_bits(words)
-        packed = np.zeros(4 * words, dtype=np.uint8)
-        bits = np.packbits(flags, bitorder="little")
-        packed[: len(bits)] = bits
-        self.memory.M[base : base + words] = packed.view("<u4")
-        return base, int(flags.sum())
-
-    def _take_flow(self, number: int) -> int:
-        if self._free_flows:
-            flow = self._free_flows.pop()
-        else:
-            if len(self._closing) > 4096:
-                self._close()
-                if self._free_flows:
-                    return self._take_flow(number)
-            flow = self._flows
-            self._flows += 1
-            if flow >= at.MAX_FLOWS:
-                raise GradwireError(f"more than {at.MAX_FLOWS} messages under way at once", "fabric", "fewer")
-            if flow >= len(self._flow_message):
-                self._flow_message = np.concatenate((self._flow_message, np.full(flow, -1, dtype=np.int64)))
-        self._flow_message[flow] = number
-        return flow
-
-    def _take_bits(self, words: int) -> int:
-        free = self._free_bits[words]
-        if free:
-            base = free.pop()
-            self.memory.M[base : base + words] = 0
-            return base
-        base = self._bits_next
-        self._bits_next += words
-        if self._bits_next > self.memory.bits_end:
-            raise GradwireError("the messages under way have too many packets together", "fabric", "fewer or larger")
-        return base
-
-    def _room_for_timers(self, host: int) -> None:
-        """Three entries of the host's heap for each of its flows, and some to spare."""
-        M = self.memory.M
-        node = int(self.memory.node_base[host])
-        base = int(M[node + at.N_HEAP])
-        room = int(M[base - 1])
-        need = 3 * (int(self._active[host]) + 1) + 8
-        if need <= room:
-            return
-        size = 2 * need
-        fresh = self.memory.heap_free + 8
-        self.memory.heap_free = fresh + 2 * size
-        if self.memory.heap_free > self.memory.heap_end:
-            raise GradwireError("too many messages under way at one host", "fabric", "fewer")
-        count = 2 * int(M[node + at.N_HEAP_COUNT])
-        M[fresh : fresh + count] = M[base : base + count]
-        M[fresh - 1] = size
-        M[node + at.N_HEAP] = fresh
+        return len(self.flows.messages) - 1
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -320,7 +188,9 @@ class Fabric:
     def packet_hops(self) -> int:
         """Transmissions so far: one packet crossing one link, lost on it or not."""
         ports = self.memory.port_base
-        return int(sum(self.memory.M[ports + word].sum() for word in (at.P_TAIL, at.P_SPILL_TAIL, at.P_DROP_LINK)))
+        return int(
+            sum(self.memory.M[ports + word].sum() for word in (at.P_TAIL, at.P_SPILL_TAIL, at.P_DROP_LINK))
+        )
 
     @property
     def idle(self) -> bool:
@@ -355,7 +225,9 @@ class Fabric:
             if status == at.REACHED:
                 break
             if status == at.POOL_FULL:
-                raise GradwireError("more than 33 million packets wait in queues", "fabric", "smaller buffers")
+                raise GradwireError(
+                    "more than 33 million packets wait in queues", "fabric", "smaller buffers"
+                )
             if status in (at.BUSY, at.QUIET):
                 self._alone = status == at.QUIET
                 M[at.H_STREAK] = 0
@@ -365,6 +237,7 @@ class Fabric:
             if self.on_progress is not None:
                 self.on_progress(self.now)
         self.wall_s += time.perf_counter() - started
+        self.flows.close(CLOSE_BATCH)
         if not deliveries:
             self._watch()
         return deliveries
@@ -373,9 +246,7 @@ class Fabric:
         """Note when time passes and no byte arrives: then something will never end."""
         if not self._undelivered:
             return
-        M, memory = self.memory.M, self.memory
-        got = memory.receivers + at.RECEIVER_WORDS * np.arange(self._flows) + at.R_GOT
-        total = int(M[got].sum()) + len(self._messages)
+        total = self.flows.received() + len(self.flows.messages)
         since, seen = self._quiet
         if total != seen:
             self._quiet = (self.now, total)
@@ -398,75 +269,28 @@ class Fabric:
         traced = _take_logs(M, bases, at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
         if len(traced):
             traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
-            self._packet_log.append(np.column_stack((traced, self._flow_message[traced[:, 3] & at.MASK_FLOW])))
+            self._packet_log.append(
+                np.column_stack((traced, self.flows.message_of[traced[:, 3] & at.MASK_FLOW]))
+            )
         if len(drops):
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
             flows = drops[:, 3] & at.MASK_FLOW
             for flow, count in zip(*np.unique(flows, return_counts=True), strict=True):
-                self._dropped[int(flow)] += int(count)
-            self._drop_log.append(np.column_stack((drops, self._flow_message[flows])))
-        if not len(done):
-            return
-        flows = np.where(done[:, 2] == at.FINISHED, done[:, 1], done[:, 1])
-        for when, flow, what, got in done[np.lexsort((done[:, 2], flows, done[:, 0]))].tolist():
-            message = self._messages[int(self._flow_message[flow])]
-            if what == at.DELIVERED:
-                message.delivered = True
-                self._undelivered -= 1
-                lost = message.nbytes - got
-                missing = self._missing(message) if lost else None
-                deliveries.append(Delivery(int(self._flow_message[flow]), when, got, lost, missing))
-            else:
-                message.finished = True
-                self._active[message.src] -= 1
-            if message.delivered and message.finished:
-                self._closing.append(flow)
-        if len(self._closing) > CLOSE_BATCH:
-            self._close()
-
-    def _missing(self, message: _Message) -> NDArray[np.bool_]:
-        M = self.memory.M
-        base = int(M[self.memory.receivers + message.flow * at.RECEIVER_WORDS + at.R_BITS])
-        words = M[base : base + -(-message.packets // 32)].astype("<u4")
-        return np.unpackbits(words.view(np.uint8), bitorder="little")[: message.packets] == 0
-
-    def _counts(self, message: _Message) -> tuple[int, int]:
-        """Packets sent (data and probes), and data packets that had been sent before."""
-        M = self.memory.M
-        f = self.memory.senders + message.flow * at.SENDER_WORDS
-        owner = self._bound[message.transport].owner
-        sent = int(M[f + at.S_SENT])
-        probes = int(M[f + owner.probe_word]) if owner.probe_word else 0
-        return sent, sent - probes - int(M[f + owner.fresh_word])
-
-    def _close(self) -> None:
-        """Free the records of flows of which no packet is left anywhere."""
-        M, memory = self.memory.M, self.memory
-        kept = []
-        for flow in self._closing:
-            f = memory.senders + flow * at.SENDER_WORDS
-            r = memory.receivers + flow * at.RECEIVER_WORDS
-            sent = M[f + at.S_SENT] + M[r + at.R_SENT]
-            if sent != M[f + at.S_HEARD] + M[r + at.R_ARRIVED] + self._dropped.get(flow, 0) or M[f + at.S_LISTED]:
-                kept.append(flow)
+                self.flows.dropped[int(flow)] += int(count)
+            self._drop_log.append(np.column_stack((drops, self.flows.message_of[flows])))
+        for when, flow, what, got in done[np.lexsort((done[:, 2], done[:, 1], done[:, 0]))].tolist():
+            if what == at.FINISHED:
+                self.flows.finished(flow)
                 continue
-            number = int(self._flow_message[flow])
-            message = self._messages[number]
-            kind = self._bound[message.transport]
-            self._sent[number] = self._counts(message)
-            words = int(M[f + at.S_WORDS])
-            self._free_bits[words * kind.sender_bitmaps].append(int(M[f + at.S_BITS]))
-            self._free_bits[words * kind.receiver_bitmaps].append(int(M[r + at.R_BITS]))
-            if M[f + at.S_TAGS] > 1:
-                self._free_bits[words].append(int(M[f + at.S_TAGS]))
-            self._dropped.pop(flow, None)
-            self._free_flows.append(flow)
-        self._closing = kept
+            number, message = self.flows.delivered(flow)
+            self._undelivered -= 1
+            lost = message.nbytes - got
+            missing = self.flows.missing(message) if lost else None
+            deliveries.append(Delivery(number, when, got, lost, missing))
 
     def finish(self) -> Tables:
         """What the network has counted so far, as columns."""
-        self._close()
-        counts = [self._sent.get(i) or self._counts(message) for i, message in enumerate(self._messages)]
+        counts = [self.flows.counts(message) for message in self.flows.messages]
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._drop_log),
@@ -476,7 +300,7 @@ class Fabric:
         )
 
     def packet_log(self) -> NDArray[np.int64]:
-        """Every transmission so far (with `packet_log=True`): rows of start (ps), directed link, A, B, lost, message."""
+        """Every transmission so far, if asked for: rows of start (ps), directed link, A, B, lost, message."""
         if not self._packet_log:
             return np.zeros((0, at.TRACE_WORDS + 1), dtype=np.int64)
         return np.concatenate(self._packet_log)
@@ -502,7 +326,9 @@ def base_round_trip(network: Any, routing: Any, frame: int) -> int:
     return hops * (there + back)
 
 
-def _take_logs(M: NDArray[np.int64], bases: list[int], count: int, base: int, words: int) -> NDArray[np.int64]:
+def _take_logs(
+    M: NDArray[np.int64], bases: list[int], count: int, base: int, words: int
+) -> NDArray[np.int64]:
     parts = []
     for thread in bases:
         n = int(M[thread + count])
@@ -513,46 +339,3 @@ def _take_logs(M: NDArray[np.int64], bases: list[int], count: int, base: int, wo
     if not parts:
         return np.zeros((0, words), dtype=np.int64)
     return np.concatenate(parts)
-
-
-class _Team:
-    """The threads that advance one fabric: the caller's, and workers that sleep while there is nothing to do."""
-
-    def __init__(self, M: NDArray[np.int64], kernel: Kernel, threads: int) -> None:
-        self.M = M
-        self.kernel = kernel
-        self.threads = threads
-        self.events: list[threading.Event] = []
-
-    def advance(self, alone: bool) -> None:
-        """One call of the engine, by this thread for all of them or by all together."""
-        if not alone:
-            if not self.events:
-                self._start()
-            self.M[at.H_GO] += 1
-            for event in self.events:
-                event.set()
-        self.kernel.advance(self.M.ctypes.data, self.threads, alone)
-
-    def _start(self) -> None:
-        for number in range(1, self.threads):
-            event = threading.Event()
-            self.events.append(event)
-            epoch = int(self.M[at.H_GO])
-            arguments = (self.M, self.kernel.work, number, self.threads, epoch, event)
-            threading.Thread(target=_worker, args=arguments, name=f"fabric-{number}", daemon=True).start()
-
-    def quit(self) -> None:
-        """Let the workers end."""
-        self.M[at.H_QUIT] = 1
-        for event in self.events:
-            event.set()
-
-
-def _worker(
-    M: NDArray[np.int64], work: Callable[..., int], number: int, threads: int, epoch: int, event: threading.Event
-) -> None:
-    while not M[at.H_QUIT]:
-        epoch = work(M.ctypes.data, number, threads, epoch)
-        event.wait()
-        event.clear()

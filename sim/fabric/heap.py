@@ -8,7 +8,7 @@ active flows of the host (three each); when stale ones fill it, they are swept o
 
 from numba import njit
 
-from sim.fabric.layout import N_HEAP, N_HEAP_COUNT, S_ARMED, WHAT_TIMER
+from sim.fabric.layout import N_HEAP, N_HEAP_COUNT, S_ARMED, S_DONE, S_LISTED, WHAT_PACE, WHAT_TIMER
 
 
 @njit
@@ -70,14 +70,18 @@ def pop(M, node):
 
 @njit
 def _sweep(M, node):
-    """Drop the timer entries that no flow is waiting for, and rebuild the heap from the rest."""
+    """Drop the entries that no flow is waiting for, and rebuild the heap from the rest."""
     base = M[node + N_HEAP]
     count = M[node + N_HEAP_COUNT]
     kept = 0
     for i in range(count):
         time = M[base + 2 * i]
         key = M[base + 2 * i + 1]
-        if (key & 3) != WHAT_TIMER or M[(key >> 2) + S_ARMED] == time:
+        f = key >> 2
+        what = key & 3
+        if what == WHAT_PACE and M[f + S_DONE]:
+            M[f + S_LISTED] = 0
+        elif what != WHAT_TIMER or M[f + S_ARMED] == time:
             _sift_up(M, base, kept, time, key)
             kept += 1
     M[node + N_HEAP_COUNT] = kept

@@ -108,7 +108,9 @@ POOL_WORDS = 3  # next, A, B
 HEAD_WORDS = 4
 HEAD_RING = 0  # packets taken from the ring
 HEAD_SPILL = 1  # packets taken from the spill ring
-HEAD_RING_FREE = 2  # the same, but published only when the packets have been read: the producer may use these places
+HEAD_RING_FREE = (
+    2  # the same, but published only when the packets have been read: the producer may use these places
+)
 HEAD_SPILL_FREE = 3
 
 # --- thread -----------------------------------------------------------------------------------------------------

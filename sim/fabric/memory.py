@@ -142,7 +142,9 @@ def build(
     egress_count = np.bincount(network.link_src, minlength=nodes)
     most_arrivals = int(ingress_count.max()) * per_window
     if most_arrivals >= 1 << 20:
-        raise ScenarioError("a node could see more than a million packets in one window", "topology", "fewer links")
+        raise ScenarioError(
+            "a node could see more than a million packets in one window", "topology", "fewer links"
+        )
     class_words = at.P_CLASSES + at.CLASS_WORDS * queues
     port_words = (class_words + 15) // 16 * 16
     edges = np.unique(routing.edge_of)  # switch indices
@@ -238,7 +240,9 @@ def build(
     M[port_bases + at.P_ID] = np.arange(links)
     from_switch = network.link_src >= hosts
     M[port_bases + at.P_LIMIT] = np.where(from_switch, buffer, at.FOREVER)
-    M[port_bases + at.P_FLAGS] = (queues - 1) << 8 | np.where(from_switch & selective, at.PORT_FLAG_SELECTIVE, 0)
+    M[port_bases + at.P_FLAGS] = (queues - 1) << 8 | np.where(
+        from_switch & selective, at.PORT_FLAG_SELECTIVE, 0
+    )
     for c in range(queues):
         threshold = at.FOREVER if thresholds is None else thresholds[c]
         M[port_bases + at.P_CLASSES + at.CLASS_WORDS * c + at.C_THRESHOLD] = threshold

@@ -66,13 +66,17 @@ def resolve(kinds: dict[str, str], name: str, where: str) -> Any:
     path = kinds.get(name, name)
     module_name, _, attribute = path.partition(":")
     if not attribute:
-        raise ScenarioError(f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class")
+        raise ScenarioError(
+            f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class"
+        )
     if name not in kinds and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+        raise ScenarioError(
+            f"{name!r} cannot be loaded: {error}", where, "an importable module:Class"
+        ) from error
 
 
 def _location(owner: type, name: str) -> tuple[str, str]:
@@ -130,7 +134,9 @@ def _functions(owner: type) -> list[Any]:
 def cache_folder() -> Path:
     """Where compiled kernels are kept; a private temporary folder if that cannot be written."""
     named = os.environ.get("GRADWIRE_CACHE")
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gradwire"
+    base = (
+        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gradwire"
+    )
     try:
         base.mkdir(parents=True, exist_ok=True)
         if os.access(base, os.W_OK):

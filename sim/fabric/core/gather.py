@@ -12,11 +12,11 @@ from sim.fabric.atomics import load_acquire
 from sim.fabric.layout import (
     FOREVER,
     H_HEADS,
+    H_INGRESS,
     HEAD_RING_FREE,
     HEAD_SPILL,
     HEAD_SPILL_FREE,
     HEAD_WORDS,
-    H_INGRESS,
     N_IN,
     N_IN_COUNT,
     P_RING,

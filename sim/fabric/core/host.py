@@ -13,8 +13,8 @@ from numba import njit
 from sim.fabric.atomics import count_trailing_zeros
 from sim.fabric.heap import pop, push
 from sim.fabric.layout import (
-    A_ECHO,
     A_CE,
+    A_ECHO,
     A_IMPORTANT,
     A_KIND,
     A_PRIORITY,
@@ -77,7 +77,7 @@ from sim.fabric.layout import (
 
 from .bound import on_control, on_data, on_probe, on_timer, pull, start
 from .gather import INDEX_BITS, INDEX_MASK, gather
-from .port import append, send_first, transmit, transmission_time
+from .port import append, send_first, transmission_time, transmit
 
 UNLISTED, LISTED, PACED = 0, 1, 2
 SIZE_FIELD = MASK_SIZE << A_SIZE

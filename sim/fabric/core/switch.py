@@ -24,7 +24,9 @@ from .gather import INDEX_BITS, INDEX_MASK, gather
 from .port import offer, serve
 
 DEST_PORT = 20  # destination word: edge switch index | base of that switch's port to the host << 20
-GROUP_COUNT = 40  # routing word: first entry of the group's ports | number of ports << 40; one port: its base | 1 << 40
+GROUP_COUNT = (
+    40  # routing word: first entry of the group's ports | number of ports << 40; one port: its base | 1 << 40
+)
 GROUP_MASK = (1 << GROUP_COUNT) - 1
 
 
