@@ -6,7 +6,7 @@
 #   make lint | make bench | make clean
 #
 # PYTHON=/path/to/python3.12 make demo   picks the interpreter for a new .venv
-# TORCH_INDEX=https://download.pytorch.org/whl/cpu make test   picks the small CPU build of torch on Linux
+# TORCH_INDEX=URL make test            takes torch from another package index, such as the one with CPU-only builds
 
 SHELL := /bin/sh
 VENV := .venv
