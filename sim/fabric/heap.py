@@ -81,7 +81,7 @@ def _sweep(M, node):
         what = key & 3
         if what == WHAT_PACE and M[f + S_DONE]:
             M[f + S_LISTED] = 0
-        elif what != WHAT_TIMER or M[f + S_ARMED] == time:
+        elif what != WHAT_TIMER or (M[f + S_ARMED] == time and M[f + S_DONE] == 0):
             _sift_up(M, base, kept, time, key)
             kept += 1
     M[node + N_HEAP_COUNT] = kept

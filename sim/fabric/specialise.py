@@ -55,8 +55,8 @@ class Kernel:
     identity: str
 
 
-def resolve(kinds: dict[str, str], name: str, where: str) -> Any:
-    """The class behind a registered name or behind "module:Class".
+def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = None) -> Any:
+    """The class behind a registered name or behind "module:Class", a module that may lie in `folder`.
 
     Raises
     ------
@@ -69,8 +69,9 @@ def resolve(kinds: dict[str, str], name: str, where: str) -> Any:
         raise ScenarioError(
             f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class"
         )
-    if name not in kinds and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    beside = str(folder or Path.cwd())
+    if name not in kinds and beside not in sys.path:
+        sys.path.insert(0, beside)
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
@@ -99,12 +100,12 @@ def _source(transports: list[type], balancer: type, queue: type) -> str:
         arguments = ARGUMENTS[function]
         lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
         if len(transports) > 1:
-            lines.append(f"    kind = M[{record} + {kind}]")
+            lines.append(f"    transport = M[{record} + {kind}]")  # no name of an argument: `kind` is one
         for i in range(len(transports)):
             last = i == len(transports) - 1
             indent = "    " if last else "        "
             if not last:
-                lines.append(f"    if kind == {i}:")
+                lines.append(f"    if transport == {i}:")
             call = f"{function}_{i}(M, M[H_PARAMS] + {i} * PARAM_WORDS, {record}, {arguments})"
             lines.append(f"{indent}return {call}")
     return "\n".join(lines) + "\n"

@@ -148,6 +148,10 @@ def _log_done(M, th, time, f, what, got):
 @njit
 def _send_data(M, th, node, p, c, f, now):
     """Let the first flow of class `c` send one packet, or take it off the list."""
+    if M[f + S_DONE]:
+        # it was told to stop while it waited for its turn
+        _unlist_first(M, node, c, f, UNLISTED)
+        return
     if M[f + S_PACE] > now:
         _unlist_first(M, node, c, f, PACED)
         push(M, node, M[f + S_PACE], (f << 2) | WHAT_PACE)
@@ -165,9 +169,9 @@ def _send_data(M, th, node, p, c, f, now):
         A = (A & ~SIZE_FIELD) | (60 << A_SIZE) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
         B = flow | (argument << B_ARGUMENT)
     else:
-        if got == M[f + S_PACKETS] - 1:
-            A = (A & ~SIZE_FIELD) | (M[f + S_LAST] << A_SIZE)
         sequence = got & MASK_SEQUENCE
+        if sequence == M[f + S_PACKETS] - 1:
+            A = (A & ~SIZE_FIELD) | (M[f + S_LAST] << A_SIZE)
         tags = M[f + S_TAGS]
         if tags <= 1:
             A |= (tags | (got >> 30)) << A_IMPORTANT
@@ -292,6 +296,7 @@ def _timer(M, th, node, time, key):
         return
     if what == WHAT_START:
         start(M, f, time)
+        _arm(M, node, f)
     elif M[f + S_LISTED] == PACED:
         M[f + S_LISTED] = UNLISTED
     else:

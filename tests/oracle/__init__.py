@@ -1,0 +1,12 @@
+"""The oracle: the same network as the compiled engine, one SimPy event per thing that happens, meant to be obviously right.
+
+`model` holds links, ports, switches, hosts; `flows` the records that transports work on; `uncompiled` turns the
+transports' compiled functions back into Python, so that no rule is written twice; `cases` describes one run, makes it
+with the engine and with the oracle, and tells the first difference.
+
+Time is integer picoseconds. What happens at the same time at one node happens in the order of the *phases* of `model`.
+"""
+
+from oracle.cases import Case, Letter, Outcome, first_difference, run_engine, run_oracle
+
+__all__ = ["Case", "Letter", "Outcome", "first_difference", "run_engine", "run_oracle"]

@@ -1,0 +1,287 @@
+"""One run described, made with the engine and with the oracle, and the first thing in which the two differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from oracle.flows import Flow, Protocol, Words
+from oracle.model import SENT_ON, Clock, Host, Link, Log, Port, Switch
+from oracle.packets import Arrival, Counters, Drop, Transmission, packet_of
+from scenarios.schema_network import Switch as SwitchTable
+from sim import balancers
+from sim.fabric.draws import key_of
+from sim.fabric.fabric import Fabric, base_round_trip, transport_kinds
+from sim.fabric.flows import FLOW_ENTROPY
+from sim.fabric.specialise import resolve
+from sim.fabric.tables import CAUSES
+from sim.routing import Routing, build_routing
+from sim.topology import Network
+from sim.transports.base import Context
+
+FOREVER = 10**13  # 10 s: longer than any case takes
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message to be sent: at `time`, or `time` after the delivery of letter number `after`."""
+
+    time: int
+    src: int
+    dst: int
+    nbytes: int
+    transport: int = 0
+    priority: int = 0
+    bound: float = 0.0
+    important: Sequence[bool] | bool | None = None
+    after: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, what its switches and transports are like, and the letters to be sent over it."""
+
+    network: Network
+    transports: Sequence[Any]
+    letters: Sequence[Letter]
+    switch: SwitchTable = field(default_factory=SwitchTable)
+    balancing: str = "ecmp"
+    seed: int = 1
+    host_latency: int = 2_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that happened, in an order of its own that no implementation decides."""
+
+    transmissions: list[Transmission]
+    drops: list[Drop]
+    arrivals: list[Arrival]
+    ports: list[Counters]
+    sent: list[int]
+    """packets per message: data and probes"""
+    again: list[int]
+    """per message: data packets that had been sent before"""
+
+
+def run_engine(
+    case: Case,
+    *,
+    until: int = FOREVER,
+    threads: int = 1,
+    window: int | None = None,
+    stops: Sequence[int] = (),
+    prepare: Callable[[Fabric], None] | None = None,
+) -> Outcome:
+    """The compiled engine's outcome. `stops`: `run` is asked to halt at these times too."""
+    fabric = Fabric(
+        case.network,
+        build_routing(case.network),
+        switch=case.switch,
+        transports=case.transports,
+        balancing=case.balancing,
+        seed=case.seed,
+        host_latency_ps=case.host_latency,
+        threads=threads,
+        packet_log=True,
+        window_ps=window,
+    )
+    if prepare is not None:
+        prepare(fabric)
+    letters: list[int] = []  # letter of every message
+
+    def post(letter: int, time: int) -> None:
+        what = case.letters[letter]
+        important = what.important
+        if important is not None and not isinstance(important, bool):
+            important = np.array(important, dtype=bool)
+        letters.append(letter)
+        number = fabric.send(
+            time, what.src, what.dst, what.nbytes, transport=what.transport, priority=what.priority,
+            bound=what.bound, important=important,
+        )  # fmt: skip
+        assert number == len(letters) - 1
+
+    for letter in _unprompted(case):
+        post(letter, case.letters[letter].time)
+    arrivals = []
+    halts = [stop for stop in sorted(stops) if stop < until]
+    while fabric.now < until and not (fabric.idle and fabric.now > 0):
+        while halts and halts[0] <= fabric.now:
+            halts.pop(0)
+        deliveries = fabric.run(halts[0] if halts else until)
+        for delivery in sorted(deliveries, key=lambda delivery: (delivery.time_ps, delivery.message)):
+            missing = delivery.missing
+            lost = () if missing is None else tuple(np.flatnonzero(missing).tolist())
+            arrivals.append(Arrival(delivery.time_ps, delivery.message, delivery.received_bytes, lost))
+            for letter in _prompted(case, letters[delivery.message]):
+                post(letter, delivery.time_ps + case.letters[letter].time)
+    fabric.close()
+    tables = fabric.finish()
+    columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
+    return Outcome(
+        transmissions=sorted(
+            (
+                Transmission(start, link, packet_of(a, b, flow), bool(lost))
+                for start, link, a, b, lost, flow in fabric.packet_log().tolist()
+            ),
+            key=_by_start,
+        ),
+        drops=_by_time(
+            Drop(time, port & 0xFFFFFFFF, CAUSES[port >> 32], packet_of(a, b, flow))
+            for time, port, a, b, flow in fabric.drop_log().tolist()
+        ),
+        arrivals=arrivals,
+        ports=[Counters(*map(int, row)) for row in zip(*(tables.ports[name] for name in columns), strict=True)],
+        sent=[int(count) for count in tables.sent_packets],
+        again=[int(count) for count in tables.retransmitted],
+    )
+
+
+def run_oracle(case: Case, *, until: int = FOREVER) -> Outcome:
+    """The oracle's outcome."""
+    return _Oracle(case).run(until)
+
+
+def first_difference(engine: Outcome, oracle: Outcome) -> str:
+    """The first thing in which two outcomes differ, in words; empty if there is none."""
+    for what in ("transmissions", "drops", "arrivals", "sent", "again", "ports"):
+        ours, theirs = getattr(engine, what), getattr(oracle, what)
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+            if one != other:
+                return f"{what}[{index}] of {len(ours)} and {len(theirs)}:\n  engine {one}\n  oracle {other}"
+        if len(ours) != len(theirs):
+            longer, whose = (ours, "engine") if len(ours) > len(theirs) else (theirs, "oracle")
+            extra = longer[min(len(ours), len(theirs))]
+            return f"{what}: engine {len(ours)}, oracle {len(theirs)}; first more of the {whose}: {extra}"
+    return ""
+
+
+def _unprompted(case: Case) -> list[int]:
+    return [number for number, letter in enumerate(case.letters) if letter.after is None]
+
+
+def _prompted(case: Case, by: int) -> list[int]:
+    return [number for number, letter in enumerate(case.letters) if letter.after == by]
+
+
+def _by_start(one: Transmission) -> tuple[int, int]:
+    return one.start, one.link
+
+
+def _by_time(drops: Any) -> list[Drop]:
+    return sorted(drops, key=lambda drop: (drop.time, drop.link, drop.packet.flow, drop.packet.words()))
+
+
+class _Oracle:
+    """The network of a case, built from the parts of `model`."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        network, table = case.network, case.switch
+        routing = build_routing(network)
+        self.clock, self.log = Clock(), Log()
+        self.flows: list[Flow] = []
+        self.letters: list[int] = []
+        self.fresh_deliveries: list[int] = []
+        self.links = [
+            Link(
+                self.clock, self.log, index, int(network.link_rate[index]), int(network.link_latency[index]),
+                float(network.link_loss[index]), case.seed,
+            )
+            for index in range(network.link_count)
+        ]  # fmt: skip
+        self.hosts = [
+            Host(self.clock, self.log, self.links[up], table.queues, self.flows, self._delivered)
+            for up in routing.up_link.tolist()
+        ]
+        balancer = resolve(balancers.KINDS, case.balancing, "load_balancing")
+        switches = [
+            Switch(network.host_count + index, case.seed, _Ways(routing, index), balancer)
+            for index in range(network.switch_count)
+        ]
+        nodes: list[Host | Switch] = [*self.hosts, *switches]
+        self.ports: list[Port | Host] = []
+        for index, link in enumerate(self.links):
+            link.receive = nodes[network.link_dst[index]].receive
+            near = nodes[network.link_src[index]]
+            if isinstance(near, Switch):
+                port = Port(self.log, link, table.queues, table.buffer, table.thresholds(), table.selective_drop)
+                near.ports[index] = port
+                self.ports.append(port)
+            else:
+                self.ports.append(near)
+        self.protocols = self._protocols(routing)
+
+    def _protocols(self, routing: Routing) -> list[Protocol]:
+        case, memory = self.case, Words([0])
+        owners = [resolve(transport_kinds(), table.kind, "transport") for table in case.transports]
+        longest = max(table.payload + owner.data_overhead for owner, table in zip(owners, case.transports, strict=True))
+        rtt = base_round_trip(case.network, routing, longest)
+        speed = min(self.links[up].speed for up in routing.up_link.tolist())
+        return [
+            Protocol(
+                memory, number, owner, table,
+                owner.parameters(table.model_dump(), Context(speed, table.payload, int(rtt))),
+            )
+            for number, (owner, table) in enumerate(zip(owners, case.transports, strict=True))
+        ]  # fmt: skip
+
+    def run(self, until: int) -> Outcome:
+        for letter in _unprompted(self.case):
+            self._post(letter, self.case.letters[letter].time)
+        self.clock.env.run(until=until)
+        self.log.transmissions.sort(key=_by_start)
+        return Outcome(
+            transmissions=self.log.transmissions,
+            drops=_by_time(drop for drop in self.log.drops),
+            arrivals=sorted(self.log.arrivals),
+            ports=[port.counters() for port in self.ports],
+            sent=[flow.sent for flow in self.flows],
+            again=[sum(Counter(flow.sequences_sent).values()) - len(set(flow.sequences_sent)) for flow in self.flows],
+        )
+
+    def _post(self, letter: int, time: int) -> None:
+        what = self.case.letters[letter]
+        number = len(self.flows)
+        self.letters.append(letter)
+        host = self.hosts[what.src]
+        entropy = key_of(self.case.seed, FLOW_ENTROPY, number) & 0xFFFF
+        protocol = self.protocols[what.transport]
+        self.flows.append(
+            Flow(
+                protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,
+                priority=what.priority, bound=what.bound, important=what.important, entropy=entropy,
+                line_speed=host.link.speed,
+            )
+        )  # fmt: skip
+        host.schedule_start(self.flows[-1], time)
+
+    def _delivered(self, time: int, number: int) -> None:
+        """Messages that follow are numbered by the time of the delivery, then by the number of the message."""
+        if not self.fresh_deliveries:
+            self.clock.at(time, SENT_ON, 0, self._follow)
+        self.fresh_deliveries.append(number)
+
+    def _follow(self) -> None:
+        for number in sorted(self.fresh_deliveries):
+            for letter in _prompted(self.case, self.letters[number]):
+                self._post(letter, self.clock.now + self.case.letters[letter].time)
+        self.fresh_deliveries.clear()
+
+
+class _Ways:
+    """The directed links by which a switch may send a packet on, by destination host."""
+
+    def __init__(self, routing: Routing, switch: int) -> None:
+        self.routing, self.switch = routing, switch
+
+    def __call__(self, host: int) -> Sequence[int]:
+        edge = self.routing.edge_of[host]
+        if edge == self.switch:
+            return (int(self.routing.down_link[host]),)
+        return self.routing.groups[self.routing.group_of[self.switch, edge]]

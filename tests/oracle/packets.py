@@ -1,0 +1,94 @@
+"""Packets and what is written down about them, with the engine's packet words taken apart field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+DATA, ACK, STOP, BITMAP, PROBE = 0, 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One packet. `flow` is the message it belongs to; `priority` is the one asked for, whatever queues there are."""
+
+    flow: int
+    kind: int
+    dst: int
+    size: int
+    priority: int
+    important: bool
+    entropy: int
+    sequence: int = 0
+    argument: int = 0
+    ce: bool = False
+    echo: bool = False
+
+    def marked(self) -> Packet:
+        """The same packet with the congestion mark set."""
+        return replace(self, ce=True)
+
+    def words(self) -> tuple[int, int]:
+        """The two words of the engine's format, for load balancers. Layout: destination 16, size 14, kind 3,
+        priority 3, important, ce, echo, entropy 16; and flow 20, sequence 22, argument 22 bits, lowest first."""
+        first = (
+            self.dst | self.size << 16 | self.kind << 30 | self.priority << 33 | self.important << 36
+            | self.ce << 37 | self.echo << 38 | self.entropy << 40
+        )  # fmt: skip
+        return first, self.flow | self.sequence << 20 | self.argument << 42
+
+
+def packet_of(first: int, second: int, flow: int) -> Packet:
+    """The packet behind two words of the engine; the number of its flow record is replaced by its message."""
+    return Packet(
+        flow=flow,
+        dst=first & 0xFFFF,
+        size=first >> 16 & 0x3FFF,
+        kind=first >> 30 & 7,
+        priority=first >> 33 & 7,
+        important=bool(first >> 36 & 1),
+        ce=bool(first >> 37 & 1),
+        echo=bool(first >> 38 & 1),
+        entropy=first >> 40 & 0xFFFF,
+        sequence=second >> 20 & 0x3FFFFF,
+        argument=second >> 42 & 0x3FFFFF,
+    )
+
+
+class Transmission(NamedTuple):
+    """A packet's first bit leaves onto directed link `link` at `start`; `lost`: it never arrives."""
+
+    start: int
+    link: int
+    packet: Packet
+    lost: bool
+
+
+class Drop(NamedTuple):
+    """A packet lost at the port of `link`: "tail" or "selective" when it got there, "link_loss" when it had left."""
+
+    time: int
+    link: int
+    cause: str
+    packet: Packet
+
+
+class Arrival(NamedTuple):
+    """A message delivered; `missing`: its packets that were not there."""
+
+    time: int
+    message: int
+    received: int
+    missing: tuple[int, ...]
+
+
+class Counters(NamedTuple):
+    """What one port has counted."""
+
+    packets: int
+    bytes: int
+    tail: int
+    selective: int
+    link_loss: int
+    marks: int
+    peak: int
