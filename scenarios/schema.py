@@ -93,6 +93,7 @@ class Scenario(Table):
     output: Output = Output()
 
     _applied: Policy | None = PrivateAttr(default=None)
+    _folder: Path | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _whole(self) -> Scenario:
@@ -136,7 +137,14 @@ class Scenario(Table):
         topology = self.topology
         if isinstance(topology, Graph):
             topology = topology.model_copy(update={"file": absolute(topology.file)})
-        return self.model_copy(update={"job": jobs, "topology": topology})
+        scenario = self.model_copy(update={"job": jobs, "topology": topology})
+        scenario._folder = directory.resolve()
+        return scenario
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the scenario's file lies, and with it modules that it names as "module:Class"."""
+        return self._folder
 
     def as_written(self) -> dict[str, Any]:
         """The fields that were given, as a file would hold them: units as text, defaults left out."""
@@ -152,6 +160,7 @@ class Scenario(Table):
         """This scenario under one policy. It cannot fail: loading has tried every policy."""
         variant = Scenario.model_validate(self.variant_tables(policy))
         variant._applied = policy
+        variant._folder = self._folder
         return variant
 
     def variants(self) -> list[Scenario]:

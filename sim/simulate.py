@@ -145,6 +145,7 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         host_latency_ps=scenario.host.software_latency,
         threads=threads,
         packet_log=scenario.output.packet_log,
+        folder=scenario.folder,
     )
     return made
 

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class Fabric:
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.
     threads : how many threads advance the network; results do not depend on it.
     packet_log : keep every transmission (`packet_log` afterwards); for tests and packet captures.
+    folder : where modules of the user's own are looked for first; the working directory by default.
     window_ps : shorter windows than the lookahead allows; for tests. Results do not depend on it.
 
     Raises
@@ -80,6 +82,7 @@ class Fabric:
         threads: int = 1,
         packet_log: bool = False,
         window_ps: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         if network.host_count > at.MAX_HOSTS:
             raise ScenarioError(f"{network.host_count} hosts", "topology", f"at most {at.MAX_HOSTS}")
@@ -89,8 +92,8 @@ class Fabric:
         self.routing = routing
         self.seed = seed
         self.threads = threads
-        owners = [resolve(transport_kinds(), table.kind, "transport.kind") for table in transports]
-        balancer = resolve(balancers.KINDS, balancing, "load_balancing")
+        owners = [resolve(transport_kinds(), table.kind, "transport.kind", folder) for table in transports]
+        balancer = resolve(balancers.KINDS, balancing, "load_balancing", folder)
         policy = resolve(queues.KINDS, "threshold", "switch")
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
         frames = [bound.payload + bound.owner.data_overhead for bound in self.transports]
