@@ -189,7 +189,7 @@ def _send_data(M, th, node, p, c, f, now):
 
 @njit
 def serve_nic(M, th, node, p, limit):
-    """Start every transmission of the NIC that can start at or before `limit`."""
+    """Start every transmission of the NIC that can start at or before `limit`, and before any timer goes off."""
     while True:
         now = M[p + P_BUSY]
         if now > limit:
@@ -203,6 +203,9 @@ def serve_nic(M, th, node, p, limit):
             send_first(M, th, p, c, now)
         else:
             _send_data(M, th, node, p, c, M[node + N_READY_HEAD + c], now)
+            if M[node + N_HEAP_COUNT]:
+                # the flow may have been put aside, or its transport have set a timer, until before `limit`
+                limit = min(limit, M[M[node + N_HEAP]])
 
 
 @njit
