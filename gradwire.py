@@ -54,6 +54,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+COMPILING = "compiling the packet engine (once per transport and load balancer, then kept)"
+
 app = typer.Typer(
     help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
     no_args_is_help=True,
@@ -252,7 +254,7 @@ def _simulate(scenarios: list[Scenario], threads: int, quiet: bool) -> tuple[lis
     results: list[Result] = []
     for scenario in scenarios:
         try:
-            with progress(f"{scenario.name} {scenario.policy_name}", quiet=quiet) as show:
+            with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
                 results.append(simulate(scenario, threads=threads, progress=_simulated(show)))
         except KeyboardInterrupt as stop:
             partial: Result | None = getattr(stop, "result", None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ Progress = Callable[[float, str], None]
 """Called now and then by long work: the share that is done (0 to 1), and a few words on where it is."""
 
 LINE_EVERY_S = 5.0
+PATIENCE_S = 1.5
+"""After this long without a report, a person wants to know what is going on."""
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -46,16 +49,42 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextmanager
-def progress(title: str, quiet: bool = False) -> Iterator[Progress]:
-    """Show how far a piece of work called `title` is; yields the function that the work calls."""
+def progress(title: str, quiet: bool = False, at_first: str = "") -> Iterator[Progress]:
+    """Show how far a piece of work called `title` is; yields the function that the work calls.
+
+    `at_first` says what the work is probably doing if it has not reported anything after `PATIENCE_S`.
+    """
     if quiet:
         yield lambda share, words: None
     elif sys.stderr.isatty():
-        yield from _bar(title)
+        with _bar(title) as show, _patience(show, at_first) as watched:
+            yield watched
     else:
-        yield _lines(title)
+        lines = _Lines(title)
+        with _patience(lines.now, at_first, lines) as watched:
+            yield watched
+        lines.done()
 
 
+@contextmanager
+def _patience(early: Progress, words: str, show: Progress | None = None) -> Iterator[Progress]:
+    """`show` (or `early` itself); unless it has been called in time, `early` is called once with `words`."""
+    timer = threading.Timer(PATIENCE_S, lambda: early(0.0, words))
+    timer.daemon = True
+
+    def watched(share: float, said: str) -> None:
+        timer.cancel()
+        (show or early)(share, said)
+
+    if words:
+        timer.start()
+    try:
+        yield watched
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def _bar(title: str) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -67,13 +96,24 @@ def _bar(title: str) -> Iterator[Progress]:
         yield lambda share, words: shown.update(task, completed=share, words=words)
 
 
-def _lines(title: str) -> Progress:
-    last = time.monotonic()
+class _Lines:
+    """Plain lines: one now and then, and one at the end with the last thing that was reported."""
 
-    def line(share: float, words: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= LINE_EVERY_S:
-            last = time.monotonic()
-            print(f"{title}: {share:4.0%} {words}", file=sys.stderr, flush=True)
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._start = self._last = time.monotonic()
+        self._reported: tuple[float, str] | None = None
 
-    return line
+    def __call__(self, share: float, words: str) -> None:
+        self._reported = share, words
+        if time.monotonic() - self._last >= LINE_EVERY_S:
+            self.now(share, words)
+
+    def now(self, share: float, words: str) -> None:
+        self._last = time.monotonic()
+        print(f"{self.title}: {share:4.0%} {words}", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self._reported is not None:
+            share, words = self._reported
+            self.now(share, f"{words}, {time.monotonic() - self._start:.1f} s")

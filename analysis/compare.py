@@ -1,0 +1,195 @@
+"""compare: several Results side by side, as a table, files and a short report.
+
+What `Comparison.write` leaves behind:
+
+    report.md               what was compared, the table, what the figures say, and what each file is
+    comparison.json         all metrics and the violated bounds, for programs
+    comparison.csv          the same metrics, one line per run and job; comparison.parquet with types
+    *.png                   see `analysis.plots`
+    results/<policy>/       the Results themselves, for `gradwire compare` and for a closer look
+
+The directory appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.metrics import Metrics, measure
+from analysis.tables import headings, print_table
+from scenarios.result import Result, Violation, check_loss_invariant, refuse_existing
+
+FORMAT = 1
+"""Version of comparison.json."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results and what was computed from them.
+
+    Attributes
+    ----------
+    results : in the order in which they are shown.
+    metrics : one entry per job of each Result, in the same order.
+    violations : every broken loss bound of every Result; none if all is well.
+    """
+
+    results: list[Result]
+    metrics: list[list[Metrics]]
+    violations: list[Violation]
+
+    @property
+    def flat(self) -> list[Metrics]:
+        """The metrics of all runs and jobs in one list: the columns of the table."""
+        return [entry for entries in self.metrics for entry in entries]
+
+    @property
+    def title(self) -> str:
+        """The names of the scenarios."""
+        return ", ".join(dict.fromkeys(entry.name for entry in self.flat))
+
+    def print(self) -> None:
+        """Print the table to stdout."""
+        print_table(self.flat, self.title)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything a program may want: plain values, times in picoseconds, JSON-safe."""
+        return {
+            "format": FORMAT,
+            "name": self.title,
+            "sound": not self.violations,
+            "violations": [violation._asdict() for violation in self.violations],
+            "runs": [
+                {
+                    "summary": result.summary,
+                    "timing": result.timing,
+                    "jobs": [entry.as_dict() for entry in entries],
+                }
+                for result, entries in zip(self.results, self.metrics, strict=True)
+            ],
+        }
+
+    def write(self, directory: str | Path) -> Path:
+        """Write report, figures, pictures and Results to a new directory.
+
+        Raises `ResultError` if it exists already.
+        """
+        from analysis.plots import draw_all
+        from analysis.report import report
+
+        target = Path(directory)
+        refuse_existing(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        try:
+            folders = result_folders(self.results)
+            for result, folder in zip(self.results, folders, strict=True):
+                result.write(partial / "results" / folder)
+            _write_json(partial / "comparison.json", self.as_dict())
+            write_rows(self.flat, partial)
+            pictures = draw_all(
+                [
+                    (result, entry)
+                    for result, entries in zip(self.results, self.metrics, strict=True)
+                    for entry in entries
+                ],
+                partial,
+            )
+            text = report(self, [picture.name for picture in pictures], folders)
+            (partial / "report.md").write_text(text, encoding="utf-8")
+            partial.chmod((partial / "results").stat().st_mode)  # mkdtemp's is for its owner alone
+            refuse_existing(target)
+            os.rename(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return target
+
+
+def compare(results: Sequence[Result]) -> Comparison:
+    """Measure Results and check the loss bound of every message in them."""
+    violations = [violation for result in results for violation in check_loss_invariant(result)]
+    return Comparison(list(results), [measure(result) for result in results], violations)
+
+
+def result_folders(results: Sequence[Result]) -> list[str]:
+    """A folder name per Result: its policy, with its scenario if there are several, numbered if still alike."""
+    several = len({result.summary.get("name") for result in results}) > 1
+    folders: list[str] = []
+    for result in results:
+        policy, name = result.summary.get("policy", "result"), result.summary.get("name", "")
+        plain = (
+            re.sub(r"[^\w.+-]+", "_", f"{name}-{policy}" if several else str(policy)).strip(".") or "result"
+        )
+        folder, number = plain, 2
+        while folder in folders:
+            folder, number = f"{plain}-{number}", number + 1
+        folders.append(folder)
+    return folders
+
+
+def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
+    """One line of comparison.csv: nested metrics become columns such as `push_p99_ps`."""
+    row: dict[str, Any] = {
+        "run": heading, "name": metrics.name, "policy": metrics.policy, "job": metrics.job,
+        "finished": metrics.finished, "iterations": metrics.iteration.count,
+        "iteration_mean_ps": metrics.iteration.mean_ps, "iteration_p50_ps": metrics.iteration.p50_ps,
+        "iteration_p99_ps": metrics.iteration.p99_ps, "iteration_max_ps": metrics.iteration.max_ps,
+        "exposed_mean_ps": metrics.exposed.mean_ps, "exposed_share": metrics.exposed_share,
+    }  # fmt: skip
+    for kind, times in metrics.completion.items():
+        row |= {
+            f"{kind}_messages": times.count, f"{kind}_mean_ps": times.mean_ps, f"{kind}_p50_ps": times.p50_ps,
+            f"{kind}_p99_ps": times.p99_ps, f"{kind}_max_ps": times.max_ps,
+        }  # fmt: skip
+    for name in (
+        "under_way", "drops_tail", "drops_selective", "drops_loss", "marks", "retransmitted", "sent_packets",
+        "data_packets", "packet_hops", "hops_per_s", "simulated_ps",
+    ):  # fmt: skip
+        row[name] = getattr(metrics, name)
+    loss = metrics.loss
+    return row | {
+        "worst_message": loss.message, "worst_lost_bytes": loss.lost_bytes,
+        "worst_allowed_bytes": loss.allowed_bytes, "worst_bytes": loss.bytes, "worst_share": loss.share,
+        "lost_bytes": loss.total_bytes, "lost_share": loss.total_share,
+    }  # fmt: skip
+
+
+def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
+    """comparison.csv and comparison.parquet. A kind of message that a run does not have stays empty."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [
+        flat_row(metrics, name) for metrics, name in zip(metrics_list, headings(metrics_list), strict=True)
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with (directory / "comparison.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+    pyarrow.parquet.write_table(table, directory / "comparison.parquet")
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(_finite(data), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity; None stands for it."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

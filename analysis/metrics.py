@@ -1,0 +1,235 @@
+"""Metrics: the figures of one job in one Result, computed from its tables.
+
+Integers in, integers out: times stay picoseconds and sizes bytes until somebody prints them. A percentile is a
+value that occurred (the smallest one that at least the wanted share of values does not exceed), so it is exact,
+the same on every machine, and the p99 of few values is their largest.
+
+What is measured where:
+
+* iteration times and exposed communication: the table of iterations, over all workers and iterations of a job. A
+  worker's iteration times add up to its whole run, so the mean is the run divided by its iterations; the last
+  iteration lasts until everything has arrived and is longer than the others (see `docs/results.md`);
+* completion times: delivered messages, from being ready at the sending job to being delivered at the receiving
+  one; waiting for the sender's scheduler is part of it;
+* drops and marks: the table of ports, hence of all jobs together and of acknowledgements too;
+* loss: delivered messages. The worst is the one that used most of what its bound allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.result import KINDS, Result, allowed_loss
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A distribution of durations, picoseconds; all zero if there are none."""
+
+    count: int
+    mean_ps: float
+    p50_ps: int
+    p99_ps: int
+    max_ps: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The message that lost most of what it may lose, and all messages together.
+
+    Attributes
+    ----------
+    message : its number; -1 if no message lost anything.
+    lost_bytes, allowed_bytes, bytes : of that message.
+    share : lost_bytes / bytes of that message.
+    total_bytes : lost by all messages together.
+    total_share : of all bytes of delivered messages.
+    """
+
+    message: int
+    lost_bytes: int
+    allowed_bytes: int
+    bytes: int
+    share: float
+    total_bytes: int
+    total_share: float
+
+    @property
+    def used(self) -> float:
+        """Lost over allowed; above 1 the bound is broken, infinite if nothing may be lost and something was."""
+        if not self.lost_bytes:
+            return 0.0
+        return self.lost_bytes / self.allowed_bytes if self.allowed_bytes else float("inf")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One job of one Result.
+
+    Attributes
+    ----------
+    name, policy, label : of the scenario and of its variant, as `Result.summary` has them.
+    job : whose iterations and messages these are.
+    finished : false if the run was ended before its jobs were done.
+    iteration : per worker and iteration.
+    exposed : time of an iteration in which its worker did not compute.
+    exposed_share : of all iteration time.
+    completion : per kind of message ("push", "pull", ...), and "all" of them.
+    under_way : messages that had not been delivered when the run ended.
+    drops_tail, drops_selective, drops_loss, marks : packets, at all ports; not of this job alone.
+    retransmitted, sent_packets, data_packets : packets sent again, sent in all (with probes), needed at least.
+    loss : what was not delivered.
+    packet_hops : packets times links crossed, acknowledgements included; not of this job alone.
+    hops_per_s : speed of the run in wall-clock time; 0 if unknown.
+    simulated_ps : when the run ended.
+    """
+
+    name: str
+    policy: str
+    label: str
+    job: str
+    finished: bool
+    iteration: Times
+    exposed: Times
+    exposed_share: float
+    completion: Mapping[str, Times]
+    under_way: int
+    drops_tail: int
+    drops_selective: int
+    drops_loss: int
+    marks: int
+    retransmitted: int
+    sent_packets: int
+    data_packets: int
+    loss: Loss
+    packet_hops: int
+    hops_per_s: float
+    simulated_ps: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts, for JSON."""
+        return {
+            **asdict(self),
+            "completion": {kind: asdict(times) for kind, times in self.completion.items()},
+        }
+
+
+def measure(result: Result) -> list[Metrics]:
+    """The metrics of every job of a Result, in the order in which the jobs appear; one without a job if it is empty."""
+    names = [*result.iterations["job"].to_pylist(), *result.messages["job"].to_pylist()]
+    return [_measure_job(result, job) for job in dict.fromkeys(names)] or [_measure_job(result, "")]
+
+
+def durations(result: Result, job: str) -> tuple[Integers, Integers]:
+    """(iteration time, exposed time) in picoseconds of every row of a job in the table of iterations."""
+    rows = _rows(result.iterations, job)
+    table = result.iterations
+    times = table["end_ps"].to_numpy()[rows] - table["start_ps"].to_numpy()[rows]
+    return times, table["exposed_ps"].to_numpy()[rows]
+
+
+def completion_times(result: Result, job: str) -> dict[str, Integers]:
+    """Picoseconds from ready to delivered of a job's delivered messages, per kind that occurs."""
+    table = result.messages
+    end = table["end_ps"].to_numpy()
+    wanted = _rows(table, job) & (end >= 0)
+    taken = end - table["start_ps"].to_numpy()
+    kinds = _texts(table, "kind")
+    found = {kind: taken[wanted & (kinds == kind)] for kind in KINDS}
+    return {kind: times for kind, times in found.items() if len(times)}
+
+
+def percentile(values: Integers, share: float) -> int:
+    """The smallest of `values` that at least `share` (above 0, up to 1) of them do not exceed."""
+    rank = int(np.ceil(share * len(values) - 1e-9))
+    return int(np.partition(values, rank - 1)[rank - 1])
+
+
+def _measure_job(result: Result, job: str) -> Metrics:
+    iteration, exposed = durations(result, job)
+    completion = completion_times(result, job)
+    everything = np.concatenate([*completion.values(), np.zeros(0, dtype=np.int64)])
+    messages, rows = result.messages, _rows(result.messages, job)
+    summary, ports = result.summary, result.ports
+    totals = summary.get("totals", {})
+    total = int(iteration.sum())
+
+    def in_messages(column: str) -> int:
+        return int(messages[column].to_numpy()[rows].sum())
+
+    def at_ports(column: str) -> int:
+        return int(ports[column].to_numpy().sum())
+
+    return Metrics(
+        name=summary.get("name", ""),
+        policy=summary.get("policy", ""),
+        label=summary.get("label", ""),
+        job=job,
+        finished=bool(totals.get("finished", True)),
+        iteration=_times(iteration),
+        exposed=_times(exposed),
+        exposed_share=int(exposed.sum()) / total if total else 0.0,
+        completion={
+            "all": _times(everything),
+            **{kind: _times(values) for kind, values in completion.items()},
+        },
+        under_way=int((messages["end_ps"].to_numpy()[rows] < 0).sum()),
+        drops_tail=at_ports("drops_tail"),
+        drops_selective=at_ports("drops_selective"),
+        drops_loss=at_ports("drops_loss"),
+        marks=at_ports("marks"),
+        retransmitted=in_messages("retransmitted"),
+        sent_packets=in_messages("sent_packets"),
+        data_packets=in_messages("packets"),
+        loss=_loss(result, rows),
+        packet_hops=int(summary.get("engine", {}).get("packet_hops", 0)),
+        hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
+        simulated_ps=int(totals.get("simulated_ps", 0)),
+    )
+
+
+def _loss(result: Result, rows: NDArray[np.bool_]) -> Loss:
+    table = result.messages
+    rows = rows & (table["end_ps"].to_numpy() >= 0)
+    number, size, lost, bound = (
+        table[name].to_numpy()[rows] for name in ("message", "bytes", "lost_bytes", "bound")
+    )
+    total, everything = int(lost.sum()), int(size.sum())
+    share = total / everything if everything else 0.0
+    losers = np.flatnonzero(lost > 0)
+    if not len(losers):
+        return Loss(-1, 0, 0, 0, 0.0, total, share)
+    worst: tuple[float, float, int, int] = (-1.0, 0.0, 0, 0)
+    for row in losers.tolist():
+        allowed = allowed_loss(int(size[row]), float(bound[row]))
+        used = int(lost[row]) / allowed if allowed else float("inf")
+        worst = max(worst, (used, int(lost[row]) / int(size[row]), -row, allowed))
+    row, allowed = -worst[2], worst[3]
+    return Loss(int(number[row]), int(lost[row]), allowed, int(size[row]), worst[1], total, share)
+
+
+def _times(values: Integers) -> Times:
+    if not len(values):
+        return Times(0, 0.0, 0, 0, 0)
+    middle, high = percentile(values, 0.5), percentile(values, 0.99)
+    return Times(len(values), float(values.mean()), middle, high, int(values.max()))
+
+
+def _rows(table: Any, job: str) -> NDArray[np.bool_]:
+    return np.asarray(_texts(table, "job") == job, dtype=np.bool_)
+
+
+def _texts(table: Any, column: str) -> NDArray[Any]:
+    """A column of texts for comparing; decoded once per distinct text, since there are few."""
+    encoded = table[column].combine_chunks().dictionary_encode()
+    if not len(encoded):
+        return np.zeros(0, dtype=object)
+    values = np.asarray(encoded.dictionary.to_pylist(), dtype=object)
+    return np.asarray(values[encoded.indices.to_numpy()])

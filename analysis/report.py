@@ -1,0 +1,144 @@
+"""The report of a comparison: a short Markdown file in which every sentence is computed from the Results.
+
+It states figures and where they come from; it draws no conclusion that a reader could not check in the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.metrics import Metrics
+from analysis.tables import (
+    count_text,
+    headings,
+    markdown_table,
+    share_text,
+    size_text,
+    time_text,
+)
+from scenarios.result import Result
+
+if TYPE_CHECKING:
+    from analysis.compare import Comparison
+
+MOST_VIOLATIONS = 10
+MOST_PORTS = 3
+
+PICTURES = {
+    "iteration_time.png": "Mean iteration time of each run: compute (pale) and waiting for the network (full colour). "
+    "Dots are single iterations of single workers.",
+    "completion_time.png": "Share of messages delivered within a time, counted from being ready to send. "
+    "The time axis is logarithmic; every message counts alike, whatever its size.",
+    "packets_again.png": "Packets dropped by cause, and packets sent again, per 100 packets of data.",
+}
+
+
+def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[str]) -> str:
+    """The text of report.md.
+
+    Parameters
+    ----------
+    pictures : names of the PNG files beside the report.
+    folders : of the Results, below `results/`, in their order.
+    """
+    runs = comparison.flat
+    lines = [f"# {comparison.title}", "", *_provenance(comparison), "", markdown_table(runs)]
+    lines += ["## What the figures say", "", *(f"* {fact}" for fact in facts(comparison)), ""]
+    for picture in pictures:
+        lines += [f"![{picture}]({picture})", "", PICTURES.get(picture, ""), ""]
+    lines += ["## Files", ""]
+    lines += [
+        "| file | what |", "|---|---|",
+        "| comparison.json | everything above, for programs; times in picoseconds |",
+        "| comparison.csv, comparison.parquet | one line per run and job |",
+        *(f"| results/{folder}/ | the Result: result.json and its Parquet tables |" for folder in folders),
+        "",
+        "`gradwire compare` reads these Result directories again.",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def facts(comparison: Comparison) -> Iterator[str]:
+    """Sentences that the tables imply."""
+    runs, names = comparison.flat, headings(comparison.flat)
+    measured = [(entry, name) for entry, name in zip(runs, names, strict=True) if entry.iteration.count]
+    if len(measured) > 1:
+        yield _fastest(measured)
+    for entry, name in measured:
+        compute = entry.iteration.mean_ps - entry.exposed.mean_ps
+        yield (
+            f"{name}: {time_text(entry.iteration.mean_ps)} per iteration, {time_text(compute)} of it computing and "
+            f"{time_text(entry.exposed.mean_ps)} ({share_text(entry.exposed_share)}) waiting; mean of "
+            f"{entry.iteration.count:,} iterations of single workers."
+        )
+    for result, entries in zip(comparison.results, comparison.metrics, strict=True):
+        yield from _losses(result, entries, names[runs.index(entries[0])])
+    yield _bound(comparison)
+    for entry, name in zip(runs, names, strict=True):
+        if not entry.finished:
+            yield f"{name} was interrupted: its figures cover {time_text(entry.simulated_ps)} of simulated time."
+
+
+def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
+    ordered = sorted(measured, key=lambda pair: pair[0].iteration.mean_ps)
+    best = ordered[0][0].iteration.mean_ps
+    others = [
+        f"{share_text(1 - best / entry.iteration.mean_ps)} less than {name}" for entry, name in ordered[1:]
+    ]
+    return f"The shortest mean iteration is that of {ordered[0][1]}, {time_text(best)}: {', '.join(others)}."
+
+
+def _losses(result: Result, entries: Sequence[Metrics], name: str) -> Iterator[str]:
+    """What was dropped where, and what it cost to send it again."""
+    dropped = entries[0].drops_tail + entries[0].drops_selective + entries[0].drops_loss
+    again = sum(entry.retransmitted for entry in entries)
+    data = sum(entry.data_packets for entry in entries)
+    if not dropped:
+        yield f"{name}: no packet was dropped; {count_text(again)} were sent again."
+        return
+    ports = result.ports
+    drops = sum(ports[column].to_numpy() for column in ("drops_tail", "drops_selective", "drops_loss"))
+    top = np.argsort(-drops, kind="stable")[:MOST_PORTS]
+    where = ", ".join(
+        f"{ports['port'][int(port)].as_py()} {share_text(drops[port] / dropped)}"
+        for port in top
+        if drops[port]
+    )
+    yield (
+        f"{name}: {count_text(dropped)} packets were dropped, most of them at {where}; {count_text(again)} were sent "
+        f"again for {count_text(data)} packets of data."
+    )
+
+
+def _bound(comparison: Comparison) -> str:
+    broken = comparison.violations
+    if not broken:
+        count = sum(entry.completion["all"].count for entry in comparison.flat)
+        return f"No message of {count:,} was delivered with more loss than its bound."
+    shown = "; ".join(str(violation) for violation in broken[:MOST_VIOLATIONS])
+    more = f"; and {len(broken) - MOST_VIOLATIONS} more" if len(broken) > MOST_VIOLATIONS else ""
+    return f"**The loss bound is broken {len(broken)} times**: {shown}{more}."
+
+
+def _provenance(comparison: Comparison) -> list[str]:
+    """Versions and hashes, once where all runs agree."""
+    lines = []
+    versions = {
+        ", ".join(f"{name} {version}" for name, version in sorted(result.summary.get("versions", {}).items()))
+        for result in comparison.results
+    }
+    traces = {result.summary.get("trace_hash", "")[:12] for result in comparison.results}
+    seeds = {str(result.summary.get("seed", "")) for result in comparison.results}
+    trace, seed = ", ".join(sorted(traces)), ", ".join(sorted(seeds))
+    lines.append(f"Versions: {'; '.join(sorted(versions))}. Trace {trace}. Seed {seed}.")
+    for result in comparison.results:
+        totals = result.summary.get("totals", {})
+        lines.append(
+            f"{result.summary.get('policy', '')}: scenario {result.summary.get('scenario_hash', '')[:12]}, "
+            f"{count_text(totals.get('messages', 0))} messages of {size_text(totals.get('bytes', 0))} in all, "
+            f"{time_text(totals.get('simulated_ps', 0))} simulated."
+        )
+    return [f"{line}  " for line in lines]
