@@ -176,7 +176,8 @@ class Fabric:
         f = self.flows.open(
             src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important
         )  # fmt: skip
-        self.kernel.post(self.memory.address, int(self.memory.node_base[src]), at_ps, f << 2 | at.WHAT_START)
+        key = int(self.memory.M[f + at.S_ORDER]) | f << 2 | at.WHAT_START
+        self.kernel.post(self.memory.address, int(self.memory.node_base[src]), at_ps, key)
         self._undelivered += 1
         return len(self.flows.messages) - 1
 
@@ -281,7 +282,8 @@ class Fabric:
             for flow, count in zip(*np.unique(flows, return_counts=True), strict=True):
                 self.flows.dropped[int(flow)] += int(count)
             self._drop_log.append(np.column_stack((drops, self.flows.message_of[flows])))
-        for when, flow, what, got in done[np.lexsort((done[:, 2], done[:, 1], done[:, 0]))].tolist():
+        numbers = self.flows.message_of[done[:, 1]]
+        for when, flow, what, got in done[np.lexsort((done[:, 2], numbers, done[:, 0]))].tolist():
             if what == at.FINISHED:
                 self.flows.finished(flow)
                 continue

@@ -1,8 +1,8 @@
 """Flow records: which are taken, by which message, and when they are free again.
 
 A record may be used again only when no packet of its last message is left anywhere, late ones included; the counters
-of sender and receiver and the drops that were logged say so exactly. When that is looked at must not depend on the
-wall clock, because the number of a record decides the order of equal times: `Fabric` does it at the end of `run`.
+of sender and receiver and the drops that were logged say so exactly. Which record a message gets must not show in any
+result, because it depends on how often the engine was stopped: equal times are ordered by message, not by record.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Flows:
         M[f + at.S_BITS] = sender_bits
         M[f + at.S_WORDS] = words
         M[f + at.S_KIND] = transport
-        M[f + at.S_HOST] = memory.node_base[src]
+        M[f + at.S_ORDER] = (number & at.MASK_KEY_NUMBER) << at.KEY_ORDER
         M[f + at.S_NEXT] = -1
         M[f + at.S_PEER] = receiver_bits
         M[f + at.S_LINE] = line

@@ -1,14 +1,23 @@
 """Timers of one host: a binary heap of (time, key) in the host's own stretch of the state.
 
-A key is `base of the sender record << 2 | what`; entries of equal time come out in key order, so the order of timers
-never depends on history. Entries are never removed early: a timer that moved leaves a stale entry behind, which is
-recognised when it comes out (the flow's S_ARMED names another time). The stretch has room for the live entries of all
-active flows of the host (three each); when stale ones fill it, they are swept out.
+A key is `message | base of the sender record | what` (see `layout`); entries of equal time come out in key order, so
+the order of timers never depends on history. Entries are never removed early: a timer that moved leaves a stale entry
+behind, which is recognised when it comes out (the flow's S_ARMED names another time). The stretch has room for the live
+entries of all active flows of the host (three each); when stale ones fill it, they are swept out.
 """
 
 from numba import njit
 
-from sim.fabric.layout import N_HEAP, N_HEAP_COUNT, S_ARMED, S_DONE, S_LISTED, WHAT_PACE, WHAT_TIMER
+from sim.fabric.layout import (
+    MASK_KEY_SENDER,
+    N_HEAP,
+    N_HEAP_COUNT,
+    S_ARMED,
+    S_DONE,
+    S_LISTED,
+    WHAT_PACE,
+    WHAT_TIMER,
+)
 
 
 @njit
@@ -77,7 +86,7 @@ def _sweep(M, node):
     for i in range(count):
         time = M[base + 2 * i]
         key = M[base + 2 * i + 1]
-        f = key >> 2
+        f = (key & MASK_KEY_SENDER) >> 2
         what = key & 3
         if what == WHAT_PACE and M[f + S_DONE]:
             M[f + S_LISTED] = 0

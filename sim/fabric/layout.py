@@ -152,7 +152,7 @@ S_LAST = 2  # bytes on the wire of the last packet
 S_BITS = 3  # base of its bitmaps
 S_WORDS = 4  # words of one bitmap (32 packets to a word)
 S_KIND = 5  # index of the transport in the specialised set
-S_HOST = 6  # base of the host's node record
+S_ORDER = 6  # number of the message << KEY_ORDER: decides the order of equal times
 S_NEXT = 7  # next flow in the host's ready list, -1 = last
 S_LISTED = 8  # 1 while it is in the ready list
 S_PACE = 9  # no packet may start before this time
@@ -212,7 +212,11 @@ DATA, ACK, STOP, BITMAP, PROBE = 0, 1, 2, 3, 4
 
 FOREVER = 1 << 61
 SPEED_SHIFT = 16
-# heap keys: flow << 2 | what; at the same time, starts come before releases and releases before timers
+# heap keys: what 2 | base of the sender record 35 | number of the message 26, lowest first: entries of one time come out
+# by message, and within one starts before releases before timers, whichever records the messages have
+KEY_ORDER = 37
+MASK_KEY_SENDER = (1 << KEY_ORDER) - 1
+MASK_KEY_NUMBER = (1 << 26) - 1
 WHAT_START, WHAT_PACE, WHAT_TIMER = 0, 1, 2
 # what a sender's `pull` may answer beside a sequence number
 BLOCKED = -1

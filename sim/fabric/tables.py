@@ -43,7 +43,8 @@ def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
 def collect_drops(network: Any, log: list[NDArray[np.int64]]) -> dict[str, Any]:
     """One row per lost packet, by time. `packet` is -1 for control packets."""
     rows = np.concatenate(log) if log else np.zeros((0, at.DROP_WORDS + 1), dtype=np.int64)
-    rows = rows[np.lexsort((rows[:, 3], rows[:, 1], rows[:, 0]))]
+    # by time, port, message and packet; not by the number of a flow record, which says nothing
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 3] >> at.B_SEQUENCE, rows[:, 4], rows[:, 1], rows[:, 0]))]
     A, B = rows[:, 2], rows[:, 3]
     data = ((A >> at.A_KIND) & 7) == at.DATA
     links = rows[:, 1] & 0xFFFFFFFF

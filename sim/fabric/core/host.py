@@ -1,7 +1,8 @@
 """One host through one window: its NIC, its timers, and the transports at both ends of its flows.
 
 At equal times things happen in this order: transmissions that can start, then timers (message starts, releases of
-paced flows, transport timers; by flow within each), then arrivals. After each of them the idle NIC starts at once.
+paced flows, transport timers; by message, and in this order within one), then arrivals. After each of them the idle NIC
+starts at once.
 
 The NIC has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first,
 then the flows that have something to send take turns, one packet each. Data packets are made when they are sent, so no
@@ -30,6 +31,7 @@ from sim.fabric.layout import (
     H_RECEIVERS,
     H_SENDERS,
     MASK_FLOW,
+    MASK_KEY_SENDER,
     MASK_SEQUENCE,
     MASK_SIZE,
     N_HEAP,
@@ -60,6 +62,7 @@ from sim.fabric.layout import (
     S_LAST,
     S_LISTED,
     S_NEXT,
+    S_ORDER,
     S_PACE,
     S_PACKETS,
     S_SENT,
@@ -131,7 +134,7 @@ def _arm(M, node, f):
         armed = M[f + S_ARMED]
         if armed == 0 or timer < armed:
             M[f + S_ARMED] = timer
-            push(M, node, timer, (f << 2) | WHAT_TIMER)
+            push(M, node, timer, M[f + S_ORDER] | (f << 2) | WHAT_TIMER)
 
 
 @njit
@@ -154,7 +157,7 @@ def _send_data(M, th, node, p, c, f, now):
         return
     if M[f + S_PACE] > now:
         _unlist_first(M, node, c, f, PACED)
-        push(M, node, M[f + S_PACE], (f << 2) | WHAT_PACE)
+        push(M, node, M[f + S_PACE], M[f + S_ORDER] | (f << 2) | WHAT_PACE)
         return
     got = pull(M, f, now)
     if got == BLOCKED:
@@ -282,7 +285,7 @@ def _arrival(M, th, node, p, A, B, now):
 @njit
 def _timer(M, th, node, time, key):
     """Handle one entry of the host's heap."""
-    f = key >> 2
+    f = (key & MASK_KEY_SENDER) >> 2
     what = key & 3
     if what == WHAT_TIMER:
         if M[f + S_ARMED] != time:
