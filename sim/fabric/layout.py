@@ -212,8 +212,8 @@ DATA, ACK, STOP, BITMAP, PROBE = 0, 1, 2, 3, 4
 
 FOREVER = 1 << 61
 SPEED_SHIFT = 16
-# heap keys: what 2 | base of the sender record 35 | number of the message 26, lowest first: entries of one time come out
-# by message, and within one starts before releases before timers, whichever records the messages have
+# heap keys: what 2 | base of the sender record 35 | number of the message 26, lowest first: entries of one time come
+# out by message, and within one starts before releases before timers, whichever records the messages have
 KEY_ORDER = 37
 MASK_KEY_SENDER = (1 << KEY_ORDER) - 1
 MASK_KEY_NUMBER = (1 << 26) - 1
