@@ -4,16 +4,16 @@ A transport is a class with
 
 * `control_bytes`, `data_overhead` - bytes on the wire of a control packet, and of a data packet beyond its payload;
 * `sender_bitmaps`, `receiver_bitmaps` - how many bitmaps of one bit per packet each side of a flow needs;
-* `fresh_word` - offset of the sender's word that counts packets sent for the first time, `probe_word` the one that counts
-  probes (0 = none);
+* `fresh_word` - offset of the sender's word that counts packets sent for the first time, `probe_word` the one that
+  counts probes (0 = none);
 * `important(settings) -> bool` - whether untagged packets are important (ECN-capable);
 * `parameters(settings, context) -> list[int]` - its numbers, at most 32, found at `k` by its functions;
 * the functions `start`, `pull`, `on_control`, `on_timer` (sender), `on_data`, `on_probe` (receiver), all `@njit`.
 
-The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
-`r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and S_PACE
-(pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered). Functions use integers only, so that the oracle of
-the tests can run the very same code uncompiled.
+The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at `r +
+R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and S_PACE
+(pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered). Functions use integers only, so that the oracle
+of the tests can run the very same code uncompiled.
 
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says).
 """

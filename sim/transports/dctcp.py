@@ -20,11 +20,9 @@ from sim.transports.window import (
     HIGHEST,
     K_GAIN,
     MARKED,
-    MIN_WINDOW,
     NXT,
     OBSERVED,
     REDUCED,
-    SSTHRESH,
     UNA,
     acknowledge,
     find_losses,
@@ -34,6 +32,7 @@ from sim.transports.window import (
     on_timer,
     pull,
     recover,
+    reduce,
 )
 
 
@@ -62,9 +61,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + MARKED] = 0
         M[f + OBSERVED] = M[f + NXT]
     if echo and M[f + UNA] >= M[f + REDUCED]:
-        M[f + CWND] = max(M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21), MIN_WINDOW)
-        M[f + SSTHRESH] = M[f + CWND]
-        M[f + REDUCED] = M[f + NXT]
+        reduce(M, f, M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21))
     grow(M, f, newly)
 
 

@@ -10,10 +10,8 @@ from sim.transports.base import Context
 from sim.transports.window import (
     CWND,
     HIGHEST,
-    MIN_WINDOW,
     NXT,
     REDUCED,
-    SSTHRESH,
     UNA,
     acknowledge,
     find_losses,
@@ -23,6 +21,7 @@ from sim.transports.window import (
     on_timer,
     pull,
     recover,
+    reduce,
     start,
 )
 
@@ -36,9 +35,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
         recover(M, f)
     if echo and M[f + UNA] >= M[f + REDUCED]:
-        M[f + CWND] = max(M[f + CWND] >> 1, MIN_WINDOW)
-        M[f + SSTHRESH] = M[f + CWND]
-        M[f + REDUCED] = M[f + NXT]
+        reduce(M, f, M[f + CWND] >> 1)
     grow(M, f, newly)
 
 
@@ -66,8 +63,9 @@ class TcpNewReno:
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Initial window in packets, smallest and largest time-out in picoseconds."""
+        min_rto = max(settings.get("min_rto", 2_000_000_000), 3 * context.base_rtt)
         return [
             settings.get("initial_window", 10),
-            max(settings.get("min_rto", 2_000_000_000), 3 * context.base_rtt),
-            settings.get("max_rto", 1_000_000_000_000),
+            min_rto,
+            max(settings.get("max_rto", 1_000_000_000_000), min_rto),
         ]

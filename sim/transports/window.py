@@ -2,17 +2,22 @@
 
 Everything is counted in packets. Sources and choices:
 
-* the receiver acknowledges every packet, with the cumulative point and the packet that caused the acknowledgement (the
-  first SACK block of RFC 2018 cut down to its newest packet; our choice: no delayed acknowledgements);
-* a packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3); while recovering,
-  packets are sent as long as fewer than the window are in flight (the "pipe" of RFC 6675). A retransmission that is
-  lost again is found by the timer alone, as in RFC 6675;
-* retransmission timer, RTT estimate and back-off as RFC 6298, one timed packet per round trip, never a retransmitted one
-  (Karn); the minimum is a parameter, and stands in for the first second of RFC 6298 too, since a connection in a data
-  centre has been measured before (our choice);
+* the receiver acknowledges every packet, with the cumulative point and the packet that caused the acknowledgement
+  (the first SACK block of RFC 2018 cut down to its newest packet; our choice: no delayed acknowledgements);
+* a packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3); while
+  recovering, packets are sent as long as fewer than the window are in flight (the "pipe" of RFC 6675), but one lost
+  packet is sent again at once. A retransmission that is lost again is found by the timer alone, as in RFC 6675;
+* at most one reaction per window to losses and marks together (RFC 3168 section 6.1.2, RFC 8257 section 3.5), and no
+  growth until that window has been acknowledged. A time-out counts as the reaction of its window (with RFC 3168,
+  packets sent again could not be marked at all), but starts a new slow start at once;
+* retransmission timer, RTT estimate and back-off as RFC 6298, one timed packet per round trip, never a retransmitted
+  one (Karn); the minimum is a parameter, and stands in for the first second of RFC 6298 too, since a connection in a
+  data centre has been measured before (our choice). The timer is off while nothing is out there, as when packets of a
+  higher class keep the NIC busy. Back-off ends with a measurement, and once there has been one, with the next
+  progress: the header carries timestamps, with which every acknowledgement of progress is a measurement (our choice);
 * the window starts at 10 packets (RFC 6928) and grows as in RFC 5681 - one packet per acknowledged packet below the
-  threshold, one per window above - and only while it is what limits the sender (RFC 7661's concern; the rule is
-  that of Linux: below the threshold while at least half of the window is in flight, above it while all is).
+  threshold, one per window above - and only while it is what limits the sender (RFC 7661's concern; the rule is that
+  of Linux: below the threshold while at least half of the window is in flight, above it while all is).
 """
 
 from numba import njit
@@ -58,6 +63,7 @@ ALPHA = S_USER + 16  # DCTCP
 ACKED = S_USER + 17  # DCTCP: packets acknowledged in this observation window
 MARKED = S_USER + 18  # DCTCP: of these, marked
 OBSERVED = S_USER + 19  # DCTCP: the observation window ends when this is acknowledged
+STATE = S_USER + 20  # OPEN, URGENT, or after a time-out 1 + the first packet that was unacknowledged then
 # a receiver's own word
 CUMULATIVE = R_USER
 
@@ -71,6 +77,8 @@ K_GAIN = 4
 MIN_WINDOW = 2 << SHIFT
 MAX_WINDOW = 1 << (22 + SHIFT)
 DUPLICATES = 3
+OPEN = 0
+URGENT = -1  # fast retransmit: one lost packet may go out whatever is in flight
 
 
 @njit
@@ -93,7 +101,7 @@ def timeout(M, k, f):
 @njit
 def pull(M, k, f, now):
     """Retransmissions first, then new packets, while fewer than the window are in flight."""
-    if M[f + FLIGHT] >= M[f + CWND] >> SHIFT:
+    if M[f + FLIGHT] >= M[f + CWND] >> SHIFT and (M[f + STATE] != URGENT or M[f + LOST] == 0):
         return BLOCKED
     if M[f + LOST] > 0:
         lost = M[f + S_BITS] + M[f + S_WORDS]
@@ -106,6 +114,8 @@ def pull(M, k, f, now):
         M[f + LOST_AT] = sequence + 1
         if sequence == M[f + TIMED]:
             M[f + TIMED] = -1
+        if M[f + STATE] == URGENT:
+            M[f + STATE] = OPEN
     elif M[f + NXT] < M[f + S_PACKETS]:
         sequence = M[f + NXT]
         M[f + NXT] = sequence + 1
@@ -153,9 +163,11 @@ def acknowledge(M, k, f, sequence, cumulative, now):
                 newly += 1
             una += 1
         M[f + UNA] = cumulative
-        M[f + BACKOFF] = 0
+        if M[f + SRTT] > 0:
+            M[f + BACKOFF] = 0
         if cumulative == M[f + S_PACKETS]:
             M[f + S_DONE] = 1
+        if cumulative == M[f + NXT]:
             M[f + S_TIMER] = 0
         else:
             M[f + S_TIMER] = now + timeout(M, k, f)
@@ -164,8 +176,9 @@ def acknowledge(M, k, f, sequence, cumulative, now):
 
 @njit
 def sample(M, f, rtt):
-    """A measured round trip (RFC 6298 section 2)."""
+    """A measured round trip (RFC 6298 section 2); it ends the back-off."""
     M[f + TIMED] = -1
+    M[f + BACKOFF] = 0
     if M[f + SRTT] == 0:
         M[f + SRTT] = rtt
         M[f + RTTVAR] = rtt >> 1
@@ -209,18 +222,30 @@ def find_losses(M, f):
 
 
 @njit
+def reduce(M, f, window):
+    """Congestion: a smaller window, and no other reaction before what is out there now has been acknowledged."""
+    M[f + SSTHRESH] = max(window, MIN_WINDOW)
+    M[f + CWND] = min(M[f + CWND], M[f + SSTHRESH])
+    M[f + REDUCED] = M[f + NXT]
+    if M[f + STATE] > 0:
+        M[f + STATE] = OPEN
+
+
+@njit
 def recover(M, f):
-    """Losses were found: halve once per window (RFC 5681, RFC 6582)."""
+    """Losses were found: enter fast recovery, halve once per window (RFC 5681, RFC 6582), and send one of them again
+    at once (RFC 6675 section 5, step 4.3)."""
     if M[f + UNA] >= M[f + RECOVER]:
-        M[f + SSTHRESH] = max(M[f + CWND] >> 1, MIN_WINDOW)
-        M[f + CWND] = M[f + SSTHRESH]
         M[f + RECOVER] = M[f + NXT]
+        if M[f + UNA] >= M[f + REDUCED]:
+            reduce(M, f, M[f + CWND] >> 1)
+        M[f + STATE] = URGENT
 
 
 @njit
 def grow(M, f, newly):
-    """Slow start or congestion avoidance, unless recovering or not limited by the window."""
-    if M[f + UNA] < M[f + RECOVER] or M[f + UNA] < M[f + REDUCED]:
+    """Slow start or congestion avoidance, unless in fast recovery, reduced, or not limited by the window."""
+    if M[f + STATE] <= 0 and (M[f + UNA] < M[f + RECOVER] or M[f + UNA] < M[f + REDUCED]):
         return
     window = M[f + CWND]
     used = (M[f + FLIGHT] + newly) << SHIFT
@@ -237,15 +262,16 @@ def on_timer(M, k, f, now):
     bits = M[f + S_BITS]
     words = M[f + S_WORDS]
     lost = bits + words
-    if M[f + BACKOFF] == 0:
-        M[f + SSTHRESH] = max(M[f + FLIGHT] << (SHIFT - 1), MIN_WINDOW)
     una = M[f + UNA]
+    sent = M[f + NXT]
+    if M[f + STATE] != una + 1:
+        M[f + SSTHRESH] = max(min((sent - una) << SHIFT, M[f + CWND]) >> 1, MIN_WINDOW)
     count = 0
-    for sequence in range(una, M[f + NXT]):
+    for sequence in range(una, sent):
         if bit(M, bits, sequence) == 0:
             set_bit(M, lost, sequence)
             count += 1
-    for word in range(una >> 5, words):
+    for word in range(una >> 5, (sent + 31) >> 5):
         M[lost + words + word] = 0
     M[f + LOST] = count
     M[f + LOST_AT] = una
@@ -253,7 +279,9 @@ def on_timer(M, k, f, now):
     M[f + FLIGHT] = 0
     M[f + HIGHEST] = una - 1
     M[f + CWND] = 1 << SHIFT
-    M[f + RECOVER] = M[f + NXT]
+    M[f + RECOVER] = sent
+    M[f + REDUCED] = sent
+    M[f + STATE] = una + 1
     M[f + TIMED] = -1
     if M[f + BACKOFF] < 12:
         M[f + BACKOFF] += 1
