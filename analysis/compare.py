@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
 import shutil
@@ -183,13 +182,4 @@ def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(_finite(data), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity; None stands for it."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,194 @@
+"""Writes the reference part of docs/scenario.md from the models in `scenarios`, so that it cannot be wrong.
+
+    python docs/reference.py           rewrite docs/scenario.md below its marker
+    python docs/reference.py --check   exit with 1 if it is out of date (tests/unit/test_analysis_docs.py does this)
+
+A key's meaning is the docstring beside its definition; keys whose name says everything are described in `MORE`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from scenarios.base import Table
+from scenarios.policy import Policy, Tagging
+from scenarios.schema import BALANCERS, Output, Scenario
+from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
+from scenarios.schema_network import FatTree, Graph, Host, LeafSpine, Link, LinkOverride, Star, Switch
+from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno, Transport, UserTransport
+from scenarios.units import UnitError, parse_rate, parse_size, parse_time
+
+FILE = Path(__file__).with_name("scenario.md")
+MARKER = "<!-- written by docs/reference.py from here on -->"
+
+SECTIONS: tuple[tuple[str, type[Table]], ...] = (
+    ("Top level", Scenario),
+    ('[topology] kind = "star"', Star),
+    ('[topology] kind = "leaf_spine"', LeafSpine),
+    ('[topology] kind = "fat_tree"', FatTree),
+    ('[topology] kind = "graph"', Graph),
+    ("[link]", Link),
+    ("[[link_override]]", LinkOverride),
+    ("[switch]", Switch),
+    ("[host]", Host),
+    ("[transport] of every kind", Transport),
+    ('[transport] kind = "tcp_newreno"', TcpNewReno),
+    ('[transport] kind = "dctcp"', Dctcp),
+    ('[transport] kind = "dlcp"', Dlcp),
+    ('[transport] kind = "my_module:MyTransport"', UserTransport),
+    ("[[job]]", Job),
+    ('[job.exchange] kind = "parameter_server"', ParameterServer),
+    ('[job.exchange] kind = "ring"', Ring),
+    ("[job.placement]", HostPlacement),
+    ("[job.tagging]", Tagging),
+    ("[[policy]]", Policy),
+    ("[output]", Output),
+)
+
+MORE: dict[tuple[str, str], str] = {
+    ("Scenario", "name"): "Letters, digits and . _ + - only; Results and their tables carry it.",
+    ("Scenario", "description"): "For people.",
+    ("Scenario", "topology"): "See below; one of four kinds.",
+    ("Scenario", "link"): "See below.",
+    ("Scenario", "link_override"): "See below; any number of them.",
+    ("Scenario", "switch"): "See below.",
+    ("Scenario", "host"): "See below.",
+    ("Scenario", "transport"): "A name, or a table as below.",
+    ("Scenario", "job"): "See below; at least one.",
+    ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
+    ("Scenario", "output"): "See below.",
+    ("Star", "hosts"): "Hosts h0, h1, ... around switch0; at least two.",
+    ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",
+    ("LeafSpine", "hosts_per_leaf"): "h0, h1, ... counted leaf by leaf.",
+    ("LeafSpine", "spines"): "Switches spine0, spine1, ..., each with a cable to every leaf.",
+    ("FatTree", "k"): "Ports per switch, even; k^3/4 hosts.",
+    ("Graph", "file"): "GraphML (.graphml), GML (.gml) or an edge list; relative to the scenario file.",
+    ("Link", "rate"): "Of each direction.",
+    ("LinkOverride", "rate"): "Instead of that of `[link]`.",
+    ("LinkOverride", "latency"): "Instead of that of `[link]`.",
+    ("LinkOverride", "loss"): "Instead of that of `[link]`.",
+    ("Switch", "queues"): "Strict-priority queues per port, 1 to 8; queue 0 is served first.",
+    ("Switch", "selective_drop"): "Drop droppable packets above K instead of letting them fill the buffer.",
+    ("TcpNewReno", "max_rto"): "Largest retransmission time-out.",
+    ("Dctcp", "max_rto"): "Largest retransmission time-out.",
+    ("Dctcp", "ecn"): "Whether packets are ECN-capable.",
+    ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",
+    ("Dlcp", "t_high"): "TIMELY's upper delay threshold.",
+    ("Dlcp", "beta"): "TIMELY's multiplicative decrease.",
+    ("Dlcp", "ewma"): "TIMELY's weight of the past in the delay gradient.",
+    ("Job", "name"): "Letters, digits and . _ + - only.",
+    ("Job", "workers"): "Replicas, one per host.",
+    ("Job", "start"): "Simulated time at which the job begins.",
+    ("Job", "exchange"): "See below; one of two kinds.",
+    ("Job", "tagging"): "See below.",
+    ("HostPlacement", "workers"): "Host names, one per worker.",
+    ("HostPlacement", "servers"): "Host names, one per server.",
+}
+
+
+VALUES = {
+    ("Scenario", "transport"): "name or table",
+    ("Job", "placement"): '`"packed"`, `"spread"` or table',
+}
+
+
+def reference() -> str:
+    """The reference as Markdown, one section per table."""
+    schemas = {model: TypeAdapter(model).json_schema() for _, model in SECTIONS}
+    lines: list[str] = [MARKER, ""]
+    for title, model in SECTIONS:
+        lines += [f"## {title}", ""]
+        described = (model.__doc__ or "").strip()
+        if described and model is not Scenario:
+            lines += [" ".join(described.split()), ""]
+        if model is UserTransport:
+            continue
+        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        for name, field in model.model_fields.items():
+            if name == "kind" or (
+                model in (TcpNewReno, Dctcp, Dlcp, UserTransport) and name in Transport.model_fields
+            ):
+                continue
+            default = "**required**" if field.is_required() else _default(model, name)
+            kind = VALUES.get((model.__name__, name)) or _kind(schemas[model]["properties"][name])
+            lines.append(f"| `{name}` | {kind} | {default} | {meaning(model, name)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def meaning(model: type[Table], name: str) -> str:
+    """What a key means, in one paragraph. KeyError if nobody has said it."""
+    text = model.model_fields[name].description or MORE[model.__name__, name]
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _default(model: type[Table], name: str) -> str:
+    """The default as a file would have it."""
+    field = model.model_fields[name]
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    if isinstance(value, Table):
+        return '"dctcp"' if isinstance(value, Transport) else "see below"
+    # Serialised by the field's own rules, which write units.
+    described = typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    written = TypeAdapter(described).dump_python(value, mode="json")
+    return "none" if written in ([], {}) else _toml(written)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    if isinstance(value, (list, tuple)):
+        return "`[" + ", ".join(_toml(entry).strip("`") for entry in value) + "]`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """What may stand there, in words."""
+    if schema.get("examples") == list(BALANCERS):
+        return ", ".join(f'`"{name}"`' for name in BALANCERS) + ' or `"module:Class"`'
+    choices = schema.get("enum")
+    if choices:
+        return " or ".join(f'`"{choice}"`' for choice in choices)
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    if options:
+        return " or ".join(dict.fromkeys(_kind(option) for option in options))
+    if schema.get("type") == "string" and schema.get("examples"):
+        return _quantity(schema["examples"][0])
+    if schema.get("type") == "array":
+        inner = _kind(schema.get("items", {}))
+        return "tables" if inner == "table" else f"list of: {inner}"
+    if "$ref" in schema or "oneOf" in schema or "allOf" in schema or schema.get("type") == "object":
+        return "table"
+    words = {"integer": "whole number", "number": "number", "boolean": "`true` or `false`", "string": "text"}
+    return words.get(str(schema.get("type")), "value")
+
+
+def _quantity(example: str) -> str:
+    """The kind of a quantity, told by its example."""
+    for word, parse in (("time", parse_time), ("size", parse_size), ("rate", parse_rate)):
+        with contextlib.suppress(UnitError):
+            parse(example)
+            return f'{word}, `"{example}"`'
+    return "text"
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the file, or with --check only say whether it is up to date."""
+    text = FILE.read_text(encoding="utf-8")
+    fresh = text.split(MARKER)[0] + reference()
+    if "--check" in arguments:
+        return int(fresh != text)
+    FILE.write_text(fresh, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

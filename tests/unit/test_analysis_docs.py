@@ -1,0 +1,94 @@
+"""The documentation says what is there: every key of a scenario, every column of the tables, examples that load."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_cases import small_result
+
+import gradwire
+from analysis.compare import compare, flat_row
+from scenarios.load import build_scenario, list_library, load_scenario
+from scenarios.result import TABLES
+
+ROOT = Path(gradwire.__file__).resolve().parent
+DOCS = ROOT / "docs"
+
+
+def load_reference() -> Any:
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_scenario_reference_is_up_to_date():
+    reference = load_reference()
+    written = (DOCS / "scenario.md").read_text(encoding="utf-8").split(reference.MARKER)[1]
+    assert reference.MARKER + written == reference.reference(), "run: python docs/reference.py"
+
+
+def test_every_key_is_explained():
+    reference = load_reference()
+    for _, model in reference.SECTIONS:
+        for name in model.model_fields:
+            if name != "kind":
+                assert reference.meaning(model, name), (model, name)
+
+
+def test_nothing_is_explained_that_does_not_exist():
+    reference = load_reference()
+    models = {model.__name__: model for _, model in reference.SECTIONS}
+    for model, name in [*reference.MORE, *reference.VALUES]:
+        assert name in models[model].model_fields, (model, name)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_of_a_result_is_described(table: str):
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    section = text.split(f"### {table}\n")[1].split("\n#")[0]
+    described = re.findall(r"^\| `(\w+)` \| (\w+) \|", section, flags=re.MULTILINE)
+    assert dict(described) == dict(TABLES[table])
+
+
+def test_every_column_of_a_comparison_is_described():
+    text = (DOCS / "results.md").read_text(encoding="utf-8").split("### Columns of comparison.csv")[1]
+    described = set(re.findall(r"`(\w+)`", text))
+    columns = flat_row(compare([small_result()]).flat[0], "x")
+    missing = {name.replace("pull_", "push_").replace("push_", "all_") for name in columns} - described
+    assert not missing
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "scenario.md"])
+def test_scenarios_in_the_documentation_are_valid(page: Path):
+    blocks = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        assert build_scenario(tomllib.loads(block)).variants()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:")) and target != "benchmarks/README.md":
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", list_library())
+def test_library_scenarios_can_be_loaded(name: str):
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.variants()
+
+
+def test_pictures_are_small():
+    pictures = sorted((DOCS / "images").glob("*.png"))
+    assert pictures
+    for picture in pictures:
+        assert picture.stat().st_size < 200_000, picture
