@@ -9,6 +9,8 @@ from hypothesis import settings
 
 # Compiling a kernel inside an example takes seconds on a busy machine; deadlines would only flake.
 settings.register_profile("gradwire", deadline=None)
+# For a longer look: pytest tests/property --hypothesis-profile thorough
+settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("gradwire")
 
 

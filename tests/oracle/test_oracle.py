@@ -1,0 +1,137 @@
+"""The oracle's own parts, and cases in which the engine once differed from it, reduced."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
+from oracle.packets import DATA, Packet, packet_of
+from oracle.uncompiled import uncompiled
+
+import sim.fabric.fabric
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from sim.fabric.draws import draw
+from sim.topology import LinkSpec, leaf_spine, star
+from sim.transports import dctcp, window
+
+US = 10**6
+NEWRENO, DCTCP, DLCP = 0, 1, 2
+
+
+def tables(payload="1000B", **dlcp):
+    """One of each, in the order that the property tests use, so that they share compiled engines."""
+    return [
+        TcpNewReno.model_validate({"kind": "tcp_newreno", "payload": payload}),
+        Dctcp.model_validate({"kind": "dctcp", "payload": payload}),
+        Dlcp.model_validate({"kind": "dlcp", "payload": payload, **dlcp}),
+    ]
+
+
+def agree(case):
+    engine, oracle = run_engine(case), run_oracle(case)
+    assert first_difference(engine, oracle) == ""
+    assert len(engine.arrivals) == len(case.letters)
+    return engine
+
+
+# --- the oracle's parts -------------------------------------------------------------------------------------------
+
+
+def test_uncompiled_functions_call_no_compiled_ones():
+    function = uncompiled(dctcp.on_control)
+    assert not any(hasattr(value, "py_func") for value in function.__globals__.values())
+    assert function.__globals__["recover"] is uncompiled(window.recover)
+    start = uncompiled(dctcp.start)  # reaches another module's function through the module
+    assert start.__globals__["window"].start is uncompiled(window.start)
+    assert [uncompiled(draw)(7, n) for n in range(100)] == [draw(7, n) for n in range(100)]
+
+
+def test_a_packet_survives_its_words():
+    packet = Packet(5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True)
+    assert packet_of(*packet.words(), 5) == packet
+    assert packet_of(*Packet(5, 0, 1, 60, 0, False, 2).words(), 5) == Packet(5, 0, 1, 60, 0, False, 2)
+
+
+def test_differences_are_found_and_told():
+    case = Case(star(2, LinkSpec(10**9, US)), tables(), [Letter(0, 0, 1, 5000, DLCP)])
+    one, other = run_oracle(case), run_oracle(case)
+    assert first_difference(one, other) == ""
+    start = one.transmissions[3]
+    one.transmissions[3] = start._replace(start=start.start + 1)
+    assert first_difference(one, other).startswith("transmissions[3] of ")
+    del one.transmissions[3:]
+    assert "oracle" in first_difference(one, other)
+
+
+# --- what the engine once did differently ---------------------------------------------------------------------------
+
+
+def test_mixed_transports_keep_the_kinds_of_their_packets():
+    """The dispatch over several transports once overwrote the packet kind: a DLCP flow took every acknowledgement
+    for Stop."""
+    network = star(3, LinkSpec(10**10, US, 0.1))
+    engine = agree(Case(network, tables(), [Letter(0, 0, 2, 50_000, kind) for kind in (DLCP, DCTCP, NEWRENO)]))
+    assert any(engine.again)
+
+
+def test_the_short_last_packet_is_short_when_sent_again():
+    """What a Bitmap asks for is marked as important in its sequence number, which once hid that it was the last."""
+    network = star(2, LinkSpec(10**9, US, 0.4))
+    engine = agree(Case(network, tables(), [Letter(0, 0, 1, 2_010, DLCP)] * 20, seed=3))
+    sizes = [t.packet.size for t in engine.transmissions if t.packet.kind == DATA and t.packet.sequence == 2]
+    assert len(sizes) > 2 * 20 and set(sizes) == {68}
+
+
+def test_stop_ends_a_flow_that_waits_for_its_turn():
+    """With others at the card, and alone: nothing is sent after Stop has arrived."""
+    network = star(3, LinkSpec(10**9, US))
+    letters = [Letter(0, 0, 1, 200_000, DLCP, bound=0.5, important=False)]
+    alone = agree(Case(network, tables(), letters))
+    together = agree(Case(network, tables(), letters * 3))
+    for outcome in (alone, together):
+        for number, sent in enumerate(outcome.sent):
+            stopped = max(t.start for t in outcome.transmissions if t.packet.flow == number and t.packet.kind == 2)
+            late = [t for t in outcome.transmissions if t.packet.flow == number and t.start > stopped + 20 * US]
+            assert sent < 150 and not [t for t in late if t.packet.kind == DATA and t.link == 0]
+
+
+def test_a_card_never_runs_past_a_timer():
+    """A flow rests until some time while two acknowledgements of a lower class wait: the second of them once went
+    out although the flow was released before it."""
+    common = {"payload": "1000B", "control_priority": 1}
+    transports = [
+        TcpNewReno.model_validate({"kind": "tcp_newreno", **common, "initial_window": 1, "min_rto": "20us", "max_rto": "20ms"}),
+        Dctcp.model_validate({"kind": "dctcp", **common}),
+        Dlcp.model_validate({"kind": "dlcp", **common, "rate_control": "delay", "floor": 4, "probe_timeout": "20us",
+                             "important_must_arrive": False, "t_low": "1us", "t_high": "60us"}),
+    ]  # fmt: skip
+    letters = [Letter(0, 0, 3, 1001), Letter(0, 3, 4, 20_001, DLCP)] + [Letter(0, 0, 1, 1)] * 7
+    network = leaf_spine(2, 3, 1, LinkSpec(10**9, 333_333))
+    agree(Case(network, transports, letters, Switch.model_validate({"queues": 2, "buffer": "10000B"}), seed=0))
+
+
+def test_the_timers_of_finished_flows_leave_room_for_others():
+    """Hundreds of short messages within one time-out: their timers are still set when they are done, and once
+    filled the host's heap and what lies behind it."""
+    letters = [Letter(0, src, 1 - src, 100, DCTCP) for src in (0, 1)]
+    letters += [Letter(2 * US, n % 2, 1 - n % 2, 3_000, DCTCP, after=n) for n in range(200)]
+    engine = agree(Case(star(2, LinkSpec(10**11, US)), tables(), letters))
+    assert engine.arrivals[-1].time < 2_000 * US
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_messages_of_one_moment_start_in_the_order_of_sending(batch, monkeypatch):
+    """Flow records are used again, latest first; that once reversed messages that were sent at the same time."""
+    monkeypatch.setattr(sim.fabric.fabric, "CLOSE_BATCH", batch)
+    letters = [Letter(n, 0, 1, 500, DLCP) for n in range(100)]
+    letters += [Letter(500 * US, 0, 1, 9_000, DLCP)] + [Letter(40 * US, 0, 1, 500, DLCP, after=100)] * 100
+    engine = agree(Case(star(2, LinkSpec(10**10, US)), tables(), letters))
+    firsts = [t.packet.flow for t in engine.transmissions if t.link == 0 and t.packet.kind == DATA]
+    assert firsts[-100:] == list(range(101, 201))
+
+
+def test_bitmaps_of_several_packets():
+    """Bitmaps of several packets, lost controls, long messages: the side channel against the oracle."""
+    network = star(2, LinkSpec(10**11, US, 0.05))
+    payload = {"payload": "64B", "probe_timeout": "20us"}
+    agree(Case(network, tables(**payload), [Letter(0, 0, 1, 64 * 9_000 + 1, DLCP)], seed=5))
