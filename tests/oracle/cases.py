@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from oracle.flows import Flow, Protocol, Words
-from oracle.model import SENT_ON, Clock, Host, Link, Log, Port, Switch
-from oracle.packets import Arrival, Counters, Drop, Transmission, packet_of
 from scenarios.schema_network import Switch as SwitchTable
 from sim import balancers
 from sim.fabric.draws import key_of
@@ -22,6 +19,10 @@ from sim.fabric.tables import CAUSES
 from sim.routing import Routing, build_routing
 from sim.topology import Network
 from sim.transports.base import Context
+
+from .flows import Flow, Protocol, Words
+from .model import SENT_ON, Clock, Host, Link, Log, Port, Switch
+from .packets import Arrival, Counters, Drop, Transmission, packet_of
 
 FOREVER = 10**13  # 10 s: longer than any case takes
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oracle.uncompiled import uncompiled
 from sim.fabric import layout as at
 from sim.fabric.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
+
+from .uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
 RECEIVER_SIDE = ("on_data", "on_probe")

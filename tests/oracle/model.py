@@ -19,12 +19,13 @@ from typing import Any
 
 import simpy
 
-from oracle.flows import Flow
-from oracle.packets import ACK, BITMAP, DATA, PROBE, STOP, Arrival, Counters, Drop, Packet, Transmission
-from oracle.uncompiled import uncompiled
 from sim.fabric.draws import draw, key_of
 from sim.fabric.layout import BLOCKED, N_KEY, PULL_PROBE
 from sim.transports.base import MUST
+
+from .flows import Flow
+from .packets import ACK, BITMAP, DATA, PROBE, STOP, Arrival, Counters, Drop, Packet, Transmission
+from .uncompiled import uncompiled
 
 FREE, TIMER, ARRIVAL, SENT_ON = 1, 2, 3, 4
 START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message

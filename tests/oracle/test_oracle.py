@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+import sim.fabric.fabric
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA, Packet, packet_of
 from oracle.uncompiled import uncompiled
-
-import sim.fabric.fabric
 from scenarios.schema_network import Switch
 from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from sim.fabric.draws import draw

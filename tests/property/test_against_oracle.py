@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from random_cases import BALANCERS, budget, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import first_difference, run_engine, run_oracle
+from random_cases import BALANCERS, budget, cases
 
 
 @pytest.mark.parametrize("balancing", BALANCERS)

@@ -1,0 +1,233 @@
+"""Runs whose outcome can be worked out by hand, to the picosecond.
+
+Notation: a packet of b bytes takes d(b) = ceil(b * p) picoseconds on a link, where p is picoseconds per byte; l is the
+latency of a link; the network is a star, so every packet crosses two links and one switch that forwards it when
+its last bit has come.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
+from oracle.packets import DATA
+
+from scenarios.schema import Scenario
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno, UserTransport
+from sim.simulate import simulate
+from sim.topology import LinkSpec, from_networkx, star
+from traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
+
+US = 10**6
+TCP_HEADERS, UDP_HEADERS = 66, 58
+ROOMY = Switch.model_validate({"buffer": "100MB"})
+
+
+def builtin(payload="1000B", window=10, **dlcp):
+    """The three transports in the order that the property tests use, so that they share compiled engines."""
+    tcp = {"payload": payload, "initial_window": window}
+    return [
+        TcpNewReno.model_validate({"kind": "tcp_newreno", **tcp}),
+        Dctcp.model_validate({"kind": "dctcp", **tcp}),
+        Dlcp.model_validate({"kind": "dlcp", "payload": payload, **dlcp}),
+    ]
+
+
+def constant(payload="1000B", **settings):
+    return UserTransport.model_validate({"kind": "constant_rate:ConstantRate", "payload": payload, **settings})
+
+
+def engine(network, transports, letters, switch=ROOMY):
+    """The engine's outcome, which must be the oracle's too."""
+    case = Case(network, transports, letters, switch)
+    outcome = run_engine(case)
+    assert first_difference(outcome, run_oracle(case)) == ""
+    return outcome
+
+
+# --- a lone flow ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
+def test_a_lone_packet(kind, headers):
+    """100 bytes at 10 Gbps (800 ps per byte): two transmissions, two latencies."""
+    outcome = engine(star(2, LinkSpec(10**10, 3 * US)), builtin(), [Letter(5, 0, 1, 100, kind)])
+    d = (100 + headers) * 800
+    assert [arrival.time for arrival in outcome.arrivals] == [5 + d + 3 * US + d + 3 * US]
+
+
+@pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
+@pytest.mark.parametrize("last", [4, 500, 1000])
+def test_a_lone_flow_is_a_pipeline(kind, headers, last):
+    """n packets back to back - the window holds them all, DLCP sends at line rate - over two links of the same speed:
+    the first link takes (n - 1) d + d_last, but on the second the last packet waits for the one before it, which is
+    longer: (n - 1) d on the first link and as much again would be wrong, it is n d + d_last + 2 l."""
+    n = 40
+    nbytes = (n - 1) * 1000 + last
+    outcome = engine(star(2, LinkSpec(10**11, US)), builtin(window=n), [Letter(0, 0, 1, nbytes, kind)])
+    d, d_last = (1000 + headers) * 80, max(last + headers, 60) * 80
+    assert [arrival.time for arrival in outcome.arrivals] == [n * d + d_last + 2 * US]
+
+
+@pytest.mark.parametrize(("first", "second"), [(10**9, 10**11), (10**11, 10**9), (3 * 10**9, 7 * 10**9)])
+def test_a_lone_flow_over_unequal_links(first, second):
+    """The slower link sets the pace. With d1 and d2 for the two links, equal packets and no rounding in between:
+    d1 + (n - 1) max(d1, d2) + d2 + both latencies; in general by recurrence, packet after packet, link after link."""
+    import networkx
+
+    graph = networkx.Graph()
+    graph.add_edge("h0", "s", rate=first, latency=7)
+    graph.add_edge("h1", "s", rate=second, latency=11)
+    graph.nodes["s"]["kind"] = "switch"
+    network = from_networkx(graph, LinkSpec(first, 1))
+    n = 30
+    for kind, headers in ((0, TCP_HEADERS), (2, UDP_HEADERS)):
+        outcome = engine(network, builtin(window=n), [Letter(0, 0, 1, n * 1000, kind)])
+        d1, d2 = (-(-(1000 + headers) * 8 * 10**12 // rate) for rate in (first, second))
+        assert outcome.arrivals[0].time == d1 + (n - 1) * max(d1, d2) + d2 + 18
+
+
+def test_eager_stop_comes_with_the_packet_that_makes_it_enough():
+    """A bound of 25 % of 40 packets: the message is over when the thirtieth has come."""
+    outcome = engine(
+        star(2, LinkSpec(10**11, US)), builtin(), [Letter(0, 0, 1, 40_000, 2, bound=0.25, important=False)]
+    )
+    d = 1058 * 80
+    assert outcome.arrivals[0].time == 31 * d + 2 * US
+    assert outcome.arrivals[0].missing == tuple(range(30, 40))
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
+def test_incast_drains_at_line_rate(kind, headers):
+    """N senders, n packets each, all at once: the first packet is at the switch after d + l, and from then on the
+    receiver's link never rests: it is done N n d later, and l later the last packet is there. A batch of N comes every
+    d and one packet leaves, so N - 1 are added each time: at most n (N - 1) wait."""
+    senders, n = 7, 9
+    letters = [Letter(0, host, senders, n * 1000, kind) for host in range(senders)]
+    outcome = engine(star(senders + 1, LinkSpec(10**10, US)), builtin(window=n), letters)
+    d = (1000 + headers) * 800
+    assert outcome.arrivals[-1].time == d + US + senders * n * d + US
+    down = 2 * senders + 1
+    assert outcome.ports[down].peak == n * (senders - 1) * (1000 + headers)
+
+
+def test_incast_into_a_small_buffer():
+    """Five single packets at once, room for two: one on the wire, two wait, two are dropped, by link index."""
+    transports = [constant()]
+    switch = Switch.model_validate({"buffer": "2120B"})
+    outcome = engine(star(6, LinkSpec(10**10, US)), transports, [Letter(0, host, 5, 1000) for host in range(5)], switch)
+    assert [arrival.message for arrival in outcome.arrivals] == [0, 1, 2]
+    assert [(drop.cause, drop.packet.flow) for drop in outcome.drops] == [("tail", 3), ("tail", 4)]
+
+
+@pytest.mark.parametrize(("selective", "important", "marks", "drops"), [
+    (False, True, 3, 0), (True, True, 3, 0), (True, False, 0, 3), (False, False, 0, 0),
+])  # fmt: skip
+def test_the_threshold_counts_what_waits(selective, important, marks, drops):
+    """Six packets at once, K = two packets: the first goes out untested, the second and third find less than K, the
+    other three find K or more: marked or dropped, or let in where neither applies."""
+    switch = Switch.model_validate({"ecn_threshold": "2116B", "selective_drop": selective})
+    letters = [Letter(0, host, 6, 1000, important=important) for host in range(6)]
+    outcome = engine(star(7, LinkSpec(10**10, US)), [constant()], letters, switch)
+    assert sum(port.marks for port in outcome.ports) == marks
+    assert [drop.packet.flow for drop in outcome.drops] == [3, 4, 5][:drops]
+    marked = [t.packet.flow for t in outcome.transmissions if t.packet.ce]
+    assert marked == [3, 4, 5][:marks]
+
+
+def test_strict_priority_of_two_constant_rate_flows():
+    """Two flows of 60 % of the line each on one link: the high class gets its 60 %, the low class the rest.
+
+    A high packet waits at most for the one low packet that is being sent. The link never rests, so the low flow ends when
+    the sum of all transmissions has passed."""
+    n, d = 3_000, 1058 * 800
+    network = star(3, LinkSpec(10**10, US))
+    transports = [constant(share=60)]
+    outcome = engine(
+        network, transports, [Letter(0, 0, 2, n * 1000, priority=0), Letter(0, 1, 2, n * 1000, priority=1)]
+    )
+    high, low = outcome.arrivals
+    assert (high.message, low.message) == (0, 1)
+    last_high = (n - 1) * -(-d * 100 // 60) + d + US  # at the switch
+    assert last_high + d + US <= high.time <= last_high + 2 * d + US + n  # n: pacing rounds up, 1 ps a packet
+    assert low.time == d + US + 2 * n * d + US
+    down = [t for t in outcome.transmissions if t.link == 5]
+    assert all(later.start == sooner.start + d for sooner, later in pairwise(down))
+    both = [t.packet.flow for t in down if t.start < high.time - 2 * US]
+    assert both.count(0) / len(both) == pytest.approx(0.6, abs=2 / len(both))
+
+
+def test_flows_of_one_class_take_turns():
+    """Three messages of one host and class at the same time. The first starts at once, and so is in line for its second
+    packet when the others come; from then on they take turns."""
+    outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], [Letter(0, 0, 1, 10_000)] * 3)
+    flows = [t.packet.flow for t in outcome.transmissions if t.link == 0]
+    assert flows == [0] + [0, 1, 2] * 9 + [1, 2]
+    d = 1058 * 800
+    assert [arrival.time for arrival in outcome.arrivals] == [n * d + US + d + US for n in (26, 29, 30)]
+
+
+# --- rings ------------------------------------------------------------------------------------------------------------
+
+
+def one_tensor(elements, gradient_ready):
+    """A model of one layer: forward takes 0, the gradient is ready at `gradient_ready`."""
+    zero = np.zeros(1, dtype=np.int64)
+    iteration = Iteration(
+        0, "early", 0, 1.0, zero, zero, np.array([gradient_ready]), gradient_ready, 0, gradient_ready
+    )  # fmt: skip
+    chunks = np.ones((1, -(-elements // CHUNK_ELEMENTS)), dtype=np.float16)
+    tensor = TensorInfo("t", (elements,), elements, "float32", 0)
+    return Trace({"name": "one"}, ["layer"], [tensor], [iteration], chunks, chunks)
+
+
+def ring(workers, transport):
+    return Scenario.model_validate({
+        "name": "ring",
+        "topology": {"kind": "star", "hosts": workers},
+        "link": {"rate": "100Gbps", "latency": "1us"},
+        "switch": {"queues": 1},
+        "transport": transport,
+        "job": [{"name": "job", "trace": "one", "iterations": 1, "workers": workers, "exchange": {"kind": "ring"}}],
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_ring_all_reduce_to_the_picosecond(workers):
+    """Without acknowledgements every step takes the same: software latency, then a lone flow's pipeline. There are
+    2 (N - 1) steps."""
+    packets = 50
+    trace = one_tensor(workers * packets * 250, 3 * US)
+    result = simulate(ring(workers, {"kind": "constant_rate:ConstantRate", "payload": "1000B"}), trace)
+    d = 1058 * 80
+    step = 2 * US + (packets + 1) * d + 2 * US
+    ends = sorted(result.messages["end_ps"].to_pylist())
+    assert ends == [3 * US + n * step for n in range(1, 2 * (workers - 1) + 1) for _ in range(workers)]
+    assert set(result.iterations["end_ps"].to_pylist()) == {3 * US + 2 * (workers - 1) * step}
+
+
+def test_ring_all_reduce_of_dctcp_keeps_to_its_bound():
+    """S bytes over N workers take at least 2 (N - 1) / N S over the line rate, plus latencies; acknowledgements share
+    the links, and each step starts with a window of 10 packets: a few percent more."""
+    workers, elements = 4, 1_000_000
+    result = simulate(ring(workers, "dctcp"), one_tensor(elements, 3 * US))
+    segment = 4 * elements // workers
+    wire = -(-segment // 4096) * TCP_HEADERS + segment
+    least = 2 * (workers - 1) * (wire * 80 + 4 * US)
+    taken = max(result.iterations["end_ps"].to_pylist()) - 3 * US
+    assert least <= taken <= 1.1 * least
+    assert result.summary["totals"]["lost_bytes"] == 0
+
+
+def test_every_data_packet_of_a_ring_crosses_two_links():
+    """Conservation in a whole run: hops are data and control packets, two links each."""
+    result = simulate(ring(3, {"kind": "constant_rate:ConstantRate", "payload": "1000B"}), one_tensor(3000, US))
+    packets = sum(result.messages["packets"].to_pylist())
+    assert result.summary["engine"]["packet_hops"] == 2 * (packets + len(result.messages))
+    assert DATA == 0

@@ -1,0 +1,40 @@
+"""The oracle's speed, for scale beside the engine's: `gradwire bench fabric` shows it when run from a checkout."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp
+from sim.topology import LinkSpec, leaf_spine
+
+from .cases import Case, Letter, run_oracle
+
+HOSTS, BYTES = 16, 500_000
+
+
+def run_row() -> dict[str, Any]:
+    """Sixteen hosts on a leaf-spine, each sends half a megabyte to the next but four (DCTCP)."""
+    case = Case(
+        leaf_spine(4, 4, 2, LinkSpec(10**11, 10**6)),
+        [Dctcp.model_validate({"kind": "dctcp"})],
+        [Letter(0, host, (host + 5) % HOSTS, BYTES) for host in range(HOSTS)],
+        Switch.model_validate({"ecn_threshold": "100KiB"}),
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    hops = len(run_oracle(case).transmissions)
+    wall = time.perf_counter() - wall
+    return {
+        "case": "oracle",
+        "hosts": HOSTS,
+        "transport": "dctcp",
+        "threads": 1,
+        "packet_hops": hops,
+        "wall_s": wall,
+        "cpu_s": time.process_time() - cpu,
+        "hops_per_s": hops / wall,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "compile_s": 0.0,
+    }
