@@ -10,7 +10,6 @@ from __future__ import annotations
 from numba import njit
 
 from sim.fabric.layout import S_DONE
-from sim.transports import window
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
@@ -34,18 +33,20 @@ from sim.transports.window import (
     recover,
     reduce,
 )
+from sim.transports.window import start as start_window
 
 
 @njit
 def start(M, k, f, now):
     """As the window machinery, with alpha = 1."""
-    window.start(M, k, f, now)
+    start_window(M, k, f, now)
     M[f + ALPHA] = ONE
 
 
 @njit
 def on_control(M, k, f, kind, sequence, argument, echo, now):
     """An acknowledgement: scoreboard, losses, the share of marks, the reaction, growth."""
+    una = M[f + UNA]
     newly = acknowledge(M, k, f, sequence, argument, now)
     if M[f + S_DONE]:
         return
@@ -60,9 +61,10 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + ACKED] = 0
         M[f + MARKED] = 0
         M[f + OBSERVED] = M[f + NXT]
-    if echo and M[f + UNA] >= M[f + REDUCED]:
+    if echo and una >= M[f + REDUCED]:
         reduce(M, f, M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21))
-    grow(M, f, newly)
+    if M[f + UNA] > una:
+        grow(M, f, una, newly)
 
 
 class Dctcp(TcpNewReno):

@@ -14,8 +14,8 @@ Our choices, where they are silent:
   class;
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
   been measured, the base round trip), because packets on other paths may still be late. Sent at once instead, on a
-  leaf-spine of 16 hosts and 4 spines with random spraying (256 messages without loss), it asks again for 64 of 35 102
-  packets of messages to 1 MB, for 222 of 669 of messages to 16 KB, and for 1540 of 35 310 where one spine has 40 % of
+  leaf-spine of 16 hosts and 4 spines with random spraying (256 messages without loss), it asks again for 64 of 35 100
+  packets of messages to 1 MB, for 222 of 669 of messages to 16 KB, and for 1540 of 35 100 where one spine has 40 % of
   the rate; the rule leaves 0, 0 and 508, and 3, 1 and 121 probes instead of 266, 342 and 371. Waiting a whole round
   trip leaves 155 of the 508. It costs where packets are dropped: mean completion is 3 to 6 % later (0.5 droppable,
   200 KB buffers);

@@ -29,14 +29,16 @@ from sim.transports.window import (
 @njit
 def on_control(M, k, f, kind, sequence, argument, echo, now):
     """An acknowledgement: scoreboard, losses, the reaction, growth."""
+    una = M[f + UNA]
     newly = acknowledge(M, k, f, sequence, argument, now)
     if M[f + S_DONE]:
         return
     if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
         recover(M, f)
-    if echo and M[f + UNA] >= M[f + REDUCED]:
+    if echo and una >= M[f + REDUCED]:
         reduce(M, f, M[f + CWND] >> 1)
-    grow(M, f, newly)
+    if M[f + UNA] > una:
+        grow(M, f, una, newly)
 
 
 class TcpNewReno:

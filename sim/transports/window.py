@@ -15,9 +15,10 @@ Everything is counted in packets. Sources and choices:
   data centre has been measured before (our choice). The timer is off while nothing is out there, as when packets of a
   higher class keep the NIC busy. Back-off ends with a measurement, and once there has been one, with the next
   progress: the header carries timestamps, with which every acknowledgement of progress is a measurement (our choice);
-* the window starts at 10 packets (RFC 6928) and grows as in RFC 5681 - one packet per acknowledged packet below the
-  threshold, one per window above - and only while it is what limits the sender (RFC 7661's concern; the rule is that
-  of Linux: below the threshold while at least half of the window is in flight, above it while all is).
+* the window starts at 10 packets (RFC 6928) and grows as in RFC 5681, when the cumulative point moves - one packet
+  per acknowledged packet below the threshold, one per window above - and only while it is what limits the sender (RFC
+  7661's concern; the rule is that of Linux: below the threshold while at least half of the window is in flight, above
+  it while all is).
 """
 
 from numba import njit
@@ -243,9 +244,11 @@ def recover(M, f):
 
 
 @njit
-def grow(M, f, newly):
-    """Slow start or congestion avoidance, unless in fast recovery, reduced, or not limited by the window."""
-    if M[f + STATE] <= 0 and (M[f + UNA] < M[f + RECOVER] or M[f + UNA] < M[f + REDUCED]):
+def grow(M, f, una, newly):
+    """Slow start or congestion avoidance, unless in fast recovery, reduced, or not limited by the window.
+
+    `una`: the first unacknowledged packet before this acknowledgement."""
+    if M[f + STATE] <= 0 and (una < M[f + RECOVER] or una < M[f + REDUCED]):
         return
     window = M[f + CWND]
     used = (M[f + FLIGHT] + newly) << SHIFT
