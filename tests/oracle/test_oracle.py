@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from numba import njit
 
 import sim.fabric.fabric
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
@@ -12,7 +14,7 @@ from scenarios.schema_network import Switch
 from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from sim.fabric.draws import draw
 from sim.topology import LinkSpec, leaf_spine, star
-from sim.transports import dctcp, window
+from sim.transports import base
 
 US = 10**6
 NEWRENO, DCTCP, DLCP = 0, 1, 2
@@ -37,13 +39,22 @@ def agree(case):
 # --- the oracle's parts -------------------------------------------------------------------------------------------
 
 
+@njit
+def _below(x):
+    return draw(x, 3) & 0xFF
+
+
+@njit
+def _above(M, x):
+    return base.bit(M, 0, _below(x) & 31)
+
+
 def test_uncompiled_functions_call_no_compiled_ones():
-    function = uncompiled(dctcp.on_control)
+    function = uncompiled(_above)
     assert not any(hasattr(value, "py_func") for value in function.__globals__.values())
-    assert function.__globals__["recover"] is uncompiled(window.recover)
-    start = uncompiled(dctcp.start)  # reaches another module's function through the module
-    assert start.__globals__["window"].start is uncompiled(window.start)
-    assert [uncompiled(draw)(7, n) for n in range(100)] == [draw(7, n) for n in range(100)]
+    assert function.__globals__["_below"] is uncompiled(_below)
+    assert function.__globals__["base"].bit is uncompiled(base.bit)  # through the module
+    assert [function([0x5555AAAA], n) for n in range(100)] == [_above(np.array([0x5555AAAA]), n) for n in range(100)]
 
 
 def test_a_packet_survives_its_words():
