@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from analysis.metrics import Metrics, Times
@@ -110,14 +111,12 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
         row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
     ]
-    rows += [
-        row(
-            f"{label} completion, p50 / p99",
-            lambda m, kind=kind: _completion(m, kind),  # type: ignore[misc]
-            section=kind == "all",
-        )
-        for kind, label in _kinds(metrics_list)
-    ]
+    for kind, label in _kinds(metrics_list):
+        for number, quantile in enumerate(("p50", "p99")):
+            words = f"{label} completion, p50" if quantile == "p50" else "  p99"
+            rows.append(
+                row(words, partial(_completion, kind, quantile), section=kind == "all" and not number)
+            )
     rows += [
         row("drops: tail", lambda m: count_text(m.drops_tail), True),
         row("drops: selective", lambda m: count_text(m.drops_selective)),
@@ -191,9 +190,9 @@ def _time(times: Times, picoseconds: float) -> str:
     return time_text(picoseconds) if times.count else "-"
 
 
-def _completion(metrics: Metrics, kind: str) -> str:
+def _completion(kind: str, quantile: str, metrics: Metrics) -> str:
     times = metrics.completion.get(kind)
-    return f"{time_text(times.p50_ps)} / {time_text(times.p99_ps)}" if times and times.count else "-"
+    return time_text(times.p50_ps if quantile == "p50" else times.p99_ps) if times and times.count else "-"
 
 
 def _relative(metrics: Metrics, first: Metrics) -> str:
