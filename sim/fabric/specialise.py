@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import importlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import tempfile
@@ -69,15 +70,36 @@ def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = 
         raise ScenarioError(
             f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class"
         )
-    beside = str(folder or Path.cwd())
-    if name not in kinds and beside not in sys.path:
-        sys.path.insert(0, beside)
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ScenarioError(
-            f"{name!r} cannot be loaded: {error}", where, "an importable module:Class"
-        ) from error
+        module = importlib.import_module(module_name) if name in kinds else _user_module(module_name, folder)
+        return getattr(module, attribute)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+
+
+def _user_module(name: str, folder: Path | None) -> types.ModuleType:
+    """A module of the user's own: the file of that name in `folder` (by default the working directory), else whatever
+    Python finds. A file is known by its path and content, so two scenarios may name two files alike."""
+    folder = folder or Path.cwd()
+    file = folder.joinpath(*name.split(".")).with_suffix(".py")
+    if not file.is_file():
+        return importlib.import_module(name)
+    digest = hashlib.sha256(str(file).encode() + b"\0" + file.read_bytes()).hexdigest()[:12]
+    unique = f"gradwire_user_{digest}"
+    if unique in sys.modules:
+        return sys.modules[unique]
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # for what it imports from beside it
+    spec = importlib.util.spec_from_file_location(unique, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[unique]
+        raise
+    return module
 
 
 def _location(owner: type, name: str) -> tuple[str, str]:
