@@ -1,16 +1,13 @@
-"""The window machinery and NewReno against sequences worked by hand from RFC 5681, 6298, 6582, 6675 and 3168.
+"""The window machinery and NewReno against sequences worked by hand from RFC 5681, 6298, 6582 and 6675.
 
 Packets are numbered from 0, windows are in packets, times in picoseconds."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from transport_bench import MS, US, Ends, Word
 
 from sim.fabric.layout import R_DONE, S_DONE, S_TIMER
-from sim.transports.dctcp import Dctcp
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
     BACKOFF,
@@ -339,85 +336,3 @@ def test_largest_message_needs_no_more_than_its_bits():
     flow[BACKOFF] = 12
     flow.ack(1, 2)
     assert flow[S_TIMER] > 0
-
-
-# --- marks ----------------------------------------------------------------------------------------------------
-
-
-def test_mark_halves_once_per_window():
-    flow = sender(ecn=True)
-    flow.pull()
-    flow.ack(0, 1, echo=1)
-    assert flow[CWND] == flow[SSTHRESH] == 5 * ONE
-    for sequence in range(1, 10):
-        flow.ack(sequence, sequence + 1, echo=1)
-        flow.pull()
-    assert flow[CWND] == 5 * ONE  # the window of the first mark: 0 to 9
-    flow.ack(10, 11, echo=1)
-    assert flow[CWND] == 5 * ONE >> 1
-
-
-def test_loss_and_mark_in_one_window_count_once():
-    flow = recovering()
-    flow.pull()
-    flow.ack(4, 0, echo=1)
-    assert flow[CWND] == 5 * ONE
-    marked = sender(ecn=True)
-    marked.pull()
-    marked.ack(0, 1, echo=1)
-    for sequence in (2, 3, 4):
-        marked.ack(sequence, 1)
-    assert marked[CWND] == 5 * ONE
-    assert marked.pull() == [1]
-
-
-def test_mark_after_a_timeout_neither_opens_nor_freezes_the_window():
-    flow = sender(ecn=True)
-    flow.pull()
-    flow.fire()
-    flow.pull(now=2 * MS)
-    flow.ack(0, 1, echo=1, now=3 * MS)
-    assert flow[CWND] == 2 * ONE
-    flow.pull(now=3 * MS)
-    flow.ack(1, 2, now=3 * MS)
-    assert flow[CWND] == 3 * ONE
-
-
-# --- everything together --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("owner", [TcpNewReno, Dctcp])
-@pytest.mark.parametrize("loss", [0.0, 0.02, 0.3])
-@pytest.mark.parametrize("seed", range(4))
-def test_counts_agree_with_the_scoreboard_whatever_happens(owner, loss, seed):
-    """Packets and acknowledgements are lost, overtaken and marked at random; the network is a bag."""
-    rng = random.Random(seed)
-    flow = Ends(owner, 300, ecn=True, word=Word)
-    now, bag = 0, []
-    for _ in range(100_000):
-        for sequence in flow.pull(now):
-            bag.append(("data", sequence, 0))
-        acked, lost, sent = set(flow.bits(0)), set(flow.bits(1)), flow[NXT]
-        out = [i for i in range(sent) if i not in acked and i not in lost]
-        assert flow[FLIGHT] == len(out)
-        waiting = [i for i in lost if i not in acked]
-        assert flow[LOST] == len(waiting)
-        assert flow[CWND] >= ONE
-        assert flow[S_TIMER] > 0
-        now += rng.randrange(1, US)
-        if not bag or flow[S_TIMER] <= now:
-            now = max(now, flow[S_TIMER])
-            flow.fire()
-            continue
-        kind, sequence, argument = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.5))))
-        if rng.random() < loss:
-            continue
-        if kind == "data":
-            reply = flow.data(sequence, ce=int(rng.random() < 0.1))
-            bag.append((reply.echo, sequence, reply.argument))
-        else:
-            flow.ack(sequence, argument, echo=kind, now=now)
-            if flow[S_DONE]:
-                break
-    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
-    assert flow[S_TIMER] == 0

@@ -209,7 +209,7 @@ class Ends:
         self.M: Any = [word(0)] * end
         parameters = owner.parameters(settings, Context(line, payload, base_rtt))
         values = dict(enumerate(parameters))
-        flags = [tags] * packets if isinstance(tags, bool) else list(tags)
+        flags = [] if isinstance(tags, bool) else list(tags)
         for i, flag in enumerate(flags):
             self.M[tagged + i // 32] |= int(flag) << (i % 32)
         where = int(tags) if isinstance(tags, bool) else tagged
@@ -219,7 +219,7 @@ class Ends:
         }  # fmt: skip
         receiver = {
             at.R_PACKETS: packets, at.R_BYTES: size, at.R_PAYLOAD: payload, at.R_BITS: receiver_bits,
-            at.R_WORDS: words, at.R_TAGS: where, at.R_ALLOWED: allowed, at.R_IMPORTANT: sum(flags),
+            at.R_WORDS: words, at.R_TAGS: where, at.R_ALLOWED: allowed, at.R_IMPORTANT: sum(flags) if flags else packets * int(tags is True),
         }  # fmt: skip
         values |= {self.f + offset: value for offset, value in sender.items()}
         values |= {self.r + offset: value for offset, value in receiver.items()}
