@@ -117,13 +117,14 @@ def test_incast_drains_at_line_rate(kind, headers):
     assert outcome.ports[down].peak == n * (senders - 1) * (1000 + headers)
 
 
-def test_incast_into_a_small_buffer():
-    """Five single packets at once, room for two: one on the wire, two wait, two are dropped, by link index."""
-    transports = [constant()]
-    switch = Switch.model_validate({"buffer": "2120B"})
-    outcome = engine(star(6, LinkSpec(10**10, US)), transports, [Letter(0, host, 5, 1000) for host in range(5)], switch)
-    assert [arrival.message for arrival in outcome.arrivals] == [0, 1, 2]
-    assert [(drop.cause, drop.packet.flow) for drop in outcome.drops] == [("tail", 3), ("tail", 4)]
+@pytest.mark.parametrize(("room", "delivered"), [(2 * 1058, 3), (2 * 1058 - 1, 2), (3 * 1058 - 1, 3)])
+def test_incast_into_a_small_buffer(room, delivered):
+    """Five single packets at once: one on the wire, as many wait as fit, the others are dropped; by link index."""
+    switch = Switch.model_validate({"buffer": f"{room}B"})
+    letters = [Letter(0, host, 5, 1000) for host in range(5)]
+    outcome = engine(star(6, LinkSpec(10**10, US)), [constant()], letters, switch)
+    assert [arrival.message for arrival in outcome.arrivals] == list(range(delivered))
+    assert [(drop.cause, drop.packet.flow) for drop in outcome.drops] == [("tail", n) for n in range(delivered, 5)]
 
 
 @pytest.mark.parametrize(("selective", "important", "marks", "drops"), [

@@ -75,14 +75,17 @@ def networks(draw: st.DrawFn, lossy: bool = True) -> Any:
 
 
 @st.composite
-def switches(draw: st.DrawFn) -> Switch:
-    """From ample room and no marking to buffers of a few packets."""
+def switches(draw: st.DrawFn, tables: list[Any]) -> Switch:
+    """From ample room and no marking to buffers of a few packets; often exactly some packets, for the sake of ties."""
     queues = draw(st.sampled_from((1, 2, 3, 8)))
-    sizes = st.sampled_from(("60B", "3000B", "9100B", "20000B"))
+    frames = [table.payload + table.overhead for table in tables]
+    exact = [count * frame for count in (1, 2, 5) for frame in frames]
+    limits = st.sampled_from([f"{size}B" for size in (60, 3_000, 9_100, 20_000, *exact, *exact)])
+    rooms = [size for size in (10_000, 25_000, 60_000, 10_000_000, *exact) if size >= max(frames)]
     return Switch.model_validate({
         "queues": queues,
-        "buffer": draw(st.sampled_from(("10000B", "25000B", "60000B", "10000000B"))),
-        "ecn_threshold": draw(st.one_of(st.none(), sizes, st.lists(sizes, min_size=queues, max_size=queues), sizes)),
+        "buffer": f"{draw(st.sampled_from(rooms))}B",
+        "ecn_threshold": draw(st.one_of(st.none(), limits, st.lists(limits, min_size=queues, max_size=queues), limits)),
         "selective_drop": draw(st.booleans()),
     })  # fmt: skip
 
@@ -160,7 +163,7 @@ def cases(draw: st.DrawFn, balancers: tuple[str, ...] = BALANCERS, most: int = 2
         network,
         tables,
         draw(letters(network.host_count, tables, most)),
-        draw(switches()),
+        draw(switches(tables)),
         balancing=draw(st.sampled_from(balancers)),
         seed=draw(st.integers(0, 2**40)),
         host_latency=LATENCY,
