@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
-from oracle.packets import DATA
+from oracle.packets import DATA, STOP
 
 from scenarios.schema import Scenario
 from scenarios.schema_network import Switch
@@ -174,6 +174,16 @@ def test_flows_of_one_class_take_turns():
     assert [arrival.time for arrival in outcome.arrivals] == [n * d + US + d + US for n in (26, 29, 30)]
 
 
+def test_a_message_that_starts_when_a_packet_arrives_goes_first():
+    """Host 1 has a message to start in the very moment in which a packet comes that it has to answer: at equal times
+    timers come before arrivals, so its packet leaves first, and the answer has to wait for it."""
+    d = 1058 * 800
+    arrival = d + US + d + US
+    letters = [Letter(0, 0, 1, 1000), Letter(arrival, 1, 0, 1000)]
+    outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], letters)
+    assert [(t.start, t.packet.kind) for t in outcome.transmissions if t.link == 2] == [(arrival, DATA), (arrival + d, STOP)]
+
+
 # --- rings ------------------------------------------------------------------------------------------------------------
 
 
@@ -231,4 +241,3 @@ def test_every_data_packet_of_a_ring_crosses_two_links():
     result = simulate(ring(3, {"kind": "constant_rate:ConstantRate", "payload": "1000B"}), one_tensor(3000, US))
     packets = sum(result.messages["packets"].to_pylist())
     assert result.summary["engine"]["packet_hops"] == 2 * (packets + len(result.messages))
-    assert DATA == 0

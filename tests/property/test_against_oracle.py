@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import first_difference, run_engine, run_oracle
-from random_cases import BALANCERS, budget, cases
+from oracle import Letter, first_difference, run_engine, run_oracle
+from random_cases import BALANCERS, DCTCP, DLCP, NEWRENO, US, budget, cases
 
 
 @pytest.mark.parametrize("balancing", BALANCERS)
@@ -28,3 +30,30 @@ def test_engine_and_oracle_agree_on_an_unfinished_run(case, until):
     assert engine.transmissions == oracle.transmissions
     assert engine.arrivals == oracle.arrivals
     assert engine.ports == oracle.ports
+
+
+@budget(1.0)
+@given(cases(("ecmp",), most=5), st.data())
+def test_a_message_that_starts_when_a_packet_arrives(case, data):
+    """Chance rarely makes a timer and an arrival meet, so they are arranged: messages start at a host at the very
+    moment when, without them, a packet would have arrived there."""
+    network = case.network
+    known = run_oracle(case, until=500 * US).transmissions
+    moments = [
+        (t.start + -(-t.packet.size * speed(network, t.link) // 65536) + int(network.link_latency[t.link]), host)
+        for t in known
+        if (host := int(network.link_dst[t.link])) < network.host_count and not t.lost
+    ]
+    extra = []
+    for time, host in data.draw(st.lists(st.sampled_from(moments), min_size=1, max_size=4)) if moments else ():
+        dst = data.draw(st.integers(0, network.host_count - 1).filter(lambda other, host=host: other != host))
+        kind = data.draw(st.sampled_from((NEWRENO, DCTCP, DLCP)))
+        extra.append(Letter(time, host, dst, data.draw(st.integers(1, 20_000)), kind, data.draw(st.integers(0, 7))))
+    case = replace(case, letters=[*case.letters, *extra])
+    difference = first_difference(run_engine(case), run_oracle(case))
+    assert not difference, difference
+
+
+def speed(network, link):
+    """Picoseconds per byte << 16, rounded up."""
+    return -(-(8 * 10**12 << 16) // int(network.link_rate[link]))
