@@ -122,6 +122,8 @@ def cmd_run(
     results, finished = _simulate([chosen], threads, as_json)
     if out is not None and results:
         results[0].write(out)
+        if not as_json:
+            typer.echo(f"result: {out}")
     _show(results, finished, None, as_json)
 
 
