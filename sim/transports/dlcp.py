@@ -283,7 +283,7 @@ def _within_bound(M, k, r):
     """Whether the message may be delivered as it is."""
     if M[r + R_BYTES] - M[r + R_GOT] > M[r + R_ALLOWED]:
         return False
-    return M[k + K_IMPORTANT] == 0 or M[r + WANTED] == M[r + R_IMPORTANT] or M[r + R_GOT] == M[r + R_BYTES]
+    return M[k + K_IMPORTANT] == 0 or M[r + WANTED] == M[r + R_IMPORTANT]
 
 
 @njit

@@ -113,8 +113,6 @@ def pull(M, k, f, now):
         set_bit(M, lost + M[f + S_WORDS], sequence)
         M[f + LOST] -= 1
         M[f + LOST_AT] = sequence + 1
-        if sequence == M[f + TIMED]:
-            M[f + TIMED] = -1
         if M[f + STATE] == URGENT:
             M[f + STATE] = OPEN
     elif M[f + NXT] < M[f + S_PACKETS]:
@@ -226,7 +224,7 @@ def find_losses(M, f):
 def reduce(M, f, window):
     """Congestion: a smaller window, and no other reaction before what is out there now has been acknowledged."""
     M[f + SSTHRESH] = max(window, MIN_WINDOW)
-    M[f + CWND] = min(M[f + CWND], M[f + SSTHRESH])
+    M[f + CWND] = M[f + SSTHRESH]
     M[f + REDUCED] = M[f + NXT]
     if M[f + STATE] > 0:
         M[f + STATE] = OPEN
@@ -263,8 +261,7 @@ def grow(M, f, una, newly):
 def on_timer(M, k, f, now):
     """Time-out: everything out there counts as lost; start again with one packet (RFC 5681, RFC 6298 section 5)."""
     bits = M[f + S_BITS]
-    words = M[f + S_WORDS]
-    lost = bits + words
+    lost = bits + M[f + S_WORDS]
     una = M[f + UNA]
     sent = M[f + NXT]
     if M[f + STATE] != una + 1:
@@ -274,13 +271,9 @@ def on_timer(M, k, f, now):
         if bit(M, bits, sequence) == 0:
             set_bit(M, lost, sequence)
             count += 1
-    for word in range(una >> 5, (sent + 31) >> 5):
-        M[lost + words + word] = 0
     M[f + LOST] = count
     M[f + LOST_AT] = una
-    M[f + SCANNED] = una
     M[f + FLIGHT] = 0
-    M[f + HIGHEST] = una - 1
     M[f + CWND] = 1 << SHIFT
     M[f + RECOVER] = sent
     M[f + REDUCED] = sent

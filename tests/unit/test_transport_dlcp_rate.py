@@ -72,10 +72,10 @@ def test_lower_once_per_round_trip():
     flow = flow_of(100)
     flow.pull(most=30)
     for sequence in range(30):  # all of them were sent before the rate fell
-        flow.ack(sequence, echo=1, now=BASE + sequence)
+        flow.ack(sequence, echo=1, now=BASE + sequence * US)  # however long they take to come back
     assert flow[RATE] == ONE // 2
     flow.pull(most=10)
-    flow.ack(30, echo=1, now=2 * BASE)
+    flow.ack(30, echo=1, now=4 * BASE)
     assert flow[RATE] == ONE // 4
 
 
@@ -242,6 +242,8 @@ def test_timed_packet_is_given_up_when_later_ones_came_back_and_not_before():
     flow.ack(2, now=9 * BASE)
     assert flow[TIMED] == -1
     flow.pull(now=9 * BASE, most=1)
+    assert flow[TIMED] == 20
+    flow.ack(15, now=30 * BASE)  # older than the timed one: says nothing about it
     assert flow[TIMED] == 20
 
 

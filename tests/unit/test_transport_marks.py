@@ -53,6 +53,23 @@ def test_loss_and_mark_in_one_window_count_once():
     assert marked.pull() == [1]
 
 
+def test_recovery_from_a_loss_in_a_window_that_was_reduced_holds_growth_to_its_own_end():
+    flow = sender(ecn=True)
+    flow.pull()
+    for sequence in range(7):
+        flow.ack(sequence, sequence + 1, echo=int(sequence == 0))
+        flow.pull()  # 5 allowed: 10 and 11 are new
+    assert flow[NXT] == 12
+    for sequence in (8, 9, 10):
+        flow.ack(sequence, 7)
+    assert flow[CWND] == 5 * ONE
+    assert flow.pull()[0] == 7
+    flow.ack(7, 11)
+    flow.pull()
+    flow.ack(11, 12)  # the window of the mark, 0 to 9, is long over, that of the loss ends here
+    assert flow[CWND] == 5 * ONE
+
+
 def test_mark_after_a_timeout_neither_opens_nor_freezes_the_window():
     flow = sender(ecn=True)
     flow.pull()

@@ -110,6 +110,32 @@ def test_fast_retransmit_at_exactly_three_packets_above():
     assert flow[FLIGHT] == 9
 
 
+def test_only_one_packet_goes_out_at_once_when_two_are_found_lost():
+    flow = sender()
+    flow.pull()
+    for sequence in (2, 3):
+        flow.ack(sequence, 0)
+        flow.pull()
+    flow.ack(4, 0)
+    assert flow[LOST] == 2
+    assert flow.pull() == [0]
+
+
+def test_loss_found_while_recovering_waits_for_room():
+    """Window 20, packets 0 and 6 lost: 6 is found when 7, 8 and 9 are there; 13 are in flight then, 10 allowed."""
+    flow = sender(initial_window=20)
+    flow.pull()
+    for sequence in (1, 2, 3, 4, 5, 7, 8, 9):
+        flow.ack(sequence, 0)
+        flow.pull()
+    assert (flow[LOST], flow[FLIGHT], flow[CWND]) == (1, 13, 10 * ONE)
+    for sequence in (10, 11, 12):
+        flow.ack(sequence, 0)
+        assert flow.pull() == []
+    flow.ack(13, 0)
+    assert flow.pull() == [6]
+
+
 def test_recovery_sends_new_packets_when_fewer_than_the_window_are_in_flight():
     flow = recovering()
     flow.pull()
@@ -232,6 +258,30 @@ def test_another_packet_that_times_out_sets_the_threshold_anew():
     assert flow[CWND] == 2 * ONE
     flow.fire()
     assert flow[SSTHRESH] == 2 * ONE  # half of what it was allowed, at least two
+
+
+def test_loss_of_a_new_packet_does_not_end_the_slow_start_after_a_timeout():
+    """RFC 6582: no fast recovery before what was out at the time-out has been acknowledged."""
+    flow = sender()
+    flow.pull()
+    flow.fire()
+    flow[CWND] = 20 * ONE
+    assert flow.pull(now=2 * MS) == list(range(20))  # ten again, ten new
+    for sequence in (11, 12, 13):
+        flow.ack(sequence, 0, now=2 * MS)
+    assert flow.pull(now=2 * MS)[0] == 10
+    assert (flow[CWND], flow[FLIGHT]) == (20 * ONE, 20)
+    flow.ack(0, 1, now=2 * MS)
+    assert flow[CWND] == 20 * ONE + ONE // 20
+
+
+def test_measurement_of_a_packet_above_a_hole_ends_the_backoff():
+    flow = sender()
+    flow.pull(now=0)
+    flow[BACKOFF] = 2
+    flow[TIMED] = 1
+    flow.ack(1, 0, now=US)
+    assert (flow[SRTT], flow[BACKOFF]) == (US, 0)
 
 
 def test_backoff_stays_until_there_is_a_measurement_and_then_ends_with_progress():
