@@ -101,7 +101,8 @@ class Dlcp(Transport):
     floor: Count = 64
     """The rate never falls below line rate over this. Ours."""
     probe_timeout: PositiveTime = 200_000_000
-    """The sender probes after the larger of this and three smoothed round trips of silence. Ours."""
+    """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time; the
+    first one follows half a smoothed round trip of silence. Ours."""
     important_must_arrive: Flag = True
     """Whether Stop also waits for every important packet, beyond the bound. Ours."""
     t_low: PositiveTime = 50_000_000
@@ -109,6 +110,7 @@ class Dlcp(Transport):
     t_high: PositiveTime = 500_000_000
     beta: Gain = 0.8
     ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.875
+    """Weight of the newest difference of round trips."""
     add_rate: Rate = 10_000_000
     """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
 
