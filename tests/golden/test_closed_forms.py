@@ -90,14 +90,15 @@ def test_a_lone_flow_over_unequal_links(first, second):
         assert outcome.arrivals[0].time == d1 + (n - 1) * max(d1, d2) + d2 + 18
 
 
-def test_eager_stop_comes_with_the_packet_that_makes_it_enough():
-    """A bound of 25 % of 40 packets: the message is over when the thirtieth has come."""
-    outcome = engine(
-        star(2, LinkSpec(10**11, US)), builtin(), [Letter(0, 0, 1, 40_000, 2, bound=0.25, important=False)]
-    )
+@pytest.mark.parametrize(("bound", "lost"), [(0.25, 10), (9_999.5 / 40_000, 9), (0.0, 0), (1.0, 39)])
+def test_eager_stop_comes_with_the_packet_that_makes_it_enough(bound, lost):
+    """Of 40 packets of 1000 bytes a quarter may be lost: the message is over when the thirtieth has come. Half a byte
+    less, and it takes one more. Something has to come before anything is over."""
+    letters = [Letter(0, 0, 1, 40_000, 2, bound=bound, important=False)]
+    outcome = engine(star(2, LinkSpec(10**11, US)), builtin(), letters)
     d = 1058 * 80
-    assert outcome.arrivals[0].time == 31 * d + 2 * US
-    assert outcome.arrivals[0].missing == tuple(range(30, 40))
+    assert outcome.arrivals[0].time == (41 - lost) * d + 2 * US
+    assert outcome.arrivals[0].missing == tuple(range(40 - lost, 40))
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
@@ -182,6 +183,19 @@ def test_a_message_that_starts_when_a_packet_arrives_goes_first():
     letters = [Letter(0, 0, 1, 1000), Letter(arrival, 1, 0, 1000)]
     outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], letters)
     assert [(t.start, t.packet.kind) for t in outcome.transmissions if t.link == 2] == [(arrival, DATA), (arrival + d, STOP)]
+
+
+@pytest.mark.parametrize("begin", range(0, 4_000_000, 400_007))
+def test_a_released_flow_goes_before_a_lower_class_that_waited(begin):
+    """Host 0 sends at 99 % of the line in class 0. While its first packet leaves, two messages come that it has to
+    answer, in class 1. When the packet has left, at d, the flow has to rest for 1 % of d, less than an answer takes.
+    So: an answer, the second packet, the other answer. (The card once ran ahead to both answers.)"""
+    transports = [constant(payload="4000B", share=99, control_priority=1)]
+    letters = [Letter(begin, 0, 1, 8_000)] + [Letter(begin, host, 0, 100) for host in (1, 2)]
+    outcome = engine(star(3, LinkSpec(10**10, 400_000)), transports, letters)
+    d, answer = 4058 * 800, 60 * 800
+    sent = [(t.start - begin, t.packet.kind) for t in outcome.transmissions if t.link == 0]
+    assert sent == [(0, DATA), (d, STOP), (d + answer, DATA), (2 * d + answer, STOP)]
 
 
 # --- rings ------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ import sim.fabric.fabric
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA, Packet, packet_of
 from oracle.uncompiled import uncompiled
-from scenarios.schema_network import Switch
 from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from sim.fabric.draws import draw
-from sim.topology import LinkSpec, leaf_spine, star
+from sim.topology import LinkSpec, star
 from sim.transports import base
 
 US = 10**6
@@ -104,21 +103,6 @@ def test_stop_ends_a_flow_that_waits_for_its_turn():
             stopped = max(t.start for t in outcome.transmissions if t.packet.flow == number and t.packet.kind == 2)
             late = [t for t in outcome.transmissions if t.packet.flow == number and t.start > stopped + 20 * US]
             assert sent < 150 and not [t for t in late if t.packet.kind == DATA and t.link == 0]
-
-
-def test_a_card_never_runs_past_a_timer():
-    """A flow rests until some time while two acknowledgements of a lower class wait: the second of them once went
-    out although the flow was released before it."""
-    common = {"payload": "1000B", "control_priority": 1}
-    transports = [
-        TcpNewReno.model_validate({"kind": "tcp_newreno", **common, "initial_window": 1, "min_rto": "20us", "max_rto": "20ms"}),
-        Dctcp.model_validate({"kind": "dctcp", **common}),
-        Dlcp.model_validate({"kind": "dlcp", **common, "rate_control": "delay", "floor": 4, "probe_timeout": "20us",
-                             "important_must_arrive": False, "t_low": "1us", "t_high": "60us"}),
-    ]  # fmt: skip
-    letters = [Letter(0, 0, 3, 1001), Letter(0, 3, 4, 20_001, DLCP)] + [Letter(0, 0, 1, 1)] * 7
-    network = leaf_spine(2, 3, 1, LinkSpec(10**9, 333_333))
-    agree(Case(network, transports, letters, Switch.model_validate({"queues": 2, "buffer": "10000B"}), seed=0))
 
 
 def test_the_timers_of_finished_flows_leave_room_for_others():

@@ -136,6 +136,7 @@ def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[L
         nbytes = (packets - 1) * payload + draw(st.integers(1, payload))
         after = draw(st.one_of(st.none(), st.integers(0, number - 1))) if number else None
         time = draw(st.sampled_from((0, 0, 1, 100_000, US, 77 * US))) + (LATENCY if after is not None else 0)
+        hair = max(0.0, (packets // 3 * payload - 0.5) / nbytes)  # half a byte less than a third of the packets
         important: Any = draw(st.sampled_from((None, True, False, "mixed")))
         if important == "mixed":
             important = draw(st.lists(st.booleans(), min_size=packets, max_size=packets))
@@ -143,7 +144,7 @@ def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[L
             Letter(
                 time, src, dst, nbytes, transport,
                 priority=draw(st.sampled_from(classes)),
-                bound=draw(st.sampled_from((0.0, 0.1, 0.5, 1.0))) if transport == DLCP else 0.0,
+                bound=draw(st.sampled_from((0.0, 0.1, 0.5, 1.0, hair))) if transport == DLCP else 0.0,
                 important=important,
                 after=after,
             )
