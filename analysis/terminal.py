@@ -7,6 +7,7 @@ and a plain line now and then elsewhere (a log file, CI).
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import time
@@ -56,7 +57,7 @@ def progress(title: str, quiet: bool = False, at_first: str = "") -> Iterator[Pr
     """
     if quiet:
         yield lambda share, words: None
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         with _bar(title) as show, _patience(show, at_first) as watched:
             yield watched
     else:

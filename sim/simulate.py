@@ -16,6 +16,7 @@ from scenarios.errors import Mistake, ScenarioError
 from scenarios.units import format_time
 from scenarios.wire import MIN_FRAME, serialisation_ps
 from sim.coupling import Coupling, FabricLike, Message
+from sim.interrupt import CtrlC
 from sim.job import IterationRecord, TrainingJob, captured_iterations
 from sim.placement import place
 from sim.routing import Routing, build_routing
@@ -110,16 +111,17 @@ def simulate(
         times["compile_s"] = getattr(engine, "compile_s", 0.0)  # part of the set-up
         return collect_result(scenario, list(traces), network, coupling, jobs, threads, times)
 
-    tick = _ticker(jobs, progress) if progress is not None else None
-    if tick is not None and hasattr(engine, "on_progress"):
-        engine.on_progress = tick  # reports from within a long call as well
     try:
-        coupling.run(
-            lambda: all(job.done for job in jobs),
-            until=scenario.duration,
-            waiting=lambda: [line for job in jobs for line in job.waiting()],
-            tick=tick,
-        )
+        with CtrlC() as ctrl_c:
+            tick = _ticker(jobs, progress, ctrl_c)
+            if hasattr(engine, "on_progress"):
+                engine.on_progress = tick  # reports from within a long call as well
+            coupling.run(
+                lambda: all(job.done for job in jobs),
+                until=scenario.duration,
+                waiting=lambda: [line for job in jobs for line in job.waiting()],
+                tick=tick,
+            )
     except KeyboardInterrupt:
         raise Interrupted(collect()) from None
     finally:
@@ -268,13 +270,14 @@ def message_columns(
     return columns
 
 
-def _ticker(jobs: Sequence[TrainingJob], progress: Progress) -> Callable[[int], None]:
-    """Calls `progress` when PROGRESS_SECONDS have passed on the wall clock since it last did."""
+def _ticker(jobs: Sequence[TrainingJob], progress: Progress | None, ctrl_c: CtrlC) -> Callable[[int], None]:
+    """Calls `progress` when PROGRESS_SECONDS have passed on the wall clock since it last did; ends on Ctrl-C."""
     due = time.monotonic() + PROGRESS_SECONDS
 
     def tick(now_ps: int) -> None:
         nonlocal due
-        if time.monotonic() >= due:
+        ctrl_c.check()
+        if progress is not None and time.monotonic() >= due:
             _report(jobs, progress, now_ps)
             due = time.monotonic() + PROGRESS_SECONDS
 

@@ -57,6 +57,7 @@ def test_no_last_line_after_an_interrupt(capsys: pytest.CaptureFixture[str]):
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     with progress("work", at_first="warming up") as show:
         show(0.5, "half")
     assert "work" in capsys.readouterr().err
