@@ -69,7 +69,7 @@ from .host import host_step
 from .switch import switch_step
 
 MANY = 1000  # packets in a window that are worth a meeting of threads (measured on two cores)
-PERSISTENT = 32  # windows in a row before the way of working changes
+PERSISTENT = 4  # windows in a row before the way of working changes
 PATIENCE = 100_000  # looks at the epoch before a worker goes back to Python
 
 
