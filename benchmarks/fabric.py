@@ -7,10 +7,10 @@ Two kinds of traffic on fat-trees of 100 Gbps links with 1 us of latency and pac
 * `incast`: 32 hosts send 20 MB each to one.
 
 A packet-hop is one packet, data or acknowledgement, crossing one link. Every row runs three times, of which the median
-counts, in a process of its own, so that peak memory and processor time are its own. The clock runs from the first packet
-to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is there) and the network
-built. The last row, `oracle`, is the event-per-packet model of the tests on a small case, for scale; it is there when run
-from a checkout.
+counts, in a process of its own, so that peak memory and processor time are its own. The clock runs from the first
+packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is there) and the
+network built. The last row, `oracle`, is the event-per-packet model of the tests on a small case, for scale; it is
+there when run from a checkout.
 """
 
 from __future__ import annotations
