@@ -114,7 +114,12 @@ def test_ctrl_c_keeps_what_there_is(own_directory: Path):
     # Long enough that it cannot be over; interrupted as soon as some of it has been simulated.
     arguments = ["run", "demo", *SMALL, "--set", "job.iterations=400", "--out", "partial"]
     with subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # tests started in the background of a shell inherit an ignored SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stderr is not None
         limit = time.monotonic() + 240
