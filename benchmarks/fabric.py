@@ -6,15 +6,17 @@ Two kinds of traffic on fat-trees of 100 Gbps links with 1 us of latency and pac
   1 MB each on 1024;
 * `incast`: 32 hosts send 20 MB each to one.
 
-A packet-hop is one packet, data or acknowledgement, crossing one link. Every row runs three times, of which the median
-counts, in a process of its own, so that peak memory and processor time are its own. The clock runs from the first
-packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is there) and the
-network built. The last row, `oracle`, is the event-per-packet model of the tests on a small case, for scale; it is
-there when run from a checkout.
+A packet-hop is one packet, data or acknowledgement, crossing one link. Every row runs five times, of which the median
+counts, each time in a process of its own, so that peak memory and processor time are its own; rows that differ in the
+number of threads alone take turns, so that a machine whose speed drifts does not favour one of them. The clock runs
+from the first packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is
+there) and the network built. The last row, `oracle`, is the event-per-packet model of the tests on a small case, for
+scale; it is there when run from a checkout.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -35,7 +37,7 @@ BALANCING = {"tcp_newreno": "ecmp", "dctcp": "ecmp", "dlcp": "spray_random"}
 RATE, LATENCY = 100_000_000_000, 1_000_000
 BUFFER, THRESHOLD = 512 * 1024, 100 * 1024
 SEED = 1
-REPEATS = 3
+REPEATS = 5
 PATIENCE = 1_000_000_000_000  # ps: no job waits for deliveries here, so none of them has to stop the engine
 ROW_TIMEOUT_S = 900
 COLUMNS = ("case", "hosts", "transport", "threads", "packet_hops", "wall_s", "cpu_s", "hops_per_s", "peak_rss_bytes",
@@ -64,10 +66,10 @@ def bench_fabric(
             "no such benchmark", "bench fabric",
             f"--case permutation or incast, --hosts {', '.join(map(str, ARITY))}, --transport {', '.join(TRANSPORTS)}",
         )  # fmt: skip
-    rows = []
-    for number, row in enumerate(asked, 1):
-        print(f"{number}/{len(asked)}: {_title(row)}", file=sys.stderr, flush=True)
-        rows.append(_in_own_process(row))
+    rows: list[dict[str, Any]] = []
+    for title, group in itertools.groupby(asked, _title):
+        print(f"{len(rows) + 1}/{len(asked)}: {title}", file=sys.stderr, flush=True)
+        rows += _medians(list(group))
     if case is None and hosts is None and transport is None:
         rows += _oracle()
     if as_json:
@@ -87,7 +89,15 @@ def _rows(case: str | None, hosts: int | None, transport: str | None, threads: i
 
 
 def _title(row: dict[str, Any]) -> str:
-    return f"{row['case']} {row['hosts']} hosts {row['transport']} {row['threads']} threads"
+    return f"{row['case']} {row['hosts']} hosts {row['transport']}"
+
+
+def _medians(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run rows by turns, `REPEATS` times; of each the run of median wall time."""
+    rounds = [[_in_own_process(row) for row in group] for _ in range(REPEATS)]
+    return [
+        sorted(runs, key=lambda run: float(run["wall_s"]))[REPEATS // 2] for runs in zip(*rounds, strict=True)
+    ]
 
 
 def _in_own_process(row: dict[str, Any]) -> dict[str, Any]:
@@ -107,14 +117,7 @@ def _in_own_process(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_row(case: str, hosts: int, transport: str, threads: int) -> dict[str, Any]:
-    """Run one row in this process, `REPEATS` times; the run of median wall time counts."""
-    runs = [_run_once(case, hosts, transport, threads) for _ in range(REPEATS)]
-    median = sorted(runs, key=lambda run: float(run["wall_s"]))[REPEATS // 2]
-    return {**median, "compile_s": runs[0]["compile_s"]}
-
-
-def _run_once(case: str, hosts: int, transport: str, threads: int) -> dict[str, Any]:
-    """One run. Times in seconds, memory in bytes."""
+    """Run one row once, in this process. Times in seconds, memory in bytes."""
     import resource
 
     import numpy as np

@@ -210,7 +210,6 @@ def build(
         M[order_base + first : order_base + first + len(part)] = node_bases[part]
         M[base + at.T_FIRST] = first
         M[base + at.T_COUNT] = len(part)
-        M[base + at.T_ORDER] = order_base + first
         first += len(part)
         M[base + at.T_BUMP] = pools[thread]
         M[base + at.T_BUMP_END] = pools[thread] + POOL_ENTRIES * at.POOL_WORDS
@@ -288,6 +287,7 @@ def build(
         at.H_PARAMS: params,
         at.H_EDGES: len(edges),
         at.H_POSITIONS: nodes,
+        at.H_ORDER: order_base,
     }
     for word, value in header.items():
         M[word] = value

@@ -74,7 +74,9 @@ def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = 
         module = importlib.import_module(module_name) if name in kinds else _user_module(module_name, folder)
         return getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+        raise ScenarioError(
+            f"{name!r} cannot be loaded: {error}", where, "an importable module:Class"
+        ) from error
 
 
 def _user_module(name: str, folder: Path | None) -> types.ModuleType:

@@ -31,6 +31,7 @@ from sim.fabric.layout import (
     H_HOST_LATENCY,
     H_NEXT,
     H_NOW,
+    H_ORDER,
     H_PARITY,
     H_POSITIONS,
     H_QUIT,
@@ -49,6 +50,7 @@ from sim.fabric.layout import (
     QUIET,
     REACHED,
     RUNNING,
+    T_CLAIM,
     T_COUNT,
     T_DELIVERED,
     T_DONE,
@@ -56,7 +58,6 @@ from sim.fabric.layout import (
     T_EARLIEST,
     T_FIRST,
     T_LOG_LIMIT,
-    T_ORDER,
     T_SLOT,
     T_TRACE,
     T_WAKE,
@@ -68,7 +69,8 @@ from .gather import BUCKET_BITS, INDEX_BITS
 from .host import host_step
 from .switch import switch_step
 
-MANY = 1000  # packets in a window that are worth a meeting of threads (measured on two cores)
+MANY = 600  # packets in a window that are worth a meeting of threads (measured on two cores)
+CLAIM = 8  # nodes that a thread takes at a time
 PERSISTENT = 4  # windows in a row before the way of working changes
 PATIENCE = 100_000  # looks at the epoch before a worker goes back to Python
 
@@ -96,16 +98,13 @@ def bucket_shift(length):
 
 
 @njit
-def visit(M, th, begin, end, parity):
-    """Advance the nodes of one thread over [begin, end). Returns the earliest next thing of all its nodes."""
-    shift = bucket_shift(end - begin)
-    first = M[th + T_FIRST]
-    count = M[th + T_COUNT]
-    order = M[th + T_ORDER]
-    wake = M[H_WAKE] + parity * M[H_POSITIONS] + first
-    due = M[H_NEXT] + first
+def visit(M, th, begin, end, shift, position, beyond, parity):
+    """Advance the nodes from `position` to `beyond` over [begin, end). Returns the earliest next thing of them all."""
+    order = M[H_ORDER]
+    wake = M[H_WAKE] + parity * M[H_POSITIONS]
+    due = M[H_NEXT]
     earliest = FOREVER
-    for i in range(count):
+    for i in range(position, beyond):
         later = M[due + i]
         if M[wake + i]:
             M[wake + i] = 0
@@ -125,13 +124,43 @@ def visit(M, th, begin, end, parity):
 
 
 @njit
-def _window(M, th, begin, end, parity):
-    """Advance the nodes of one thread over [begin, end) and publish what the others have to know of it."""
+def _share(M, th, begin, end, shift, thread, threads, parity):
+    """Advance nodes until none is left that nobody has claimed: one's own first, which the cache may still hold, then
+    what the others have not come to. Whoever advances a node, the outcome is the same."""
+    first = M[H_THREAD]
+    earliest = FOREVER
+    for turn in range(threads):
+        other = thread + turn
+        if other >= threads:
+            other -= threads
+        owner = first + other * THREAD_WORDS
+        position = M[owner + T_FIRST]
+        count = M[owner + T_COUNT]
+        while True:
+            claimed = fetch_add(M, owner + T_CLAIM + 8 * parity, CLAIM)
+            if claimed >= count:
+                break
+            beyond = position + min(claimed + CLAIM, count)
+            earliest = min(earliest, visit(M, th, begin, end, shift, position + claimed, beyond, parity))
+    return earliest
+
+
+@njit
+def _window(M, begin, end, thread, threads, alone, parity):
+    """Advance one thread's nodes over [begin, end), and in company what is left of the others'; publish what they have
+    to know of it."""
+    th = M[H_THREAD] + thread * THREAD_WORDS
     M[th + T_EARLIEST] = FOREVER
     M[th + T_DELIVERED] = FOREVER
     M[th + T_WORK] = 0
     M[th + T_WAKE] = M[H_WAKE] + (1 - parity) * M[H_POSITIONS]
-    earliest = visit(M, th, begin, end, parity)
+    M[th + T_CLAIM + 8 * (1 - parity)] = 0  # nobody claims by it before all have met
+    shift = bucket_shift(end - begin)
+    if alone:
+        first = M[th + T_FIRST]
+        earliest = visit(M, th, begin, end, shift, first, first + M[th + T_COUNT], parity)
+    else:
+        earliest = _share(M, th, begin, end, shift, thread, threads, parity)
     limit = M[th + T_LOG_LIMIT]
     slot = th + T_SLOT + 8 * parity
     M[slot] = min(earliest, M[th + T_EARLIEST])
@@ -160,9 +189,9 @@ def _advance(M, thread, threads, alone):
         end = min(now + length, until)
         if alone:
             for other in range(threads):
-                _window(M, first + other * THREAD_WORDS, now, end, parity)
+                _window(M, now, end, other, threads, True, parity)
         else:
-            _window(M, first + thread * THREAD_WORDS, now, end, parity)
+            _window(M, now, end, thread, threads, False, parity)
             meet(M, threads)
         earliest = FOREVER
         delivered = FOREVER
