@@ -24,6 +24,7 @@ import typer
 
 from analysis.terminal import Progress, for_people, progress
 from scenarios import __version__
+from traces.cli import app as trace_app
 
 if TYPE_CHECKING:
     from scenarios.load import load_scenario
@@ -63,7 +64,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
 )
-trace_app = typer.Typer(help="Look at traces.", no_args_is_help=True)
 bench_app = typer.Typer(help="Measure gradwire's own speed.", no_args_is_help=True)
 app.add_typer(trace_app, name="trace")
 app.add_typer(bench_app, name="bench")
@@ -197,7 +197,7 @@ def cmd_capture(
     seed: Annotated[int, typer.Option(min=0)] = 1,
 ) -> None:
     """Train a built-in model on real images and record its gradients. Needs the extra "capture"."""
-    from traces.capture import BuiltinRun, capture_builtin
+    from traces.builtin import BuiltinRun, capture_builtin
 
     run = BuiltinRun(
         model=model, data=str(data), batch=batch, image_size=image_size, iterations=iterations, early=early,
@@ -208,24 +208,6 @@ def cmd_capture(
             run, out, progress=lambda step, steps, loss: show(step / steps, f"step {step} loss {loss:.3f}")
         )
     typer.echo(f"trace written to {path}")
-
-
-@trace_app.command("info", epilog="Example: gradwire trace info resnet50 --json")
-@for_people
-def cmd_trace_info(
-    trace: Annotated[str, typer.Argument(help="A trace directory, or the name of a bundled trace.")],
-    layers: Annotated[bool, typer.Option(help="One line per layer as well.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Say what a trace holds: model, machine, phases, sizes, compute times, gradient magnitudes."""
-    from traces.info import info, print_info
-    from traces.trace import load_trace
-
-    loaded = load_trace(trace)
-    if as_json:
-        typer.echo(json.dumps(info(loaded)))
-    else:
-        print_info(loaded, layers=layers)
 
 
 @bench_app.command(

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capture)")
 from torch import nn  # noqa: E402
 
-from traces.capture import BuiltinRun, capture, capture_builtin  # noqa: E402
+from traces.builtin import BuiltinRun, capture_builtin  # noqa: E402
+from traces.capture import capture  # noqa: E402
 from traces.datasets import batches, load_images  # noqa: E402
 from traces.trace import load_trace  # noqa: E402
 

@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 from torch import nn  # noqa: E402
 
 from scenarios.errors import TraceError  # noqa: E402
-from traces.capture import BuiltinRun, capture, pick_device  # noqa: E402
-from traces.clocks import clock_for  # noqa: E402
+from traces.capture import capture  # noqa: E402
 from traces.recorder import Recorder, summarise  # noqa: E402
 from traces.trace import Trace, load_trace  # noqa: E402
 
@@ -371,31 +370,6 @@ def test_model_without_parameters_to_train() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(TraceError, match="Linear: has no trainable parameter"):
         Recorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
-
-
-def test_devices() -> None:
-    assert pick_device("cpu").type == "cpu"
-    for name in ("abacus", "meta:zero"):
-        with pytest.raises(TraceError, match=name):
-            pick_device(name)
-    with pytest.raises(TraceError, match="device meta; expected cpu or cuda"):
-        clock_for(torch.device("meta"))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("model", "resnet5"),
-        ("image_size", 16),
-        ("iterations", 0),
-        ("late", 21),
-        ("threads", 0),
-        ("early", -1),
-    ],
-)
-def test_bad_settings(field: str, value: Any) -> None:
-    with pytest.raises(TraceError, match=f"capture: {field.replace('_', '[_ ]')}"):
-        BuiltinRun(**{"data": "nowhere", field: value})
 
 
 @pytest.mark.gpu
