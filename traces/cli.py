@@ -1,0 +1,87 @@
+"""The commands `gradwire trace ...`: a part of the door that stands in the room it opens.
+
+Like `gradwire.py`, which mounts this app, it holds no logic and may import from any room; nothing else in
+`traces` imports it. Everything is imported at its first use, because `gradwire --help` should answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.terminal import for_people
+
+app = typer.Typer(
+    help="Look at traces, bring them in from other tools and out to them.", no_args_is_help=True
+)
+
+TraceName = Annotated[str, typer.Argument(help="A trace directory, or the name of a bundled trace.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@app.command("info", epilog="Example: gradwire trace info resnet50 --json")
+@for_people
+def cmd_info(
+    trace: TraceName,
+    layers: Annotated[bool, typer.Option(help="One line per layer as well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a trace holds: model, machine, phases, sizes, compute times, gradient magnitudes."""
+    from traces.info import info, print_info
+    from traces.trace import load_trace
+
+    loaded = load_trace(trace)
+    if as_json:
+        typer.echo(json.dumps(info(loaded)))
+    else:
+        print_info(loaded, layers=layers)
+
+
+@app.command(
+    "merge", epilog="Example: gradwire trace merge run1.trace.rank0 run1.trace.rank1 --out run1.trace"
+)
+@for_people
+def cmd_merge(
+    sources: Annotated[list[Path], typer.Argument(help="The traces that the ranks of one job recorded.")],
+    out: Annotated[Path, typer.Option(help="The new directory of the merged trace.")],
+) -> None:
+    """Put the traces of the ranks of one job into one."""
+    from traces.merge import merge
+
+    typer.echo(f"trace written to {merge(sources, out)}")
+
+
+@app.command("plot", epilog="Example: gradwire trace plot resnet50 --out resnet50-plots")
+@for_people
+def cmd_plot(
+    trace: TraceName,
+    out: Annotated[Path, typer.Option(help="The directory of the pictures.")],
+    iteration: Annotated[int, typer.Option(min=0, help="Index of the iteration that is drawn.")] = 0,
+) -> None:
+    """Draw the timeline of one iteration and the gradient magnitudes of each layer."""
+    from traces.plot import plot_trace
+    from traces.trace import load_trace
+
+    for picture in plot_trace(load_trace(trace), out, iteration):
+        typer.echo(f"picture: {picture}")
+
+
+@app.command("diff", epilog="Example: gradwire trace diff resnet50 my-trace")
+@for_people
+def cmd_diff(
+    first: TraceName,
+    second: Annotated[str, typer.Argument(help="The trace that is compared with the first.")],
+    as_json: Json = False,
+) -> None:
+    """Compare two traces: tensors, sizes, compute times per phase, magnitudes."""
+    from traces.diff import diff, print_diff
+    from traces.trace import load_trace
+
+    difference = diff(load_trace(first), load_trace(second))
+    if as_json:
+        typer.echo(json.dumps(difference))
+    else:
+        print_diff(difference)
