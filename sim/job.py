@@ -4,10 +4,11 @@ A worker is a loop over iterations: forward, layer by layer, each when the param
 then backward, during which gradients become ready one after the other and go to the job's exchange
 (`sim.collectives`). Computing takes the captured time, waiting takes as long as the network makes it.
 
-Worker w replays in its iteration i the captured iteration (i + w) mod n of the chosen phase, so that
-workers differ from each other as iterations of one worker did.  All its times are multiplied by the job's
-`compute_scale` and, with jitter, by a log-normal factor of median 1 that depends on nothing but (seed, job,
-worker, iteration).
+A trace may hold the iterations of R ranks.  Worker w replays those of rank w mod R, in its iteration i the
+captured iteration (i + w div R) mod n of that rank in the chosen phase: the first R workers are those that
+were recorded together, and further ones differ from them as iterations of one worker did.  All its times
+are multiplied by the job's `compute_scale` and, with jitter, by a log-normal factor of median 1 that depends
+on nothing but (seed, job, worker, iteration).
 
 What is measured, per worker and iteration:
 
@@ -139,6 +140,7 @@ class TrainingJob:
         self._coupling = coupling
         self._env = coupling.env
         self._captured = captured_iterations(trace, table.phase, where)
+        self._by_rank = _by_rank(trace, self._captured)
         self._timetables = {index: Timetable.of(trace.iterations[index]) for index in self._captured}
         self._blocked: dict[int, tuple[int, int]] = {}  # worker -> (iteration, layer) it waits for
         self._schedulers: dict[int, Scheduler] = {}
@@ -161,7 +163,9 @@ class TrainingJob:
 
     def captured(self, worker: int, iteration: int) -> int:
         """Index in the trace of the iteration that a worker replays."""
-        return self._captured[(iteration + worker) % len(self._captured)]
+        round_, rank = divmod(worker, len(self._by_rank))
+        mine = self._by_rank[rank]
+        return mine[(iteration + round_) % len(mine)]
 
     def waiting(self) -> list[str]:
         """For the report of a stall: one line per worker that waits."""
@@ -304,3 +308,11 @@ def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> 
             expected=" or ".join(trace.phases),
         )
     return trace.phases[phase]
+
+
+def _by_rank(trace: Trace, captured: Sequence[int]) -> list[list[int]]:
+    """`captured` by rank, ranks rising; each in order of capture."""
+    found: dict[int, list[int]] = {}
+    for index in captured:
+        found.setdefault(trace.iterations[index].rank, []).append(index)
+    return [found[rank] for rank in sorted(found)]

@@ -129,7 +129,10 @@ class Tagger:
         self._statistics: dict[tuple[int, int, int], Floats] = {}
         self._thresholds: dict[tuple[int, int, int], float] = {}
         self._answers: dict[tuple[int, int, int, int, int], Flags] = {}
-        self._phase_of = {i: members for members in trace.phases.values() for i in members}
+        moments: dict[tuple[str, int], list[int]] = {}  # (phase, rank): a worker knows its own gradients only
+        for iteration in trace.iterations:
+            moments.setdefault((iteration.phase, iteration.rank), []).append(iteration.index)
+        self._phase_of = {i: members for members in moments.values() for i in members}
 
     def important(
         self, iteration: int, tensor: int, first_element: int, n_elements: int, payload_bytes: int

@@ -2,11 +2,17 @@
 
     layers      layer i32, name str
     tensors     tensor i32, name str, shape list<i64>, numel i64, dtype str, layer i32, scale_exponent i32
-    iterations  iteration i32, phase str, step i64, loss f64, forward_start_ps list<i64>[L], forward_end_ps
-    list<i64>[L],
-                ready_ps list<i64>[T], backward_end_ps i64, optimizer_ps i64, end_ps i64
-    chunks      iteration i32, tensor i32, mean f16, max f16    (ordered by iteration, tensor, place in the
-    tensor)
+    iterations  iteration i32, phase str, step i64, loss f64, forward_start_ps list<i64>[L],
+                forward_end_ps list<i64>[L], ready_ps list<i64>[T], backward_end_ps i64, optimizer_ps i64,
+                end_ps i64, rank i32, sampled bool
+    chunks      mean f16, max f16, and rms f16 where it is known
+
+The rows of `chunks` are ordered by sampled iteration, tensor, place in the tensor, one row group per sampled
+iteration; nothing but the place says whose a row is, since at 20 million rows the two columns of numbers that
+would repeat it take more time and memory to read than the magnitudes themselves.
+
+This is version 2. In version 1, which is still read, every iteration is sampled, rank and rms do not exist and
+chunks begin with the columns iteration i32 and tensor i32.
 
 Reading is strict: a trace that is not exactly this raises TraceError with the file, what is wrong and what
 was expected. The row counts also stand in the manifest, so that a table from another trace is noticed.
@@ -25,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scenarios.errors import TraceError
-from traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Iteration, TensorInfo, Trace
+from traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,12 +62,20 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("backward_end_ps", pa.int64()),
             ("optimizer_ps", pa.int64()),
             ("end_ps", pa.int64()),
+            ("rank", pa.int32()),
+            ("sampled", pa.bool_()),
         ]
     ),
-    "chunks": pa.schema(
-        [("iteration", pa.int32()), ("tensor", pa.int32()), ("mean", pa.float16()), ("max", pa.float16())]
-    ),
+    "chunks": pa.schema([("mean", pa.float16()), ("max", pa.float16())]),
 }
+RMS = pa.field("rms", pa.float16())
+SCHEMAS_1 = {  # version 1, which is only read
+    **SCHEMAS,
+    "iterations": pa.schema(list(SCHEMAS["iterations"])[:-2]),
+    "chunks": pa.schema([("iteration", pa.int32()), ("tensor", pa.int32()), *SCHEMAS["chunks"]]),
+}
+READABLE = {1: SCHEMAS_1, SCHEMA_VERSION: SCHEMAS}
+SMALL = 2_000_000  # rows of chunks up to which strong compression takes seconds rather than minutes
 
 
 def write(trace: Trace, directory: Path) -> Path:
@@ -78,7 +92,7 @@ def write(trace: Trace, directory: Path) -> Path:
     building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         for name, table in tables.items():
-            _write_table(table, building / f"{name}.parquet")
+            _write_table(table, building / f"{name}.parquet", trace)
         (building / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
         building.chmod(0o755)  # mkdtemp makes it private, and a trace is meant to be shared
         building.rename(directory)
@@ -91,14 +105,15 @@ def write(trace: Trace, directory: Path) -> Path:
     return directory
 
 
-def _write_table(table: pa.Table, path: Path) -> None:
+def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:
     # Magnitudes of neighbouring chunks share exponents but not mantissas: split bytes let zstd see that.
-    split = [name for name in ("mean", "max") if name in table.column_names]
+    split = [name for name in ("mean", "max", "rms") if name in table.column_names]
     pq.write_table(
         table,
         path,
+        row_group_size=int(trace._offsets[-1]) if split else None,
         compression="zstd",
-        compression_level=19,
+        compression_level=19 if table.num_rows <= SMALL else 3,
         use_dictionary=[name for name in table.column_names if name not in split],
         use_byte_stream_split=split,
         write_page_checksum=True,
@@ -107,7 +122,12 @@ def _write_table(table: pa.Table, path: Path) -> None:
 
 def _tables(trace: Trace) -> dict[str, pa.Table]:
     iterations, tensors = trace.iterations, trace.tensors
-    per_iteration = np.repeat(np.arange(len(tensors), dtype=np.int32), [tensor.chunks for tensor in tensors])
+    schemas = dict(SCHEMAS)
+    chunks = {"mean": trace._mean.reshape(-1), "max": trace._max.reshape(-1)}
+    if trace._rms is not None:
+        schemas["chunks"] = schemas["chunks"].append(RMS)
+        chunks["rms"] = trace._rms.reshape(-1)
+    sampled = set(trace.sampled)
     columns: dict[str, dict[str, Any]] = {
         "layers": {"layer": range(len(trace.layers)), "name": trace.layers},
         "tensors": {
@@ -130,60 +150,57 @@ def _tables(trace: Trace) -> dict[str, pa.Table]:
             "backward_end_ps": [i.backward_end_ps for i in iterations],
             "optimizer_ps": [i.optimizer_ps for i in iterations],
             "end_ps": [i.end_ps for i in iterations],
+            "rank": [i.rank for i in iterations],
+            "sampled": [i.index in sampled for i in iterations],
         },
-        "chunks": {
-            "iteration": np.repeat(np.arange(len(iterations), dtype=np.int32), len(per_iteration)),
-            "tensor": np.tile(per_iteration, len(iterations)),
-            "mean": trace._mean.reshape(-1),
-            "max": trace._max.reshape(-1),
-        },
+        "chunks": chunks,
     }
     return {
         name: pa.table(
             {field.name: pa.array(columns[name][field.name], type=field.type) for field in schema}, schema
         )
-        for name, schema in SCHEMAS.items()
+        for name, schema in schemas.items()
     }
 
 
 def read(directory: Path) -> Trace:
-    """The trace in `directory`."""
-    manifest, rows = _read_manifest(directory / "manifest.json")
-    tables = {
-        name: _read_table(directory / f"{name}.parquet", schema, rows[name])
-        for name, schema in SCHEMAS.items()
-    }
-    layers, tensors, iterations, chunks = (tables[name] for name in SCHEMAS)
-    _expect_order(directory / "layers.parquet", layers, "layer", np.arange(layers.num_rows))
-    _expect_order(directory / "tensors.parquet", tensors, "tensor", np.arange(tensors.num_rows))
+    """The trace in `directory`. TraceError if a part is missing, damaged or does not fit the others."""
+    manifest, rows, version = _read_manifest(directory / "manifest.json")
+    schemas = READABLE[version]
+    layers, tensors, iterations = (
+        _read_table(directory / f"{name}.parquet", schemas[name], rows[name])
+        for name in ("layers", "tensors", "iterations")
+    )
+    _expect_order(directory / "layers.parquet", layers, "layer")
+    _expect_order(directory / "tensors.parquet", tensors, "tensor")
     infos = [
         TensorInfo(
             row["name"], tuple(row["shape"]), row["numel"], row["dtype"], row["layer"], row["scale_exponent"]
         )
         for row in tensors.to_pylist()
     ]
-    counts = np.array([info.chunks for info in infos], dtype=np.int64)
-    per_iteration = np.repeat(np.arange(len(infos), dtype=np.int32), counts)
-    numbers = np.arange(iterations.num_rows, dtype=np.int32)[:, np.newaxis]
+    captured = _iterations(iterations)
+    sampled = [number for number, row in enumerate(_sampled(iterations)) if row]
+    shape = (len(sampled), sum(info.chunks for info in infos))
     place = directory / "chunks.parquet"
-    _expect_order(place, chunks, "tensor", np.broadcast_to(per_iteration, (len(numbers), len(per_iteration))))
-    _expect_order(place, chunks, "iteration", np.broadcast_to(numbers, (len(numbers), len(per_iteration))))
-    shape = (iterations.num_rows, int(counts.sum()))
+    halves = _read_halves(place, schemas["chunks"], rows["chunks"], shape, infos)
     try:
         return Trace(
             manifest,
             layers["name"].to_pylist(),
             infos,
-            _iterations(iterations),
-            chunks["mean"].to_numpy().reshape(shape),
-            chunks["max"].to_numpy().reshape(shape),
+            captured,
+            halves["mean"],
+            halves["max"],
+            halves.get("rms"),
+            sampled,
         )
     except TraceError as error:
         raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None
 
 
-def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """(what the trace says of itself, rows that each table must have)."""
+def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, int], int]:
+    """(what the trace says of itself, rows that each table must have, schema version)."""
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -193,9 +210,10 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(manifest, dict):
         raise TraceError(f"is a JSON {type(manifest).__name__}", str(path), "a JSON object")
     version = manifest.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version not in READABLE:
         advice = "; capture it again or use the gradwire that wrote it" if version is not None else ""
-        raise TraceError(f"schema version {version}", str(path), f"{SCHEMA_VERSION}{advice}")
+        known = " or ".join(str(number) for number in sorted(READABLE, reverse=True))
+        raise TraceError(f"schema version {version}", str(path), f"{known}{advice}")
     if not isinstance(manifest.get("name"), str):
         raise TraceError(f"name {manifest.get('name')!r}", str(path), "the name of the trace as text")
     if manifest.get("chunk_elements", CHUNK_ELEMENTS) != CHUNK_ELEMENTS:
@@ -203,44 +221,109 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     rows = manifest.pop("rows", None)
     if not isinstance(rows, dict) or not all(type(rows.get(name)) is int for name in SCHEMAS):
         raise TraceError(f"rows {rows!r}", str(path), "the number of rows of " + ", ".join(SCHEMAS))
-    return manifest, rows
+    return manifest, rows, version
 
 
-def _read_table(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
+def _opened(path: Path, schema: pa.Schema, rows: int) -> pq.ParquetFile:
+    """The Parquet file at `path`, once it is known to have these columns (rms may follow) and rows."""
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise TraceError("missing", str(path), "a table that every trace has") from None
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise TraceError(f"truncated or damaged ({reason})", str(path), "a complete Parquet file") from error
-    if not table.schema.equals(schema):
-        found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+        raise _damaged(path, error) from error
+    found = file.schema_arrow
+    if not (found.equals(schema) or ("mean" in schema.names and found.equals(schema.append(RMS)))):
+        columns = ", ".join(f"{field.name} {field.type}" for field in found)
         wanted = ", ".join(f"{field.name} {field.type}" for field in schema)
-        raise TraceError(f"columns {found}", str(path), wanted)
-    if table.num_rows != rows:
-        raise TraceError(f"{table.num_rows} rows", str(path), f"{rows}, as the manifest says")
+        raise TraceError(f"columns {columns}", str(path), wanted)
+    if file.metadata.num_rows != rows:
+        raise TraceError(f"{file.metadata.num_rows} rows", str(path), f"{rows}, as the manifest says")
+    return file
+
+
+def _damaged(path: Path, error: Exception) -> TraceError:
+    reason = str(error).splitlines()[0]
+    return TraceError(f"truncated or damaged ({reason})", str(path), "a complete Parquet file")
+
+
+def _expect_full(path: Path, table: pa.Table) -> None:
     for name in table.column_names:
         if table[name].null_count:
             raise TraceError(f"column {name} has {table[name].null_count} empty values", str(path), "none")
+
+
+def _read_table(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
+    with _opened(path, schema, rows) as file:
+        try:
+            table = file.read()
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+    _expect_full(path, table)
     return table
 
 
-def _expect_order(path: Path, table: pa.Table, column: str, expected: NDArray[np.integer[Any]]) -> None:
-    """Raise TraceError unless `column` reads as `expected` row by row: a row is found by its place alone."""
+def _read_halves(
+    path: Path, schema: pa.Schema, rows: int, shape: tuple[int, int], infos: list[TensorInfo]
+) -> dict[str, Halves]:
+    """The columns of magnitudes, float16 of `shape` each, read one row group at a time to hold them once."""
+    with _opened(path, schema, rows) as file:
+        if rows != shape[0] * shape[1]:
+            raise TraceError(
+                f"{rows} rows", str(path), f"{shape[0] * shape[1]} for these tensors and iterations"
+            )
+        halves = {
+            name: np.empty(rows, dtype=np.float16)
+            for name in file.schema_arrow.names
+            if name in ("mean", "max", "rms")
+        }
+        tensor_of = np.repeat(np.arange(len(infos), dtype=np.int32), [info.chunks for info in infos])
+        at = 0
+        for group in range(file.num_row_groups):
+            try:
+                table = file.read_row_group(group)
+            except (pa.ArrowException, OSError) as error:
+                raise _damaged(path, error) from error
+            _expect_full(path, table)
+            end = at + table.num_rows
+            for name, values in halves.items():
+                values[at:end] = table[name].to_numpy()
+            if "iteration" in table.column_names:  # version 1 says whose a row is
+                place = np.arange(at, end)
+                _expect_numbers(path, table, "tensor", tensor_of[place % shape[1]], at)
+                _expect_numbers(path, table, "iteration", place // shape[1], at)
+            at = end
+    return {name: values.reshape(shape) for name, values in halves.items()}
+
+
+def _expect_order(path: Path, table: pa.Table, column: str) -> None:
+    """Raise TraceError unless `column` counts from 0: a row is found by its place alone."""
+    _expect_numbers(path, table, column, np.arange(table.num_rows), 0)
+
+
+def _expect_numbers(
+    path: Path, table: pa.Table, column: str, expected: NDArray[np.integer[Any]], first_row: int
+) -> None:
     values = table[column].to_numpy()
-    if len(values) != expected.size:
-        raise TraceError(
-            f"{len(values)} rows", str(path), f"{expected.size} for these tensors and iterations"
-        )
-    wrong = values.reshape(expected.shape) != expected
+    wrong = values != expected
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise TraceError(f"{column} {values[row]} in row {row}", str(path), f"{expected.flat[row]}")
+        raise TraceError(f"{column} {values[row]} in row {first_row + row}", str(path), f"{expected[row]}")
+
+
+def _sampled(table: pa.Table) -> list[bool]:
+    return table["sampled"].to_pylist() if "sampled" in table.column_names else [True] * table.num_rows
+
+
+def _lists(column: pa.ChunkedArray) -> list[NDArray[np.int64]]:
+    """The rows of a column of lists as int64 arrays; an empty one has length 0."""
+    values = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], type=_TIMES)
+    ends = np.cumsum(values.value_lengths().to_numpy())
+    return np.split(values.flatten().to_numpy().astype(np.int64), ends[:-1])
 
 
 def _iterations(table: pa.Table) -> list[Iteration]:
-    times = {name: table[name].to_pylist() for name in ("forward_start_ps", "forward_end_ps", "ready_ps")}
+    times = {name: _lists(table[name]) for name in ("forward_start_ps", "forward_end_ps", "ready_ps")}
     plain = table.drop_columns(list(times)).to_pylist()
     return [
         Iteration(
@@ -248,12 +331,13 @@ def _iterations(table: pa.Table) -> list[Iteration]:
             phase=row["phase"],
             step=row["step"],
             loss=row["loss"],
-            forward_start_ps=np.array(times["forward_start_ps"][number], dtype=np.int64),
-            forward_end_ps=np.array(times["forward_end_ps"][number], dtype=np.int64),
-            ready_ps=np.array(times["ready_ps"][number], dtype=np.int64),
+            forward_start_ps=times["forward_start_ps"][number],
+            forward_end_ps=times["forward_end_ps"][number],
+            ready_ps=times["ready_ps"][number],
             backward_end_ps=row["backward_end_ps"],
             optimizer_ps=row["optimizer_ps"],
             end_ps=row["end_ps"],
+            rank=row.get("rank", 0),
         )
         for number, row in enumerate(plain)
     ]

@@ -1,7 +1,7 @@
 """The trace: what one training job would put on a network, recorded once and replayed as often as needed.
 
 A trace holds, for a few captured iterations, *when* each gradient was ready and *how large* its values were;
-never the values themselves. That is all a network can be sensitive to, and it is small: four bytes per 256
+never the values themselves. That is all a network can be sensitive to, and it is small: six bytes per 256
 elements.
 
 On disk a trace is a directory (see `traces.storage` for the columns)
@@ -9,8 +9,21 @@ On disk a trace is a directory (see `traces.storage` for the columns)
     manifest.json       schema version, name, where it comes from, how many rows the tables must have
     layers.parquet      layers in forward order
     tensors.parquet     tensors in parameter order
-    iterations.parquet  one row per captured iteration: times and loss
-    chunks.parquet      one row per iteration and run of 256 elements: mean |g| and max |g|
+    iterations.parquet  one row per captured iteration: rank, times and loss
+    chunks.parquet      one row per sampled iteration and run of 256 elements: mean |g|, max |g|, rms
+
+Times are recorded in every captured iteration, magnitudes perhaps only in some, the *sampled* ones. An
+iteration without magnitudes of its own answers with those of the nearest sampled one of its phase and rank.
+A trace of several workers holds the iterations of all of them; `Iteration.rank` says whose each is.
+
+What the manifest may say beyond the name, all optional, for those who must tell real from estimated:
+
+    magnitudes  {"source": "measured"}, or {"source": "model", "model": "lognormal", "fitted_to": ...,
+                "parameters": ...}; measured if absent
+    timing      "measured", "imported", or "estimated" followed by how; measured if absent
+    groups      [{"kind": "ddp_bucket" | "fsdp_unit", "tensors": [indices], ...}, ...]: tensors that travel
+                together
+    source      of an imported trace: {"format", "file", "understood": {...}, "skipped": {name: count}}
 
 Units: every time is int64 picoseconds relative to the start of its iteration (the moment the model is
 called), every size is bytes.
@@ -39,14 +52,15 @@ from numpy.typing import NDArray
 
 from scenarios.errors import TraceError
 
-SCHEMA_VERSION = 1
-CHUNK_ELEMENTS = 256  # elements summarised by one pair (mean |g|, max |g|)
+SCHEMA_VERSION = 2
+CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 Times = NDArray[np.int64]
 Halves = NDArray[np.float16]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ class Iteration:
     A layer that runs several times starts with its first run and ends with its last. `ready_ps[t]` is the
     moment gradient t is final. The backward pass ends at `backward_end_ps`, when the optimiser is called;
     the optimiser takes `optimizer_ps`, and `end_ps` is their sum: time spent recording between the two is
-    left out.
+    left out. `rank` is the worker that was recorded, 0 where there was one.
     """
 
     index: int
@@ -98,13 +112,16 @@ class Iteration:
     backward_end_ps: int
     optimizer_ps: int
     end_ps: int
+    rank: int = 0
 
 
 class Trace:
     """Tensors, layers, iterations and chunk magnitudes of one recorded job. Treat it as read-only.
 
-    `chunk_mean` and `chunk_max` are float16 [iterations, chunks of all tensors in order], scaled as
-    described above.
+    `chunk_mean`, `chunk_max` and `chunk_rms` (root of the mean square) are float16 [sampled iterations,
+    chunks of all tensors in order], scaled as described above; `chunk_rms` is None where it is not known.
+    `sampled` lists the indices of the iterations that the rows belong to, rising; all iterations by default.
+    Every phase of every rank needs a sampled one. TraceError if the parts do not fit together.
     """
 
     def __init__(
@@ -115,6 +132,8 @@ class Trace:
         iterations: Sequence[Iteration],
         chunk_mean: Halves,
         chunk_max: Halves,
+        chunk_rms: Halves | None = None,
+        sampled: Sequence[int] | None = None,
     ) -> None:
         self.manifest: dict[str, Any] = json.loads(json.dumps(manifest))  # as it will be read back
         self.layers = list(layers)
@@ -123,7 +142,10 @@ class Trace:
         self._offsets = np.concatenate([[0], np.cumsum([t.chunks for t in self.tensors], dtype=np.int64)])
         self._mean = _read_only(chunk_mean)
         self._max = _read_only(chunk_max)
+        self._rms = None if chunk_rms is None else _read_only(chunk_rms)
+        self.sampled = list(range(len(self.iterations))) if sampled is None else [int(i) for i in sampled]
         _check(self)
+        self._row = _rows(self)
 
     @property
     def name(self) -> str:
@@ -141,25 +163,66 @@ class Trace:
         return phases
 
     @property
+    def ranks(self) -> list[int]:
+        """The workers whose iterations the trace holds, rising; [0] for one that recorded a single worker."""
+        return sorted({iteration.rank for iteration in self.iterations})
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Tensors that travel together (DDP buckets, FSDP units), as the manifest says; often none."""
+        return list(self.manifest.get("groups", []))
+
+    @property
+    def magnitude_source(self) -> str:
+        """Where the magnitudes come from: "measured" or "model"."""
+        return str(self.manifest.get("magnitudes", {}).get("source", "measured"))
+
+    @property
     def total_bytes(self) -> int:
         """Gradient bytes of one iteration."""
         return sum(tensor.bytes for tensor in self.tensors)
 
+    def sample_of(self, iteration: int) -> int:
+        """The sampled iteration whose magnitudes stand for those of `iteration`: itself if it is sampled, else
+        the nearest of its phase and rank, the earlier of two equally near.
+        """
+        return self.sampled[self._row[iteration]]
+
     def chunk_mean(self, iteration: int, tensor: int) -> Halves:
         """Mean |g| of each run of 256 elements, float16 [chunks], times 2**scale_exponent of the tensor."""
-        return self._mean[iteration, self._offsets[tensor] : self._offsets[tensor + 1]]
+        return self._chunks(self._mean, iteration, tensor)
 
     def chunk_max(self, iteration: int, tensor: int) -> Halves:
         """Largest |g| of each run of 256 elements, float16 [chunks], scaled like `chunk_mean`."""
-        return self._max[iteration, self._offsets[tensor] : self._offsets[tensor + 1]]
+        return self._chunks(self._max, iteration, tensor)
 
-    def magnitudes(self, iteration: int, tensor: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def chunk_rms(self, iteration: int, tensor: int) -> Halves | None:
+        """Root of the mean of g**2 of each run, float16 [chunks], scaled like `chunk_mean`; None if unknown."""
+        return None if self._rms is None else self._chunks(self._rms, iteration, tensor)
+
+    def _chunks(self, values: Halves, iteration: int, tensor: int) -> Halves:
+        return values[self._row[iteration], self._offsets[tensor] : self._offsets[tensor + 1]]
+
+    def magnitudes(self, iteration: int, tensor: int) -> tuple[Floats, Floats]:
         """(mean |g|, max |g|) per chunk in the gradient's own units, float64 [chunks] each."""
         exponent = -self.tensors[tensor].scale_exponent
         return (
             np.ldexp(self.chunk_mean(iteration, tensor).astype(np.float64), exponent),
             np.ldexp(self.chunk_max(iteration, tensor).astype(np.float64), exponent),
         )
+
+    def l2(self, iteration: int, tensor: int) -> Floats | None:
+        """Euclidean norm of each run in the gradient's own units, float64 [chunks]; None if unknown.
+
+        Stored is the root mean square, as the norm itself, up to 16 times the largest value, could overflow.
+        """
+        rms = self.chunk_rms(iteration, tensor)
+        if rms is None:
+            return None
+        info = self.tensors[tensor]
+        elements = np.full(info.chunks, CHUNK_ELEMENTS, dtype=np.float64)
+        elements[-1] = info.numel - (info.chunks - 1) * CHUNK_ELEMENTS
+        return np.asarray(np.ldexp(rms.astype(np.float64), -info.scale_exponent) * np.sqrt(elements))
 
     def save(self, directory: str | Path) -> Path:
         """Write the trace to a directory that must not exist yet; it appears complete or not at all."""
@@ -168,18 +231,24 @@ class Trace:
         return write(self, Path(directory))
 
     def digest(self) -> str:
-        """sha256 over everything the trace says, independent of how Parquet wrote it."""
+        """sha256 over everything the trace says, independent of how it was stored.
+
+        Ranks, rms and sampling count where they are used, so that a trace of schema version 1 keeps its digest.
+        """
         hasher = hashlib.sha256()
-        hasher.update(json.dumps([SCHEMA_VERSION, self.manifest, self.layers], sort_keys=True).encode())
+        hasher.update(json.dumps([1, self.manifest, self.layers], sort_keys=True).encode())
         for t in self.tensors:
             hasher.update(repr((t.name, t.shape, t.numel, t.dtype, t.layer, t.scale_exponent)).encode())
         for i in self.iterations:
             scalars = (i.index, i.phase, i.step, i.loss, i.backward_end_ps, i.optimizer_ps, i.end_ps)
-            hasher.update(repr(scalars).encode())
+            hasher.update(repr(scalars if i.rank == 0 else (*scalars, i.rank)).encode())
             for times in (i.forward_start_ps, i.forward_end_ps, i.ready_ps):
                 hasher.update(np.ascontiguousarray(times, dtype="<i8").tobytes())
-        for values in (self._mean, self._max):
-            hasher.update(np.ascontiguousarray(values, dtype="<f2").tobytes())
+        for values in (self._mean, self._max, self._rms):
+            if values is not None:
+                hasher.update(np.ascontiguousarray(values, dtype="<f2").data)
+        if len(self.sampled) != len(self.iterations):
+            hasher.update(repr(self.sampled).encode())
         return hasher.hexdigest()
 
 
@@ -205,20 +274,69 @@ def _check(trace: Trace) -> None:
         elements = math.prod(tensor.shape)
         _require(tensor.numel == elements > 0, f"numel {tensor.numel}", place, f"{elements} (shape), above 0")
         _require(0 <= tensor.layer < layers, f"layer {tensor.layer}", place, f"0 to {layers - 1}")
-    shape = (iterations, int(trace._offsets[-1]))
-    for name, values in (("chunk_mean", trace._mean), ("chunk_max", trace._max)):
+    rising = trace.sampled == sorted({i for i in trace.sampled if 0 <= i < iterations})
+    _require(rising, f"sampled {trace.sampled}", "trace", f"rising indices, 0 to {iterations - 1}")
+    shape = (len(trace.sampled), int(trace._offsets[-1]))
+    for name, values in (
+        ("chunk_mean", trace._mean),
+        ("chunk_max", trace._max),
+        ("chunk_rms", trace._rms),
+    ):
+        if values is None:
+            continue
         fits = values.shape == shape and values.dtype == np.float16
         _require(fits, f"{values.dtype} {values.shape}", name, f"float16 {shape}")
         # What is neither negative, infinite nor NaN has a bit pattern below that of infinity.
-        possible = bool(np.ascontiguousarray(values).view(np.uint16).max() < 0x7C00)
+        possible = bool(np.ascontiguousarray(values).view(np.uint16).max(initial=0) < 0x7C00)
         _require(possible, "values that are negative or not finite", name, "magnitudes of gradients")
     for position, iteration in enumerate(trace.iterations):
         _check_iteration(iteration, position, layers, tensors)
+    _check_manifest(trace.manifest, tensors)
+
+
+def _check_manifest(manifest: Mapping[str, Any], tensors: int) -> None:
+    """Raise TraceError unless the parts of the manifest that programs rely on are what they should be."""
+    magnitudes = manifest.get("magnitudes", {"source": "measured"})
+    known = isinstance(magnitudes, dict) and magnitudes.get("source") in ("measured", "model")
+    _require(known, f"magnitudes {magnitudes!r}", "manifest", 'a table with source "measured" or "model"')
+    groups = manifest.get("groups", [])
+    _require(isinstance(groups, list), "groups that are no list", "manifest", "a list of tables")
+    for number, group in enumerate(groups):
+        place = f"manifest: groups[{number}]"
+        _require(isinstance(group, dict), f"is {group!r}", place, "a table with kind and tensors")
+        _require(isinstance(group.get("kind"), str), f"kind {group.get('kind')!r}", place, "a name")
+        members = group.get("tensors")
+        fits = isinstance(members, list) and all(type(m) is int and 0 <= m < tensors for m in members)
+        _require(fits, f"tensors {members!r}", place, f"a list of indices, 0 to {tensors - 1}")
+
+
+def _rows(trace: Trace) -> list[int]:
+    """Which row of the chunk arrays each iteration answers with (see `Trace.sample_of`)."""
+    by_moment: dict[tuple[str, int], list[int]] = {}
+    for row, index in enumerate(trace.sampled):
+        iteration = trace.iterations[index]
+        by_moment.setdefault((iteration.phase, iteration.rank), []).append(row)
+    own = {index: row for row, index in enumerate(trace.sampled)}
+    rows = []
+    for iteration in trace.iterations:
+        if iteration.index in own:
+            rows.append(own[iteration.index])
+            continue
+        near = by_moment.get((iteration.phase, iteration.rank), [])
+        _require(
+            bool(near),
+            f"no sampled iteration in phase {iteration.phase!r} of rank {iteration.rank}",
+            "trace",
+            "magnitudes of at least one iteration per phase and rank",
+        )
+        rows.append(min(near, key=lambda row: (abs(trace.sampled[row] - iteration.index), row)))
+    return rows
 
 
 def _check_iteration(iteration: Iteration, position: int, layers: int, tensors: int) -> None:
     where = f"iteration {position}"
     _require(iteration.index == position, f"index {iteration.index}", where, f"{position}, its place")
+    _require(iteration.rank >= 0, f"rank {iteration.rank}", where, "0 or more")
     start, end, ready = iteration.forward_start_ps, iteration.forward_end_ps, iteration.ready_ps
     for name, times, count in (
         ("forward_start_ps", start, layers),

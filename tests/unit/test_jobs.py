@@ -6,6 +6,7 @@ h is the software latency of a host, l the latency of the ideal network; at 100 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sim.collectives.parameter_server import partition_tensors
 from sim.coupling import Coupling
 from sim.simulate import simulate
 from traces.messages import Tagger, layer_priorities
+from traces.trace import Trace
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741
 FULL = 2**22  # a partition's default size in bytes
@@ -219,6 +221,17 @@ def test_workers_replay_captured_iterations_in_turn():
     _, iterations, _ = run(ps_job(4, iterations=4), trace)
     for row in iterations:
         index = (row["worker"] + row["iteration"]) % 3
+        assert row["forward_end_ps"] - row["start_ps"] == MS + index * 10 * US
+
+
+def test_workers_replay_the_rank_that_is_theirs():
+    """Two ranks, three iterations each: workers 0 and 1 are the two that were recorded together, 2 and 3 one ahead."""
+    one = make_trace([[100]], iterations=6, skew=10 * US)
+    ranked = [replace(iteration, rank=iteration.index // 3) for iteration in one.iterations]
+    trace = Trace(one.manifest, one.layers, one.tensors, ranked, one._mean, one._max)
+    _, iterations, _ = run(ps_job(4, iterations=4), trace)
+    for row in iterations:
+        index = 3 * (row["worker"] % 2) + (row["worker"] // 2 + row["iteration"]) % 3
         assert row["forward_end_ps"] - row["start_ps"] == MS + index * 10 * US
 
 

@@ -37,7 +37,8 @@ def same(one: Trace, other: Trace) -> None:
     assert one.layers == other.layers
     assert one.tensors == other.tensors
     for mine, theirs in zip(one.iterations, other.iterations, strict=True):
-        assert (mine.index, mine.phase, mine.step, mine.loss) == (
+        assert (mine.rank, mine.index, mine.phase, mine.step, mine.loss) == (
+            theirs.rank,
             theirs.index,
             theirs.phase,
             theirs.step,
@@ -51,8 +52,12 @@ def same(one: Trace, other: Trace) -> None:
         for name in ("forward_start_ps", "forward_end_ps", "ready_ps"):
             assert getattr(theirs, name).dtype == np.int64
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+    assert one.sampled == other.sampled
     for iteration in range(len(one.iterations)):
         for tensor in range(len(one.tensors)):
+            np.testing.assert_array_equal(
+                one.chunk_rms(iteration, tensor), other.chunk_rms(iteration, tensor)
+            )
             np.testing.assert_array_equal(
                 one.chunk_mean(iteration, tensor), other.chunk_mean(iteration, tensor)
             )
@@ -61,12 +66,29 @@ def same(one: Trace, other: Trace) -> None:
             )
 
 
-@given(seed=st.integers(0, 2**32 - 1), iterations=st.integers(1, 5), tensors=st.integers(1, 6))
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    iterations=st.integers(1, 5),
+    tensors=st.integers(1, 6),
+    rms=st.booleans(),
+    ranks=st.integers(1, 3),
+    every=st.integers(1, 2),
+)
 def test_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, iterations: int, tensors: int
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    iterations: int,
+    tensors: int,
+    rms: bool,
+    ranks: int,
+    every: int,
 ) -> None:
     directory = tmp_path_factory.mktemp("round") / "trace"
-    trace = small_trace(seed=seed, iterations=iterations, tensors=tensors)
+    halves = (range(iterations // 2), range(iterations // 2, iterations))
+    chosen = [iterations * rank + n for rank in range(ranks) for half in halves for n in half[::every]]
+    trace = small_trace(
+        seed=seed, iterations=iterations, tensors=tensors, rms=rms, ranks=ranks, sampled=chosen
+    )
     trace.save(directory)
     again = load_trace(directory)
     same(trace, again)
@@ -97,6 +119,15 @@ def test_digest_sees_every_part() -> None:
     ):
         digests.add(trace.digest())
     assert len(digests) == 5
+    for other in (
+        small_trace(seed=1, rms=True),
+        small_trace(seed=1, ranks=2),
+        small_trace(seed=1, sampled=[0, 3]),
+    ):
+        digests.add(other.digest())
+    half = base.iterations[0], Iteration(**{**vars(base.iterations[1]), "rank": 1}), *base.iterations[2:]
+    digests.add(Trace(base.manifest, base.layers, base.tensors, half, base._mean, base._max).digest())
+    assert len(digests) == 9
 
 
 def test_total_bytes_and_phases() -> None:
@@ -155,7 +186,7 @@ def test_truncated_parquet(saved: Path, table: str, keep: float) -> None:
 def test_flipped_byte_in_the_data_is_noticed(saved: Path) -> None:
     file = saved / "chunks.parquet"
     content = bytearray(file.read_bytes())
-    metadata = pq.read_metadata(file).row_group(0).column(2)
+    metadata = pq.read_metadata(file).row_group(0).column(1)
     content[metadata.data_page_offset + metadata.total_compressed_size - 2] ^= 0x10
     file.write_bytes(content)
     with pytest.raises(TraceError, match="damaged"):
@@ -171,7 +202,9 @@ def edit_manifest(directory: Path, **changes: Any) -> None:
 
 def test_other_schema_version(saved: Path) -> None:
     edit_manifest(saved, schema_version=SCHEMA_VERSION + 1)
-    with pytest.raises(TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION}"):
+    with pytest.raises(
+        TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION} or 1; "
+    ):
         load_trace(saved)
 
 
@@ -179,6 +212,13 @@ def test_other_schema_version(saved: Path) -> None:
     ("changes", "message"),
     [
         ({"schema_version": None}, "schema version None"),
+        ({"schema_version": True}, "schema version True"),
+        ({"magnitudes": {"source": "guessed"}}, "magnitudes .'source': 'guessed'"),
+        (
+            {"groups": [{"kind": "fsdp_unit", "tensors": [0, 4]}]},
+            r"groups\[0\]: tensors \[0, 4\]; expected .* 0 to 3",
+        ),
+        ({"groups": [{"tensors": [0]}]}, r"groups\[0\]: kind None"),
         ({"name": 3}, "name 3"),
         ({"rows": None}, "rows None"),
         ({"rows": {"layers": 1}}, "number of rows"),
@@ -230,8 +270,6 @@ def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
     early[1][0] = 10**18
     short = iterations["ready_ps"].to_pylist()
     short[1].pop()
-    swapped = chunks["tensor"].to_numpy().copy()
-    swapped[[0, -1]] = swapped[[-1, 0]]
     cases: list[tuple[str, str, Any, str]] = [
         ("tensors", "layer", pa.array([99] * 4, pa.int32()), "layer 99; expected 0 to"),
         ("tensors", "dtype", pa.array(["int7"] * 4), "int7"),
@@ -239,7 +277,9 @@ def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
         ("tensors", "name", pa.array([None, "b", "c", "d"], pa.string()), "empty values"),
         ("tensors", "tensor", pa.array([0, 2, 1, 3], pa.int32()), "tensor 2 in row 1; expected 1"),
         ("chunks", "mean", pa.array(mean), "not finite"),
-        ("chunks", "tensor", pa.array(swapped), "in row 0; expected 0"),
+        ("iterations", "sampled", pa.array([True, False, True]), "rows; expected .* for these tensors"),
+        ("iterations", "rank", pa.array([0, -1, 0], pa.int32()), "iteration 1: rank -1; expected 0 or more"),
+        ("iterations", "rank", pa.array([0, None, 0], pa.int32()), "empty values"),
         ("iterations", "ready_ps", pa.array(early), "iteration 1: a gradient ready outside it"),
         ("iterations", "ready_ps", pa.array(short), "iteration 1: ready_ps is int64"),
         ("iterations", "end_ps", pa.array([1, 2, 3]), "end_ps 1; expected"),
@@ -257,7 +297,7 @@ def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
 def test_columns_of_another_type_are_refused(saved: Path) -> None:
     file = saved / "chunks.parquet"
     table = pq.read_table(file)
-    pq.write_table(table.set_column(2, "mean", table["mean"].cast(pa.float32())), file)
+    pq.write_table(table.set_column(0, "mean", table["mean"].cast(pa.float32())), file)
     with pytest.raises(TraceError, match="mean float"):
         load_trace(saved)
 
@@ -272,6 +312,95 @@ def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(TraceError, match="is a file"):
         load_trace(tmp_path / "file")
+
+
+# Ranks, sampled iterations, rms ------------------------------------------------------------------------------
+
+
+def test_an_unsampled_iteration_answers_with_the_nearest_of_its_phase_and_rank() -> None:
+    # Two ranks of 8 iterations, early 0-3 and late 4-7; sampled are rank 0: 0, 2 | 7 and rank 1: 9, 11 | 12, 14.
+    trace = small_trace(iterations=8, ranks=2, sampled=[0, 2, 7, 9, 11, 12, 14], rms=True)
+    assert trace.ranks == [0, 1]
+    stand_ins = [0, 0, 2, 2, 7, 7, 7, 7, 9, 9, 9, 11, 12, 12, 14, 14]
+    assert [trace.sample_of(iteration) for iteration in range(16)] == stand_ins
+    for iteration, stand_in in enumerate(stand_ins):
+        row = trace.sampled.index(stand_in)
+        chunks = trace.tensors[0].chunks
+        np.testing.assert_array_equal(trace.chunk_mean(iteration, 0), trace._mean[row, :chunks])
+        np.testing.assert_array_equal(trace.chunk_rms(iteration, 0), trace._rms[row, :chunks])
+
+
+@pytest.mark.parametrize("sampled", [[], [0], [0, 1], [2, 3]])
+def test_every_phase_needs_a_sample(sampled: list[int]) -> None:
+    with pytest.raises(TraceError, match=r"no sampled iteration in phase .(early|late). of rank 0"):
+        small_trace(sampled=sampled)
+
+
+@pytest.mark.parametrize("sampled", [[3, 0], [0, 0, 3], [0, 4], [-1, 3]])
+def test_impossible_samples(sampled: list[int]) -> None:
+    with pytest.raises(TraceError, match="rising indices, 0 to 3"):
+        small_trace(sampled=sampled)
+
+
+def test_l2_is_the_norm_of_the_values() -> None:
+    draw = np.random.default_rng(3)
+    values = draw.normal(0, 1e-3, 600)  # chunks of 256, 256 and 88 elements
+    runs = np.split(values, [256, 512])
+    exponent = int(scale_exponents(np.array([np.abs(values).max()]))[0])
+    figures = [
+        to_halves(np.array([f(run) for run in runs]), exponent)[np.newaxis]
+        for f in (
+            lambda run: np.abs(run).mean(),
+            lambda run: np.abs(run).max(),
+            lambda run: np.sqrt((run**2).mean()),
+        )
+    ]
+    base = small_trace(iterations=1, tensors=1)
+    iteration = base.iterations[0]
+    tensor = TensorInfo("t", (600,), 600, "float32", 0, exponent)
+    trace = Trace({"name": "x"}, ["layer"], [tensor], [iteration], *figures)
+    np.testing.assert_allclose(trace.l2(0, 0), [np.linalg.norm(run) for run in runs], rtol=2**-11)
+    assert small_trace().l2(0, 0) is None
+    assert small_trace().chunk_rms(0, 0) is None
+
+
+def test_version_1_is_read_as_if_nothing_had_changed(tmp_path: Path) -> None:
+    """A trace written by the first version: no rank, no sampled, chunks that say whose they are."""
+    trace = small_trace(iterations=3, largest=50_000)
+    new, old = trace.save(tmp_path / "new"), tmp_path / "old"
+    shutil.copytree(new, old)
+    iterations = pq.read_table(old / "iterations.parquet").drop_columns(["rank", "sampled"])
+    pq.write_table(iterations, old / "iterations.parquet")
+    chunks = pq.read_table(old / "chunks.parquet")
+    tensor = np.repeat(np.arange(4, dtype=np.int32), [t.chunks for t in trace.tensors])
+    named = {"iteration": np.repeat(np.arange(3, dtype=np.int32), len(tensor)), "tensor": np.tile(tensor, 3)}
+
+    def write_chunks(**columns: np.ndarray) -> None:
+        parts = {**columns, "mean": chunks["mean"], "max": chunks["max"]}
+        pq.write_table(pa.table(parts), old / "chunks.parquet", row_group_size=50)
+
+    write_chunks(**named)
+    edit_manifest(old, schema_version=1)
+    again = load_trace(old)
+    same(trace, again)
+    assert again.digest() == trace.digest()
+    assert again.sampled == [0, 1, 2]
+    assert again.chunk_rms(0, 0) is None
+    swapped = np.array(named["tensor"])
+    swapped[[60, -1]] = swapped[[-1, 60]]
+    write_chunks(**{**named, "tensor": swapped})
+    with pytest.raises(TraceError, match=rf"tensor {swapped[60]} in row 60; expected {swapped[-1]}"):
+        load_trace(old)
+
+
+def test_the_digest_of_the_bundled_trace_has_not_changed_with_the_format(tmp_path: Path) -> None:
+    trace = load_trace("resnet50")
+    assert load_trace(trace.save(tmp_path / "again")).digest() == trace.digest()
+
+
+def test_row_groups_are_one_per_sampled_iteration(tmp_path: Path) -> None:
+    small_trace(iterations=4, sampled=[1, 3]).save(tmp_path / "t")
+    assert pq.ParquetFile(tmp_path / "t" / "chunks.parquet").num_row_groups == 2
 
 
 # Magnitudes as float16 ---------------------------------------------------------------------------------------

@@ -194,6 +194,19 @@ def test_last_layers_are_important() -> None:
     assert whole == [False, False, True, True]
 
 
+def test_a_rank_has_its_own_threshold() -> None:
+    """Whatever the other rank's gradients are like, the threshold follows those of one rank alone."""
+    both = small_trace(iterations=4, ranks=2)
+    rows = len(both.iterations) // 2
+    alone = Trace(
+        both.manifest, both.layers, both.tensors, both.iterations[:rows], both._mean[:rows], both._max[:rows]
+    )
+    merged, single = (Tagger(trace, Tagging(magnitude=True), 1) for trace in (both, alone))
+    assert [merged.threshold(i, 0, 256) for i in range(rows)] == [single.threshold(i, 0, 256) for i in range(rows)]
+    # The second rank starts afresh, with the quantile of its own first iteration.
+    assert merged.threshold(rows, 0, 256) == merged._sampled_quantile(rows, 0, 256)
+
+
 def test_a_gradient_of_zeros_is_droppable() -> None:
     trace = layered_trace([[5_000]])
     zeros = np.zeros_like(trace._mean)
