@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from traces.trace import Trace
+from traces.trace import CHUNK_ELEMENTS, Trace
 
 TIMES = {
     "forward_ps": "forward",
@@ -18,6 +21,7 @@ TIMES = {
     "optimizer_ps": "optimiser",
     "iteration_ps": "iteration",
 }
+MANY_LAYERS = 24  # more than that are shown in blocks unless one line per layer is asked for
 BACK_LAYERS = 10  # "share of bytes in the last layers": how many layers that is
 
 
@@ -26,7 +30,8 @@ def info(trace: Trace) -> dict[str, Any]:
 
     Ready times are given per layer as the latest of its tensors, median over the iterations of a phase.
     `ready_inversions` counts neighbouring layers whose gradients became ready front before back, in any
-    iteration.
+    iteration. `iteration_ps_by_rank` has the median iteration of each recorded worker. Figures about magnitudes
+    are medians over the iterations that have statistics of their own.
     """
     layer_bytes = _layer_bytes(trace)
     return {
@@ -38,6 +43,11 @@ def info(trace: Trace) -> dict[str, Any]:
         "elements": sum(tensor.numel for tensor in trace.tensors),
         "total_bytes": trace.total_bytes,
         "iterations": len(trace.iterations),
+        "sampled": list(trace.sampled),
+        "ranks": trace.ranks,
+        "magnitudes": trace.magnitude_source,
+        "timing": timing_source(trace),
+        "groups": _groups(trace),
         "back_layers": {
             "layers": min(BACK_LAYERS, len(trace.layers)),
             "share_of_bytes": float(layer_bytes[-BACK_LAYERS:].sum() / layer_bytes.sum()),
@@ -45,6 +55,22 @@ def info(trace: Trace) -> dict[str, Any]:
         "phases": {name: _phase(trace, members) for name, members in trace.phases.items()},
         "layer_table": _layer_rows(trace, layer_bytes),
     }
+
+
+def timing_source(trace: Trace) -> str:
+    """Where the times come from: "measured", "imported", or "estimated" with how."""
+    timing = trace.manifest.get("timing", "measured")
+    if isinstance(timing, dict):
+        return ", ".join(str(value) for value in timing.values())
+    return str(timing)
+
+
+def _groups(trace: Trace) -> list[dict[str, Any]]:
+    """Buckets and units as the manifest lists them, each with its bytes."""
+    return [
+        {**group, "bytes": sum(trace.tensors[tensor].bytes for tensor in group.get("tensors", []))}
+        for group in trace.groups
+    ]
 
 
 def _layer_bytes(trace: Trace) -> np.ndarray:
@@ -63,6 +89,7 @@ def _layer_ready(trace: Trace, iteration: int) -> np.ndarray:
 
 def _phase(trace: Trace, members: list[int]) -> dict[str, Any]:
     iterations = [trace.iterations[index] for index in members]
+    sampled = [index for index in members if index in set(trace.sampled)]
     inversions = 0
     for index in members:
         ready = _layer_ready(trace, index)
@@ -77,21 +104,37 @@ def _phase(trace: Trace, members: list[int]) -> dict[str, Any]:
         ),
         "optimizer_ps": _median([iteration.optimizer_ps for iteration in iterations]),
         "iteration_ps": _median([iteration.end_ps for iteration in iterations]),
+        "iteration_ps_by_rank": {
+            str(rank): _median([iteration.end_ps for iteration in iterations if iteration.rank == rank])
+            for rank in sorted({iteration.rank for iteration in iterations})
+        },
         "first_ready_ps": _median([int(iteration.ready_ps.min()) for iteration in iterations]),
         "last_ready_ps": _median([int(iteration.ready_ps.max()) for iteration in iterations]),
         "ready_inversions": inversions,
-        "mean_magnitude": float(np.median([_mean_magnitude(trace, index) for index in members])),
-        "magnitude_spread": float(np.median([_spread(trace, index) for index in members])),
+        "mean_magnitude": float(np.median([mean_magnitude(trace, index) for index in sampled])),
+        "magnitude_spread": float(np.median([_spread(trace, index) for index in sampled])),
     }
 
 
-def _mean_magnitude(trace: Trace, iteration: int) -> float:
+def tensor_means(trace: Trace, iteration: int) -> NDArray[np.float64]:
+    """Mean |g| over the elements of each tensor in the gradient's own units, float64 [T].
+
+    The last chunk of a tensor is shorter and counts by what it holds.
+    """
+    means = np.empty(len(trace.tensors))
+    for number, tensor in enumerate(trace.tensors):
+        chunks = trace.chunk_mean(iteration, number)
+        last = tensor.numel - (tensor.chunks - 1) * CHUNK_ELEMENTS
+        total = float(chunks[:-1].sum(dtype=np.float64)) * CHUNK_ELEMENTS + float(chunks[-1]) * last
+        means[number] = math.ldexp(total / tensor.numel, -tensor.scale_exponent)
+    return means
+
+
+def mean_magnitude(trace: Trace, iteration: int) -> float:
     """Mean |g| over all elements."""
-    weighted = [
-        float(trace.magnitudes(iteration, number)[0].mean()) * tensor.numel
-        for number, tensor in enumerate(trace.tensors)
-    ]
-    return sum(weighted) / sum(tensor.numel for tensor in trace.tensors)
+    return float(
+        np.average(tensor_means(trace, iteration), weights=[tensor.numel for tensor in trace.tensors])
+    )
 
 
 def _spread(trace: Trace, iteration: int) -> float:
@@ -102,9 +145,11 @@ def _spread(trace: Trace, iteration: int) -> float:
     """
     shares, weights = [], []
     for number, tensor in enumerate(trace.tensors):
-        means = np.sort(trace.chunk_mean(iteration, number).astype(np.float64))
+        # What is never negative sorts like its bit pattern, and integers sort much faster than halves.
+        means = np.sort(trace.chunk_mean(iteration, number).view(np.uint16)).view(np.float16)
         if len(means) >= 10 and means[-1] > 0:
-            shares.append(means[-(len(means) // 10) :].sum() / means.sum())
+            largest = means[-(len(means) // 10) :].sum(dtype=np.float64)
+            shares.append(float(largest / means.sum(dtype=np.float64)))
             weights.append(tensor.bytes)
     return float(np.average(shares, weights=weights)) if shares else 0.0
 
@@ -113,7 +158,8 @@ def _milliseconds(picoseconds: int) -> str:
     return f"{picoseconds / 1e9:.4g}"
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
+    """A number of bytes for people."""
     return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
 
 
@@ -144,7 +190,9 @@ def _layer_rows(trace: Trace, layer_bytes: np.ndarray) -> list[dict[str, Any]]:
 
 
 def print_info(trace: Trace, console: Console | None = None, *, layers: bool = True) -> None:
-    """Print `info(trace)` as tables; `layers` adds one line per layer."""
+    """Print `info(trace)` as tables. The last one has a line per layer, or, without `layers` where there are more than
+    `MANY_LAYERS` of them, a line per block of neighbouring layers.
+    """
     console = console or Console()
     data = info(trace)
     manifest = data["manifest"]
@@ -152,9 +200,11 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     back = data["back_layers"]
     console.print(
         f"{data['layers']} layers, {data['tensors']} tensors, {data['elements']:,} elements, "
-        f"{_size(data['total_bytes'])} of gradients per iteration; "
+        f"{size_text(data['total_bytes'])} of gradients per iteration; "
         f"the last {back['layers']} layers hold {back['share_of_bytes']:.0%} of the bytes"
     )
+    for line in _remarks(data):
+        console.print(escape(line))
     overhead = manifest.get("capture_overhead", {})
     if "fraction" in overhead:
         low, high = overhead["fraction_quartiles"]
@@ -163,8 +213,41 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
             f"(median of {overhead['pairs']} pairs of steps, quartiles {low:+.1%} and {high:+.1%})"
         )
     console.print(_phase_table(data))
-    if layers:
+    if layers or data["layers"] <= MANY_LAYERS:
         console.print(_layer_table(data))
+    else:
+        console.print(_block_table(data))
+
+
+def _remarks(data: dict[str, Any]) -> list[str]:
+    """Where figures come from, if not from measuring one worker in every iteration."""
+    lines = [f"{data['iterations']} iterations"]
+    if len(data["ranks"]) > 1:
+        lines[0] += f" of {len(data['ranks'])} workers (ranks {', '.join(map(str, data['ranks']))})"
+    if len(data["sampled"]) < data["iterations"]:
+        lines[0] += f", {len(data['sampled'])} of them with gradient magnitudes of their own"
+    lines[0] += f"; times {data['timing']}"
+    model = data["manifest"].get("magnitudes", {})
+    if data["magnitudes"] == "model":
+        fitted = f" fitted to {model['fitted_to']}" if "fitted_to" in model else ""
+        lines[0] += f"; gradient magnitudes not measured: {model.get('model', 'a')} model{fitted}"
+    else:
+        lines[0] += f"; gradient magnitudes {data['magnitudes']}"
+    kinds: dict[str, list[int]] = {}
+    for group in data["groups"]:
+        kinds.setdefault(str(group.get("kind", "group")), []).append(group["bytes"])
+    for kind, sizes in kinds.items():
+        lines.append(f"{len(sizes)} x {kind}: {size_text(min(sizes))} to {size_text(max(sizes))}")
+    source = data["manifest"].get("source")
+    if isinstance(source, dict) and "format" in source:
+        lines.append(f"imported from {source['format']} ({source.get('file', 'unknown file')})")
+        for verb in ("understood", "skipped"):
+            counts = source.get(verb)
+            if isinstance(counts, dict) and counts:
+                lines.append(f"  {verb}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    if data["manifest"].get("note"):
+        lines.append(f"note: {data['manifest']['note']}")
+    return lines
 
 
 def _phase_table(data: dict[str, Any]) -> Table:
@@ -173,10 +256,14 @@ def _phase_table(data: dict[str, Any]) -> Table:
     table.add_column("")
     for name in phases:
         table.add_column(escape(name), justify="right", no_wrap=True)
-    table.add_row("training steps", *(f"{p['steps'][0]} to {p['steps'][-1]}" for p in phases.values()))
+    table.add_row("training steps", *(f"{min(p['steps'])} to {max(p['steps'])}" for p in phases.values()))
     table.add_row("loss (mean)", *(f"{np.mean(p['loss']):.3f}" for p in phases.values()))
     for key, label in TIMES.items():
         table.add_row(f"{label} (ms)", *(_milliseconds(p[key]) for p in phases.values()))
+    if len(data["ranks"]) > 1:
+        spans = [list(p["iteration_ps_by_rank"].values()) for p in phases.values()]
+        words = (f"{_milliseconds(min(each))} to {_milliseconds(max(each))}" for each in spans)
+        table.add_row("iteration, fastest to slowest worker (ms)", *words)
     table.add_row("mean |g|", *(f"{p['mean_magnitude']:.2e}" for p in phases.values()))
     table.add_row("|g| in the largest tenth", *(f"{p['magnitude_spread']:.1%}" for p in phases.values()))
     return table
@@ -200,7 +287,9 @@ def _origin(manifest: dict[str, Any]) -> str:
 
 def _layer_table(data: dict[str, Any]) -> Table:
     names = list(data["phases"])
-    table = Table(title="layers in forward order; times in ms, ready = gradient complete", box=SIMPLE)
+    table = Table(
+        title="layers in forward order; times in ms, ready = gradient complete", box=SIMPLE, pad_edge=False
+    )
     table.add_column("layer", justify="right")
     table.add_column("name", overflow="fold")
     for heading in ("size", "forward", *(f"ready {name}" for name in names)):
@@ -208,5 +297,56 @@ def _layer_table(data: dict[str, Any]) -> Table:
     for row in data["layer_table"]:
         ready = [_milliseconds(row["ready_ps"][name]) if name in row["ready_ps"] else "-" for name in names]
         forward = _milliseconds(row["forward_ps"])
-        table.add_row(str(row["layer"]), escape(row["name"]), _size(row["bytes"]), forward, *ready)
+        table.add_row(str(row["layer"]), escape(row["name"]), size_text(row["bytes"]), forward, *ready)
+    return table
+
+
+def blocks(names: list[str], limit: int = MANY_LAYERS) -> list[tuple[str, int, int]]:
+    """(name, first layer, last layer) of runs of neighbouring layers, at most `limit` of them.
+
+    Layers belong together that agree in the first parts of their dotted names, in as many parts as `limit` allows.
+    Where even the first parts differ too often, runs of equal length are named after their first and last layer.
+    """
+    parts = [name.split(".") for name in names]
+    best: list[tuple[str, int, int]] = []
+    for depth in range(1, max(len(each) for each in parts) + 1):
+        found: list[tuple[str, int, int]] = []
+        for number, each in enumerate(parts):
+            name = ".".join(each[:depth])
+            if found and found[-1][0] == name:
+                found[-1] = (name, found[-1][1], number)
+            else:
+                found.append((name, number, number))
+        if len(found) > limit:
+            break
+        best = found
+    if best:
+        return best
+    bounds = np.linspace(0, len(names), limit + 1).round().astype(int)
+    return [
+        (f"{names[first]} to {names[after - 1]}", int(first), int(after) - 1)
+        for first, after in itertools.pairwise(bounds)
+    ]
+
+
+def _block_table(data: dict[str, Any]) -> Table:
+    rows, names = data["layer_table"], list(data["phases"])
+    title = "blocks of layers in forward order (--layers: each by itself); times in ms, ready = gradients complete"
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
+    table.add_column("layers", justify="right", no_wrap=True)
+    table.add_column("name", overflow="fold")
+    for heading in ("size", "share", "forward", *(f"ready {name}" for name in names)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, first, last in blocks([row["name"] for row in rows]):
+        inside = rows[first : last + 1]
+        size = sum(row["bytes"] for row in inside)
+        ready = [[row["ready_ps"][phase] for row in inside if phase in row["ready_ps"]] for phase in names]
+        table.add_row(
+            f"{first}-{last}" if last > first else str(first),
+            escape(name),
+            size_text(size),
+            f"{size / data['total_bytes']:.1%}",
+            _milliseconds(sum(row["forward_ps"] for row in inside)),
+            *(_milliseconds(max(times)) if times else "-" for times in ready),
+        )
     return table
