@@ -227,6 +227,18 @@ def cmd_bench_fabric(
     bench_fabric(case=case, hosts=hosts, transport=transport, threads=threads, as_json=as_json)
 
 
+@bench_app.command("traces", epilog="Example: gradwire bench traces --case resnet50")
+@for_people
+def cmd_bench_traces(
+    case: Annotated[str | None, typer.Option(help="One trace by name; all if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Speed of reading traces: the bundled ones, and a made-up one of 138 million parameters."""
+    from benchmarks.traces import bench_traces
+
+    bench_traces(case=case, as_json=as_json)
+
+
 def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
     return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
 
