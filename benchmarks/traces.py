@@ -143,8 +143,8 @@ def large_trace(iterations: int = LARGE_ITERATIONS, shapes: list[tuple[int, ...]
     mean = draw.lognormal(0, 1, size).astype(np.float16)
     rms = mean * draw.uniform(1.1, 1.4, size).astype(np.float16)
     largest = rms * draw.uniform(2, 5, size).astype(np.float16)
-    return Trace({"name": LARGE, "model": "made up"}, [f"layer{n}" for n in range(len(shapes))], tensors, captured,
-                 mean, largest, rms)  # fmt: skip
+    manifest = {"name": LARGE, "timing": "estimated", "magnitudes": {"source": "model", "model": "lognormal"}}
+    return Trace(manifest, [f"layer{n}" for n in range(len(shapes))], tensors, captured, mean, largest, rms)
 
 
 def vgg16_shapes() -> list[tuple[int, ...]]:

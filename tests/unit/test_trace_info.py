@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from tests.unit.trace_cases import small_trace
-from traces.info import info, print_info
+from traces.info import blocks, info, print_info
 from traces.trace import Iteration, TensorInfo, Trace
 
 
@@ -58,15 +59,98 @@ def test_it_is_plain_data() -> None:
     assert [row["layer"] for row in data["layer_table"]] == list(range(len(trace.layers)))
 
 
-def test_table_shows_losses_and_layers() -> None:
+def shown(trace: Trace, *, layers: bool = True) -> str:
     stream = io.StringIO()
-    trace = two_layers([[90, 40, 50]], np.ones(12))
-    print_info(trace, Console(file=stream, width=100))
-    text = stream.getvalue()
+    print_info(trace, Console(file=stream, width=100), layers=layers)
+    return stream.getvalue()
+
+
+def test_table_shows_losses_and_layers() -> None:
+    text = shown(two_layers([[90, 40, 50]], np.ones(12)))
     assert "made [up]" in text
     assert "2.000" in text
     assert "0 to 0" in text
     assert "10.0 KiB" in text
-    stream = io.StringIO()
-    print_info(trace, Console(file=stream, width=100), layers=False)
-    assert "10.0 KiB" not in stream.getvalue()
+    assert "1 iterations; times measured; gradient magnitudes measured" in text
+
+
+def deep(names: list[str]) -> Trace:
+    """Layers of 256 elements each, one millisecond of forward pass and one of backward pass each."""
+    infos = [TensorInfo(f"{name}.w", (256,), 256, "float32", n) for n, name in enumerate(names)]
+    ends = np.arange(1, len(names) + 1) * 10**9
+    ready = 2 * ends[-1] - ends + 10**9
+    captured = [
+        Iteration(0, "early", 3, 1.0, ends - 10**9, ends, ready, int(ready.max()), 0, int(ready.max()))
+    ]
+    ones = np.ones((1, len(names)), dtype=np.float16)
+    return Trace({"name": "deep"}, names, infos, captured, ones, ones)
+
+
+def test_many_layers_are_shown_in_blocks_unless_asked_for_each() -> None:
+    trace = deep(["stem", *(f"stage{a}.{b}.conv" for a in range(3) for b in range(12)), "head"])
+    text = shown(trace, layers=False)
+    lines = [line.split() for line in text.splitlines()]
+    # Layers 1 to 12: 12 KiB of 38, 12 ms forward; backward takes 1 ms each from 38 ms on, last to layer 1 at 75 ms.
+    assert ["1-12", "stage0", "12.0", "KiB", "31.6%", "12", "75"] in lines
+    assert ["0", "stem", "1.0", "KiB", "2.6%", "1", "76"] in lines
+    assert not any("stage0.3.conv" in line for line in lines)
+    assert "stage0.3.conv" in shown(trace, layers=True)
+
+
+def test_blocks_by_the_deepest_names_that_are_few_enough() -> None:
+    names = ["a.0.x", "a.0.y", "a.1.x", "b.0.x", "a.0.z"]
+    assert blocks(names, 5) == [
+        ("a.0.x", 0, 0),
+        ("a.0.y", 1, 1),
+        ("a.1.x", 2, 2),
+        ("b.0.x", 3, 3),
+        ("a.0.z", 4, 4),
+    ]
+    assert blocks(names, 4) == [("a.0", 0, 1), ("a.1", 2, 2), ("b.0", 3, 3), ("a.0", 4, 4)]
+    assert blocks(names, 3) == [("a", 0, 2), ("b", 3, 3), ("a", 4, 4)]  # only neighbours belong together
+    assert blocks(names, 2) == [("a.0.x to a.0.y", 0, 1), ("a.1.x to a.0.z", 2, 4)]
+
+
+def test_short_last_chunks_count_by_what_they_hold() -> None:
+    infos = [TensorInfo("t", (300,), 300, "float32", 0, 1)]
+    times = np.array([1])
+    captured = [Iteration(0, "early", 0, 1.0, times - 1, times, times, 2, 0, 2)]
+    mean = np.array([[2.0, 20.0]], dtype=np.float16)  # |g| is half of that: 256 elements of 1 and 44 of 10
+    trace = Trace({"name": "one"}, ["l"], infos, captured, mean, mean)
+    assert info(trace)["phases"]["early"]["mean_magnitude"] == pytest.approx((256 * 1 + 44 * 10) / 300)
+
+
+def test_where_figures_come_from() -> None:
+    """Two workers, magnitudes of half of the iterations and by a model, an importer that left things out."""
+    plain = two_layers([[90, 40, 50]] * 4, np.arange(1.0, 13.0))
+    captured = [replace(each, rank=each.index % 2, end_ps=105 + 10 * (each.index % 2), optimizer_ps=5 + 10 * (each.index % 2))
+                for each in plain.iterations]  # fmt: skip
+    manifest = {
+        "name": "both",
+        "timing": "imported",
+        "magnitudes": {"source": "model", "model": "lognormal", "fitted_to": "resnet50"},
+        "groups": [{"kind": "ddp_bucket", "tensors": [1, 2]}, {"kind": "ddp_bucket", "tensors": [0]}],
+        "source": {
+            "format": "kineto",
+            "file": "t.json",
+            "understood": {"kernels": 7},
+            "skipped": {"python": 2},
+        },
+        "note": "a [shared] machine",
+    }
+    half = np.tile(np.arange(1.0, 13.0).astype(np.float16), (2, 1))
+    trace = Trace(manifest, plain.layers, plain.tensors, captured, half, half, None, [0, 1])
+    data = json.loads(json.dumps(info(trace)))
+    assert data["ranks"] == [0, 1]
+    assert data["sampled"] == [0, 1]
+    assert data["groups"][0] == {"kind": "ddp_bucket", "tensors": [1, 2], "bytes": 2048}
+    assert data["phases"]["early"]["iteration_ps_by_rank"] == {"0": 105, "1": 115}
+    text = shown(trace).replace("\n", " ")
+    assert "4 iterations of 2 workers (ranks 0, 1), 2 of them with gradient magnitudes of their own" in text
+    assert "times imported; gradient magnitudes not measured: lognormal model fitted to resnet50" in " ".join(
+        text.split()
+    )
+    assert "2 x ddp_bucket: 2.0 KiB to 10.0 KiB" in text
+    assert "imported from kineto (t.json)" in text
+    assert "skipped: python 2" in text
+    assert "note: a [shared] machine" in text

@@ -1,0 +1,50 @@
+"""Traces are read, looked at, brought in and out without torch: only recording them needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gradwire
+
+ROOT = Path(gradwire.__file__).resolve().parent
+READING = ("cli", "diff", "info", "merge", "messages", "plot", "storage", "trace")  # and formats/
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it raises ImportError
+"""
+
+
+def in_fresh_interpreter(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH + code], capture_output=True, text=True, timeout=120, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_only_reads_can_be_imported() -> None:
+    formats = [f"formats.{path.stem}" for path in sorted((ROOT / "traces" / "formats").glob("[a-z]*.py"))]
+    assert len(formats) >= 5
+    in_fresh_interpreter(
+        "import importlib\n"
+        + "\n".join(f"importlib.import_module('traces.{name}')" for name in [*READING, *formats])
+    )
+
+
+def test_a_bundled_trace_is_looked_at(tmp_path: Path) -> None:
+    printed = in_fresh_interpreter(f"""
+from pathlib import Path
+import gradwire
+from traces.diff import diff
+from traces.info import info
+from traces.plot import plot_trace
+trace = gradwire.load_trace("resnet50")
+print(info(trace)["tensors"], diff(trace, trace)["identical"])
+plot_trace(trace, Path({str(tmp_path / "pictures")!r}))
+""")
+    assert printed.split() == ["161", "True"]
+    assert (tmp_path / "pictures" / "timeline.png").stat().st_size > 10_000
