@@ -11,6 +11,10 @@ The rows of `chunks` are ordered by sampled iteration, tensor, place in the tens
 iteration; nothing but the place says whose a row is, since at 20 million rows the two columns of numbers that
 would repeat it take more time and memory to read than the magnitudes themselves.
 
+A capture may have kept the gradients themselves: raw/iter0003/00012.npy is the gradient of tensor 12 in
+iteration 3, in NumPy's own format, float16, float32 or float64 as it was computed (bfloat16 as float32, which
+holds it exactly), in the tensor's shape. They are not read with the trace; `raw_gradient` reads one.
+
 This is version 2. In version 1, which is still read, every iteration is sampled, rank and rms do not exist and
 chunks begin with the columns iteration i32 and tensor i32.
 
@@ -75,11 +79,15 @@ SCHEMAS_1 = {  # version 1, which is only read
     "chunks": pa.schema([("iteration", pa.int32()), ("tensor", pa.int32()), *SCHEMAS["chunks"]]),
 }
 READABLE = {1: SCHEMAS_1, SCHEMA_VERSION: SCHEMAS}
+RAW = "raw"
 SMALL = 2_000_000  # rows of chunks up to which strong compression takes seconds rather than minutes
 
 
-def write(trace: Trace, directory: Path) -> Path:
-    """Write `trace` to the new `directory`: built beside it under another name, then renamed."""
+def write(trace: Trace, directory: Path, raw: Path | None = None) -> Path:
+    """Write `trace` to the new `directory`: built beside it under another name, then renamed.
+
+    `raw`, a folder of raw gradients on the same file system, is moved into it.
+    """
     if directory.exists():
         raise TraceError("exists already", str(directory), "a new directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +102,8 @@ def write(trace: Trace, directory: Path) -> Path:
         for name, table in tables.items():
             _write_table(table, building / f"{name}.parquet", trace)
         (building / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        if raw is not None:
+            raw.rename(building / RAW)
         building.chmod(0o755)  # mkdtemp makes it private, and a trace is meant to be shared
         building.rename(directory)
     except OSError as error:
@@ -103,6 +113,27 @@ def write(trace: Trace, directory: Path) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return directory
+
+
+def raw_folder(directory: Path, iteration: int) -> Path:
+    """Where the raw gradients of an iteration lie in the trace `directory`."""
+    return directory / RAW / f"iter{iteration:04d}"
+
+
+def raw_gradient(directory: str | Path, iteration: int, tensor: int) -> NDArray[Any]:
+    """The gradient itself, in the tensor's shape, where the capture kept it. TraceError where it did not, or
+    if the file is damaged.
+    """
+    path = raw_folder(Path(directory), iteration) / f"{tensor:05d}.npy"
+    try:
+        values: NDArray[Any] = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise TraceError(
+            "missing", str(path), "a capture with raw=True, and an iteration it sampled"
+        ) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise TraceError(f"cannot be read ({error})", str(path), "a NumPy array") from error
+    return values
 
 
 def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:

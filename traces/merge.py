@@ -1,0 +1,168 @@
+"""One trace from the traces that the ranks of one job recorded.
+
+Ranks of a data-parallel job run the same model on different data, so their traces agree in layers, tensors and
+steps and differ in times and magnitudes. The merged trace holds the iterations of all of them, rank after rank,
+and the simulator lets worker w replay rank w mod R (see `sim.job`).
+
+A tensor's scale becomes that of the rank with the largest gradient. Scales are powers of two, so this changes no
+value but those that float16 then holds only as subnormals, and turns none into zero.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scenarios.errors import TraceError
+from traces.storage import RAW, raw_folder, write
+from traces.trace import Halves, Iteration, TensorInfo, Trace, load_trace, to_halves
+
+PER_RANK = ("capture_overhead", "cpu_share", "exposed_communication_ps", "loss_history", "model_calls")
+
+
+def merge(paths: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the trace of all ranks, recorded in `paths` one by one, to the new directory `out` and return it.
+
+    The order of `paths` does not matter. What the ranks' manifests say alike stands in the manifest; what they
+    say differently, or what concerns one rank only, stands there under "per_rank". Raw gradients come along.
+
+    TraceError if there is nothing to merge, if a rank comes twice, or if layers, tensors or recorded steps
+    differ between ranks.
+    """
+    out = Path(out)
+    if out.exists():
+        raise TraceError("exists already", str(out), "a new directory; remove the old one or choose another")
+    if not paths:
+        raise TraceError("no traces given", "merge", "the trace of every rank")
+    sources = sorted(((load_trace(path), Path(path)) for path in paths), key=lambda source: source[0].ranks)
+    _check(sources)
+    traces = [trace for trace, _ in sources]
+    exponents = _common_exponents(traces)
+    iterations, sampled, raws = _renumbered(sources)
+    whole = Trace(
+        {**_manifest(traces), "name": out.name},
+        traces[0].layers,
+        [replace(t, scale_exponent=e) for t, e in zip(traces[0].tensors, exponents, strict=True)],
+        iterations,
+        np.concatenate([_rescaled(trace, trace._mean, exponents) for trace in traces]),
+        np.concatenate([_rescaled(trace, trace._max, exponents) for trace in traces]),
+        _all_rms(traces, exponents),
+        sampled,
+    )
+    if not raws:
+        return write(whole, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+        for index, raw in raws:
+            shutil.copytree(raw, raw_folder(Path(folder), index))
+        return write(whole, out, raw=Path(folder) / RAW)
+
+
+def _check(sources: Sequence[tuple[Trace, Path]]) -> None:
+    """Raise TraceError, naming the trace and the first difference, unless all are ranks of one job."""
+    first, first_path = sources[0]
+    owner: dict[int, Path] = {}
+    for trace, path in sources:
+        for rank in trace.ranks:
+            if rank in owner:
+                raise TraceError(f"rank {rank} is in {owner[rank]} as well", str(path), "each rank once")
+            owner[rank] = path
+        if trace.layers != first.layers:
+            raise TraceError(
+                _difference("layer", trace.layers, first.layers), str(path), f"as in {first_path}"
+            )
+        tensors, wanted = (
+            [replace(tensor, scale_exponent=0) for tensor in one.tensors] for one in (trace, first)
+        )
+        if tensors != wanted:
+            raise TraceError(_difference("tensor", tensors, wanted), str(path), f"as in {first_path}")
+        if _moments(trace) != _moments(first):
+            found = f"recorded steps {_moments(trace)}"
+            raise TraceError(found, str(path), f"{_moments(first)}, as in {first_path}")
+
+
+def _difference(what: str, found: Sequence[Any], wanted: Sequence[Any]) -> str:
+    for number, (mine, theirs) in enumerate(zip(found, wanted, strict=False)):
+        if mine != theirs:
+            shown = mine.name + f" {mine.shape} {mine.dtype}" if isinstance(mine, TensorInfo) else mine
+            return f"{what} {number} is another one ({shown})"
+    return f"{len(found)} {what}s instead of {len(wanted)}"
+
+
+def _moments(trace: Trace) -> dict[str, list[int]]:
+    """Recorded steps by phase, of the first rank of `trace`."""
+    moments: dict[str, list[int]] = {}
+    for iteration in trace.iterations:
+        if iteration.rank == trace.ranks[0]:
+            moments.setdefault(iteration.phase, []).append(iteration.step)
+    return moments
+
+
+def _renumbered(
+    sources: Sequence[tuple[Trace, Path]],
+) -> tuple[list[Iteration], list[int], list[tuple[int, Path]]]:
+    """(iterations under their new indices, sampled indices, (new index, old folder) of raw gradients)."""
+    iterations: list[Iteration] = []
+    sampled: list[int] = []
+    raws: list[tuple[int, Path]] = []
+    for trace, path in sources:
+        first = len(iterations)
+        sampled += [first + index for index in trace.sampled]
+        folders = [(first + index, raw_folder(path, index)) for index in trace.sampled]
+        raws += [(index, folder) for index, folder in folders if folder.is_dir()]
+        iterations += [replace(iteration, index=first + iteration.index) for iteration in trace.iterations]
+    return iterations, sampled, raws
+
+
+def _common_exponents(traces: Sequence[Trace]) -> list[int]:
+    """The scale of each tensor that holds the largest gradient of all ranks; an all-zero one has no say."""
+    common = []
+    for number in range(len(traces[0].tensors)):
+        here = slice(int(traces[0]._offsets[number]), int(traces[0]._offsets[number + 1]))
+        known = [t.tensors[number].scale_exponent for t in traces if t._max[:, here].any()]
+        common.append(min(known, default=0))
+    return common
+
+
+def _rescaled(trace: Trace, values: Halves, exponents: Sequence[int]) -> Halves:
+    """`values`, rows of chunks of `trace`, with the scale of each tensor changed to `exponents`."""
+    changes = [new - tensor.scale_exponent for new, tensor in zip(exponents, trace.tensors, strict=True)]
+    if not any(changes):
+        return values
+    result = np.array(values)
+    for number, change in enumerate(changes):
+        if change:
+            here = slice(int(trace._offsets[number]), int(trace._offsets[number + 1]))
+            result[:, here] = to_halves(result[:, here], change)
+    return result
+
+
+def _all_rms(traces: Sequence[Trace], exponents: Sequence[int]) -> Halves | None:
+    """The rms of all ranks; None unless every rank has it."""
+    rows = [_rescaled(trace, trace._rms, exponents) for trace in traces if trace._rms is not None]
+    return np.concatenate(rows) if len(rows) == len(traces) else None
+
+
+def _manifest(traces: Sequence[Trace]) -> dict[str, Any]:
+    manifests = [trace.manifest for trace in traces]
+    keys = list(dict.fromkeys(key for manifest in manifests for key in manifest))
+    alike = [
+        key
+        for key in keys
+        if key not in PER_RANK
+        and all(key in manifest and manifest[key] == manifests[0][key] for manifest in manifests)
+    ]
+    merged: dict[str, Any] = {key: manifests[0][key] for key in alike}
+    if any(trace.magnitude_source == "model" for trace in traces) and "magnitudes" not in merged:
+        merged["magnitudes"] = {"source": "model", "model": "of some ranks only, see per_rank"}
+    merged["per_rank"] = {
+        ",".join(map(str, trace.ranks)): {k: v for k, v in trace.manifest.items() if k not in alike}
+        for trace in traces
+    }
+    return merged
