@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.terminal import for_people
+from analysis.terminal import for_people, progress
 
 app = typer.Typer(
     help="Look at traces, bring them in from other tools and out to them.", no_args_is_help=True
@@ -38,6 +38,73 @@ def cmd_info(
         typer.echo(json.dumps(info(loaded)))
     else:
         print_info(loaded, layers=layers)
+
+
+@app.command("import", epilog="Example: gradwire trace import profile.json.gz --out my-trace")
+@for_people
+def cmd_import(
+    file: Annotated[Path, typer.Argument(help="A file of another tool, gzipped or not.")],
+    out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
+    format: Annotated[str, typer.Option(help="auto, kineto, pipedream, simai, chakra, csv, ...")] = "auto",
+    name: Annotated[str | None, typer.Option(help="Name of the trace; the file's by default.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of gradients of which the file gives only bytes.")] = "float32",
+    fit_to: Annotated[
+        str, typer.Option(help="The measured trace that the model of magnitudes is fitted to.")
+    ] = "resnet50",
+    seed: Annotated[int, typer.Option(min=0, help="Of the magnitudes.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Make a trace of a PyTorch profile, a PipeDream graph, a SimAI workload, a Chakra trace or a CSV.
+
+    What was not understood, or left out because it is no gradient, is counted and named.
+    """
+    from scenarios.result import refuse_existing
+    from traces.formats import import_trace
+
+    refuse_existing(out)
+    with progress(f"import {file.name}", as_json) as show:
+        trace = import_trace(
+            file, format=format, name=name, seed=seed, dtype=dtype, fit_to=fit_to, progress=show
+        )
+    trace.save(out)
+    source = trace.manifest["source"]
+    if as_json:
+        typer.echo(json.dumps({"trace": str(out), **source, "timing": trace.manifest["timing"]}))
+        return
+    typer.echo(
+        f"{source['format']}: {len(trace.tensors)} gradients in {len(trace.layers)} layers, "
+        f"{trace.total_bytes / 1e6:.1f} MB, {len(trace.iterations)} iterations"
+    )
+    typer.echo(f"times {trace.manifest['timing']}: {trace.manifest['timing_how']}")
+    typer.echo(f"magnitudes: log-normal model fitted to {trace.manifest['magnitudes']['fitted_to']}")
+    for title in ("understood", "skipped"):
+        for what, count in source[title].items():
+            typer.echo(f"{title}: {count} x {what}")
+    typer.echo(f"trace written to {out}")
+
+
+@app.command("export", epilog="Example: gradwire trace export resnet50 --format chakra --ranks 8 --out job")
+@for_people
+def cmd_export(
+    trace: TraceName,
+    format: Annotated[str, typer.Option(help="chakra, simai, perfetto or csv")],
+    out: Annotated[Path, typer.Option(help="The new file; for chakra what stands before .RANK.et")],
+    iteration: Annotated[
+        list[int] | None, typer.Option(min=0, help="Index of an iteration; repeatable. The first if absent.")
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Workers of the job.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Write a trace for ASTRA-sim (chakra), SimAI (simai), a timeline viewer (perfetto) or as a table (csv)."""
+    from traces.formats import export_trace
+    from traces.trace import load_trace
+
+    files = export_trace(load_trace(trace), out, format=format, iterations=iteration, ranks=ranks)
+    if as_json:
+        typer.echo(json.dumps({"files": [str(file) for file in files]}))
+        return
+    for file in files:
+        typer.echo(f"written: {file}")
 
 
 @app.command(

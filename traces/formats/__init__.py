@@ -1,0 +1,125 @@
+"""Traces from and to other tools' formats: one file per format, registered here by one line.
+
+A format is a module with `TITLE` (what people call it) and at least one of
+
+    recognise(path, head) -> bool       whether a file with this name and these first bytes may be of the format
+    read(path, options) -> Draft        with `recognise`: what the file says (see `traces.formats.draft`)
+    write(trace, out, options) -> list[Path]    the new files
+
+Readers take a file as it is: they name and count what they leave out, and raise TraceError rather than guess.
+Writers say in their docstring what of a trace their format cannot hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from scenarios.errors import TraceError
+
+if TYPE_CHECKING:
+    from traces.formats.source import Progress
+    from traces.trace import Trace
+
+FORMATS: dict[str, str] = {  # in the order in which a file is offered to them
+    "kineto": "traces.formats.kineto",
+    "pipedream": "traces.formats.pipedream",
+    "csv": "traces.formats.tensor_csv",
+}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """`dtype` is that of gradients of which a file gives only bytes."""
+
+    dtype: str = "float32"
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """`iterations` are indices into the trace, `ranks` how many workers the job is written for."""
+
+    iterations: Sequence[int]
+    ranks: int = 1
+
+
+def importers() -> list[str]:
+    """Names of the formats that can be read."""
+    return [name for name in FORMATS if hasattr(_module(name), "read")]
+
+
+def exporters() -> list[str]:
+    """Names of the formats that can be written."""
+    return [name for name in FORMATS if hasattr(_module(name), "write")]
+
+
+def import_trace(
+    path: str | Path,
+    *,
+    format: str = "auto",
+    name: str | None = None,
+    seed: int = 1,
+    dtype: str = "float32",
+    fit_to: str | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """The trace that a foreign file describes; its manifest says what was understood and what left out.
+
+    `format` is one of `importers()` or "auto", by the file's first bytes. Magnitudes are drawn with `seed`
+    from the model of `traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
+    default). `dtype` is that of gradients of which the file gives only bytes. TraceError for a file that is
+    missing, empty, damaged or of no known format, and for one that describes no gradients.
+    """
+    from traces.formats.draft import ELEMENT_BYTES, finish
+    from traces.formats.magnitudes import FITTED_TO, fit
+    from traces.formats.source import head
+    from traces.trace import load_trace
+
+    path = Path(path)
+    if dtype not in ELEMENT_BYTES:
+        raise TraceError(f"dtype {dtype!r}", "import", ", ".join(ELEMENT_BYTES))
+    if format not in ("auto", *importers()):
+        raise TraceError(f"format {format!r}", "import", ", ".join(["auto", *importers()]))
+    begin = head(path)
+    if format == "auto":
+        format = _recognised(path, begin)
+    model = fit(load_trace(fit_to or FITTED_TO))
+    draft = _module(format).read(path, ReadOptions(dtype, progress))
+    return finish(draft, path, name or path.name.split(".")[0], model, seed)
+
+
+def export_trace(
+    trace: Trace, out: str | Path, *, format: str, iterations: Sequence[int] | None = None, ranks: int = 1
+) -> list[Path]:
+    """Write `trace` in one of `exporters()`; answers with the files, which must not exist yet.
+
+    `iterations` defaults to the first one. TraceError for a format, an iteration or a number of ranks that
+    does not exist, and where a file cannot be written; then none is left behind.
+    """
+    if format not in exporters():
+        raise TraceError(f"format {format!r}", "export", ", ".join(exporters()))
+    chosen = [0] if iterations is None else list(iterations)
+    for index in chosen:
+        if not 0 <= index < len(trace.iterations):
+            raise TraceError(f"iteration {index}", trace.name, f"0 to {len(trace.iterations) - 1}")
+    if not chosen or ranks < 1:
+        raise TraceError(f"{len(chosen)} iterations, {ranks} ranks", "export", "at least one of each")
+    files: list[Path] = _module(format).write(trace, Path(out), WriteOptions(chosen, ranks))
+    return files
+
+
+def _recognised(path: Path, begin: bytes) -> str:
+    for name in importers():
+        if _module(name).recognise(path, begin):
+            return name
+    titles = ", ".join(f"{name} ({_module(name).TITLE})" for name in importers())
+    raise TraceError("is of no format that gradwire knows", str(path), titles)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(FORMATS[name])

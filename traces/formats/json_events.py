@@ -1,0 +1,137 @@
+"""Events of a Chrome trace JSON file, one at a time and in bounded memory.
+
+Profiles grow to gigabytes, while `json.load` needs about eight times the size of the text. Here the text
+passes through a window of a few MiB in which the standard library's C scanner decodes one event after the
+other: as fast as `json.load`, and no dependency. Both forms of the format are read: an object whose
+"traceEvents" holds the array, and the bare array, which by the format's own rules may lack its closing
+bracket.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from json.decoder import JSONDecodeError
+from typing import Any, NoReturn
+
+from scenarios.errors import TraceError
+from traces.formats.source import Source
+
+LARGEST_VALUE = 1 << 26  # characters; an event or header value beyond is taken for a damaged file
+_BLOCK = 1 << 22
+_BLANK = re.compile(r"[\s\ufeff]*")
+_NEXT = re.compile(r"[\s,]*")
+
+
+class _Window:
+    """A piece of the file's text, and the place in it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.text, self.at, self.ended = "", 0, False
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._scan = json.JSONDecoder(strict=False).raw_decode  # profilers write raw control characters
+        self.events = 0
+
+    def more(self) -> None:
+        block = self.source.read(_BLOCK)
+        self.ended = not block
+        self.text = self.text[self.at :] + self._decode(block, final=self.ended)
+        self.at = 0
+
+    def peek(self, between: re.Pattern[str] = _BLANK) -> str:
+        """The next character that is not blank; none at the end of the file."""
+        while True:
+            match = between.match(self.text, self.at)
+            self.at = match.end() if match else self.at
+            if self.at < len(self.text) or self.ended:
+                return self.text[self.at : self.at + 1]
+            self.more()
+
+    def value(self) -> Any:
+        """The JSON value that begins here."""
+        while True:
+            try:
+                found, end = self._scan(self.text, self.at)
+            except JSONDecodeError as error:
+                # A scan that stopped well before the end of the window did not lack text.
+                lacks = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - 16
+                if self.ended or not lacks:
+                    self.wrong("ends" if self.ended and lacks else error.msg)
+            except RecursionError:
+                self.wrong("nesting beyond all measure")
+            else:
+                if end < len(self.text) or self.ended or isinstance(found, (dict, list, str)):
+                    self.at = end
+                    return found
+            if len(self.text) - self.at > LARGEST_VALUE:
+                self.wrong("a value of more than 64 MiB")
+            self.more()
+
+    def take(self, wanted: str) -> None:
+        if self.peek() != wanted:
+            self.wrong(f"{self.text[self.at : self.at + 20]!r}" if self.peek() else "ends")
+        self.at += 1
+
+    def wrong(self, what: str) -> NoReturn:
+        place = f"behind event {self.events}" if self.events else "at its beginning"
+        if what == "ends":
+            raise TraceError(f"the file ends {place}", self.source.where, "a complete JSON file")
+        raise TraceError(f"is not JSON {place} ({what})", self.source.where, "a Chrome trace JSON file")
+
+
+def events(source: Source, header: dict[str, Any], skipped: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Every event of the file; other values of its outer object appear in `header` as they are met.
+
+    TraceError for a file that is no JSON, ends too early or has no events in it.
+    """
+    window = _Window(source)
+    first = window.peek()
+    if first == "[":
+        yield from _array(window, skipped, may_end=True)
+    elif first == "{":
+        yield from _object(window, header, skipped)
+    else:
+        window.wrong(f"{first!r}" if first else "ends")
+    if window.peek():
+        skipped["text behind the JSON value"] += 1
+
+
+def _object(window: _Window, header: dict[str, Any], skipped: Counter[str]) -> Iterator[dict[str, Any]]:
+    window.take("{")
+    found = False
+    while window.peek(_NEXT) != "}":
+        if window.peek() != '"':
+            window.wrong("a key was expected" if window.peek() else "ends")
+        key = window.value()
+        window.take(":")
+        if key == "traceEvents" and window.peek() == "[":
+            found = True
+            yield from _array(window, skipped, may_end=False)
+        else:
+            window.peek()
+            header[key] = window.value()
+    window.at += 1
+    if not found:
+        keys = ", ".join(list(header)[:8]) or "nothing"
+        raise TraceError(f"has no traceEvents but {keys}", window.source.where, "a Chrome trace JSON file")
+
+
+def _array(window: _Window, skipped: Counter[str], *, may_end: bool) -> Iterator[dict[str, Any]]:
+    window.take("[")
+    while (following := window.peek(_NEXT)) != "]":
+        if not following:
+            if not may_end or not window.events:
+                window.wrong("ends")
+            skipped["closing bracket that is missing"] += 1
+            return
+        event = window.value()
+        window.events += 1
+        if isinstance(event, dict):
+            yield event
+        else:
+            skipped["array entries that are no events"] += 1
+    window.at += 1
