@@ -6,6 +6,7 @@ Needs the extra `capture` (torch, pillow).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ except ImportError as error:
     raise MissingExtraError("torch", "capture") from error
 
 from traces.capture import capture
-from traces.datasets import batches, load_images
-from traces.models.cnn import MODELS
+from traces.models import ModelKind, find_model
+from traces.tasks import make_task
 
 Progress = Callable[[int, int, float], None]  # step, steps in all, loss
 
 LOSS_WINDOW = 50  # steps averaged into one figure of the loss history
+_SGD = {"momentum": 0.9, "weight_decay": 1e-4}
+_ADAMW = {"betas": [0.9, 0.98], "weight_decay": 0.01}  # the second beta as for the Transformer: our choice
 
 
 def pick_device(name: str) -> torch.device:
@@ -51,35 +54,71 @@ class BuiltinRun:
     """The settings of a capture with a built-in model, named like the options of `gradwire capture`.
 
     `iterations` consecutive steps are recorded from step `early` and again from step `late` on, then
-    `overhead_pairs` pairs of steps measure what the hooks cost. `threads` None leaves torch's own choice.
+    `overhead_pairs` pairs of steps measure what the hooks cost. Of the recorded steps every `every`-th has
+    statistics of its own. `batch`, `image_size` (pictures), `sequence` (tokens of one sample) and
+    `learning_rate` are the model's own where they are None; `tokens` is for text (`traces.datasets_text`).
+    `threads` None leaves torch's own choice; `note` goes into the manifest. TraceError for a value that
+    cannot be.
     """
 
     data: str | Path
     model: str = "resnet50"
-    batch: int = 32
-    image_size: int = 64
+    batch: int | None = None
+    image_size: int | None = None
+    sequence: int | None = None
+    tokens: str | None = None
     iterations: int = 6
+    every: int = 1
     early: int = 20
     late: int = 600
     device: str = "auto"
     threads: int | None = None
     seed: int = 1
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     overhead_pairs: int = 12
+    note: str | None = None
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise TraceError(f"model {self.model!r}", "capture", "one of " + ", ".join(MODELS))
-        if self.image_size < 32:
-            raise TraceError(f"image size {self.image_size}", "capture", "at least 32")
-        for name, least in (("iterations", 1), ("early", 0), ("overhead_pairs", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise TraceError(f"{name} {getattr(self, name)}", "capture", f"at least {least}")
-        if self.threads is not None and self.threads < 1:
-            raise TraceError(f"threads {self.threads}", "capture", "at least 1")
+        kind = find_model(self.model)
+        unused = ("sequence", "tokens") if kind.task == "images" else ("image_size",)
+        for name in unused:
+            if getattr(self, name) is not None:
+                material = "pictures" if kind.task == "images" else "text"
+                raise TraceError(
+                    f"{_words(name)} for {self.model}", "capture", f"none, it learns from {material}"
+                )
+        smallest, largest = kind.sizes
+        if not smallest <= self.size <= largest:
+            name = "image size" if kind.task == "images" else "sequence"
+            raise TraceError(f"{name} {self.size}", "capture", f"{smallest} to {largest} for {self.model}")
+        least = {
+            "iterations": 1,
+            "every": 1,
+            "early": 0,
+            "overhead_pairs": 0,
+            "seed": 0,
+            "threads": 1,
+            "batch": 1,
+        }
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise TraceError(f"{_words(name)} {value}", "capture", f"at least {bound}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
+            raise TraceError(f"learning rate {self.learning_rate}", "capture", "above 0")
         if self.late < self.early + self.iterations:
             found = f"late {self.late}, early {self.early}, {self.iterations} iterations"
             raise TraceError(found, "capture", "late steps that follow the early ones")
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model."""
+        return find_model(self.model)
+
+    @property
+    def size(self) -> int:
+        """Pixels of a picture's side, or tokens of a sample."""
+        return next((size for size in (self.image_size, self.sequence) if size is not None), self.kind.size)
 
     @property
     def phases(self) -> dict[str, range]:
@@ -96,57 +135,53 @@ class BuiltinRun:
 
     def command(self, out: Path) -> str:
         """The command line that repeats this capture, with folders reduced to their last part."""
-        options = {
-            "--model": self.model,
-            "--data": Path(self.data).name,
-            "--batch": self.batch,
-            "--image-size": self.image_size,
-            "--iterations": self.iterations,
-            "--early": self.early,
-            "--late": self.late,
-            "--device": self.device,
-            "--threads": self.threads,
-            "--seed": self.seed,
-            "--out": out.name,
-        }
-        words = [str(word) for option in options.items() if option[1] is not None for word in option]
-        return shlex.join(["gradwire", "capture", *words])
+        words = ["gradwire", "capture", "--model", self.model, "--data", Path(self.data).name]
+        always = {"batch": self.batch or self.kind.batch}
+        always["image_size" if self.kind.task == "images" else "sequence"] = self.size
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in usual:
+            if name in ("data", "model", "note", "overhead_pairs"):
+                continue
+            value = always.get(name, getattr(self, name))
+            spelled_out = name in ("iterations", "early", "late", "device", "seed", *always)
+            if value is not None and (spelled_out or value != usual[name]):
+                words += ["--" + name.replace("_", "-"), str(value)]
+        return shlex.join([*words, "--out", out.name])
 
     def train(self, out: Path, name: str | None = None, progress: Progress | None = None) -> Path:
         """Train, record, and write the trace to `out`."""
         device = pick_device(self.device)
-        dataset = load_images(self.data)
+        batch = self.batch or self.kind.batch
+        task = make_task(self.kind, self.data, self.size, self.tokens or "byte", self.seed)
+        source = task.batches(batch, self.seed, device)
         with _threads(self.threads):
             torch.manual_seed(self.seed)
-            model = MODELS[self.model](dataset.classes).to(device).train()
-            sgd = {"lr": self.learning_rate, "momentum": 0.9, "weight_decay": 1e-4}
-            optimizer = torch.optim.SGD(model.parameters(), **sgd)
+            model = self.kind.build(task.outputs).to(device).train()
+            optimizer, described = self._optimizer(model)
             manifest: dict[str, Any] = {
                 "model": self.model,
-                "classes": dataset.classes,
-                "dataset": dataset.name,
-                "dataset_layout": dataset.layout,
-                "images": len(dataset),
-                "image_size": self.image_size,
-                "batch": self.batch,
+                **task.manifest,
+                "batch": batch,
                 "seed": self.seed,
-                "optimizer": {"kind": "sgd", **sgd},
+                "optimizer": described,
                 "command": self.command(out),
+                **({"note": self.note} if self.note else {}),
             }
             with capture(
                 model,
                 optimizer,
                 out=out,
                 phases=self.phases,
+                **({"every": self.every} if self.every != 1 else {}),
                 name=name,
                 overhead_pairs=self.overhead_pairs,
                 manifest=manifest,
             ) as recorder:
                 losses: list[float] = []
-                for pictures, labels in batches(dataset, self.batch, self.seed):
-                    images, targets = _to_tensors(pictures, labels, self.image_size, device)
+                for inputs, targets in source:
+                    self._warm_up(optimizer, len(losses))
                     optimizer.zero_grad(set_to_none=True)
-                    loss = nn.functional.cross_entropy(model(images), targets)
+                    loss = task.loss(model, inputs, targets)
                     loss.backward()
                     optimizer.step()
                     losses.append(float(loss.detach()))
@@ -158,17 +193,41 @@ class BuiltinRun:
                         break
         return out
 
+    def _optimizer(self, model: nn.Module) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+        """The optimiser, and what a manifest says of it."""
+        kind = self.kind
+        rate = self.learning_rate or kind.learning_rate
+        warmup = {"warmup_steps": kind.warmup} if kind.warmup else {}
+        if kind.optimizer == "sgd":
+            sgd = torch.optim.SGD(model.parameters(), lr=rate, **_SGD)
+            return sgd, {"kind": "sgd", "learning_rate": rate, **_SGD, **warmup}
+        adamw = torch.optim.AdamW(model.parameters(), lr=rate, **_ADAMW)
+        return adamw, {"kind": "adamw", "learning_rate": rate, **_ADAMW, **warmup}
+
+    def _warm_up(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """The learning rate of `step`: a linear rise over the model's `warmup` steps, then constant."""
+        if step < self.kind.warmup:
+            rate = self.learning_rate or self.kind.learning_rate
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (step + 1) / self.kind.warmup
+
 
 def capture_builtin(
     run: BuiltinRun, out: str | Path, *, name: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """Train a built-in model on images, record it and return the trace's directory `out`, which must be new.
+    """Train a built-in model on its task, record it and return the trace's directory `out`, which must be
+    new.
 
-    Training is momentum SGD (0.9, weight decay 1e-4) on cross entropy, without augmentation. Pictures are
-    scaled to [-2, 2] and enlarged bilinearly to `run.image_size`; loading them is outside the timed part of
-    an iteration, as with a loader that runs ahead. `progress(step, steps, loss)` is called after every step.
+    `traces.tasks` says what is learnt, `traces.models` with which optimiser (SGD: momentum 0.9, weight decay
+    1e-4; AdamW: betas 0.9 and 0.98, weight decay 0.01). There is no augmentation, and loading data is outside
+    the timed part of an iteration, as with a loader that runs ahead. `progress(step, steps, loss)` is called
+    after every step.
     """
     return run.train(Path(out), name, progress)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _loss_history(losses: list[float]) -> dict[str, Any]:
@@ -186,12 +245,3 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _to_tensors(
-    pictures: np.ndarray, labels: np.ndarray, size: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.from_numpy(pictures).to(device).permute(0, 3, 1, 2).float().div(255).sub(0.5).div(0.25)
-    if images.shape[-1] != size:
-        images = nn.functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
-    return images.contiguous(), torch.from_numpy(labels).to(device)

@@ -1,21 +1,25 @@
-"""Image data sets that a capture trains on: CIFAR in two layouts, decoded on demand.
+"""Image data sets that a capture trains on: CIFAR in two layouts and folders of pictures, decoded on demand.
 
-Two layouts are recognised in the folder a user names, nothing is downloaded:
+Three layouts are recognised in the folder a user names, nothing is downloaded:
 
-* Parquet as Hugging Face publishes `cifar10`: files `train-*.parquet` and `test-*.parquet` with a column
-  `img` (or `image`) holding {bytes, path} of an encoded picture and a column `label` (or `fine_label`).
+* Parquet as Hugging Face publishes `cifar10`, `cifar100` and most others: files `train-*.parquet` and
+  `test-*.parquet` with a column `img` (or `image`) holding {bytes, path} of an encoded picture and a column
+  `label` (or `fine_label`).
 * The classic pickles: `data_batch_1` .. `data_batch_5` and `test_batch` (CIFAR-10) or `train` and `test`
   (CIFAR-100), each a dictionary with `data` uint8 [N, 3072] (channel planes) and `labels` or `fine_labels`.
+* A folder of pictures with one folder per class, which may lie in `train` and `test` (or `val`); classes are
+  numbered in alphabetical order.
 
 Pictures come out as uint8 [N, H, W, 3]. They stay encoded until asked for, so that a capture of a few
-hundred steps does not pay for 50,000 decodes. This module needs numpy, pyarrow and pillow, not torch.
+hundred steps does not pay for 50,000 decodes. This module needs numpy, pyarrow and pillow, not torch. Made-up
+pictures, for measuring times only, come from `synthetic_images` and from nowhere else.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,45 +29,60 @@ import pyarrow.parquet as pq
 
 from scenarios.errors import MissingExtraError, TraceError
 
-_LAYOUTS = "a folder with train-*.parquet (Hugging Face layout) or CIFAR pickles (data_batch_1 ... or train)"
+_LAYOUTS = (
+    "a folder with train-*.parquet (Hugging Face layout), CIFAR pickles (data_batch_1 ... or train), "
+    "or a folder of pictures per class"
+)
+_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"})
 
 
 class ImageDataset:
-    """Pictures of one size with integer labels; `name` and `layout` go into a trace's manifest."""
+    """Pictures with integer labels; `name` and `layout` go into a trace's manifest.
+
+    `picture(i)` gives number i as uint8 [H, W, 3]; `classes` defaults to the largest label plus one.
+    """
 
     def __init__(
         self,
         name: str,
         layout: str,
         labels: np.ndarray,
-        *,
-        encoded: pa.Array | None = None,
-        raw: np.ndarray | None = None,
+        picture: Callable[[int], np.ndarray],
+        classes: int | None = None,
     ) -> None:
-        if (encoded is None) == (raw is None):
-            raise ValueError("give either encoded or raw pictures")
         self.name = name
         self.layout = layout
         self.labels = labels
-        self._encoded = encoded
-        self._raw = raw
+        self.classes = int(labels.max()) + 1 if classes is None else classes
+        self._picture = picture
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def classes(self) -> int:
-        """Number of classes, taken as the largest label plus one."""
-        return int(self.labels.max()) + 1
+    def pictures(self, indices: np.ndarray, size: int | None = None) -> np.ndarray:
+        """uint8 [len(indices), H, W, 3].
 
-    def pictures(self, indices: np.ndarray) -> np.ndarray:
-        """uint8 [len(indices), H, W, 3]."""
-        if self._raw is not None:
-            return self._raw[indices]
-        assert self._encoded is not None
-        return np.stack(
-            [_decode(self._encoded[i].as_py(), f"{self.name} image {i}") for i in indices.tolist()]
-        )
+        If they are not all squares of one size, the largest square in the middle of each is scaled to `size`
+        (bilinear, with antialiasing); TraceError if that is None.
+        """
+        pictures = [self._picture(i) for i in indices.tolist()]
+        shapes = {picture.shape for picture in pictures}
+        square = all(height == width for height, width, _ in shapes)
+        if len(shapes) > 1 or not square:
+            if size is None:
+                raise TraceError(f"pictures of sizes {sorted(shapes)[:3]}", self.name, "squares of one size")
+            pictures = [_square(picture, size) for picture in pictures]
+        return np.stack(pictures)
+
+
+def synthetic_images(classes: int, size: int, seed: int, count: int = 4096) -> ImageDataset:
+    """Random pixels with random labels: gradients of no meaning, for measuring times without data."""
+    labels = np.random.default_rng([seed, 0]).integers(0, classes, count)
+
+    def picture(i: int) -> np.ndarray:
+        return np.random.default_rng([seed, 1, i]).integers(0, 256, (size, size, 3), dtype=np.uint8)
+
+    return ImageDataset("synthetic", "synthetic", labels, picture, classes)
 
 
 def load_images(folder: str | Path, split: str = "train") -> ImageDataset:
@@ -73,19 +92,27 @@ def load_images(folder: str | Path, split: str = "train") -> ImageDataset:
         raise TraceError("no such data folder", str(folder), _LAYOUTS)
     parquet = sorted(folder.glob(f"{split}-*.parquet")) or sorted(folder.glob(f"{split}.parquet"))
     if parquet:
-        return _from_parquet(folder.name, parquet)
+        return _from_parquet(folder.resolve().name, parquet)
     names = ["train"] if split == "train" else ["test", "test_batch"]
     if split == "train":
         names += [f"data_batch_{i}" for i in range(1, 6)]
     pickles = [folder / name for name in names if (folder / name).is_file()]
     if pickles:
-        return _from_pickles(folder.name, pickles)
+        return _from_pickles(folder.resolve().name, pickles)
+    inner = [folder / name for name in ([split] if split == "train" else [split, "val"])]
+    place = next((path for path in inner if path.is_dir()), folder)
+    if split == "train" or place != folder:
+        pictures = _pictures_by_class(place)
+        if pictures:
+            return _from_folder(folder.resolve().name, pictures)
     raise TraceError(f"holds no {split} images", str(folder), _LAYOUTS)
 
 
-def batches(dataset: ImageDataset, size: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(
+    dataset: ImageDataset, size: int, seed: int, side: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Endless (pictures uint8 [size, H, W, 3], labels int64 [size]): a fresh seeded shuffle per epoch, last
-    part dropped.
+    part dropped. `side` is the `size` of `ImageDataset.pictures`.
     """
     if size < 1 or size > len(dataset):
         raise TraceError(f"batch {size}", dataset.name, f"1 to {len(dataset)}, the number of images")
@@ -94,7 +121,7 @@ def batches(dataset: ImageDataset, size: int, seed: int) -> Iterator[tuple[np.nd
         order = generator.permutation(len(dataset))
         for start in range(0, len(order) - size + 1, size):
             indices = order[start : start + size]
-            yield dataset.pictures(indices), dataset.labels[indices]
+            yield dataset.pictures(indices, side), dataset.labels[indices]
 
 
 def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
@@ -111,19 +138,58 @@ def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
             raise TraceError(f"columns {table.column_names}", str(file), "img {bytes, path} and label")
         encoded.append(table[image].combine_chunks().field("bytes"))
         labels.append(table[label].to_numpy().astype(np.int64))
-    return ImageDataset(name, "parquet", np.concatenate(labels), encoded=pa.concat_arrays(encoded))
+    pictures = pa.concat_arrays(encoded)
+
+    def picture(i: int) -> np.ndarray:
+        data = pictures[i].as_py()
+        if data is None:
+            raise TraceError("holds no bytes", f"{name} image {i}", "a JPEG or PNG picture")
+        return _decode(io.BytesIO(data), f"{name} image {i}")
+
+    return ImageDataset(name, "parquet", np.concatenate(labels), picture)
 
 
-def _decode(data: bytes, where: str) -> np.ndarray:
+def _pictures_by_class(folder: Path) -> dict[str, list[Path]]:
+    """Pictures in each folder within `folder`, folders without any left out; both in alphabetical order."""
+    found = {
+        inner.name: sorted(path for path in inner.rglob("*") if path.suffix.lower() in _ENDINGS)
+        for inner in sorted(folder.iterdir())
+        if inner.is_dir()
+    }
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def _from_folder(name: str, found: dict[str, list[Path]]) -> ImageDataset:
+    paths = [path for inside in found.values() for path in inside]
+    labels = np.repeat(np.arange(len(found), dtype=np.int64), [len(inside) for inside in found.values()])
+    return ImageDataset(name, "folder", labels, lambda i: _decode(paths[i], str(paths[i])), len(found))
+
+
+def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError("pillow", "capture") from error
+    return Image
+
+
+def _decode(source: io.BytesIO | Path, where: str) -> np.ndarray:
+    image = _pillow()
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        with image.open(source) as picture:
             return np.asarray(picture.convert("RGB"))
-    except OSError as error:
+    except (OSError, ValueError, image.DecompressionBombError) as error:
         raise TraceError(f"cannot be decoded ({error})", where, "a JPEG or PNG picture") from error
+
+
+def _square(picture: np.ndarray, size: int) -> np.ndarray:
+    """The largest square in the middle of `picture`, scaled to `size` pixels."""
+    image = _pillow()
+    height, width, _ = picture.shape
+    side = min(height, width)
+    left, top = (width - side) // 2, (height - side) // 2
+    box = (left, top, left + side, top + side)
+    return np.asarray(image.fromarray(picture).resize((size, size), image.Resampling.BILINEAR, box=box))
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -159,4 +225,4 @@ def _from_pickles(name: str, files: list[Path]) -> ImageDataset:
         pictures.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         labels.append(label)
     raw = np.ascontiguousarray(np.concatenate(pictures))
-    return ImageDataset(name, "pickle", np.concatenate(labels), raw=raw)
+    return ImageDataset(name, "pickle", np.concatenate(labels), raw.__getitem__)

@@ -1,47 +1,288 @@
-"""The built-in models have the published numbers of parameters and take small images."""
+"""The built-in models have the published numbers of parameters, the known layers, and learn from every input
+they should and no other.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the models are PyTorch modules (extra: capture)")
+from torch import nn  # noqa: E402
 
-from traces.models.cnn import MODELS  # noqa: E402
+from scenarios.errors import TraceError  # noqa: E402
+from traces.models import MODELS, find_model  # noqa: E402
+from traces.models.attention import Attention  # noqa: E402
+from traces.models.bert import BERT  # noqa: E402
+from traces.models.cnn import VGG, CifarVGG  # noqa: E402
+from traces.models.gpt2 import GPT2  # noqa: E402
+from traces.models.recurrent import LSTMModel  # noqa: E402
+from traces.models.transformer import Transformer, positions  # noqa: E402
+
+# Exact counts: those of torchvision's models of that name, of pytorch-cifar (vgg*-cifar, resnet20, resnet110),
+# of Hugging Face's BertForMaskedLM and GPT2LMHeadModel; sums over the layers of the papers for the others.
+EXACT = {
+    "alexnet": 61_100_840,
+    "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
+    "vgg16-cifar": 14_728_266,
+    "vgg19-cifar": 20_040_522,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "resnet20": 269_722,
+    "resnet110": 1_727_962,
+    "googlenet": 13_004_888,
+    "googlenet-plain": 6_624_904,
+    "inception-v3": 27_161_264,
+    "inception-v3-plain": 23_834_568,
+    # embedding and softmax of 10,000, two layers of four gates with two matrices and two biases each
+    "lstm": 2 * 10_000 * 650 + 10_000 + 2 * 4 * (2 * 650**2 + 2 * 650),
+    "lstm-large": 2 * 10_000 * 1500 + 10_000 + 2 * 4 * (2 * 1500**2 + 2 * 1500),
+    # one embedding; six layers with 4 and six with 8 projections of 512, feed-forwards of 2048, 2 and 3 norms
+    "transformer-base": 37_000 * 512
+    + 6 * (12 * (512**2 + 512) + 2 * (2 * 512 * 2048 + 2048 + 512) + 5 * 2 * 512),
+    "bert-base": 109_514_298,
+    "gpt2-small": 124_439_808,
+}
+
+# Millions as papers and tables have them, to their last digit; the Transformer's "65" is for "about 37,000"
+# tokens and is met within 3 %.
+PUBLISHED = {
+    "alexnet": 61.1,
+    "vgg16": 138.4,
+    "vgg19": 143.7,
+    "resnet18": 11.7,
+    "resnet50": 25.6,
+    "resnet20": 0.27,
+    "resnet110": 1.7,
+    "googlenet": 13.0,
+    "googlenet-plain": 6.6,
+    "inception-v3": 27.2,
+    "inception-v3-plain": 23.8,
+    "lstm": 20,
+    "lstm-large": 66,
+    "bert-base": 110,
+    "gpt2-small": 124,
+}
+
+# Layers with parameters by kind; a tied output matrix is a layer of its own.
+LAYERS = {
+    "alexnet": {"Conv2d": 5, "Linear": 3},
+    "vgg16": {"Conv2d": 13, "Linear": 3},
+    "vgg19": {"Conv2d": 16, "Linear": 3},
+    "vgg16-cifar": {"Conv2d": 13, "BatchNorm2d": 13, "Linear": 1},
+    "vgg19-cifar": {"Conv2d": 16, "BatchNorm2d": 16, "Linear": 1},
+    "resnet18": {"Conv2d": 20, "BatchNorm2d": 20, "Linear": 1},
+    "resnet50": {"Conv2d": 53, "BatchNorm2d": 53, "Linear": 1},
+    "resnet20": {"Conv2d": 19, "BatchNorm2d": 19, "Linear": 1},
+    "resnet110": {"Conv2d": 109, "BatchNorm2d": 109, "Linear": 1},
+    "googlenet": {"Conv2d": 59, "BatchNorm2d": 59, "Linear": 5},
+    "googlenet-plain": {"Conv2d": 57, "BatchNorm2d": 57, "Linear": 1},
+    "inception-v3": {"Conv2d": 96, "BatchNorm2d": 96, "Linear": 2},
+    "inception-v3-plain": {"Conv2d": 94, "BatchNorm2d": 94, "Linear": 1},
+    "lstm": {"Embedding": 1, "LSTM": 2, "Linear": 1},
+    "lstm-large": {"Embedding": 1, "LSTM": 2, "Linear": 1},
+    "transformer-base": {"Embedding": 1, "Linear": 6 * 6 + 6 * 10 + 1, "LayerNorm": 30},
+    "bert-base": {"Embedding": 3, "Linear": 12 * 6 + 2, "LayerNorm": 26},
+    "gpt2-small": {"Embedding": 2, "Linear": 12 * 4 + 1, "LayerNorm": 25},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "classes", "parameters"),
-    [
-        ("resnet18", 1000, 11_689_512),
-        ("resnet50", 1000, 25_557_032),
-        ("resnet50", 10, 23_528_522),  # 990 fewer rows of 2048 weights and a bias
-        ("vgg16", 1000, 138_357_544),
-    ],
-)
-def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_and_layers(name: str) -> None:
     with torch.device("meta"):
-        model = MODELS[name](classes)
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+        model = MODELS[name].build()
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == EXACT[name] == MODELS[name].parameters
+    kinds: dict[str, int] = {}
+    for module in model.modules():
+        if list(module.parameters(recurse=False)):
+            kinds[type(module).__name__] = kinds.get(type(module).__name__, 0) + 1
+    assert kinds == LAYERS[name]
 
 
-def test_resnet50_has_the_known_layers() -> None:
+@pytest.mark.parametrize(("name", "millions"), PUBLISHED.items())
+def test_the_count_rounds_to_the_published_one(name: str, millions: float) -> None:
+    digits = len(str(millions).partition(".")[2])
+    assert round(EXACT[name] / 1e6, digits) == millions
+
+
+def test_transformer_base_is_within_three_percent_of_the_paper() -> None:
+    assert abs(EXACT["transformer-base"] / 65e6 - 1) < 0.03
+
+
+def test_resnet50_with_ten_classes() -> None:
     with torch.device("meta"):
-        model = MODELS["resnet50"](1000)
-    kinds = [type(m).__name__ for m in model.modules() if list(m.parameters(recurse=False))]
-    assert (kinds.count("Conv2d"), kinds.count("BatchNorm2d"), kinds.count("Linear")) == (53, 53, 1)
+        model = MODELS["resnet50"].build(10)
+    assert sum(p.numel() for p in model.parameters()) == 25_557_032 - 990 * 2049  # of bundled trace
     assert len(list(model.parameters())) == 161
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-@pytest.mark.parametrize("size", [32, 64])
-def test_small_images_pass(name: str, size: int) -> None:
-    torch.manual_seed(0)
-    logits = MODELS[name](10)(torch.randn(2, 3, size, size))
-    assert logits.shape == (2, 10)
-    assert torch.isfinite(logits).all()
+def shaped_input(name: str, size: int, device: str) -> tuple[torch.Tensor, ...]:
+    kind = MODELS[name]
+    if kind.task == "images":
+        return (torch.randn(2, 3, size, size, device=device),)
+    tokens = torch.randint(0, kind.outputs, (2, size), device=device)
+    return (tokens, tokens) if kind.task == "pairs" else (tokens,)
 
 
-def test_vgg_shape_on_the_meta_device() -> None:
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("usual", [False, True])
+def test_forward_and_backward_of_every_shape(name: str, usual: bool) -> None:
+    """On the meta device, full size: the smallest input and the usual one fit, every parameter has a
+    gradient.
+    """
+    kind = MODELS[name]
+    size = kind.size if usual else kind.sizes[0]
     with torch.device("meta"):
-        logits = MODELS["vgg16"](10)(torch.randn(2, 3, 64, 64))
-    assert logits.shape == (2, 10)
+        model = kind.build().train()
+        outputs = model(*shaped_input(name, size, "meta"))
+    every = outputs if isinstance(outputs, tuple) else (outputs,)
+    expected = (2, kind.outputs) if kind.task == "images" else (2, size, kind.outputs)
+    assert {tuple(output.shape) for output in every} == {expected}
+    sum(output.sum() for output in every).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def small(name: str) -> nn.Module:
+    """The model with real numbers, at a size that a test can afford."""
+    reduced = {
+        "vgg16": lambda: VGG((8, 0, 8, 0, 512, 0, 0, 0), 10, hidden=32),
+        "vgg16-cifar": lambda: CifarVGG((8, 0, 8, 0, 512, 0, 0, 0), 10),
+        "lstm": lambda: LSTMModel(50, 16),
+        "transformer-base": lambda: Transformer(50, 16, 4, 32, 2),
+        "bert-base": lambda: BERT(50, 16, 4, 2, 32),
+        "gpt2-small": lambda: GPT2(50, 16, 4, 2, 32),
+    }
+    return reduced[name]() if name in reduced else MODELS[name].build(10)
+
+
+REAL = [
+    "vgg16", "vgg16-cifar", "resnet18", "resnet50", "resnet20", "resnet110", "googlenet", "inception-v3", "lstm",
+    "transformer-base", "bert-base", "gpt2-small",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_numbers(name: str) -> None:
+    """A new model is close to guessing, and its gradients are finite and somewhere not zero, per tensor."""
+    torch.manual_seed(0)
+    model, kind = small(name).train(), MODELS[name]
+    classes = 10 if kind.task == "images" else 50
+    if kind.task == "images":
+        inputs: tuple[torch.Tensor, ...] = (torch.randn(4, 3, kind.sizes[0], kind.sizes[0]),)
+        targets = torch.arange(4)
+    else:
+        tokens = torch.randint(0, 50, (4, 13))
+        inputs = (tokens[:, :-1],) * (2 if kind.task == "pairs" else 1)
+        targets = tokens[:, 1:].flatten()
+    outputs = model(*inputs)
+    every = outputs if isinstance(outputs, tuple) else (outputs,)
+    loss = sum(nn.functional.cross_entropy(o.reshape(-1, classes), targets) for o in every) / len(every)
+    assert loss.item() < 2.2 * torch.tensor(float(classes)).log()
+    loss.backward()
+    silent = [n for n, p in model.named_parameters() if not torch.isfinite(p.grad).all()]
+    assert silent == []
+    # A block that starts as its shortcut passes nothing on to what is inside it, in the first step.
+    silent = [n for n, p in model.named_parameters() if "stages" not in n and not p.grad.abs().max() > 0]
+    # Nothing depends on a key's bias: softmax takes out what all keys have in common.
+    assert [name for name in silent if not name.endswith("key.bias")] == []
+
+
+def test_googlenet_and_inception_answer_thrice_and_twice_in_training_only() -> None:
+    with torch.device("meta"):
+        for name, answers in (("googlenet", 3), ("googlenet-plain", 1), ("inception-v3", 2)):
+            model = MODELS[name].build(7)
+            picture = torch.randn(2, 3, 96, 96)
+            outputs = model.train()(picture)
+            assert len(outputs if isinstance(outputs, tuple) else (outputs,)) == answers
+            assert model.eval()(picture).shape == (2, 7)
+
+
+def influence(model: nn.Module, tokens: torch.Tensor, place: int, *more: torch.Tensor) -> set[int]:
+    """Places of the answer that change with the token at `place`."""
+    model.eval()
+    other = tokens.clone()
+    other[0, place] = (other[0, place] + 1) % 50
+    with torch.no_grad():
+        difference = (model(tokens, *more) - model(other, *more)).abs().amax(-1)[0]
+    return set(torch.nonzero(difference > 1e-7).flatten().tolist())
+
+
+def test_who_sees_whom() -> None:
+    """Language models see the past, BERT sees all, the decoder sees its own past and the whole source."""
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 50, (1, 8))
+    assert influence(small("gpt2-small"), tokens, 5) == {5, 6, 7}
+    assert influence(small("lstm"), tokens, 5) == {5, 6, 7}
+    assert influence(small("bert-base"), tokens, 5) == set(range(8))
+    transformer = small("transformer-base")
+    assert influence(transformer, tokens, 5, tokens[:, :4]) == {0, 1, 2, 3}
+
+    class Turned(nn.Module):
+        def forward(self, target: torch.Tensor) -> torch.Tensor:
+            return transformer(tokens, target)
+
+    turned = Turned()
+    turned.inner = transformer
+    assert influence(turned, tokens, 5) == {5, 6, 7}
+
+
+def test_order_matters_without_a_recurrence() -> None:
+    """Two tokens swapped far behind change the answer: positions are part of the input."""
+    torch.manual_seed(0)
+    tokens = torch.arange(8)[None]
+    swapped = tokens[:, [1, 0, 2, 3, 4, 5, 6, 7]]
+    for name in ("gpt2-small", "bert-base"):
+        model = small(name).eval()
+        assert not torch.allclose(model(tokens)[0, -1], model(swapped)[0, -1], atol=1e-6)
+
+
+def test_attention_against_its_formula() -> None:
+    torch.manual_seed(0)
+    attention = Attention(8, 2, dropout=0.0).double()
+    x, memory = torch.randn(1, 3, 8).double(), torch.randn(1, 5, 8).double()
+    heads = []
+    for part in (slice(0, 4), slice(4, 8)):
+        query = attention.query(x)[0, :, part]
+        key, value = attention.key(memory)[0, :, part], attention.value(memory)[0, :, part]
+        heads.append(torch.softmax(query @ key.T / 4**0.5, dim=-1) @ value)
+    expected = attention.output(torch.cat(heads, dim=-1))
+    torch.testing.assert_close(attention(x, memory)[0], expected)
+
+
+def test_positions_are_those_of_the_paper() -> None:
+    table = positions(20, 6, torch.device("cpu"))
+    for place, pair in ((0, 0), (7, 1), (19, 2)):
+        angle = torch.tensor(place / 10_000 ** (2 * pair / 6))
+        torch.testing.assert_close(table[place, 2 * pair], torch.sin(angle))
+        torch.testing.assert_close(table[place, 2 * pair + 1], torch.cos(angle))
+
+
+def test_bert_answers_for_chosen_places_alone() -> None:
+    torch.manual_seed(0)
+    model = small("bert-base").eval()
+    tokens = torch.randint(0, 50, (2, 6))
+    chosen = torch.zeros(2, 6, dtype=torch.bool)
+    chosen[0, 4] = chosen[1, 1] = True
+    torch.testing.assert_close(model(tokens, chosen), model(tokens)[chosen])
+
+
+def test_the_output_matrix_is_the_embedding() -> None:
+    for name in ("transformer-base", "bert-base", "gpt2-small"):
+        model = small(name)
+        assert model.head.weight is model.embedding.weight
+
+
+def test_unknown_model() -> None:
+    with pytest.raises(TraceError, match=r"model 'resnet_50'.*did you mean resnet50"):
+        find_model("resnet_50")
+    with pytest.raises(TraceError, match="one of alexnet, vgg16"):
+        find_model("perceptron")
+
+
+def test_registered_defaults_fit() -> None:
+    for kind in MODELS.values():
+        assert kind.sizes[0] <= kind.size <= kind.sizes[1]
+        assert dataclasses.replace(kind, batch=1).learning_rate > 0
