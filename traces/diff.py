@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from traces.info import size_text, tensor_means, timing_source
+from traces.info import size_text, tensor_means
 from traces.trace import Trace
 
 TIMES = {
@@ -81,7 +81,7 @@ def _summary(trace: Trace) -> dict[str, Any]:
         "total_bytes": trace.total_bytes,
         "iterations": len(trace.iterations),
         "ranks": trace.ranks,
-        "timing": timing_source(trace),
+        "timing": str(trace.manifest.get("timing", "measured")),
         "magnitudes": trace.magnitude_source,
     }
 
@@ -103,7 +103,7 @@ def _tensors(a: Trace, b: Trace, pairs: list[tuple[int, int]], matched_by: str) 
     for first, second in pairs:
         one, other = a.tensors[first], b.tensors[second]
         if (one.shape, one.dtype) != (other.shape, other.dtype):
-            entry = {"name": one.name}
+            entry: dict[str, Any] = {"name": one.name}
             for side, tensor in (("a", one), ("b", other)):
                 entry[side] = {"shape": list(tensor.shape), "dtype": tensor.dtype, "bytes": tensor.bytes}
             changed.append(entry)

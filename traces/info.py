@@ -22,16 +22,17 @@ TIMES = {
     "iteration_ps": "iteration",
 }
 MANY_LAYERS = 24  # more than that are shown in blocks unless one line per layer is asked for
+MANY_COUNTS = 6  # kinds of things that an importer understood or skipped, named one by one
 BACK_LAYERS = 10  # "share of bytes in the last layers": how many layers that is
 
 
 def info(trace: Trace) -> dict[str, Any]:
-    """Plain data about `trace`: manifest, sizes in bytes, times in picoseconds, per phase and per layer.
+    """Plain data about `trace`, fit for JSON: manifest, sizes in bytes, times in picoseconds, per phase and per layer.
 
-    Ready times are given per layer as the latest of its tensors, median over the iterations of a phase.
-    `ready_inversions` counts neighbouring layers whose gradients became ready front before back, in any
-    iteration. `iteration_ps_by_rank` has the median iteration of each recorded worker. Figures about magnitudes
-    are medians over the iterations that have statistics of their own.
+    A loss that is not known, or not finite, is None. Ready times are given per layer as the latest of its
+    tensors, median over the iterations of a phase. `ready_inversions` counts neighbouring layers whose gradients
+    became ready front before back, in any iteration. `iteration_ps_by_rank` has the median iteration of each
+    recorded worker. Figures about magnitudes are medians over the iterations that have statistics of their own.
     """
     layer_bytes = _layer_bytes(trace)
     return {
@@ -58,11 +59,9 @@ def info(trace: Trace) -> dict[str, Any]:
 
 
 def timing_source(trace: Trace) -> str:
-    """Where the times come from: "measured", "imported", or "estimated" with how."""
-    timing = trace.manifest.get("timing", "measured")
-    if isinstance(timing, dict):
-        return ", ".join(str(value) for value in timing.values())
-    return str(timing)
+    """Where the times come from: "measured", "imported" or "estimated", and how if the manifest says so."""
+    how = trace.manifest.get("timing_how")
+    return str(trace.manifest.get("timing", "measured")) + (f" ({how})" if how else "")
 
 
 def _groups(trace: Trace) -> list[dict[str, Any]]:
@@ -97,7 +96,7 @@ def _phase(trace: Trace, members: list[int]) -> dict[str, Any]:
         inversions += int((np.diff(ready) > 0).sum())
     return {
         "steps": [iteration.step for iteration in iterations],
-        "loss": [iteration.loss for iteration in iterations],
+        "loss": [iteration.loss if math.isfinite(iteration.loss) else None for iteration in iterations],
         "forward_ps": _median([int(iteration.forward_end_ps.max()) for iteration in iterations]),
         "backward_ps": _median(
             [iteration.backward_end_ps - int(iteration.forward_end_ps.max()) for iteration in iterations]
@@ -221,7 +220,7 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
 
 def _remarks(data: dict[str, Any]) -> list[str]:
     """Where figures come from, if not from measuring one worker in every iteration."""
-    lines = [f"{data['iterations']} iterations"]
+    lines = [f"{data['iterations']} iteration{'s' if data['iterations'] > 1 else ''}"]
     if len(data["ranks"]) > 1:
         lines[0] += f" of {len(data['ranks'])} workers (ranks {', '.join(map(str, data['ranks']))})"
     if len(data["sampled"]) < data["iterations"]:
@@ -244,7 +243,10 @@ def _remarks(data: dict[str, Any]) -> list[str]:
         for verb in ("understood", "skipped"):
             counts = source.get(verb)
             if isinstance(counts, dict) and counts:
-                lines.append(f"  {verb}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+                most = sorted(counts.items(), key=lambda item: -item[1])
+                lines += [f"  {verb}: {count:,} x {name}" for name, count in most[:MANY_COUNTS]]
+                if len(most) > MANY_COUNTS:
+                    lines.append(f"  {verb}: {len(most) - MANY_COUNTS} more kinds, see manifest.json")
     if data["manifest"].get("note"):
         lines.append(f"note: {data['manifest']['note']}")
     return lines
@@ -257,7 +259,8 @@ def _phase_table(data: dict[str, Any]) -> Table:
     for name in phases:
         table.add_column(escape(name), justify="right", no_wrap=True)
     table.add_row("training steps", *(f"{min(p['steps'])} to {max(p['steps'])}" for p in phases.values()))
-    table.add_row("loss (mean)", *(f"{np.mean(p['loss']):.3f}" for p in phases.values()))
+    losses = [[loss for loss in p["loss"] if loss is not None] for p in phases.values()]
+    table.add_row("loss (mean)", *(f"{np.mean(each):.3f}" if each else "-" for each in losses))
     for key, label in TIMES.items():
         table.add_row(f"{label} (ms)", *(_milliseconds(p[key]) for p in phases.values()))
     if len(data["ranks"]) > 1:
@@ -301,12 +304,18 @@ def _layer_table(data: dict[str, Any]) -> Table:
     return table
 
 
+def layer_title(name: str) -> str:
+    """A layer's name without the arguments that other tools add to it: "node4 Conv2d(64, 64)" is "node4 Conv2d"."""
+    return name.partition("(")[0].strip() or name
+
+
 def blocks(names: list[str], limit: int = MANY_LAYERS) -> list[tuple[str, int, int]]:
     """(name, first layer, last layer) of runs of neighbouring layers, at most `limit` of them.
 
     Layers belong together that agree in the first parts of their dotted names, in as many parts as `limit` allows.
     Where even the first parts differ too often, runs of equal length are named after their first and last layer.
     """
+    names = [layer_title(name) for name in names]
     parts = [name.split(".") for name in names]
     best: list[tuple[str, int, int]] = []
     for depth in range(1, max(len(each) for each in parts) + 1):
@@ -324,7 +333,7 @@ def blocks(names: list[str], limit: int = MANY_LAYERS) -> list[tuple[str, int, i
         return best
     bounds = np.linspace(0, len(names), limit + 1).round().astype(int)
     return [
-        (f"{names[first]} to {names[after - 1]}", int(first), int(after) - 1)
+        (names[first] + (f" to {names[after - 1]}" if after - 1 > first else ""), int(first), int(after) - 1)
         for first, after in itertools.pairwise(bounds)
     ]
 

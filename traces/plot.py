@@ -28,7 +28,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from scenarios.errors import TraceError
-from traces.info import size_text
+from traces.info import layer_title, size_text
 from traces.trace import Trace
 
 FORWARD, BACKWARD, READY, OPTIMIZER = "#0072B2", "#E69F00", "#D55E00", "#CC79A7"
@@ -279,9 +279,8 @@ def _magnitude_source(trace: Trace) -> str:
 def _headline(trace: Trace, iteration: int) -> str:
     captured = trace.iterations[iteration]
     rank = f", rank {captured.rank}" if len(trace.ranks) > 1 else ""
-    timing = trace.manifest.get("timing")
-    how = timing.get("source") if isinstance(timing, dict) else timing
-    note = f", times {how}" if how not in (None, "measured") else ""
+    timing = trace.manifest.get("timing", "measured")
+    note = f", times {timing}" if timing != "measured" else ""
     return (
         f"{trace.name}: iteration {iteration} ({captured.phase}, step {captured.step}{rank}{note}), "
         f"{captured.end_ps / PS_PER_MS:.4g} ms, {size_text(trace.total_bytes)} of gradients"
@@ -301,6 +300,7 @@ def _name_layers(axes: Any, names: Sequence[str], inches: float, across: bool = 
 
 def shorten_name(name: str, limit: int = 32) -> str:
     """A layer's name for an axis: the end of a dotted name tells more than its beginning."""
+    name = layer_title(name)
     return name if len(name) <= limit else "…" + name[-(limit - 1) :]
 
 

@@ -130,9 +130,10 @@ def test_rank_correlation_of_chunks() -> None:
     for other, expected in ((same, 1.0), (same[::-1], -1.0)):
         found = diff(trace(["t"], [rising]), trace(["t"], [other]))["magnitudes"]["early"]
         assert found["rank_correlation"] == pytest.approx(expected)
-    # Ties share their rank: six equal small and six equal large against rising is sqrt(3 * 36 / 143), by hand.
-    found = diff(trace(["t"], [rising]), trace(["t"], [[1.0] * 6 + [2.0] * 6]))["magnitudes"]["early"]
-    assert found["rank_correlation"] == pytest.approx((108 / 143) ** 0.5)
+    # Ties share their mean rank: 1.5 twice, 5.5 six times, 10.5 four times against 1 to 12.
+    tied = [1.0] * 2 + [2.0] * 6 + [3.0] * 4
+    found = diff(trace(["t"], [rising]), trace(["t"], [tied]))["magnitudes"]["early"]
+    assert found["rank_correlation"] == pytest.approx((120 / 143) ** 0.5)
     # Fewer than ten chunks: no answer. Two tensors: weighted by bytes, 20 chunks in order and 10 in reverse.
     assert (
         diff(trace(["t"], [rising[:9]]), trace(["t"], [rising[:9]]))["magnitudes"]["early"][

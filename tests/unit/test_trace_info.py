@@ -71,7 +71,7 @@ def test_table_shows_losses_and_layers() -> None:
     assert "2.000" in text
     assert "0 to 0" in text
     assert "10.0 KiB" in text
-    assert "1 iterations; times measured; gradient magnitudes measured" in text
+    assert "1 iteration; times measured; gradient magnitudes measured" in text
 
 
 def deep(names: list[str]) -> Trace:
@@ -108,7 +108,17 @@ def test_blocks_by_the_deepest_names_that_are_few_enough() -> None:
     ]
     assert blocks(names, 4) == [("a.0", 0, 1), ("a.1", 2, 2), ("b.0", 3, 3), ("a.0", 4, 4)]
     assert blocks(names, 3) == [("a", 0, 2), ("b", 3, 3), ("a", 4, 4)]  # only neighbours belong together
+    nodes = ["n1 Conv2d(3, 0.5)", "n2 ReLU()", "n3 Linear(0.1)"]
+    assert blocks(nodes, 2) == [("n1 Conv2d to n2 ReLU", 0, 1), ("n3 Linear", 2, 2)]
     assert blocks(names, 2) == [("a.0.x to a.0.y", 0, 1), ("a.1.x to a.0.z", 2, 4)]
+
+
+def test_an_unknown_loss_is_null() -> None:
+    plain = two_layers([[90, 40, 50]], np.ones(12))
+    unknown = [replace(each, loss=float("nan")) for each in plain.iterations]
+    trace = Trace(plain.manifest, plain.layers, plain.tensors, unknown, plain._mean, plain._max)
+    assert json.loads(json.dumps(info(trace), allow_nan=False))["phases"]["early"]["loss"] == [None]
+    assert ["loss", "(mean)", "-"] in [line.split() for line in shown(trace).splitlines()]
 
 
 def test_short_last_chunks_count_by_what_they_hold() -> None:
@@ -128,13 +138,14 @@ def test_where_figures_come_from() -> None:
     manifest = {
         "name": "both",
         "timing": "imported",
+        "timing_how": "one after the other",
         "magnitudes": {"source": "model", "model": "lognormal", "fitted_to": "resnet50"},
         "groups": [{"kind": "ddp_bucket", "tensors": [1, 2]}, {"kind": "ddp_bucket", "tensors": [0]}],
         "source": {
             "format": "kineto",
             "file": "t.json",
             "understood": {"kernels": 7},
-            "skipped": {"python": 2},
+            "skipped": {f"k{n}": n for n in range(1, 10)},
         },
         "note": "a [shared] machine",
     }
@@ -147,10 +158,13 @@ def test_where_figures_come_from() -> None:
     assert data["phases"]["early"]["iteration_ps_by_rank"] == {"0": 105, "1": 115}
     text = shown(trace).replace("\n", " ")
     assert "4 iterations of 2 workers (ranks 0, 1), 2 of them with gradient magnitudes of their own" in text
-    assert "times imported; gradient magnitudes not measured: lognormal model fitted to resnet50" in " ".join(
-        text.split()
+    assert (
+        "times imported (one after the other); gradient magnitudes not measured: lognormal model fitted to resnet50"
+        in " ".join(text.split())
     )
     assert "2 x ddp_bucket: 2.0 KiB to 10.0 KiB" in text
     assert "imported from kineto (t.json)" in text
-    assert "skipped: python 2" in text
+    assert "skipped: 9 x k9" in text
+    assert "x k3" not in text
+    assert "skipped: 3 more kinds, see manifest.json" in text
     assert "note: a [shared] machine" in text

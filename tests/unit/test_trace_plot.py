@@ -87,7 +87,9 @@ def test_quantiles_are_of_each_layer_in_the_gradients_own_units() -> None:
 
 
 def test_layers_without_gradient_are_pointed_out() -> None:
-    figure = magnitudes(three_layers(np.array([[1] * 5 + [0] * 12])))
+    figure = magnitudes(
+        three_layers(np.array([[1, 1, 1, 0, 0] + [0] * 8 + [1] * 4]))
+    )  # 2 of 5, 8 of 12 are zero
     marked = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
     assert [list(line.get_xdata()) for line in marked] == [[2]]
     assert any("zero" in text.get_text() for text in figure.legends[0].get_texts())
@@ -156,3 +158,4 @@ def test_long_names_keep_their_end() -> None:
     assert shorten_name("conv1") == "conv1"
     assert shorten_name("transformer.h.11.attention.self.query") == "…ormer.h.11.attention.self.query"
     assert len(shorten_name("x" * 100)) == 32
+    assert shorten_name("node4 -- Conv2d(64, 64, kernel_size=(3, 3))") == "node4 -- Conv2d"
