@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tests.unit.trace_cases import small_trace
 from traces.diff import diff, print_diff
+from traces.info import info
 from traces.trace import Iteration, TensorInfo, Trace
 
 BASE = {"name": "base"}
@@ -158,22 +159,15 @@ def test_phases_of_other_names_are_compared_as_a_whole() -> None:
     )
 
 
-def test_iterations_without_statistics_of_their_own_do_not_count_twice() -> None:
-    one = small_trace(iterations=6)
-    kept = np.array([1, 4])
-    sparse = Trace(
-        one.manifest, one.layers, one.tensors, one.iterations, one._mean[kept], one._max[kept], None, [1, 4]
-    )
-    found = diff(sparse, one)["magnitudes"]["early"]
-    single = Trace(
-        one.manifest,
-        one.layers,
-        one.tensors,
-        [replace(one.iterations[1], index=0)],
-        one._mean[1:2],
-        one._max[1:2],
-    )
-    assert found["a"] == diff(single, one)["magnitudes"]["early"]["a"]
+def test_only_iterations_with_statistics_of_their_own_count() -> None:
+    """Eight iterations of which the first three are sampled; the others borrow the third's, which is far larger."""
+    one = trace(["t"], [[1.0]])
+    captured = [replace(one.iterations[0], index=n, step=n) for n in range(8)]
+    means = np.array([[1.0], [2.0], [10.0]], dtype=np.float16)
+    sparse = Trace(one.manifest, one.layers, one.tensors, captured, means, means, None, [0, 1, 2])
+    found = diff(one, sparse)["magnitudes"]["early"]
+    assert (found["a"], found["b"], found["ratio"]) == (1.0, 2.0, 2.0)
+    assert info(sparse)["phases"]["early"]["mean_magnitude"] == 2.0
 
 
 def test_many_names_are_cut_short_and_markup_is_text() -> None:
