@@ -205,7 +205,7 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     for line in _remarks(data):
         console.print(escape(line))
     overhead = manifest.get("capture_overhead", {})
-    if "fraction" in overhead:
+    if {"fraction", "fraction_quartiles", "pairs"} <= set(overhead):
         low, high = overhead["fraction_quartiles"]
         console.print(
             f"capture overhead {overhead['fraction']:+.1%} "
