@@ -188,8 +188,8 @@ def _square(picture: np.ndarray, size: int) -> np.ndarray:
     height, width, _ = picture.shape
     side = min(height, width)
     left, top = (width - side) // 2, (height - side) // 2
-    box = (left, top, left + side, top + side)
-    return np.asarray(image.fromarray(picture).resize((size, size), image.Resampling.BILINEAR, box=box))
+    middle = picture[top : top + side, left : left + side]
+    return np.asarray(image.fromarray(middle).resize((size, size), image.Resampling.BILINEAR))
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -1,4 +1,4 @@
-"""Image data sets in both layouts, made up here: what is read, what is refused."""
+"""Image data sets in every layout, made up here: what is read, what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scenarios.errors import TraceError
-from traces.datasets import batches, load_images
+from traces.datasets import batches, load_images, synthetic_images
 
 
 def write_pickle(path: Path, count: int, key: str = "labels", seed: int = 0) -> np.ndarray:
@@ -99,6 +99,85 @@ def test_damaged_picture(tmp_path: Path) -> None:
     dataset.pictures(np.array([0]))
     with pytest.raises(TraceError, match="image 1: cannot be decoded"):
         dataset.pictures(np.array([1]))
+
+
+def write_picture(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (8, 8)) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pictures are encoded with pillow")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.new("RGB", size, colour).save(path)
+
+
+@pytest.mark.parametrize("inside", ["", "train"])
+def test_folder_of_pictures(tmp_path: Path, inside: str) -> None:
+    """Classes by name of their folder, pictures by name within; what is no picture does not count."""
+    root = tmp_path / inside
+    write_picture(root / "dog" / "2.png", (1, 0, 0))
+    write_picture(root / "cat" / "b.JPEG", (0, 200, 0))
+    write_picture(root / "cat" / "deeper" / "a.png", (0, 0, 3))
+    (root / "cat" / "notes.txt").write_text("no picture")
+    (root / "empty").mkdir()
+    dataset = load_images(tmp_path)
+    assert (len(dataset), dataset.classes, dataset.layout) == (3, 2, "folder")
+    assert dataset.labels.tolist() == [0, 0, 1]
+    red, _, blue = dataset.pictures(np.array([2, 0, 1]))[:, 4, 4].tolist()
+    assert red == [1, 0, 0]
+    assert blue == [0, 0, 3] or blue[1] > 150
+
+
+def test_test_pictures_of_a_folder(tmp_path: Path) -> None:
+    write_picture(tmp_path / "train" / "a" / "1.png", (1, 1, 1))
+    with pytest.raises(TraceError, match="holds no test images"):
+        load_images(tmp_path, "test")
+    write_picture(tmp_path / "val" / "a" / "1.png", (1, 1, 1))
+    write_picture(tmp_path / "val" / "b" / "1.png", (1, 1, 1))
+    assert len(load_images(tmp_path, "test")) == 2
+
+
+def test_pictures_of_several_sizes_are_cut_to_squares(tmp_path: Path) -> None:
+    """A wide picture, green in its middle square and red left and right, and a small one."""
+    image = pytest.importorskip("PIL.Image", reason="pictures are encoded with pillow")
+    wide = np.zeros((20, 60, 3), dtype=np.uint8)
+    wide[:, :20, 0] = wide[:, 40:, 0] = 255
+    wide[:, 20:40, 1] = 255
+    (tmp_path / "a").mkdir()
+    image.fromarray(wide).save(tmp_path / "a" / "wide.png")
+    write_picture(tmp_path / "b" / "small.png", (9, 9, 9), (4, 4))
+    dataset = load_images(tmp_path)
+    both = dataset.pictures(np.array([0, 1]), 10)
+    assert both.shape == (2, 10, 10, 3)
+    assert (both[0] == [0, 255, 0]).all()
+    assert (both[1] == 9).all()
+    assert dataset.pictures(np.array([1, 1]), 10).shape == (2, 4, 4, 3)  # squares of one size stay
+    assert dataset.pictures(np.array([0]), 10).shape == (1, 10, 10, 3)
+    with pytest.raises(TraceError, match=r"pictures of sizes .*expected squares of one size"):
+        dataset.pictures(np.array([0, 1]))
+
+
+def test_damaged_picture_in_a_folder(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="pictures are decoded with pillow")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(b"no picture")
+    with pytest.raises(TraceError, match=r"1\.jpg: cannot be decoded"):
+        load_images(tmp_path).pictures(np.array([0]))
+
+
+def test_picture_without_bytes(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train-0.parquet", np.zeros((1, 8, 8, 3), dtype=np.uint8), [0])
+    table = pq.read_table(tmp_path / "train-0.parquet")
+    rows = [{"img": {"bytes": None, "path": "elsewhere.png"}, "label": 0}]
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), tmp_path / "train-0.parquet")
+    with pytest.raises(TraceError, match="image 0: holds no bytes"):
+        load_images(tmp_path).pictures(np.array([0]))
+
+
+def test_synthetic_pictures_are_seeded() -> None:
+    one, two, other = (synthetic_images(10, 8, seed) for seed in (1, 1, 2))
+    which = np.array([3, 3, 4])
+    assert one.pictures(which).shape == (3, 8, 8, 3)
+    np.testing.assert_array_equal(one.pictures(which), two.pictures(which))
+    assert (one.pictures(which)[1] != one.pictures(which)[2]).any()
+    assert (one.pictures(which) != other.pictures(which)).any()
+    assert (one.classes, set(one.labels.tolist())) == (10, set(range(10)))
 
 
 def test_folder_without_images(tmp_path: Path) -> None:

@@ -149,15 +149,22 @@ def _block_b(inputs: int) -> Branches:
     )
 
 
+def _across(inputs: int, outputs: int) -> Conv:
+    return Conv(inputs, outputs, (1, 7), padding=(0, 3))
+
+
+def _down(inputs: int, outputs: int) -> Conv:
+    return Conv(inputs, outputs, (7, 1), padding=(3, 0))
+
+
 def _block_c(inputs: int, width: int) -> Branches:
     """17x17: 7x7 convolutions as 1x7 and 7x1."""
-    across, down = {"kernel": (1, 7), "padding": (0, 3)}, {"kernel": (7, 1), "padding": (3, 0)}
     return Branches(
         Conv(inputs, 192, 1),
-        nn.Sequential(Conv(inputs, width, 1), Conv(width, width, **across), Conv(width, 192, **down)),
+        nn.Sequential(Conv(inputs, width, 1), _across(width, width), _down(width, 192)),
         nn.Sequential(
-            Conv(inputs, width, 1), Conv(width, width, **down), Conv(width, width, **across),
-            Conv(width, width, **down), Conv(width, 192, **across),
+            Conv(inputs, width, 1), _down(width, width), _across(width, width),
+            _down(width, width), _across(width, 192),
         ),
         _pooled(inputs, 192),
     )  # fmt: skip
@@ -168,8 +175,7 @@ def _block_d(inputs: int) -> Branches:
     return Branches(
         nn.Sequential(Conv(inputs, 192, 1), Conv(192, 320, 3, stride=2)),
         nn.Sequential(
-            Conv(inputs, 192, 1), Conv(192, 192, (1, 7), padding=(0, 3)),
-            Conv(192, 192, (7, 1), padding=(3, 0)), Conv(192, 192, 3, stride=2),
+            Conv(inputs, 192, 1), _across(192, 192), _down(192, 192), Conv(192, 192, 3, stride=2),
         ),
         nn.MaxPool2d(3, stride=2),
     )  # fmt: skip
