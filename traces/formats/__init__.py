@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from traces.trace import Trace
 
 FORMATS: dict[str, str] = {  # in the order in which a file is offered to them
+    "perfetto": "traces.formats.perfetto",
     "kineto": "traces.formats.kineto",
     "pipedream": "traces.formats.pipedream",
+    "simai": "traces.formats.simai",
     "csv": "traces.formats.tensor_csv",
+    "chakra": "traces.formats.chakra",
 }
 
 

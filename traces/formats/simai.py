@@ -1,0 +1,221 @@
+"""SimAI's text workload, written by AICB (github.com/aliyun/aicb) and in ASTRA-sim 1.0's older dialects.
+
+    HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 16 ...
+    2
+    attention  -1  539986  ALLREDUCE  16777216  592000  ALLREDUCE  16777216  592000  NONE  0  100
+
+The first line names the parallelism, the second the number of rows. A row is a layer: name, dependency; then
+three times compute in nanoseconds, collective and bytes, for the forward pass, the input gradient and the
+weight gradient; then the time of its update. Columns are separated by any blanks; a row of HYBRID_CUSTOMIZED
+has a thirteenth, its own parallelism.
+
+The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, with
+whatever suffix for the group (_EP, _DP_EP). Everything else that communicates serves tensor, expert or
+pipeline parallelism, or gathers parameters; it is left out, by kind, and takes no time here. Backward goes
+from the last row to the first: of a row the input gradient and then the weight gradient, with pure data
+parallelism (DATA) the other way round, as in Chakra's text converter. AICB's Megatron workloads have one
+reduce-scatter of all gradients in their first rows: it becomes ready at the very end, as the file says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scenarios.errors import TraceError
+from traces.formats.draft import PS_PER_NS, Draft, Timing, gradient_of_bytes
+from traces.formats.sink import write_files
+from traces.formats.source import opened
+
+if TYPE_CHECKING:
+    from traces.formats import ReadOptions, WriteOptions
+    from traces.trace import Iteration, Trace
+
+TITLE = "SimAI text workload"
+COLUMNS = 12
+PARALLELISMS = {
+    "MICRO", "DATA", "MODEL", "TRANSFORMER", "TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER",
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED",
+    "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM", "DISTRIBUTED_INFERENCE",
+}  # fmt: skip
+_GRADIENTS = ("ALLREDUCE", "REDUCESCATTER")
+_PASSES = ("forward", "input gradient", "weight gradient")
+
+
+class Row(NamedTuple):
+    """One line: compute in nanoseconds, collectives and bytes, each for the three passes."""
+
+    name: str
+    compute: tuple[int, int, int]
+    collective: tuple[str, str, str]
+    size: tuple[int, int, int]
+    update: int
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    lines = head.decode("utf-8", errors="replace").lstrip("\ufeff").split("\n")
+    first = lines[0].split()
+    return bool(first) and first[0] in PARALLELISMS and len(lines) > 1 and lines[1].strip().isdigit()
+
+
+def read(path: Path, options: ReadOptions) -> Draft:
+    """The draft of a workload: one iteration, a layer per row.
+
+    TraceError for rows that are none and for more or fewer rows than the second line says.
+    """
+    draft = Draft("simai")
+    rows: list[Row] = []
+    with opened(path, options.progress) as source:
+        lines = ((number, line) for number, line in source.lines() if line.strip())
+        number, first = next(lines, (1, ""))
+        header = first.split()
+        if not header or header[0] not in PARALLELISMS:
+            raise TraceError(
+                f"begins with {first[:60]!r}", str(path), "one of " + ", ".join(sorted(PARALLELISMS))
+            )
+        number, second = next(lines, (2, ""))
+        if not second.split() or not second.split()[0].isdigit():
+            raise TraceError(f"{second[:60]!r}", f"{path}, line {number}", "the number of rows")
+        expected = int(second.split()[0])
+        for number, line in lines:
+            if len(rows) == expected:
+                draft.skipped["lines behind the last row"] += 1
+            else:
+                rows.append(_row(line, f"{path}, line {number}", draft.skipped))
+    if len(rows) < expected:
+        raise TraceError(f"ends after {len(rows)} rows", str(path), f"{expected}, as its second line says")
+    draft.about = _header(header, draft.skipped)
+    data_parallel = header[0] in ("DATA", "MICRO")
+    _build(draft, rows, options.dtype, data_parallel)
+    return draft
+
+
+def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:
+    """The header's "key: value" pairs, for the manifest."""
+    pairs = {}
+    for key, value in itertools.pairwise(words[1:]):
+        if not key.lstrip("-").isdigit() and value.lstrip("-").isdigit():
+            pairs[key.rstrip(":")] = int(value)
+    if pairs.get("pp_comm"):
+        skipped["pipeline transfers (pp_comm)"] += 1
+    return {"parallelism": words[0], "parallelism_header": pairs}
+
+
+def _row(line: str, where: str, skipped: Counter[str]) -> Row:
+    cells = line.split()
+    if len(cells) < COLUMNS:
+        raise TraceError(f"{len(cells)} columns", where, f"{COLUMNS}")
+    if len(cells) > COLUMNS:
+        skipped["columns beyond the twelfth"] += len(cells) - COLUMNS
+    if cells[1] != "-1":
+        skipped["dependencies of single rows"] += 1
+    numbers = [_whole(cells[at], at, where) for at in (2, 4, 5, 7, 8, 10, 11)]
+    return Row(
+        cells[0],
+        (numbers[0], numbers[2], numbers[4]),
+        (cells[3].upper(), cells[6].upper(), cells[9].upper()),
+        (numbers[1], numbers[3], numbers[5]),
+        numbers[6],
+    )
+
+
+def _whole(text: str, column: int, where: str) -> int:
+    try:
+        value = float(text)  # some generators write 1e6
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 2**53:
+        raise TraceError(f"column {column + 1} is {text!r}", where, "a whole number from 0")
+    return int(value)
+
+
+def _build(draft: Draft, rows: list[Row], dtype: str, data_parallel: bool) -> None:
+    for number, row in enumerate(rows):
+        draft.layers.append(f"{number} {row.name}")
+        for kind, collective, size in zip(_PASSES, row.collective, row.size, strict=True):
+            if collective == "NONE" or not size:
+                continue
+            if kind == _PASSES[2] and collective.startswith(_GRADIENTS) and "ALLTOALL" not in collective:
+                name = f"{row.name}.{number}"
+                draft.gradients.append(gradient_of_bytes(name, size, dtype, number, draft.skipped))
+                draft.understood[f"{kind} {collective}"] += 1
+            else:
+                draft.skipped[f"{kind} {collective} (of activations or parameters)"] += 1
+    clock, start, end = 0, [], []
+    for row in rows:
+        start.append(clock)
+        clock += row.compute[0] * PS_PER_NS
+        end.append(clock)
+    ready = [0] * len(rows)
+    for number in range(len(rows) - 1, -1, -1):
+        _, inputs, weights = rows[number].compute
+        ready[number] = clock + (weights if data_parallel else inputs + weights) * PS_PER_NS
+        clock += (inputs + weights) * PS_PER_NS
+    update = sum(row.update for row in rows) * PS_PER_NS
+    moments = [ready[gradient.layer] for gradient in draft.gradients]
+    draft.iterations = [Timing(start, end, moments, clock, update)]
+    draft.understood["rows"] = len(rows)
+    draft.how = "compute times as the workload says, rows one after the other, communication without time"
+
+
+def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
+    """A data parallel workload of the first chosen iteration for `options.ranks` GPUs, a row per layer.
+
+    What the format cannot hold: single tensors of a layer (their bytes are added up), their dtype, gradients
+    that are ready in another order than back to front (a row's is ready no earlier than those behind it),
+    pauses in the forward pass, more than one iteration, and magnitudes. Times are whole nanoseconds; SimAI
+    wants at least one for each step.
+    """
+    iteration = trace.iterations[options.iterations[0]]
+    header = (
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 1 ep: 1 pp: 1 vpp: 1 ga: 1 "
+        f"all_gpus: {options.ranks} checkpoints: 0 checkpoint_initiates: 0"
+    )
+    rows = _rows(trace, iteration)
+    text = "\n".join([header, str(len(rows)), *("\t".join(map(str, row)) for row in rows)]) + "\n"
+    return write_files({out: text.encode()})
+
+
+def _rows(trace: Trace, iteration: Iteration) -> list[list[object]]:
+    count = len(trace.layers)
+    sizes = np.zeros(count, dtype=np.int64)
+    ready = np.full(count, -1, dtype=np.int64)
+    for number, tensor in enumerate(trace.tensors):
+        sizes[tensor.layer] += tensor.bytes
+        ready[tensor.layer] = max(ready[tensor.layer], iteration.ready_ps[number])
+    rows: list[list[object]] = []
+    # Boundaries are rounded, not durations, so that errors do not add up over many layers.
+    forward = [
+        max(round(int(t) / PS_PER_NS), n + 1)
+        for n, t in enumerate(np.maximum.accumulate(iteration.forward_end_ps))
+    ]
+    update = max(round(iteration.optimizer_ps / PS_PER_NS), 0)
+    clock = forward[-1]
+    for layer in range(count - 1, -1, -1):
+        moment = max(round(int(ready[layer]) / PS_PER_NS), clock + 2)
+        if ready[layer] < 0:
+            moment = clock + 2  # a layer without gradient: its backward is part of the next one's
+        spent = forward[layer] - (forward[layer - 1] if layer else 0)
+        kind = "ALLREDUCE" if sizes[layer] else "NONE"
+        name = "_".join(trace.layers[layer].split()) or f"layer{layer}"
+        cells = [
+            name,
+            -1,
+            max(spent, 1),
+            "NONE",
+            0,
+            1,
+            "NONE",
+            0,
+            moment - clock - 1,
+            kind,
+            int(sizes[layer]),
+        ]
+        rows.append([*cells, update if layer == 0 else 0])
+        clock = moment
+    return rows[::-1]
