@@ -1,23 +1,27 @@
 """Record a trace from PyTorch training, around a training loop of one's own: two lines more than before.
 
-    with capture(model, optimizer, out="my_trace", phases={"late": range(500, 506)}) as recorder:
+    with gradwire.capture(model, optimizer, out="run1.trace") as cap:
         for images, labels in loader:
             optimizer.zero_grad()
             loss = criterion(model(images), labels)
             loss.backward()
             optimizer.step()
-            recorder.step(loss)
-            if recorder.done:
-                break
+            cap.step(loss)
 
-Nothing is written when the loop raises. Needs the extra `capture` (torch). `traces.builtin` does the same
-with a built-in model and a data set.
+The loop may go on after the last recorded step; `cap.done` says when there is nothing left to record. It stays
+the same under `torchrun`: with DistributedDataParallel or FSDP2 every rank writes a trace of its own,
+run1.trace.rank0 and so on, and `gradwire trace merge` makes one of them. Mixed precision, accumulated gradients
+and torch.compile need nothing more either.
+
+Nothing is written when the loop raises, and no hook outlives the block. Needs the extra `capture` (torch).
+`traces.builtin` does the same with a built-in model and a data set.
 """
 
 from __future__ import annotations
 
 import contextlib
 import platform
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,55 +36,95 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "capture") from error
 
+from traces.parallel import start_of
+from traces.plan import PHASE
 from traces.recorder import Recorder
+from traces.statistics import RawFolder
+from traces.storage import write
 
 
 @contextlib.contextmanager
 def capture(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     out: str | Path,
-    phases: Mapping[str, Sequence[int]],
+    iterations: int = 10,
+    warmup: int = 3,
+    every: int = 1,
+    phases: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
-    overhead_pairs: int = 0,
+    overhead_pairs: int = 5,
+    raw: bool = False,
     manifest: Mapping[str, Any] | None = None,
 ) -> Iterator[Recorder]:
-    """Record the steps in `phases` of the loop inside; write the trace to the new directory `out` at its end.
+    """Record some steps of the loop inside; write the trace to the new directory `out` when it ends.
 
-    `phases` maps the name of a moment of training to step numbers counted from 0; `name` defaults to the last
-    part of `out`; `manifest` adds what only the caller knows (data set, batch, seed). With `overhead_pairs`
-    the loop has to go on for twice as many steps after the last captured one (`Recorder.done` says when),
-    which measure what the hooks cost. Ctrl-C keeps what was captured so far. TraceError if `out` exists or
-    nothing was captured.
+    Parameters
+    ----------
+    model, optimizer : as trained, wrapped or not; several optimisers as a list.
+    out : with several ranks each writes to `out` with ".rank0" and so on appended.
+    iterations, warmup : record `iterations` steps after the first `warmup`.
+    every : compute magnitudes in every `every`-th recorded step only; times are recorded in all.
+    phases : instead of `iterations` and `warmup`, the steps of several moments of training: name -> step
+        numbers counted from 0.
+    name : of the trace; the last part of `out` by default.
+    overhead_pairs : after the last recorded step, so many pairs of steps measure what the hooks cost: one step
+        with hooks and one without. A loop that ends before simply leaves fewer pairs.
+    raw : keep the gradients of sampled steps themselves; see `traces.storage` for where. They are large.
+    manifest : adds what only the caller knows (data set, batch, seed).
+
+    Ctrl-C keeps what was captured so far. TraceError if `out` exists, nothing was captured, or the model is
+    wrapped in something that cannot be seen through.
     """
     out = Path(out)
-    if out.exists():
-        raise TraceError("exists already", str(out), "a new directory; remove the old one or choose another")
-    recorder = Recorder(model, optimizer, phases, overhead_pairs)
-    try:
+    steps = {PHASE: range(warmup, warmup + iterations)} if phases is None else phases
+    with contextlib.ExitStack() as stack:
+        folder = _raw_folder(stack, out) if raw else None
+        recorder = Recorder(model, optimizer, steps, overhead_pairs, every=every, raw=folder)
+        stack.callback(recorder.close)
+        world = recorder.world
+        if world.size > 1:
+            out = out.with_name(f"{out.name}.rank{world.rank}")
+        if out.exists():
+            raise TraceError(
+                "exists already", str(out), "a new directory; remove the old one or choose another"
+            )
         try:
             yield recorder
         except KeyboardInterrupt:
             if recorder.captured:
-                _save(recorder, model, out, name, manifest)
+                _save(recorder, model, out, name, manifest, folder)
             raise
-        _save(recorder, model, out, name, manifest)
-    finally:
-        recorder.close()
+        _save(recorder, model, out, name, manifest, folder)
+
+
+def _raw_folder(stack: contextlib.ExitStack, out: Path) -> RawFolder:
+    """A place for raw gradients on the file system of `out`, removed with whatever is left in it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    place = tempfile.TemporaryDirectory(prefix=f".{out.name}-raw-", dir=out.parent)
+    return RawFolder(Path(stack.enter_context(place)))
 
 
 def _save(
-    recorder: Recorder, model: nn.Module, out: Path, name: str | None, manifest: Mapping[str, Any] | None
+    recorder: Recorder,
+    model: nn.Module,
+    out: Path,
+    name: str | None,
+    manifest: Mapping[str, Any] | None,
+    folder: RawFolder | None,
 ) -> None:
+    core = start_of(model)
+    core = getattr(core, "_orig_mod", core)
     parameter = next(model.parameters())
     known = {
         "name": name or out.name,
-        "model": type(model).__name__,
+        "model": type(core).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         **describe_machine(parameter.device),
     }
-    recorder.trace({**known, **(manifest or {})}).save(out)
+    trace = recorder.trace({**known, **(manifest or {})})
+    write(trace, out, raw=folder.arrange(*recorder.raw_files()) if folder is not None else None)
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

@@ -2,11 +2,16 @@
 
 How an iteration is seen without changing the training loop: it begins when the model is called with
 gradients enabled; forward hooks time every layer; a hook per parameter fires when its gradient has been
-accumulated; the optimiser's step hooks mark the end of the backward pass and the optimiser's own time.
+accumulated; the optimiser's step hooks mark the end of the backward pass and the optimiser's own time. Where
+gradients are accumulated over several micro-batches, an iteration reaches from the first one's start to the
+optimiser, and a gradient is ready when the last one has added to it.
 
-The magnitudes are computed in the hook *before* the optimiser's step, from the complete gradients and
-between two marks: that time is in no figure of the trace. Clipping of gradients before the step counts as
-backward pass, and the magnitudes are those after it, as they would be sent.
+In a single process the magnitudes are computed in the hook *before* the optimiser's step, from the complete
+gradients and between two marks: that time is in no figure of the trace. Unscaling and clipping before the step
+count as backward pass, and the magnitudes are those after it, as they would be sent. With several ranks they
+are computed when the gradient is ready, while the clock pauses: what a rank sends is its own gradient, before
+averaging and clipping (see `traces.parallel`). What `torch.amp.GradScaler` multiplied into them is taken out
+again, and a step it skips because a gradient overflowed is not recorded: the next one takes its place.
 """
 
 from __future__ import annotations
@@ -21,105 +26,126 @@ import torch
 from torch import nn
 
 from scenarios.errors import TraceError
-from traces.assemble import Anatomy, Captured, assemble
-from traces.clocks import clock_for
+from traces.assemble import Anatomy, Captured, assemble, kept_parameters
+from traces.clocks import Mark, Timeline, clock_for
+from traces.hooks import in_backward, note_scaling, surround
+from traces.parallel import Units, World, ddp_buckets
+from traces.plan import PS_PER_SECOND, Plan, overhead
+from traces.statistics import RawFolder, no_figures, summarise
 from traces.trace import CHUNK_ELEMENTS, Trace
 
-PS_PER_SECOND = 1e12
-
-
-def summarise(gradient: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(mean |g|, max |g|) float32 [ceil(numel / 256)] over runs of 256 elements in row-major order."""
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    flat = gradient.detach().abs().to(torch.float32).reshape(-1)
-    chunks = -(-flat.numel() // CHUNK_ELEMENTS)
-    padded = torch.zeros(chunks * CHUNK_ELEMENTS, dtype=torch.float32, device=flat.device)
-    padded[: flat.numel()] = flat
-    rows = padded.view(chunks, CHUNK_ELEMENTS)
-    sizes = torch.full((chunks,), float(CHUNK_ELEMENTS), device=flat.device)
-    sizes[-1] = flat.numel() - (chunks - 1) * CHUNK_ELEMENTS
-    return (rows.sum(1) / sizes).cpu().numpy(), rows.amax(1).cpu().numpy()
+NOT_KNOWN = float("nan")
 
 
 @dataclass
 class _Marks:
     """The raw marks of the step under way, by module and parameter number."""
 
-    begin: Any = None
-    forward_start: dict[int, Any] = field(default_factory=dict)
-    forward_end: dict[int, Any] = field(default_factory=dict)
-    ready: dict[int, Any] = field(default_factory=dict)
-    backward_end: Any = None
-    optimizer_start: Any = None
-    optimizer_end: Any = None
+    timeline: Timeline
+    begin: Mark | None = None
+    calls: int = 0
+    forward_start: dict[int, Mark] = field(default_factory=dict)
+    forward_end: dict[int, Mark] = field(default_factory=dict)
+    ready: dict[int, Mark] = field(default_factory=dict)
+    backward_end: Mark | None = None
+    optimizer_start: Mark | None = None
+    optimizer_end: Mark | None = None
     cpu_begin: float = 0.0
     cpu_end: float = 0.0
-    magnitudes: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    figures: dict[int, torch.Tensor] = field(default_factory=dict)
+    scaled: bool = False  # a GradScaler took part
+    scale: float | torch.Tensor = 1.0  # what it multiplied the recorded gradients by
+    overflow: torch.Tensor | None = None  # above 0 if a fused optimiser is about to skip the step
 
 
 class Recorder:
     """Records the steps named in `phases` (phase -> step numbers from 0); call `step(loss)` at the end of
     every step.
 
-    After the last of them `overhead_pairs` pairs of steps run with and without the timing hooks and nothing
-    is recorded: their durations give the capture overhead. `done` turns true after those. Hooks that time
-    layers and gradients exist only in the steps that need them. TraceError for a model without trainable
-    parameters, or phases without steps.
+    Every `every`-th of them is sampled for magnitudes; `raw` keeps the gradients of those as well. After the
+    last of them `overhead_pairs` pairs of steps run with and without the timing hooks and nothing is
+    recorded: their durations give the capture overhead. `done` turns true after those, and all hooks are
+    gone. Hooks that time layers and gradients exist only in the steps that need them. TraceError for a model
+    without trainable parameters, or phases without steps.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         phases: Mapping[str, Sequence[int]],
         overhead_pairs: int = 0,
+        *,
+        every: int = 1,
+        raw: RawFolder | None = None,
     ) -> None:
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        for one in optimizers:
+            if not isinstance(one, torch.optim.Optimizer):
+                raise TraceError(f"optimiser {type(one).__name__}", "capture", "a torch.optim.Optimizer")
+        self._model = model
+        self.plan = Plan(phases, every, overhead_pairs)
+        self._every = every
+        self._raw = raw
+        self.world = World.around(model)
         self._anatomy = Anatomy(model)
-        self._phase_of = {step: phase for phase, steps in phases.items() for step in steps}
-        if not self._phase_of or len(self._phase_of) != sum(len(steps) for steps in phases.values()):
-            raise TraceError(f"phases {dict(phases)}", "capture", "at least one step, each in one phase only")
-        self._last = max(self._phase_of)
-        self._overhead_pairs = overhead_pairs
-        self._clock = clock_for(self._anatomy.parameters[0][1].device)
+        self._units = Units(model) if self.world.kind == "fsdp2" else None
+        self._number_of = {id(p): number for number, (_, p) in enumerate(self._anatomy.parameters)}
+        self._know_sharded_parameters()
+        self._clock = clock_for(self._anatomy.device)
         self._ran: list[int] = []  # numbers of modules in the order in which they first ran
         self._captured: list[Captured] = []
-        self._durations: dict[bool, list[int]] = {False: [], True: []}  # of overhead steps, by whether hooked
-        self._light: list[Any] = [
-            model.register_forward_pre_hook(self._on_begin, prepend=True),
-            optimizer.register_step_pre_hook(self._before_optimizer),
-            optimizer.register_step_post_hook(self._after_optimizer),
-        ]
-        self._heavy: list[Any] = []
-        self._marks = _Marks()
+        self._skipped: list[int] = []  # steps that a GradScaler skipped
+        self._durations: list[tuple[bool, int | None]] = []  # of overhead steps: hooked, picoseconds
+        self._light: list[Callable[[], None]] = []
+        self._heavy: list[Callable[[], None]] = []
+        self._marks = _Marks(Timeline(self._clock))
         self.step_index = 0
+        self._light.append(
+            surround(self._anatomy.modules[0], self._on_begin, None, first=self._units is None)
+        )
+        for one in optimizers:
+            self._light.append(one.register_step_pre_hook(self._before_optimizer).remove)
+            self._light.append(one.register_step_post_hook(self._after_optimizer).remove)
+        self._light.append(note_scaling(self._on_scaling))
         self._prepare()
 
     @property
     def done(self) -> bool:
         """All captures and overhead steps are over; training may go on or stop."""
-        return self.step_index > self._last + 2 * self._overhead_pairs
+        return self.plan.done(self.step_index)
 
     @property
     def captured(self) -> int:
         """Iterations recorded so far."""
         return len(self._captured)
 
-    def step(self, loss: float | torch.Tensor) -> None:
-        """End the step, after `optimizer.step()`; `loss` is the loss of its batch."""
-        marks, captures, hooked = self._marks, self.step_index in self._phase_of, self._overhead_hooked()
-        if captures or hooked is not None:
-            if marks.begin is None or marks.optimizer_end is None:
+    def step(self, loss: float | torch.Tensor | None = None) -> None:
+        """End the step, after `optimizer.step()`; `loss` is the loss of its batch, NaN in the trace if not given.
+
+        TraceError if the step was to be recorded and had no forward pass or optimiser step, or a gradient of
+        it is not finite.
+        """
+        marks, phase = self._marks, self.plan.phase_of(self.step_index)
+        hooked = self.plan.overhead_hooked(self.step_index)
+        if phase is not None or hooked is not None:
+            if marks.begin is None or (marks.optimizer_end is None and not marks.scaled):
                 raise TraceError(
                     "no forward pass or no optimizer.step()",
                     f"capture, step {self.step_index}",
                     "both in every captured step, with gradients enabled",
                 )
             self._clock.settle()
-            if captures:
-                self._keep(marks, float(loss.detach()) if isinstance(loss, torch.Tensor) else loss)
+            skipped = marks.optimizer_end is None or (
+                marks.overflow is not None and float(marks.overflow) > 0
+            )
+            if hooked is not None:
+                self._durations.append((hooked, None if skipped else self._duration(marks)))
+            elif skipped:
+                self._skip()
             else:
-                self._durations[bool(hooked)].append(self._duration(marks))
+                value = loss.detach().item() if isinstance(loss, torch.Tensor) else loss
+                self._keep(marks, str(phase), NOT_KNOWN if value is None else float(value))
         self.step_index += 1
         self._prepare()
 
@@ -128,144 +154,242 @@ class Recorder:
         nothing.
         """
         if not self._captured:
-            raise TraceError("no step was captured", "capture", f"training beyond step {min(self._phase_of)}")
-        return assemble(self._anatomy, self._ran, self._captured, {**manifest, **self._measured()})
+            raise TraceError("no step was captured", "capture", f"training beyond step {self.plan.first}")
+        said = {**manifest, **self._measured()}
+        return assemble(self._anatomy, self._ran, self._captured, said, self._groups(), self.world.rank)
+
+    def raw_files(self) -> tuple[dict[int, int], dict[int, int], dict[int, Any]]:
+        """(iteration of each sampled step, tensor of each parameter, shape of each parameter) of the trace."""
+        steps = {one.step: index for index, one in enumerate(self._captured) if one.figures is not None}
+        tensors = {number: tensor for tensor, number in enumerate(kept_parameters(self._captured))}
+        return (
+            steps,
+            tensors,
+            {number: tuple(self._anatomy.parameters[number][1].shape) for number in tensors},
+        )
 
     def close(self) -> None:
-        """Remove every hook."""
-        for handle in self._light + self._heavy:
-            handle.remove()
+        """Remove every hook. A second call does nothing."""
+        for remove in self._heavy + self._light:
+            remove()
         self._light, self._heavy = [], []
 
     # Which hooks a step has -------------------------------------------------------------------------------
 
-    def _overhead_hooked(self) -> bool | None:
-        """Whether the step of the overhead measurement has hooks; None outside of it."""
-        position = self.step_index - self._last - 1
-        if not 0 <= position < 2 * self._overhead_pairs:
-            return None
-        return position % 4 in (1, 2)  # plain, hooked, hooked, plain: a steady drift cancels
-
     def _prepare(self) -> None:
-        for handle in self._heavy:
-            handle.remove()
+        for remove in self._heavy:
+            remove()
         self._heavy = []
-        self._marks = _Marks()
-        if self.step_index not in self._phase_of and not self._overhead_hooked():
+        self._clock.release()
+        self._marks = _Marks(Timeline(self._clock))
+        if self.done:
+            self.close()
+        if self.plan.phase_of(self.step_index) is None and not self.plan.overhead_hooked(self.step_index):
             return
-        for number in sorted({0, *self._anatomy.owners}):
+        for number in self._anatomy.timed():
             module = self._anatomy.modules[number]
-            # Ahead of the module's other hooks, as their time is the layer's; but the iteration begins first.
-            hook = self._layer_starts(number)
-            self._heavy.append(module.register_forward_pre_hook(hook, prepend=number != 0))
-            self._heavy.append(module.register_forward_hook(self._layer_ends(number)))
+            # Ahead of the module's other hooks, as their time is the layer's; but the iteration begins first,
+            # and FSDP's hooks wait for the network.
+            ahead = number != 0 and self._units is None
+            self._heavy.append(
+                surround(module, self._layer_starts(number), self._layer_ends(number), first=ahead)
+            )
         for number, (_, parameter) in enumerate(self._anatomy.parameters):
-            self._heavy.append(parameter.register_post_accumulate_grad_hook(self._gradient_ready(number)))
+            if self._units is None or self._units.unit_of(parameter) is None:
+                hook = self._gradient_ready(number, _own_gradient)
+                self._heavy.append(parameter.register_post_accumulate_grad_hook(hook).remove)
+        if self._units is not None:
+            # The pause has to be that of the step under way.
+            self._heavy.append(self._units.patch(lambda: self._marks.timeline.pause(), self._whole_ready))
+
+    def _know_sharded_parameters(self) -> None:
+        """The type in which gradients of FSDP's units travel; TraceError for parameters that others shard."""
+        for number, (name, parameter) in enumerate(self._anatomy.parameters):
+            unit = self._units.unit_of(parameter) if self._units is not None else None
+            if unit is not None:
+                self._anatomy.dtypes[number] = unit.reduce_dtype or parameter.dtype
+            elif hasattr(parameter, "to_local"):
+                raise TraceError(
+                    f"parameter {name} is sharded", "capture", "whole parameters, or FSDP2's units"
+                )
 
     # Hooks ------------------------------------------------------------------------------------------------
 
     def _on_begin(self, *_: Any) -> None:
-        if self._marks.begin is None and torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or in_backward():
+            return
+        self._marks.calls += 1
+        if self._marks.begin is None:
             self._marks.cpu_begin = time.process_time()
-            self._marks.begin = self._clock.mark()
+            self._marks.begin = self._marks.timeline.mark()
 
     def _layer_starts(self, number: int) -> Callable[..., None]:
         def starts(*_: Any) -> None:
-            if torch.is_grad_enabled() and number not in self._marks.forward_start:
-                self._marks.forward_start[number] = self._clock.mark()
+            # Activation checkpointing calls modules again in the backward pass: that is no forward pass.
+            if torch.is_grad_enabled() and number not in self._marks.forward_start and not in_backward():
+                self._marks.forward_start[number] = self._marks.timeline.mark()
 
         return starts
 
     def _layer_ends(self, number: int) -> Callable[..., None]:
         def ends(*_: Any) -> None:
-            if torch.is_grad_enabled():
-                self._marks.forward_end[number] = self._clock.mark()
+            if torch.is_grad_enabled() and not in_backward():
+                self._marks.forward_end[number] = self._marks.timeline.mark()
 
         return ends
 
-    def _gradient_ready(self, number: int) -> Callable[[torch.Tensor], None]:
-        def ready(_: torch.Tensor) -> None:
-            self._marks.ready[number] = self._clock.mark()
+    def _gradient_ready(
+        self, number: int, gradient: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Callable[[torch.Tensor], None]:
+        def ready(parameter: torch.Tensor) -> None:
+            self._marks.ready[number] = self._marks.timeline.mark()
+            if self.world.local and self.plan.samples(self.step_index):
+                with self._marks.timeline.pause():
+                    self._look_at(number, gradient(parameter))
 
         return ready
 
-    def _before_optimizer(self, *_: Any) -> None:
+    def _whole_ready(
+        self, sharded: nn.Parameter, gradient: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Callable[[torch.Tensor], None]:
+        return self._gradient_ready(self._number_of[id(sharded)], gradient)
+
+    def _on_scaling(self, scaler: Any) -> None:
+        self._marks.scaled = True
+        if self.world.local and self.plan.samples(self.step_index):
+            with self._marks.timeline.pause():
+                self._marks.scale = scaler.get_scale()
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         marks = self._marks
-        marks.backward_end = self._clock.mark()
+        if marks.backward_end is not None:  # another optimiser was first
+            return
+        marks.backward_end = marks.timeline.mark()
         marks.cpu_end = time.process_time()
-        if self.step_index in self._phase_of:
-            marks.magnitudes = [self._summary(name, p) for name, p in self._anatomy.parameters]
-        marks.optimizer_start = self._clock.mark()
+        # A fused optimiser unscales for itself, and skips the step for itself. Others come here with that done.
+        marks.overflow = getattr(optimizer, "found_inf", None)
+        if self.plan.samples(self.step_index) and not self.world.local:
+            scale = getattr(optimizer, "grad_scale", None)
+            marks.scale = 1.0 if scale is None else scale.clone()
+            for number, (_, parameter) in enumerate(self._anatomy.parameters):
+                if parameter.grad is not None:
+                    self._look_at(number, parameter.grad)
+        marks.optimizer_start = marks.timeline.mark()
 
     def _after_optimizer(self, *_: Any) -> None:
-        self._marks.optimizer_end = self._clock.mark()
+        self._marks.optimizer_end = self._marks.timeline.mark()
 
-    def _summary(self, name: str, parameter: nn.Parameter) -> tuple[np.ndarray, np.ndarray]:
-        if parameter.grad is None:
-            zeros = np.zeros(-(-parameter.numel() // CHUNK_ELEMENTS), dtype=np.float32)
-            return zeros, zeros
-        mean, largest = summarise(parameter.grad)
-        if not np.isfinite(largest).all():
-            raise TraceError(
-                f"gradient of {name} is not finite", f"capture, step {self.step_index}", "finite ones"
-            )
-        return mean, largest
+    def _look_at(self, number: int, gradient: torch.Tensor) -> None:
+        self._marks.figures[number] = summarise(gradient)
+        if self._raw is not None:
+            self._raw.keep(self.step_index, number, gradient, float(self._marks.scale))
 
     # Figures ----------------------------------------------------------------------------------------------
 
+    def _skip(self) -> None:
+        self._skipped.append(self.step_index)
+        self.plan.postpone(self.step_index)
+        if self._raw is not None:
+            self._raw.drop(self.step_index)
+
     def _duration(self, marks: _Marks) -> int:
         """Forward, backward and optimiser, without what the recorder does in between."""
-        since = self._clock.since
-        return since(marks.begin, marks.backward_end) + since(marks.optimizer_start, marks.optimizer_end)
+        since = marks.timeline.since
+        return since(marks.begin, marks.backward_end) + since(marks.optimizer_start, marks.optimizer_end)  # type: ignore[arg-type]
 
-    def _keep(self, marks: _Marks, loss: float) -> None:
-        def elapsed(times: dict[int, Any]) -> dict[int, int]:
-            return {number: self._clock.since(marks.begin, mark) for number, mark in times.items()}
+    def _keep(self, marks: _Marks, phase: str, loss: float) -> None:
+        begin, since = marks.begin, marks.timeline.since
+        assert begin is not None and marks.backward_end is not None
+        assert marks.optimizer_start is not None and marks.optimizer_end is not None
 
-        backward_end = self._clock.since(marks.begin, marks.backward_end)
-        self._ran += [number for number in marks.forward_start if number not in self._ran]
+        def elapsed(times: dict[int, Mark]) -> dict[int, int]:
+            return {number: since(begin, mark) for number, mark in times.items()}
+
+        stop = since(begin, marks.backward_end)
+        ready = elapsed(marks.ready)
+        backward_end = max(ready.values(), default=stop) if self.world.local else stop
+        starts, ends = self._anatomy.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
+        known = set(self._ran)
+        self._ran += [number for number in starts if number not in known]
         self._captured.append(
             Captured(
-                phase=self._phase_of[self.step_index],
+                phase=phase,
                 step=self.step_index,
                 loss=loss,
-                forward_start=elapsed(marks.forward_start),
-                forward_end=elapsed(marks.forward_end),
-                ready={number: min(ready, backward_end) for number, ready in elapsed(marks.ready).items()},
+                forward_start=starts,
+                forward_end=ends,
+                ready={number: min(moment, backward_end) for number, moment in ready.items()},
                 backward_end=backward_end,
-                optimizer=self._clock.since(marks.optimizer_start, marks.optimizer_end),
-                magnitudes=marks.magnitudes,
-                cpu_share=(marks.cpu_end - marks.cpu_begin) * PS_PER_SECOND / max(backward_end, 1),
+                optimizer=since(marks.optimizer_start, marks.optimizer_end),
+                figures=self._figures(marks) if self.plan.samples(self.step_index) else None,
+                cpu_share=(marks.cpu_end - marks.cpu_begin) * PS_PER_SECOND / max(stop, 1),
+                model_calls=marks.calls,
+                exposed=stop - backward_end if self.world.local else None,
             )
         )
+
+    def _figures(self, marks: _Marks) -> list[np.ndarray]:
+        """Mean, max and rms of every parameter, brought over from the device at once."""
+        sizes = [parameter.numel() for _, parameter in self._anatomy.parameters]
+        chunks = [-(-size // CHUNK_ELEMENTS) for size in sizes]
+        found = sorted(marks.figures)
+        together = torch.cat([marks.figures[number].double() for number in found], dim=1) if found else None
+        host = (together / marks.scale).cpu().numpy() if together is not None else np.zeros((3, 0))
+        parts = np.split(host, np.cumsum([chunks[number] for number in found])[:-1], axis=1)
+        by_number = dict(zip(found, parts, strict=True)) if found else {}
+        for number, values in by_number.items():
+            if not np.isfinite(values).all():
+                culprit = self._anatomy.parameters[number][0]
+                raise TraceError(
+                    f"gradient of {culprit} is not finite", f"capture, step {self.step_index}", "finite ones"
+                )
+        return [by_number.get(n, no_figures(size).numpy()) for n, size in enumerate(sizes)]
+
+    def _groups(self) -> list[tuple[dict[str, Any], list[int]]]:
+        """What travels together, as far as the wrapper says: (description, parameter numbers)."""
+        if self._units is not None:
+            return [
+                (
+                    unit.described(),
+                    [
+                        n
+                        for n, (_, p) in enumerate(self._anatomy.parameters)
+                        if self._units.unit_of(p) is unit
+                    ],
+                )
+                for unit in self._units.all
+            ]
+        return [
+            ({"kind": "ddp_bucket"}, [self._number_of[id(p)] for p in bucket if id(p) in self._number_of])
+            for bucket in ddp_buckets(self._model)
+        ]
 
     def _measured(self) -> dict[str, Any]:
         phases: dict[str, list[int]] = {}
         for captured in self._captured:
             phases.setdefault(captured.phase, []).append(captured.step)
-        return {
+        magnitudes: dict[str, Any] = {"source": "measured", "every": self._every}
+        if self.world.local:
+            magnitudes["of"] = "the worker's own gradient, before averaging"
+        said: dict[str, Any] = {
             "phase_steps": phases,
             "clock": type(self._clock).__name__,
             "chunk_elements": CHUNK_ELEMENTS,
-            "capture_overhead": _overhead(self._durations[False], self._durations[True]),
+            "timing": "measured",
+            "magnitudes": magnitudes,
+            "capture_overhead": overhead(self._durations),
             "cpu_share": [round(captured.cpu_share, 3) for captured in self._captured],
+            **self.world.described(),
         }
+        if any(captured.model_calls > 1 for captured in self._captured):
+            said["model_calls"] = [captured.model_calls for captured in self._captured]
+        if self.world.local:
+            said["exposed_communication_ps"] = [captured.exposed for captured in self._captured]
+        if self._skipped:
+            said["skipped_steps"] = self._skipped
+        return said
 
 
-def _overhead(plain_ps: list[int], hooked_ps: list[int]) -> dict[str, Any]:
-    """Cost of the timing hooks from neighbouring steps; `fraction` is the median over pairs of hooked /
-    plain - 1.
-    """
-    pairs = min(len(plain_ps), len(hooked_ps))
-    if not pairs:
-        return {"pairs": 0}
-    plain = np.array(plain_ps[:pairs]) / PS_PER_SECOND
-    hooked = np.array(hooked_ps[:pairs]) / PS_PER_SECOND
-    ratios = hooked / plain - 1
-    return {
-        "pairs": pairs,
-        "fraction": float(np.median(ratios)),
-        "fraction_quartiles": [float(quartile) for quartile in np.quantile(ratios, [0.25, 0.75])],
-        "plain_s": plain.tolist(),
-        "hooked_s": hooked.tolist(),
-    }
+def _own_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None  # it has just been accumulated
+    return parameter.grad

@@ -1,0 +1,259 @@
+"""What a model is wrapped in: DistributedDataParallel, FSDP2, torch.compile; and what of it is recorded.
+
+A rank of a data-parallel job sends its *own* gradient, which averaging overwrites before the optimiser sees it.
+So with several ranks the recorder reads a gradient at the moment it is accumulated, and leaves out of all times
+what belongs to the network: an iteration's backward pass ends with its last gradient, not with the last bucket's
+arrival, and the clock pauses while FSDP gathers parameters or hands gradients over. (What remains is that on a CPU
+the exchange runs on the same cores as the training.)
+
+FSDP2 keeps only a shard of each parameter; the gradient of the whole one exists on a parameter object of its own
+between the backward computation and the reduce-scatter. That object is reached through the internals of
+`torch.distributed.fsdp`, as PyTorch 2.13 has them; no public interface leads there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from scenarios.errors import TraceError
+
+TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")  # children that stand for their parent, by name
+# What a unit does about the network; every all-gather ends in wait_for_unshard.
+FSDP_STEPS = ("unshard", "wait_for_unshard", "pre_forward", "pre_backward", "post_backward")
+
+
+def start_of(model: nn.Module) -> nn.Module:
+    """The module whose call begins an iteration: `model` without DistributedDataParallel, which would add its
+    own broadcast of buffers. TraceError for wrappers that cannot be seen through.
+    """
+    for module in model.modules():
+        if isinstance(module, DataParallel):
+            raise TraceError(
+                "is wrapped in nn.DataParallel", "the model", "DistributedDataParallel, or no wrapper"
+            )
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise TraceError("uses FSDP1", "the model", "FSDP2: torch.distributed.fsdp.fully_shard")
+    while isinstance(model, DistributedDataParallel):
+        model = model.module
+    return model
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calling `module` runs code of torch.compile, in which modules are no longer called one by one."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def named_children(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """(full name, child) of `module`, which is called `name`, as if it were not wrapped."""
+    for key, child in module.named_children():
+        wraps = key in TRANSPARENT or (key == "module" and isinstance(module, DistributedDataParallel))
+        yield (name if wraps else f"{name}.{key}".lstrip(".")), child
+
+
+@dataclass
+class World:
+    """How many workers train together, and which one this is; `kind` is "single", "ddp" or "fsdp2"."""
+
+    kind: str
+    rank: int = 0
+    size: int = 1
+    backend: str | None = None
+
+    @classmethod
+    def around(cls, model: nn.Module) -> World:
+        """What `model` is part of."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        sharded = any(_is_sharded(module) for module in model.modules())
+        wrapped = any(isinstance(module, DistributedDataParallel) for module in model.modules())
+        kind = "fsdp2" if sharded else "ddp" if wrapped else "single"
+        if not distributed:
+            return cls(kind)
+        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return cls(kind, rank, size, str(torch.distributed.get_backend()))
+
+    @property
+    def local(self) -> bool:
+        """Whether a gradient has to be read before the optimiser, because it is averaged until then."""
+        return self.kind != "single"
+
+    def described(self) -> dict[str, Any]:
+        """For the manifest; nothing for a single process."""
+        if self.kind == "single" and self.size == 1:
+            return {}
+        return {
+            "parallel": {"kind": self.kind, "world_size": self.size, "backend": self.backend},
+            "rank": self.rank,
+        }
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return hasattr(module, "_get_fsdp_state") and hasattr(module, "unshard")
+
+
+def ddp_buckets(model: nn.Module) -> list[list[nn.Parameter]]:
+    """The parameters of each bucket of DistributedDataParallel, in order of reduction; none if `model` has no
+    such wrapper or its buckets are not final (they are from the second iteration on, and never with
+    `find_unused_parameters`).
+    """
+    ddp = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
+    if ddp is None:
+        return []
+    said = str(ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
+    ignored: set[str] = getattr(ddp, "parameters_to_ignore", set())
+    known = [p for name, p in ddp.module.named_parameters() if p.requires_grad and name not in ignored]
+    buckets = [[int(index) for index in part.split()] for part in said.split(",") if part.strip()]
+    if sorted(index for bucket in buckets for index in bucket) != list(range(len(known))):
+        return []
+    return [[known[index] for index in bucket] for bucket in buckets]
+
+
+@dataclass
+class Unit:
+    """One parameter group of FSDP2: what is gathered and reduce-scattered together."""
+
+    group: Any
+    name: str
+    gathered: int = 0  # all-gathers in this step
+    scattered: int = 0  # reduce-scatters in this step
+    hooked: set[int] = field(default_factory=set)  # ids of parameters that have a hook in this step
+
+    @property
+    def shards(self) -> list[Any]:
+        """FSDP's record of each parameter."""
+        return list(self.group.fsdp_params)
+
+    def described(self) -> dict[str, Any]:
+        """Bytes and counts of its collectives in one iteration, for the manifest."""
+        policy = self.group.mp_policy
+        gather = sum(_bytes(shard.sharded_param, policy.param_dtype) for shard in self.shards)
+        trainable = [shard for shard in self.shards if shard.sharded_param.requires_grad]
+        scatter = sum(_bytes(shard.sharded_param, self.reduce_dtype) for shard in trainable)
+        return {
+            "kind": "fsdp_unit",
+            "name": self.name or "model",
+            "shards": getattr(self.group.mesh_info, "shard_mesh_size", 1),
+            "all_gather": {"bytes": gather, "per_iteration": self.gathered},
+            "reduce_scatter": {"bytes": scatter, "per_iteration": self.scattered},
+        }
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the end of the backward pass, now, starts a reduce-scatter."""
+        wholes = [(getattr(shard, "_unsharded_param", None), shard) for shard in self.shards]
+        waiting = any(
+            whole is not None and (whole.grad is not None or shard.unsharded_accumulated_grad is not None)
+            for whole, shard in wholes
+        )
+        return waiting and bool(self.group.reduce_grads)
+
+    @property
+    def reduce_dtype(self) -> torch.dtype | None:
+        """The type in which gradients travel; None: that of the parameter."""
+        return self.group.mp_policy.reduce_dtype or self.group.mp_policy.param_dtype
+
+
+def _bytes(parameter: nn.Parameter, dtype: torch.dtype | None) -> int:
+    return parameter.numel() * (dtype or parameter.dtype).itemsize
+
+
+class Units:
+    """The FSDP2 units of a model, and what has to be patched into them to see whole gradients.
+
+    TraceError if this PyTorch's FSDP2 is built differently from what is known here.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.all: list[Unit] = []
+        try:
+            for name, module in model.named_modules():
+                if _is_sharded(module):
+                    groups = module._get_fsdp_state()._fsdp_param_groups
+                    self.all += [Unit(group, name) for group in groups if self._is_new(group)]
+            for unit in self.all:
+                _ = (
+                    [(shard.sharded_param, shard._module_info) for shard in unit.shards],
+                    unit.group.is_unsharded,
+                )
+                _ = [getattr(unit.group, step) for step in FSDP_STEPS]
+        except AttributeError as error:
+            found = f"FSDP2 of PyTorch {torch.__version__} has changed ({error})"
+            raise TraceError(found, "capture", "FSDP2 as in PyTorch 2.13") from error
+
+    def _is_new(self, group: Any) -> bool:
+        return all(unit.group is not group for unit in self.all)
+
+    def unit_of(self, parameter: nn.Parameter) -> Unit | None:
+        """The unit of a (sharded) parameter; None for one that FSDP leaves alone."""
+        for unit in self.all:
+            if any(shard.sharded_param is parameter for shard in unit.shards):
+                return unit
+        return None
+
+    def patch(
+        self,
+        pause: Callable[[], contextlib.AbstractContextManager[None]],
+        hook: Callable[
+            [nn.Parameter, Callable[[torch.Tensor], torch.Tensor]], Callable[[torch.Tensor], None]
+        ],
+    ) -> Callable[[], None]:
+        """Let the units pause the clock while they see to the network, and hook the whole parameters.
+
+        `hook(sharded parameter, gradient)` gives the function to call with the whole parameter when its
+        gradient is complete; `gradient(parameter)` is that gradient with what earlier micro-batches left.
+        Returns what undoes it.
+        """
+        handles: list[Any] = []
+
+        def watch(unit: Unit, step: str) -> None:
+            original = getattr(unit.group, step)
+
+            def patched(*arguments: Any, **named: Any) -> Any:
+                closed = not unit.group.is_unsharded
+                with pause():
+                    if step == "post_backward":
+                        unit.scattered += unit.reduces
+                    result = original(*arguments, **named)
+                    if step == "wait_for_unshard":
+                        unit.gathered += closed and unit.group.is_unsharded
+                        self._hook_whole(unit, hook, handles)
+                return result
+
+            setattr(unit.group, step, patched)
+
+        for unit in self.all:
+            unit.gathered = unit.scattered = 0
+            unit.hooked = set()
+            for step in FSDP_STEPS:
+                watch(unit, step)
+
+        def undo() -> None:
+            for unit in self.all:
+                for step in FSDP_STEPS:
+                    unit.group.__dict__.pop(step, None)
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    @staticmethod
+    def _hook_whole(
+        unit: Unit, hook: Callable[..., Callable[[torch.Tensor], None]], handles: list[Any]
+    ) -> None:
+        for shard in unit.shards:
+            whole = shard.unsharded_param
+            if not shard.sharded_param.requires_grad or id(whole) in unit.hooked:
+                continue
+            unit.hooked.add(id(whole))
+
+            def gradient(parameter: torch.Tensor, shard: Any = shard) -> torch.Tensor:
+                grad, earlier = parameter.grad, shard.unsharded_accumulated_grad
+                return grad if earlier is None else earlier + grad  # type: ignore[operator,return-value]
+
+            handles.append(whole.register_post_accumulate_grad_hook(hook(shard.sharded_param, gradient)))

@@ -1,0 +1,101 @@
+"""What is kept of a gradient: three figures per 256 elements and, if wanted, the gradient itself.
+
+The figures are computed where the gradient is, so that a few numbers rather than the gradient leave the device,
+and they leave it after the step: nothing here makes the device wait, except keeping whole gradients.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from traces.trace import CHUNK_ELEMENTS
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def summarise(gradient: torch.Tensor) -> torch.Tensor:
+    """Mean |g|, max |g| and root of the mean g**2, [3, ceil(numel / 256)] on the gradient's device, over runs of
+    256 elements in row-major order (whatever the order in memory, as with channels-last).
+
+    Half precision is computed in float32, other types in their own. The squares are those of g / max |g|, so
+    that neither a gradient of 1e-30 nor one of 1e30 is lost in them.
+    """
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    flat = gradient.detach().reshape(-1)
+    whole = flat.numel() // CHUNK_ELEMENTS * CHUNK_ELEMENTS
+    parts = [flat[:whole].view(-1, CHUNK_ELEMENTS), flat[whole:].view(1, -1)]
+    return torch.cat([_figures(part) for part in parts if part.numel()], dim=1)
+
+
+def _figures(rows: torch.Tensor) -> torch.Tensor:
+    rows = rows.abs()
+    if rows.dtype in _HALF:
+        rows = rows.to(torch.float32)
+    largest = rows.amax(1)
+    mean = rows.mean(1)
+    unit = torch.where(largest > 0, largest, torch.ones_like(largest))
+    root = (rows / unit.unsqueeze(1)).square_().mean(1).sqrt_() * largest
+    return torch.stack([mean, largest, root])
+
+
+def no_figures(numel: int) -> torch.Tensor:
+    """The figures of a gradient that never came: zeros."""
+    return torch.zeros((3, -(-numel // CHUNK_ELEMENTS)))
+
+
+def on_host(gradient: torch.Tensor) -> np.ndarray:
+    """The gradient as NumPy array; bfloat16, which NumPy does not know, as float32."""
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    gradient = gradient.detach()
+    if gradient.dtype == torch.bfloat16:
+        gradient = gradient.to(torch.float32)
+    return np.ascontiguousarray(gradient.cpu().numpy())
+
+
+class RawFolder:
+    """Raw gradients on their way into a trace: files by step and parameter, until the trace numbers them.
+
+    `folder` must exist; what is in it is the caller's to remove.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, step: int, parameter: int, gradient: torch.Tensor, scale: float = 1.0) -> None:
+        """Write the gradient, divided by `scale`; a later one of the same step and parameter replaces it."""
+        values = on_host(gradient)
+        if scale != 1.0:
+            values = (values / scale).astype(values.dtype)
+        np.save(self._file(step, parameter), values, allow_pickle=False)
+
+    def drop(self, step: int) -> None:
+        """Remove what was kept of a step that is not recorded after all."""
+        for file in self._folder.glob(f"{step}-*.npy"):
+            file.unlink()
+
+    def arrange(self, steps: dict[int, int], tensors: dict[int, int], shapes: dict[int, Any]) -> Path:
+        """Name files as `traces.storage` wants them, given the iteration of each step and the tensor of each
+        parameter, and return their folder. A gradient that never came is zeros of its shape in `shapes`.
+        """
+        from traces.storage import RAW, raw_folder
+
+        for step, iteration in steps.items():
+            place = raw_folder(self._folder, iteration)
+            place.mkdir(parents=True)
+            for parameter, tensor in tensors.items():
+                target = place / f"{tensor:05d}.npy"
+                file = self._file(step, parameter)
+                if file.exists():
+                    file.rename(target)
+                else:
+                    np.save(target, np.zeros(shapes[parameter], dtype=np.float32), allow_pickle=False)
+        return self._folder / RAW
+
+    def _file(self, step: int, parameter: int) -> Path:
+        return self._folder / f"{step}-{parameter}.npy"
