@@ -157,9 +157,16 @@ def _milliseconds(picoseconds: int) -> str:
     return f"{picoseconds / 1e9:.4g}"
 
 
+def size_unit(largest: int) -> tuple[int, str]:
+    """The unit in which sizes up to `largest` bytes are shown, and its name."""
+    units = ((2**30, "GiB"), (2**20, "MiB"))
+    return next(((unit, name) for unit, name in units if largest >= unit), (2**10, "KiB"))
+
+
 def size_text(size: int) -> str:
     """A number of bytes for people."""
-    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
+    unit, name = size_unit(size)
+    return f"{size / unit:.1f} {name}" if size else "0"
 
 
 def _median(values: list[int]) -> int:

@@ -28,7 +28,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from scenarios.errors import TraceError
-from traces.info import layer_title, size_text
+from traces.info import layer_title, size_text, size_unit
 from traces.trace import Trace
 
 FORWARD, BACKWARD, READY, OPTIMIZER = "#0072B2", "#E69F00", "#D55E00", "#CC79A7"
@@ -125,7 +125,7 @@ def timeline(trace: Trace, iteration: int) -> Figure:
     main.set_xlim(0, max(captured.end_ps / PS_PER_MS, 1e-9))
     _name_layers(main, trace.layers, height)
     bytes_ = np.bincount(of, [tensor.bytes for tensor in trace.tensors], minlength=layers)
-    unit, word = (2**20, "MiB") if bytes_.max() >= 2**20 else (2**10, "KiB")
+    unit, word = size_unit(int(bytes_.max()))
     sizes.barh(rows, bytes_ / unit, color=GREY, height=0.8, linewidth=0)
     sizes.tick_params(labelleft=False, labelbottom=True)
     sizes.set_xlabel(f"gradients ({word})")

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.trace_cases import small_trace
-from traces.info import blocks, info, print_info
+from traces.info import blocks, info, print_info, size_text
 from traces.trace import Iteration, TensorInfo, Trace
 
 
@@ -119,6 +119,18 @@ def test_an_unknown_loss_is_null() -> None:
     trace = Trace(plain.manifest, plain.layers, plain.tensors, unknown, plain._mean, plain._max)
     assert json.loads(json.dumps(info(trace), allow_nan=False))["phases"]["early"]["loss"] == [None]
     assert ["loss", "(mean)", "-"] in [line.split() for line in shown(trace).splitlines()]
+
+
+def test_sizes_in_units_for_people() -> None:
+    sizes = [0, 512, 2**20 - 1, 2**20, 2**30 - 1, 13_509_853_184]
+    assert [size_text(size) for size in sizes] == [
+        "0",
+        "0.5 KiB",
+        "1024.0 KiB",
+        "1.0 MiB",
+        "1024.0 MiB",
+        "12.6 GiB",
+    ]
 
 
 def test_short_last_chunks_count_by_what_they_hold() -> None:
