@@ -141,7 +141,7 @@ class BuiltinRun:
         always["image_size" if self.kind.task == "images" else "sequence"] = self.size
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         for name in usual:
-            if name in ("data", "model", "note", "overhead_pairs"):
+            if name in ("data", "model", "note"):
                 continue
             value = always.get(name, getattr(self, name))
             spelled_out = name in ("iterations", "early", "late", "device", "seed", *always)
@@ -174,7 +174,7 @@ class BuiltinRun:
                 optimizer,
                 out=out,
                 phases=self.phases,
-                **({"every": self.every} if self.every != 1 else {}),
+                every=self.every,
                 name=name,
                 overhead_pairs=self.overhead_pairs,
                 manifest=manifest,
