@@ -181,7 +181,7 @@ def magnitudes(trace: Trace) -> Figure:
     figure.suptitle(f"{trace.name}: {_magnitude_source(trace)}{left_out}", x=0.01, ha="left", fontsize=11)
     handles = [
         Patch(color=KERNELS, label="layer with matrices or kernels"),
-        Patch(color=VECTORS, label="norms and biases only"),
+        Patch(color=VECTORS, label="one-dimensional only: norms, biases, buckets"),
         Line2D(
             [], [], color=GREY, linewidth=5, alpha=0.3, label="mean |g| of a chunk: 1 to 99 % of the chunks"
         ),
