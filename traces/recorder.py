@@ -293,9 +293,11 @@ class Recorder:
             self._raw.drop(self.step_index)
 
     def _duration(self, marks: _Marks) -> int:
-        """Forward, backward and optimiser, without what the recorder does in between."""
-        since = marks.timeline.since
-        return since(marks.begin, marks.backward_end) + since(marks.optimizer_start, marks.optimizer_end)  # type: ignore[arg-type]
+        """Forward, backward and optimiser with all that happens meanwhile, but without what the recorder does
+        in between.
+        """
+        whole = marks.timeline.whole
+        return whole(marks.begin, marks.backward_end) + whole(marks.optimizer_start, marks.optimizer_end)  # type: ignore[arg-type]
 
     def _keep(self, marks: _Marks, phase: str, loss: float) -> None:
         begin, since = marks.begin, marks.timeline.since

@@ -1,0 +1,117 @@
+"""Run by torchrun in test_trace_parallel.py: small jobs of two ranks, recorded, with the gradients that a plain copy
+of the model has on the same data, taken before anything was averaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+
+STEPS, WIDTH = 9, 64
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
+    model = nn.Sequential(*blocks, nn.Linear(WIDTH, 10))
+    model[0][0].bias.requires_grad_(False)
+    return model
+
+
+def data(rank: int, step: int, micro: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + 10 * step + micro)
+    return torch.randn(4, WIDTH, generator=generator)
+
+
+def own_gradients(
+    plain: nn.Module, values: list[torch.Tensor], batches: list[torch.Tensor]
+) -> list[np.ndarray]:
+    """What this rank alone would compute from the parameters `values`."""
+    with torch.no_grad():
+        for parameter, value in zip(plain.parameters(), values, strict=True):
+            parameter.copy_(value)
+    plain.zero_grad(set_to_none=True)
+    for batch in batches:
+        plain(batch).square().mean().backward()
+    return [p.grad.numpy().copy() for p in plain.parameters() if p.requires_grad]
+
+
+def whole(parameter: Any) -> torch.Tensor:
+    return (parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter).detach()
+
+
+def job(out: Path, kind: str, micro: int = 1, overflow: int | None = None, **options: Any) -> None:
+    """Train and record; `overflow` is a step whose loss is infinite, with a GradScaler to notice it."""
+    rank = dist.get_rank()
+    core = network()
+    plain = copy.deepcopy(core)
+    if kind == "fsdp2":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in list(core)[:3]:
+            fully_shard(block, mesh=mesh)
+        model = fully_shard(core, mesh=mesh)
+    else:
+        model = DistributedDataParallel(core, bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=overflow is not None)
+    expected = {}
+    with gradwire.capture(
+        model, optimizer, out=out / kind, warmup=2, iterations=3, overhead_pairs=1, **options
+    ) as cap:
+        for step in range(STEPS):
+            batches = [data(rank, step, number) for number in range(micro)]
+            expected[f"step{step}"] = own_gradients(plain, [whole(p) for p in core.parameters()], batches)
+            optimizer.zero_grad()
+            for number, batch in enumerate(batches):
+                hold = number < micro - 1 and kind == "ddp"
+                with model.no_sync() if hold else contextlib.nullcontext():
+                    loss = model(batch).square().mean()
+                    scaler.scale(loss * float("inf") if step == overflow else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            cap.step(loss)
+    flat = {f"{step}/{n}": value for step, values in expected.items() for n, value in enumerate(values)}
+    np.savez(out / f"{kind}.rank{rank}.npz", **flat)
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    job(out / "plain", "ddp")
+    job(out / "mixed", "ddp", micro=2, overflow=3, raw=True)
+    job(out / "plain", "fsdp2", every=2)
+    if dist.get_rank() == 1:  # a rank that fails writes nothing, and the other one's trace is its own affair
+        with contextlib.suppress(RuntimeError):
+            failing(out / "failing")
+    else:
+        failing(out / "failing")
+    dist.destroy_process_group()
+
+
+def failing(out: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gradwire.capture(model, optimizer, out=out, warmup=0, iterations=1) as cap:
+        model(data(0, 0)).mean().backward()
+        optimizer.step()
+        cap.step()
+        if dist.get_rank() == 1:
+            raise RuntimeError("out of memory")
+
+
+if __name__ == "__main__":
+    main()
