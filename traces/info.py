@@ -254,6 +254,9 @@ def _remarks(data: dict[str, Any]) -> list[str]:
                 lines += [f"  {verb}: {count:,} x {name}" for name, count in most[:MANY_COUNTS]]
                 if len(most) > MANY_COUNTS:
                     lines.append(f"  {verb}: {len(most) - MANY_COUNTS} more kinds, see manifest.json")
+    compiled = data["manifest"].get("compiled")
+    if isinstance(compiled, dict) and "forward_of_layers" in compiled:
+        lines.append(f"forward times of layers in compiled modules: {compiled['forward_of_layers']}")
     if data["manifest"].get("note"):
         lines.append(f"note: {data['manifest']['note']}")
     return lines

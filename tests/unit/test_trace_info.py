@@ -159,6 +159,7 @@ def test_where_figures_come_from() -> None:
             "understood": {"kernels": 7},
             "skipped": {f"k{n}": n for n in range(1, 10)},
         },
+        "compiled": {"modules": ["model"], "forward_of_layers": "even shares"},
         "note": "a [shared] machine",
     }
     half = np.tile(np.arange(1.0, 13.0).astype(np.float16), (2, 1))
@@ -179,4 +180,5 @@ def test_where_figures_come_from() -> None:
     assert "skipped: 9 x k9" in text
     assert "x k3" not in text
     assert "skipped: 3 more kinds, see manifest.json" in text
+    assert "in compiled modules: even shares" in text
     assert "note: a [shared] machine" in text
