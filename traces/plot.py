@@ -266,8 +266,12 @@ def _phases_to_draw(trace: Trace) -> dict[str, list[int]]:
 
 
 def _phase_title(trace: Trace, phase: str, members: Sequence[int]) -> str:
-    steps = ", ".join(str(trace.iterations[index].step) for index in members)
-    return f"{phase}: training step{'s' if len(members) > 1 else ''} {steps}"
+    steps = sorted({trace.iterations[index].step for index in members})
+    ranks = sorted({trace.iterations[index].rank for index in members})
+    title = f"{phase}: training step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
+    if len(trace.ranks) > 1:
+        title += f" of rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return title
 
 
 def _magnitude_source(trace: Trace) -> str:

@@ -113,6 +113,16 @@ def test_a_panel_per_phase_and_only_sampled_iterations() -> None:
     assert titles == ["early: training step 0", "late: training step 50"]
 
 
+def test_a_merged_trace_says_whose_iterations_are_drawn() -> None:
+    trace = small_trace(iterations=4)
+    captured = [
+        replace(each, phase="early", step=each.index % 2, rank=each.index // 2) for each in trace.iterations
+    ]
+    merged = Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max)
+    assert magnitudes(merged).axes[0].get_title(loc="left") == "early: training steps 0, 1 of ranks 0, 1"
+    assert "(early, step 0, rank 1)" in timeline(merged, 2).axes[0].get_title(loc="left")
+
+
 def test_many_phases_are_the_first_and_the_last() -> None:
     trace = small_trace(iterations=6)
     captured = [replace(each, phase=f"p{each.index}") for each in trace.iterations]
@@ -121,7 +131,7 @@ def test_many_phases_are_the_first_and_the_last() -> None:
     assert "4 of 6 phases" in figure._suptitle.get_text()
 
 
-@pytest.mark.parametrize("layers", [1, 107, 300])
+@pytest.mark.parametrize("layers", [1, 107, 220])
 def test_names_never_overlap(layers: int) -> None:
     trace = small_trace(tensors=2 * layers, largest=800, iterations=2)
     for figure, axis in ((timeline(trace, 0), "y"), (magnitudes(trace), "x")):
