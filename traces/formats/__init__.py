@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from scenarios.errors import TraceError
 
 if TYPE_CHECKING:
+    from traces.formats.magnitudes import Model
     from traces.formats.source import Progress
     from traces.trace import Trace
 
@@ -33,6 +34,8 @@ FORMATS: dict[str, str] = {  # in the order in which a file is offered to them
     "csv": "traces.formats.tensor_csv",
     "chakra": "traces.formats.chakra",
 }
+
+_FITTED: dict[str, Model] = {}  # models fitted to bundled traces, which do not change
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,8 @@ def import_trace(
     missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
     from traces.formats.draft import ELEMENT_BYTES, finish
-    from traces.formats.magnitudes import FITTED_TO, fit
+    from traces.formats.magnitudes import FITTED_TO
     from traces.formats.source import head
-    from traces.trace import load_trace
 
     path = Path(path)
     if dtype not in ELEMENT_BYTES:
@@ -91,7 +93,7 @@ def import_trace(
     begin = head(path)
     if format == "auto":
         format = _recognised(path, begin)
-    model = fit(load_trace(fit_to or FITTED_TO))
+    model = _fitted(fit_to or FITTED_TO)
     draft = _module(format).read(path, ReadOptions(dtype, progress))
     return finish(draft, path, name or path.name.split(".")[0], model, seed)
 
@@ -114,6 +116,17 @@ def export_trace(
         raise TraceError(f"{len(chosen)} iterations, {ranks} ranks", "export", "at least one of each")
     files: list[Path] = _module(format).write(trace, Path(out), WriteOptions(chosen, ranks))
     return files
+
+
+def _fitted(name: str) -> Model:
+    from traces.formats.magnitudes import fit
+    from traces.trace import bundled_traces, load_trace
+
+    if name not in bundled_traces():
+        return fit(load_trace(name))
+    if name not in _FITTED:
+        _FITTED[name] = fit(load_trace(name))
+    return _FITTED[name]
 
 
 def _recognised(path: Path, begin: bytes) -> str:

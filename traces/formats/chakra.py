@@ -98,9 +98,10 @@ def _message(data: bytes, number: int, source: Source, graph: Graph, draft: Draf
             draft.understood["GlobalMetadata"] += 1
             return
         node = _node(parsed, draft)
+        new = graph.add(node)
     except (ValueError, UnicodeDecodeError) as error:
         raise TraceError(f"is no Chakra node ({error})", where, "a message of et_def.proto") from error
-    if not graph.add(node):
+    if not new:
         raise TraceError(f"node {node.id} for the second time", where, "each id once")
     name = _NODE_TYPES.get(node.type, f"node type {node.type}")
     if node.type in (COMP, COMM_COLL):

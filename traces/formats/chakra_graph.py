@@ -78,11 +78,11 @@ class Graph:
         """Whether the node is new."""
         if node.id in self.place:
             return False
-        place = self.place[node.id] = len(self.ids)
-        self.ids.append(node.id)
         micros = node.micros if node.type == COMP else 0
         if micros * PS_PER_US > LONGEST_PS:
             raise ValueError(f"a duration of {micros} us")
+        place = self.place[node.id] = len(self.ids)
+        self.ids.append(node.id)
         if node.type == COMP and not micros and "num_ops" in node.attributes:
             self.timeless += 1
         self.durations.append(micros * PS_PER_US)
@@ -130,6 +130,8 @@ def run(graph: Graph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]
         if spent:
             unit = graph.cpu[place]
             moment = max(moment, free[unit])
+            if moment + spent > LONGEST_PS:
+                raise TraceError("computes for more than 50 days", where, "times of some iterations")
             free[unit] = moment + spent
         start[place], end[place] = moment, moment + spent
         done += 1

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ PS_PER_NS, PS_PER_US, PS_PER_MS = 10**3, 10**6, 10**9
 LONGEST_PS = 2**62  # 53 days; beyond it int64 picoseconds overflow
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 PHASE = "imported"  # the one phase of an imported trace: other formats do not say how far training was
+MOST_ELEMENTS = 2**40  # a trillion parameters: 4 billion runs, more than fit into memory
+MOST_NAMES = 200  # of what was left out
 SAMPLED_CHUNKS = 4_000_000  # magnitudes are drawn for the first iterations up to this many chunks; our choice
 
 
@@ -86,13 +89,14 @@ def serial(
     `forward` and `backward` are picoseconds per layer, `layer_of` the layer of each gradient, which is ready
     when its layer's backward ends.
     """
-    ends = before + np.cumsum([0, *forward]) if forward else np.array([before])
-    after = np.cumsum([0, *reversed(backward)])[1:][::-1] + ends[-1]
+    # In Python's own integers: a damaged file may hold times that overflow any other.
+    ends = list(accumulate(forward, initial=before))
+    done = list(accumulate(reversed(backward), initial=ends[-1]))[:0:-1]
     return Timing(
-        forward_start=[int(t) for t in ends[:-1]],
-        forward_end=[int(t) for t in ends[1:]],
-        ready=[int(after[layer]) for layer in layer_of],
-        backward_end=int(ends[-1] + sum(backward)),
+        forward_start=ends[:-1],
+        forward_end=ends[1:],
+        ready=[done[layer] for layer in layer_of],
+        backward_end=done[0] if done else ends[-1],
     )
 
 
@@ -131,8 +135,13 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
     if not draft.iterations:
         raise TraceError(f"no complete iteration in it{_listing(draft.skipped)}", where, "at least one")
     for timing in draft.iterations:
-        if timing.backward_end + timing.optimizer > LONGEST_PS:
+        if max(*timing.ready, *timing.forward_end, timing.backward_end + timing.optimizer) > LONGEST_PS:
             raise TraceError("an iteration of more than 50 days", where, "times of one iteration")
+        if not 0 <= timing.step < 2**62 or not 0 <= timing.rank < 2**31:
+            raise TraceError(f"step {timing.step:.4g} of rank {timing.rank:.4g}", where, "numbers from 0")
+    elements = sum(gradient.numel for gradient in draft.gradients)
+    if elements > MOST_ELEMENTS:
+        raise TraceError(f"{elements} elements", where, f"at most {MOST_ELEMENTS}")
     sizes = np.array([gradient.numel for gradient in draft.gradients])
     depths = np.array([g.layer for g in draft.gradients]) / max(len(draft.layers) - 1, 1)
     chunks = int((-(-sizes // CHUNK_ELEMENTS)).sum())
@@ -193,10 +202,22 @@ def _manifest(draft: Draft, source: Path, name: str, model: Model, seed: int) ->
         "source": {
             "format": draft.format,
             "file": source.name,
-            "understood": dict(sorted(draft.understood.items())),
-            "skipped": dict(sorted(draft.skipped.items())),
+            "understood": _told(draft.understood),
+            "skipped": _told(draft.skipped),
         },
     }
+
+
+def _told(counts: Counter[str]) -> dict[str, int]:
+    """Counts by name, for a manifest and a terminal: printable, sorted, the rarest of very many together."""
+    told: Counter[str] = Counter()
+    for name, count in counts.items():
+        told["".join(c if c.isprintable() else "?" for c in name)] += count
+    rare = told.most_common()[MOST_NAMES:]
+    for name, count in rare:
+        del told[name]
+        told["other things"] += count
+    return dict(sorted(item for item in told.items() if item[1]))
 
 
 def _listing(skipped: Counter[str]) -> str:

@@ -58,11 +58,14 @@ class _Window:
                 found, end = self._scan(self.text, self.at)
             except JSONDecodeError as error:
                 # A scan that stopped well before the end of the window did not lack text.
-                lacks = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - 16
+                margin = 0 if self.ended else 16
+                lacks = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - margin
                 if self.ended or not lacks:
                     self.wrong("ends" if self.ended and lacks else error.msg)
             except RecursionError:
                 self.wrong("nesting beyond all measure")
+            except ValueError:
+                self.wrong("a number of thousands of digits")
             else:
                 if end < len(self.text) or self.ended or isinstance(found, (dict, list, str)):
                     self.at = end

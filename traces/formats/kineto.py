@@ -118,10 +118,10 @@ def _take(event: dict[str, Any], recording: Recording, draft: Draft) -> None:
         )
         if communicates:
             _collective(args, str(args.get("Collective name") or _kernel_name(name)), begin, recording, draft)
-        recording.add_kernel(begin, lasts, args.get("correlation"), event.get("tid"), communicates)
+        recording.add_kernel(begin, lasts, _number(args.get("correlation")), event.get("tid"), communicates)
     elif category in ("cuda_runtime", "cuda_driver", "hip_runtime"):
         if _LAUNCH.search(name):
-            recording.add_launch(begin, args.get("correlation"))
+            recording.add_launch(begin, _number(args.get("correlation")))
             draft.understood["launches"] += 1
         else:
             draft.skipped[f"{category} events that launch nothing"] += 1

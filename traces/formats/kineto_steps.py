@@ -50,7 +50,7 @@ class Recording:
     communicating: set[int] = field(default_factory=set)
 
     def add_kernel(
-        self, begin: float, lasts: float, correlation: object, stream: object, communicates: bool
+        self, begin: float, lasts: float, correlation: float, stream: object, communicates: bool
     ) -> None:
         number = self.streams.setdefault(
             stream if isinstance(stream, (int, str)) else None, len(self.streams)
@@ -58,12 +58,11 @@ class Recording:
         if communicates:
             self.communicating.add(number)
         else:
-            known = float(correlation) if isinstance(correlation, (int, float)) else math.nan
-            self.kernels.extend((begin, begin + lasts, known, number))
+            self.kernels.extend((begin, begin + lasts, correlation, number))
 
-    def add_launch(self, begin: float, correlation: object) -> None:
-        if isinstance(correlation, (int, float)):
-            self.launches.extend((float(correlation), begin))
+    def add_launch(self, begin: float, correlation: float) -> None:
+        if not math.isnan(correlation):
+            self.launches.extend((correlation, begin))
 
 
 class _Gpu:

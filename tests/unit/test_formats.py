@@ -1,0 +1,257 @@
+"""What holds for all formats: damage of every kind, recognition, magnitudes by a model, files written or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats_cases import CSV, PIPEDREAM, ROOT, SAMPLES, SIMAI, kineto, kineto_events
+from trace_cases import small_trace
+from typer.testing import CliRunner
+
+import gradwire
+from scenarios.errors import TraceError
+from traces.formats import export_trace, exporters, import_trace, importers
+from traces.formats.magnitudes import fit
+from traces.trace import load_trace
+
+GOOD: dict[str, bytes] = {
+    "kineto": kineto(kineto_events()).encode(),
+    "pipedream": PIPEDREAM.encode(),
+    "simai": SIMAI.encode(),
+    "csv": CSV.encode(),
+    "chakra": (SAMPLES / "foreign.0.et").read_bytes(),
+}
+
+
+@pytest.fixture
+def perfetto() -> bytes:
+    (path,) = export_trace(small_trace(tensors=3, iterations=2), "good.json", format="perfetto")
+    return path.read_bytes()
+
+
+def test_every_format_is_covered():
+    assert {*GOOD, "perfetto"} == set(importers())
+    assert set(exporters()) == {"chakra", "simai", "perfetto", "csv"}
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+@pytest.mark.parametrize("zipped", [False, True])
+def test_files_are_recognised_whatever_they_are_called(name: str, zipped: bool):
+    Path("some.file").write_bytes(gzip.compress(GOOD[name]) if zipped else GOOD[name])
+    trace = import_trace("some.file")
+    assert trace.manifest["source"]["format"] == name
+    assert trace.name == "some"
+    trace.save("trace")
+    assert load_trace("trace").digest() == trace.digest()
+
+
+def attempt(data: bytes, name: str) -> str:
+    """Import `data` as the format; what came of it. Anything but a trace or a TraceError of one line fails."""
+    Path("try.bin").write_bytes(data)
+    try:
+        import_trace("try.bin", format=name)
+    except TraceError as error:
+        assert "\n" not in str(error)
+        assert str(error).startswith("try.bin")
+        return "refused"
+    return "read"
+
+
+@pytest.mark.parametrize("name", [*sorted(GOOD), "perfetto"])
+def test_cut_off_anywhere(name: str, perfetto: bytes):
+    good = {**GOOD, "perfetto": perfetto}[name]
+    places = {len(good) * n // 40 for n in range(40)}
+    outcomes = [attempt(good[:place], name) for place in sorted(places)]
+    assert "refused" in outcomes
+
+
+@pytest.mark.parametrize("name", [*sorted(GOOD), "perfetto"])
+def test_bytes_that_are_wrong(name: str, perfetto: bytes):
+    good = {**GOOD, "perfetto": perfetto}[name]
+    draw = random.Random(name)
+    for _ in range(60):
+        data = bytearray(good)
+        for _ in range(draw.choice([1, 1, 1, 5])):
+            data[draw.randrange(len(data))] = draw.choice(
+                [0, 10, 32, 34, 45, 57, 57, 57, 0x7F, 0xFF, draw.randrange(256)]
+            )
+        attempt(bytes(data), name)
+
+
+@pytest.mark.parametrize("name", ["pipedream", "simai", "csv", "kineto"])
+def test_numbers_beyond_all_measure(name: str):
+    for number in (b"9" * 17, b"9" * 400, b"1e308", b"-5", b"nan", b"1e-400"):
+        for old in {
+            "pipedream": (b"2.000", b"448.000"),
+            "simai": (b"100 ", b"4096"),
+            "csv": (b"10,30", b"2x4"),
+            "kineto": (b"1300", b"300", b" 50"),
+        }[name]:
+            attempt(GOOD[name].replace(old, number), name)
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_damaged_gzip(name: str):
+    packed = gzip.compress(GOOD[name])
+    Path("cut.gz").write_bytes(packed[: len(packed) - 9])
+    with pytest.raises(TraceError, match="gzip data are damaged or end too early"):
+        import_trace("cut.gz", format=name)
+    bent = bytearray(packed)
+    bent[len(bent) // 2] ^= 0x55
+    Path("bent.gz").write_bytes(bent)
+    with pytest.raises(TraceError, match=r"bent\.gz"):
+        import_trace("bent.gz", format=name)
+    Path("behind.gz").write_bytes(packed + b"something else")
+    with pytest.raises(TraceError, match="gzip data are damaged"):
+        import_trace("behind.gz", format=name)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is empty"),
+        (b" \n\n ", "is empty"),
+        (gzip.compress(b""), "is empty"),
+        (b"\x1f\x8b", "gzip data are damaged"),
+        (b"hello\n", "no format that gradwire knows"),
+        (bytes(range(256)) * 20, "no format that gradwire knows"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "no format that gradwire knows"),
+    ],
+)
+def test_files_that_are_nothing(content: bytes, what: str):
+    Path("x").write_bytes(content)
+    with pytest.raises(TraceError, match=what):
+        import_trace("x")
+
+
+def test_paths_that_are_no_files():
+    with pytest.raises(TraceError, match="nowhere: cannot be read"):
+        import_trace("nowhere")
+    Path("folder").mkdir()
+    with pytest.raises(TraceError, match="is a directory"):
+        import_trace("folder")
+    with pytest.raises(TraceError, match="format 'xml'; expected auto, "):
+        import_trace("nowhere", format="xml")
+
+
+@pytest.mark.parametrize("format", ["chakra", "simai", "perfetto", "csv"])
+def test_exports_never_overwrite_and_leave_nothing_half_written(format: str):
+    trace = small_trace()
+    files = export_trace(trace, "job", format=format, ranks=2)
+    before = {path: path.read_bytes() for path in files}
+    with pytest.raises(TraceError, match="exists already"):
+        export_trace(trace, "job", format=format, ranks=3)
+    Path("wall").write_text("")
+    with pytest.raises(TraceError, match="wall"):
+        export_trace(trace, "wall/job", format=format)
+    assert {path: path.read_bytes() for path in Path().glob("job*")} == {
+        Path(p): b for p, b in before.items()
+    }
+    with pytest.raises(TraceError, match="iteration 4"):
+        export_trace(trace, "other", format=format, iterations=[4])
+    with pytest.raises(TraceError, match="0 ranks"):
+        export_trace(trace, "other", format=format, ranks=0)
+
+
+def test_the_model_is_fitted_to_what_it_generates():
+    # Draw a trace from a known model, then fit: the parameters come back, within what 400 tensors can tell.
+    from traces.formats.magnitudes import Model
+    from traces.trace import TensorInfo, Trace, scale_exponents, to_halves
+
+    truth = Model("truth", -4.0, -2.0, -0.3, 0.5, 0.2, 0.05, 3.0, 1.5, 0.2)
+    count = 400
+    sizes = np.exp(np.random.default_rng(0).uniform(8, 12, count)).astype(np.int64)
+    mean, top = truth.draw(sizes, np.arange(count) / (count - 1), 2, seed=5)
+    exponents = scale_exponents(np.array([t.max() for t in top]))
+    base = small_trace(tensors=1, iterations=2)
+    iterations = [
+        type(i)(n, i.phase, i.step, i.loss, *[np.arange(count, dtype=np.int64)] * 3, count, 0, count)
+        for n, i in enumerate(base.iterations)
+    ]
+    trace = Trace(
+        {"name": "drawn"},
+        [f"l{n}" for n in range(count)],
+        [
+            TensorInfo(f"t{n}", (int(s),), int(s), "float32", n, int(e))
+            for n, (s, e) in enumerate(zip(sizes, exponents, strict=True))
+        ],
+        iterations,
+        np.concatenate([to_halves(m, int(e)) for m, e in zip(mean, exponents, strict=True)], axis=1),
+        np.concatenate([to_halves(t, int(e)) for t, e in zip(top, exponents, strict=True)], axis=1),
+    )
+    found = fit(trace)
+    assert found.depth_slope == pytest.approx(truth.depth_slope, abs=0.3)
+    assert found.size_slope == pytest.approx(truth.size_slope, abs=0.1)
+    assert found.intercept == pytest.approx(truth.intercept, abs=1.0)
+    assert found.mu_residual == pytest.approx(truth.mu_residual, rel=0.15)
+    assert found.sigma_slope == pytest.approx(truth.sigma_slope, abs=0.02)
+    assert found.peak_mean == pytest.approx(truth.peak_mean, abs=0.02)
+    assert found.peak_sigma == pytest.approx(truth.peak_sigma, abs=0.02)
+
+
+def test_magnitudes_follow_the_seed_and_the_manifest_says_so():
+    Path("t.csv").write_text(CSV)
+    first, same, other = (import_trace("t.csv", seed=seed) for seed in (1, 1, 2))
+    assert first.digest() == same.digest()
+    assert (first.magnitudes(0, 0)[0] != other.magnitudes(0, 0)[0]).any()
+    told = first.manifest["magnitudes"]
+    assert (told["source"], told["model"], told["fitted_to"], told["seed"]) == (
+        "model",
+        "lognormal",
+        "resnet50",
+        1,
+    )
+    assert set(told["parameters"]) >= {"intercept", "sigma_slope", "peak_mean"}
+    assert first.chunk_rms(0, 0) is None
+    with pytest.raises(TraceError, match="not measured"):
+        fit(first)
+
+
+def test_maxima_are_possible():
+    (path,) = export_trace(load_trace("resnet50"), "r.csv", format="csv")
+    trace = import_trace(path)
+    for tensor in range(len(trace.tensors)):
+        mean, top = trace.magnitudes(0, tensor)
+        assert (top >= 0.99 * mean).all()
+        assert (top <= 256 * 1.01 * mean).all()
+
+
+def test_commands():
+    runner = CliRunner()
+    Path("w.txt").write_text(SIMAI)
+    done = runner.invoke(gradwire.app, ["trace", "import", "w.txt", "--out", "t"])
+    assert done.exit_code == 0, done.output
+    assert "simai: 2 gradients in 3 layers" in done.output
+    assert "skipped: 1 x weight gradient ALLGATHER (of activations or parameters)" in done.output
+    assert "log-normal model fitted to resnet50" in done.output
+    again = runner.invoke(gradwire.app, ["trace", "import", "w.txt", "--out", "t"])
+    assert again.exit_code == 2
+    told = runner.invoke(
+        gradwire.app, ["trace", "import", "w.txt", "--out", "t2", "--json", "--dtype", "bfloat16"]
+    )
+    assert json.loads(told.stdout)["understood"]["rows"] == 3
+    assert load_trace("t2").tensors[0].dtype == "bfloat16"
+    out = runner.invoke(
+        gradwire.app, ["trace", "export", "t", "--format", "chakra", "--ranks", "2", "--out", "job"]
+    )
+    assert out.stdout.split() == ["written:", "job.0.et", "written:", "job.1.et"]
+    bad = runner.invoke(gradwire.app, ["trace", "import", "missing", "--out", "t3"])
+    assert (bad.exit_code, Path("t3").exists()) == (2, False)
+
+
+def test_importing_needs_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from traces.formats import import_trace, export_trace\n"
+        f"t = import_trace({str(SAMPLES / 'foreign.0.et')!r}); export_trace(t, 'x.json', format='perfetto')"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=Path.cwd(), env={"PYTHONPATH": str(ROOT)}, timeout=60
+    )

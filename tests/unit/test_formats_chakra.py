@@ -1,0 +1,200 @@
+"""Chakra execution traces and Perfetto timelines: round trips, a file by protobuf itself, damaged ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats_cases import SAMPLES
+from trace_cases import small_trace
+
+from scenarios.errors import TraceError
+from traces.formats import export_trace, import_trace
+from traces.formats import protobuf as pb
+from traces.trace import Trace, load_trace
+
+US = 10**6
+
+
+def same_tensors(first: Trace, second: Trace) -> bool:
+    def described(trace: Trace) -> list[object]:
+        return [(t.name, t.shape, t.dtype, t.layer) for t in trace.tensors]
+
+    return first.layers == second.layers and described(first) == described(second)
+
+
+@pytest.mark.parametrize("name", ["small", "resnet50"])
+def test_chakra_round_trip_is_exact_to_a_microsecond(name: str):
+    trace = load_trace(name) if name != "small" else small_trace(seed=1, tensors=7)
+    chosen = [0, 3]
+    files = export_trace(trace, "deep/job", format="chakra", iterations=chosen, ranks=3)
+    assert [f.name for f in files] == ["job.0.et", "job.1.et", "job.2.et"]
+    again = import_trace(files[2])
+    assert same_tensors(trace, again)
+    for index, after in zip(chosen, again.iterations, strict=True):
+        before = trace.iterations[index]
+        assert np.abs(after.ready_ps - before.ready_ps).max() <= US // 2
+        ends = np.maximum.accumulate(before.forward_end_ps)
+        assert np.abs(after.forward_end_ps - ends).max() <= US // 2
+        assert abs(after.backward_end_ps - before.backward_end_ps) <= US // 2
+        assert abs(after.optimizer_ps - before.optimizer_ps) <= US
+    assert again.manifest["source"]["skipped"] == {}
+
+
+def test_chakra_nodes_depend_only_on_nodes_before_them_and_say_what_astra_sim_asks_for():
+    trace = small_trace(seed=2, tensors=6)
+    (path,) = export_trace(trace, "job", format="chakra")
+    data, at, nodes = path.read_bytes(), 0, []
+    while at < len(data):
+        size, at = pb.varint(data, at)
+        nodes.append(list(pb.fields(data[at : at + size])))
+        at += size
+    seen: set[object] = set()
+    for node in nodes[1:]:
+        (ident,) = [value for number, _, value in node if number == 1]
+        deps = [dep for number, wire, value in node if number in (4, 5) for dep in pb.numbers(wire, value)]
+        assert set(deps) <= seen
+        seen.add(ident)
+        names = {{n: v for n, _, v in pb.fields(value)}[1] for number, _, value in node if number == 10}
+        (kind,) = [value for number, _, value in node if number == 3]
+        assert b"is_cpu_op" in names
+        if kind == 7:
+            assert {b"comm_type", b"comm_size", b"comm_priority"} <= names
+    assert len(seen) == len(nodes) - 1
+
+
+def test_chakra_ranks_replay_their_own_iterations():
+    trace = small_trace(seed=4, iterations=4, tensors=4)
+    iterations = [dataclasses.replace(i, rank=n % 2, phase="all") for n, i in enumerate(trace.iterations)]
+    both = Trace(trace.manifest, trace.layers, trace.tensors, iterations, trace._mean, trace._max)
+    files = export_trace(both, "job", format="chakra", iterations=[0, 1, 2, 3], ranks=3)
+    assert files[0].read_bytes() == files[2].read_bytes() != files[1].read_bytes()
+    after = import_trace(files[1]).iterations
+    assert [
+        abs(a.backward_end_ps - iterations[n].backward_end_ps) <= US
+        for a, n in zip(after, (1, 3), strict=True)
+    ]
+    with pytest.raises(TraceError, match="different numbers of iterations"):
+        export_trace(both, "other", format="chakra", iterations=[0, 1, 2])
+    assert not list(Path().glob("other*"))
+
+
+def test_chakra_file_by_protobuf_itself():
+    trace = import_trace(SAMPLES / "foreign.0.et")
+    # Forward 100 + 50 us, backward of layer 1 70, its input gradient 30, backward of layer 0 20, then the step.
+    assert [t.bytes for t in trace.tensors] == [8000, 4000]
+    (iteration,) = trace.iterations
+    assert iteration.ready_ps.tolist() == [270 * US, 220 * US]
+    assert iteration.forward_end_ps.max() == 150 * US
+    assert (iteration.backward_end_ps, iteration.optimizer_ps) == (270 * US, 11 * US)
+    assert trace.manifest["source"]["skipped"] == {
+        "ALL_REDUCE of activations": 1,
+        "COMM_SEND_NODE": 1,
+        "MEM_LOAD_NODE": 1,
+    }
+
+
+def node(
+    ident: int, kind: int, *, deps: tuple[int, ...] = (), micros: int = 0, name: str = "n", **told: int
+) -> bytes:
+    data = pb.put(1, ident) + pb.put(2, name) + pb.put(3, kind) + pb.put_packed(4, deps) + pb.put(7, micros)
+    for key, value in told.items():
+        data += pb.put(10, pb.put(1, key) + pb.put(9, value))
+    return pb.put_message(data)
+
+
+GRAPH = node(0, 4, micros=6) + node(1, 7, deps=(0,), comm_type=0, comm_size=1 << 20)
+
+
+def test_chakra_computing_is_serial_and_communication_free():
+    # Two chains that could overlap if the GPU did two things at once, and an unnamed forward pass.
+    data = GRAPH + node(2, 4, micros=10) + node(3, 7, deps=(2, 1), comm_type=7, comm_size=64)
+    Path("g.et").write_bytes(data)
+    trace = import_trace("g.et")
+    assert trace.iterations[0].ready_ps.tolist() == [16 * US, 6 * US]
+    assert trace.manifest["timing"] == "estimated"
+    assert "version" not in trace.manifest["source"]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (GRAPH[:-3], "ends within message 2"),
+        (GRAPH + b"\xff" * 11, "message 3 has no length"),
+        (GRAPH + pb.put_varint(1 << 30), "message 3 has 1073741824 bytes"),
+        (GRAPH + pb.put_message(b"\x0b\x00"), "message 3: is no Chakra node .wire type 3"),
+        (GRAPH + pb.put_message(b"\x12\x50abc"), "message 3: is no Chakra node"),
+        (GRAPH + node(1, 4), "node 1 for the second time"),
+        (node(0, 4, deps=(1,), micros=1) + node(1, 7, deps=(0,), comm_type=0, comm_size=99), "circle"),
+        (node(0, 4, micros=1 << 63), "is no Chakra node"),
+        (pb.put_message(pb.put(1, "0.0.4")), "has no node"),
+        (node(0, 4, micros=5), "no gradient"),
+        (node(0, 7, comm_type=2, comm_size=512), "no gradient.*ALL_GATHER"),
+        (node(0, 7, comm_type=0, comm_size=4), "no gradient.*8 bytes or less"),
+        (node(0, 7, comm_size=400), "no gradient.*without comm_type"),
+    ],
+)
+def test_damaged_chakra_files(data: bytes, what: str):
+    Path("bad.et").write_bytes(data)
+    with pytest.raises(TraceError, match=what):
+        import_trace("bad.et")
+
+
+def test_chakra_counts_dependencies_that_are_not_there():
+    Path("g.et").write_bytes(GRAPH + node(5, 4, deps=(77,), micros=1))
+    assert import_trace("g.et").manifest["source"]["skipped"] == {
+        "dependencies on nodes that are not there": 1
+    }
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63, 2**64 - 1])
+def test_varints(value: int):
+    data = pb.put_varint(value)
+    assert pb.varint(data, 0) == (value, len(data))
+    for end in range(len(data)):
+        with pytest.raises(ValueError):
+            pb.varint(data[:end], 0)
+
+
+def test_numbers_with_a_sign():
+    assert [pb.signed(pb.varint(pb.put_varint(n), 0)[0]) for n in (-1, 5, -(2**63))] == [-1, 5, -(2**63)]
+    assert [pb.zigzag(n) for n in (0, 1, 2, 3)] == [0, -1, 1, -2]
+
+
+def test_perfetto_round_trip_is_exact():
+    trace = small_trace(seed=6, tensors=7)
+    export_trace(trace, "timeline.json", format="perfetto", iterations=[1, 3])
+    again = import_trace("timeline.json")
+    assert again.manifest["source"]["format"] == "perfetto"
+    assert same_tensors(trace, again)
+    for index, after in zip((1, 3), again.iterations, strict=True):
+        before = trace.iterations[index]
+        assert (after.step, after.phase, after.end_ps) == (before.step, before.phase, before.end_ps)
+        for times in ("ready_ps", "forward_start_ps", "forward_end_ps"):
+            assert getattr(after, times).tolist() == getattr(before, times).tolist()
+
+
+def test_perfetto_is_a_timeline_that_viewers_accept():
+    trace = small_trace(seed=6, tensors=5)
+    export_trace(trace, "timeline.json", format="perfetto", iterations=[0, 1])
+    events = json.loads(Path("timeline.json").read_text())["traceEvents"]
+    assert all(e["ph"] in "XiCM" and "name" in e and "pid" in e for e in events)
+    spans = [e for e in events if e["ph"] == "X"]
+    # spans of one track neither overlap nor run backwards, or the viewer would stack them
+    for track in {e["tid"] for e in spans}:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == track)
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in itertools.pairwise(own))
+    counters = [e["args"]["bytes"] for e in events if e["ph"] == "C"]
+    assert max(counters) == trace.total_bytes
+
+
+@pytest.mark.parametrize("lost", ["layers", "tensors", "ready_ps", "optimizer_ps", "end_ps"])
+def test_perfetto_with_a_part_missing(lost: str):
+    export_trace(small_trace(), "timeline.json", format="perfetto")
+    Path("timeline.json").write_text(Path("timeline.json").read_text().replace(f'"{lost}"', '"lost"'))
+    with pytest.raises(TraceError, match="missing or damaged"):
+        import_trace("timeline.json")

@@ -1,0 +1,217 @@
+"""Import of PyTorch profiles: worked GPU and CPU cases, real files, the streaming parser."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from formats_cases import SAMPLES, SHARED, kineto, kineto_events
+
+from scenarios.errors import TraceError
+from traces.formats import import_trace, json_events
+from traces.formats.source import opened
+
+US = 10**6
+
+
+def imported(text: str, name: str = "profile.json") -> Any:
+    Path(name).write_text(text)
+    return import_trace(name)
+
+
+def test_gpu_readiness_is_what_the_communication_waits_for():
+    trace = imported(kineto(kineto_events(), distributedInfo={"rank": 3, "world_size": 4, "backend": "nccl"}))
+    (iteration,) = trace.iterations
+    assert (iteration.step, iteration.rank) == (7, 3)
+    assert [t.numel for t in trace.tensors] == [1000, 300]  # the first call is the back of the network
+    assert iteration.ready_ps.tolist() == [900 * US, 600 * US]
+    assert iteration.forward_end_ps.max() == 300 * US
+    assert (iteration.backward_end_ps, iteration.optimizer_ps) == (900 * US, 40 * US)
+    # backward shares: bucket 1 from 300 to 600, bucket 0 from 600 to 900
+    assert iteration.forward_end_ps.tolist() == [150 * US, 300 * US]
+    assert trace.manifest["groups"] == [
+        {"kind": "ddp_bucket", "tensors": [1]},
+        {"kind": "ddp_bucket", "tensors": [0]},
+    ]
+    assert trace.manifest["magnitudes"]["source"] == "model"
+
+
+def test_without_launches_a_collective_counts_from_its_kernel():
+    events = [e for e in kineto_events() if e.get("cat") != "cuda_runtime"]
+    for event in events:
+        if event.get("name") == "ProfilerStep#7":
+            event.update(ts=900, dur=2000)
+    trace = imported(kineto(events))
+    # the kernels that began before 1601 and 2000 end at 1900 at the latest
+    assert trace.iterations[0].ready_ps.tolist() == [900 * US, 900 * US]
+    assert (
+        trace.manifest["source"]["skipped"]["collectives without a launch: called when their kernel starts"]
+        == 2
+    )
+
+
+def test_iterations_with_other_buckets_and_cut_off_ones_are_counted():
+    events = kineto_events()
+    for shift, drop in ((1000, None), (2000, 300)):
+        for event in kineto_events():
+            if event["ph"] != "X" or (event["args"].get("In msg nelems") == drop and drop):
+                continue
+            event["args"] = {**event["args"]}
+            if "correlation" in event["args"]:
+                event["args"]["correlation"] += shift
+            event["name"] = event["name"].replace("#7", f"#{shift}")
+            events.append({**event, "ts": event["ts"] + shift * 10})
+    trace = imported(kineto(events))
+    assert [i.step for i in trace.iterations] == [7, 1000]
+    assert trace.manifest["source"]["skipped"]["iterations with other gradients than most"] == 1
+
+
+def test_reduce_scatters_are_gradients_and_all_gathers_are_not():
+    events = kineto_events()
+    for event in events:
+        told = event.get("args", {})
+        if told.get("In msg nelems") == 1000:
+            told["Collective name"] = "_reduce_scatter_base"
+        elif told.get("In msg nelems") == 300:
+            told["Collective name"] = "_allgather_base"
+    trace = imported(kineto(events))
+    assert [t.numel for t in trace.tensors] == [1000]
+    assert trace.manifest["groups"] == [{"kind": "fsdp_unit", "tensors": [0]}]
+    assert trace.manifest["source"]["skipped"]["kernels of _allgather_base"] == 1
+
+
+def test_real_gloo_profile_has_parameters_in_buckets():
+    trace = import_trace(SAMPLES / "gloo_ddp.json.gz")
+    shapes = [t.shape for t in trace.tensors]
+    # nn.Sequential(Conv2d(3, 16, 3), BatchNorm2d(16), ReLU, Flatten, Linear(1024, 200), ReLU, Linear(200, 10))
+    assert sorted(shapes) == sorted(
+        [(16, 3, 3, 3), (16,), (16,), (16,), (200, 1024), (200,), (10, 200), (10,)]
+    )
+    assert set(shapes[-2:]) == {(10,), (10, 200)}
+    assert [sorted(g["tensors"]) for g in trace.manifest["groups"]] == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    assert [i.step for i in trace.iterations] == [3, 4]
+    assert all(i.forward_end_ps.max() < i.ready_ps.min() for i in trace.iterations)
+    assert all((i.ready_ps[:-1] >= i.ready_ps[1:]).all() for i in trace.iterations)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
+def test_real_resnet50_on_two_gpus():
+    path = SHARED / "traces" / "kineto_ddp_2gpu.json.gz"
+    trace = import_trace(path)
+    assert trace.total_bytes == 25_557_032 * 4  # ResNet-50 with 1000 classes
+    assert [t.numel for t in reversed(trace.tensors)] == [2049000, 7875584, 6563840, 6637568, 2431040]
+    assert [i.step for i in trace.iterations] == [4, 5, 6]
+    assert trace.manifest["gpu"] == "NVIDIA A100-PG509-200"
+    events = json.loads(gzip.open(path).read())["traceEvents"]
+    kernels = sorted(
+        (e["ts"], e["dur"]) for e in events if e.get("cat") == "kernel" and "AllReduce" in e["name"]
+    )
+    for number, iteration in enumerate(trace.iterations):
+        ready = iteration.ready_ps[::-1]
+        starts = [ts for ts, _ in kernels[5 * number : 5 * number + 5]]
+        # Each NCCL kernel starts as soon as its bucket is ready and it has been launched, which on this machine
+        # takes up to 0.3 ms: the same distance for all, give or take that.
+        distance = [start * US - moment for start, moment in zip(starts, ready.tolist(), strict=True)]
+        assert max(distance) - min(distance) < 300 * US
+        assert 90e9 < iteration.forward_end_ps.max() < 105e9  # the profile's own "## forward ##" takes 103 ms
+
+
+@pytest.mark.parametrize("block", [1, 3, 64, 1 << 22])
+@pytest.mark.parametrize("array", [False, True])
+def test_streaming_gives_what_json_gives(monkeypatch: pytest.MonkeyPatch, block: int, array: bool):
+    odd = [
+        {"name": 'a "quoted" \\ µ 名', "ts": -1.5e-3, "args": {"x": [1, [2.5, None]], "y": True}},
+        {},
+        {"n": 12345},
+    ]
+    text = json.dumps(odd, ensure_ascii=False) if array else kineto(odd, last={"deep": [[]]}, number=17)
+    Path("odd.json").write_text(" \n" + text + " \n")
+    monkeypatch.setattr(json_events, "_BLOCK", block)
+    header: dict[str, Any] = {}
+    skipped: Counter[str] = Counter()
+    with opened(Path("odd.json")) as source:
+        assert list(json_events.events(source, header, skipped)) == odd
+    if not array:
+        assert header == {"schemaVersion": 1, "last": {"deep": [[]]}, "number": 17}
+    assert not skipped
+
+
+def test_an_open_array_is_legal_and_an_open_object_is_not():
+    text = json.dumps(kineto_events())
+    assert len(imported(text[:-1]).tensors) == 2
+    with pytest.raises(TraceError, match="ends behind event 20"):
+        imported(kineto(kineto_events())[:-2])
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{}", "has no traceEvents"),
+        ('{"a": 1}', "has no traceEvents but a"),
+        ('{"traceEvents": []}', "no gradient"),
+        ('{"traceEvents": [{"ph": "X"}]}', "no gradient.*without name, ts or dur"),
+        ('{"traceEvents": [1, "x", null]}', "no gradient.*that are no events"),
+        ('{"traceEvents": [{]}', "is not JSON"),
+        ('{"traceEvents": [{"a": nul}], "more": "' + "x" * 100 + '"}', "is not JSON"),
+        ('{"traceEvents": 5}', "no traceEvents"),
+        ('{"a" 5}', "is not JSON"),
+        ('{"traceEvents": [' + "9" * 5000 + "]}", "thousands of digits"),
+        (
+            kineto(
+                [
+                    {**e, "name": "ProfilerStep#" + "9" * 30} if e["name"] == "ProfilerStep#7" else e
+                    for e in kineto_events()
+                ]
+            ),
+            "step 1e.30",
+        ),
+        ("[" * 100_000, "nesting beyond|ends"),
+        ('{"traceEvents": [{"name": "', "ends at its beginning"),
+    ],
+)
+def test_bad_json_is_one_clear_error(text: str, what: str):
+    with pytest.raises(TraceError, match=what):
+        imported(text)
+
+
+def test_odd_values_in_events_are_counted_not_fatal():
+    odd: list[Any] = [
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": "x", "dur": 1},
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1},
+        {"ph": "X", "cat": "kernel", "name": 5, "ts": 1, "dur": 1},
+        {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce_x", "ts": 1e300, "dur": 1},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "torch::autograd::AccumulateGrad",
+            "ts": 150,
+            "dur": 1,
+            "args": {"Input Dims": [[0]], "Input type": ["float"]},
+        },
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "record_param_comms",
+            "ts": 150,
+            "dur": 1,
+            "args": {"Collective name": "allreduce", "In msg nelems": "many", "dtype": "Float"},
+        },
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "ncclKernel_AllReduce_x",
+            "ts": 1,
+            "dur": 1,
+            "args": {"correlation": [1]},
+        },
+        {"ph": "X", "cat": ["list"], "name": "k", "ts": 1, "dur": 1, "args": 5},
+    ]
+    trace = imported(kineto(kineto_events() + odd, deviceProperties="none", distributedInfo=[1]))
+    assert trace.iterations[0].ready_ps.tolist() == [900 * US, 600 * US]
+    skipped = trace.manifest["source"]["skipped"]
+    assert skipped["events without name, ts or dur"] == 4
+    assert sum(skipped.values()) >= len(odd)

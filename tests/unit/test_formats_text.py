@@ -1,0 +1,222 @@
+"""PipeDream graphs, SimAI workloads and CSV tables: worked cases, round trips, real files, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from formats_cases import CSV, PIPEDREAM, SHARED, SIMAI
+from trace_cases import small_trace
+
+from scenarios.errors import TraceError
+from traces.formats import export_trace, import_trace
+from traces.trace import load_trace
+
+MS, US, NS = 10**9, 10**6, 10**3
+needs_data = pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real workloads")
+
+
+def imported(text: str, **options: Any) -> Any:
+    Path("file.txt").write_text(text)
+    return import_trace("file.txt", **options)
+
+
+def skipped(trace: Any) -> dict[str, int]:
+    return trace.manifest["source"]["skipped"]
+
+
+def test_pipedream_runs_its_nodes_in_topological_order():
+    trace = imported(PIPEDREAM)
+    assert [name.split()[0] for name in trace.layers] == ["node1", "node2", "node3"]
+    assert [(t.layer, t.numel, t.dtype) for t in trace.tensors] == [(1, 112, "float32"), (2, 10, "float32")]
+    (iteration,) = trace.iterations
+    assert iteration.forward_end_ps.tolist() == [1 * MS, 3 * MS, 3.5 * MS]
+    # backward: node3 takes 1.5 ms, then node2 4.25
+    assert iteration.ready_ps.tolist() == [9.25 * MS, 5 * MS]
+    assert iteration.backward_end_ps == 9.25 * MS
+    assert skipped(trace) == {"activation_size of a node": 3, "stage_id of a node": 3}
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "elements", "layers"), [("vgg16", 138_357_544, 41), ("resnet50", 25_557_032, 177)]
+)
+def test_pipedream_of_known_models(name: str, elements: int, layers: int):
+    trace = import_trace(SHARED / "workloads" / f"pipedream_{name}.txt")
+    assert sum(t.numel for t in trace.tensors) == elements
+    assert len(trace.layers) == layers
+    assert (np.diff(trace.iterations[0].ready_ps) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("4.250", "fast"), "line 3: backward_compute_time is fast"),
+        (("4.250", "-1"), "line 3: backward_compute_time is -1"),
+        (("4.250", "nan"), "line 3"),
+        (("parameter_size=448.000", "size=1"), "parameter_size is missing"),
+        (("\tnode1 -- node2", "\tnode3 -- node2"), "circle"),
+        (("node2 -- Conv2d", "node1 -- Conv2d"), "node node1 for the second time"),
+        (("parameter_size=448.000", "parameter_size=0"), None),
+    ],
+)
+def test_pipedream_mistakes(change: tuple[str, str], what: str | None):
+    text = PIPEDREAM.replace(*change)
+    assert text != PIPEDREAM
+    if what is None:
+        assert len(imported(text).tensors) == 1
+    else:
+        with pytest.raises(TraceError, match=what):
+            imported(text)
+
+
+def test_pipedream_counts_what_it_leaves_out():
+    trace = imported(PIPEDREAM + "\tnode2 -- node9\nremark\n", dtype="float16")
+    assert trace.tensors[0].numel == 224
+    assert skipped(trace)["edges to or from a node that is not there"] == 1
+    assert skipped(trace)["lines that are neither node nor edge"] == 1
+
+
+def test_simai_takes_weight_gradients_and_counts_the_rest():
+    trace = imported(SIMAI)
+    assert [(t.layer, t.bytes) for t in trace.tensors] == [(0, 4096), (1, 1000)]
+    (iteration,) = trace.iterations
+    assert iteration.forward_end_ps.tolist() == [100 * NS, 300 * NS, 300 * NS]
+    # backward from the last row: gather 1 + 2, experts 30 + 40, embedding 10 + 20
+    assert iteration.ready_ps.tolist() == [403 * NS, 373 * NS]
+    assert (iteration.backward_end_ps, iteration.optimizer_ps) == (403 * NS, 10 * NS)
+    left = " (of activations or parameters)"
+    assert skipped(trace) == {
+        f"forward ALLREDUCE{left}": 1,
+        f"forward ALLTOALL_EP{left}": 1,
+        f"input gradient ALLTOALL_EP{left}": 1,
+        f"weight gradient ALLGATHER{left}": 1,
+    }
+    assert trace.manifest["parallelism_header"]["all_gpus"] == 16
+
+
+def test_simai_data_parallelism_computes_weight_gradients_first():
+    trace = imported(SIMAI.replace("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "DATA"))
+    assert trace.iterations[0].ready_ps.tolist() == [(300 + 3 + 70 + 20) * NS, (300 + 3 + 40) * NS]
+
+
+@needs_data
+def test_simai_llama():
+    trace = import_trace(SHARED / "workloads" / "simai_llama7b_tp2.txt")
+    assert len(trace.layers) == 76
+    assert [t.bytes for t in trace.tensors] == [13_509_853_184]  # one reduce-scatter of everything
+    assert skipped(trace)["forward ALLREDUCE (of activations or parameters)"] == 73
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("\n3\n", "\n4\n"), "ends after 3 rows; expected 4"),
+        (("\n3\n", "\nmany\n"), "line 2.*the number of rows"),
+        (("-1 100  ALLREDUCE", "-1 soon  ALLREDUCE"), "column 3 is 'soon'"),
+        ((" 100  ALLREDUCE 512", " 1e2  ALLREDUCE 512"), ""),
+        (("ALLREDUCE 512 ", "ALLREDUCE "), "line 3"),
+        (("ALLREDUCE 4096 7", "ALLREDUCE -4096 7"), "column 11 is '-4096'"),
+        (("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "SOMETHING"), "no format|begins with"),
+    ],
+)
+def test_simai_mistakes(change: tuple[str, str], what: str):
+    text = SIMAI.replace(*change)
+    assert text != SIMAI
+    if what == "":
+        assert imported(text).iterations[0].forward_end_ps[0] == 100 * NS
+    else:
+        with pytest.raises(TraceError, match=what):
+            imported(text, format="simai")
+
+
+def test_simai_round_trip_keeps_bytes_and_readiness_of_layers():
+    trace = small_trace(seed=3, tensors=9, iterations=2)
+    export_trace(trace, "out/job.txt", format="simai", iterations=[1], ranks=16)
+    lines = Path("out/job.txt").read_text().splitlines()
+    assert "all_gpus: 16" in lines[0]
+    assert lines[1] == str(len(trace.layers))
+    assert all(len(line.split("\t")) == 12 for line in lines[2:])
+    again = import_trace("out/job.txt")
+    before, after = trace.iterations[1], again.iterations[0]
+    sizes = [sum(t.bytes for t in trace.tensors if t.layer == layer) for layer in range(len(trace.layers))]
+    assert [t.bytes for t in again.tensors] == sizes
+    ready = [
+        max(before.ready_ps[n] for n, t in enumerate(trace.tensors) if t.layer == layer) for layer in range(5)
+    ]
+    assert np.abs(after.ready_ps - ready).max() <= 2 * len(trace.layers) * NS
+    assert np.abs(after.forward_end_ps - before.forward_end_ps).max() <= len(trace.layers) * NS
+    assert abs(after.optimizer_ps - before.optimizer_ps) <= NS
+
+
+def test_csv_as_worked_out():
+    trace = imported(CSV)
+    assert trace.layers == ["conv", "fc"]
+    assert [(t.name, t.shape, t.dtype, t.layer) for t in trace.tensors] == [
+        ("conv.weight", (4, 3, 3, 3), "float32", 0),
+        ("fc.weight", (2, 4), "bfloat16", 1),
+        ("fc.bias", (2,), "bfloat16", 1),
+    ]
+    (iteration,) = trace.iterations
+    assert iteration.forward_end_ps.tolist() == [10 * US, 15 * US]
+    assert iteration.ready_ps.tolist() == [69 * US, 39 * US, 19 * US]
+    assert skipped(trace) == {"column colour": 1}
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_csv_separators_and_sizes(separator: str):
+    text = "Name,Bytes,ready_ms,mean\na,4000,2,0.5\nb,1024,1,\n".replace(",", separator)
+    trace = imported(text, dtype="float16")
+    assert [t.numel for t in trace.tensors] == [2000, 512]
+    assert trace.iterations[0].ready_ps.tolist() == [2 * MS, 1 * MS]
+    assert trace.manifest["timing"] == "estimated"  # no forward pass
+    assert trace.magnitudes(0, 0)[0].mean() == pytest.approx(0.5, rel=0.2)
+
+
+def test_csv_without_times_says_so():
+    trace = imported("name,numel\na,10\nb.c,20\n")
+    assert trace.iterations[0].end_ps == 0
+    assert trace.manifest["timing"] == "estimated"
+    assert "take none" in trace.manifest["timing_how"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("name,numel\n", "no gradient"),
+        ("name,numel\na,-1\n", "line 2: numel is '-1'"),
+        ("name,numel\na,1.5\n", "line 2: numel is '1.5'"),
+        ("name,numel\na,0\n", "line 2: 0 elements"),
+        ("name,numel\na\n", "line 2: no size"),
+        ("name,numel\na,1,2\n", "line 2: 3 cells"),
+        ("name,shape\na,3*x*y\n", "line 2: shape"),
+        ("name,numel,dtype\na,3,int8\n", "line 2: dtype 'int8'"),
+        ("name,numel,ready_us\na,3,inf\n", "line 2: ready_us is 'inf'"),
+        ("name,numel,numel\na,3,3\n", "each column once"),
+    ],
+)
+def test_csv_mistakes(text: str, what: str):
+    with pytest.raises(TraceError, match=what):
+        imported(text)
+
+
+def test_csv_round_trip_is_exact_but_for_chunks():
+    trace = small_trace(seed=5, tensors=6)
+    export_trace(trace, "table.csv", format="csv", iterations=[2])
+    again = import_trace("table.csv")
+    assert again.layers == trace.layers
+    assert [(t.name, t.shape, t.dtype, t.layer) for t in again.tensors] == [
+        (t.name, t.shape, t.dtype, t.layer) for t in trace.tensors
+    ]
+    assert again.iterations[0].ready_ps.tolist() == trace.iterations[2].ready_ps.tolist()
+    assert again.iterations[0].forward_end_ps.tolist() == trace.iterations[2].forward_end_ps.tolist()
+
+
+def test_csv_round_trip_of_a_bundled_trace():
+    trace = load_trace("resnet50")
+    export_trace(trace, "resnet50.csv", format="csv")
+    again = import_trace("resnet50.csv")
+    assert again.total_bytes == trace.total_bytes
+    assert again.iterations[0].ready_ps.tolist() == trace.iterations[0].ready_ps.tolist()
