@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +12,12 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 from torch import nn  # noqa: E402
 
 from scenarios.errors import TraceError  # noqa: E402
+from tests.unit.capture_cases import CountingClock, Tiny, images, train  # noqa: E402
 from traces.capture import capture  # noqa: E402
 from traces.recorder import Recorder, summarise  # noqa: E402
-from traces.trace import Trace, load_trace  # noqa: E402
+from traces.trace import load_trace  # noqa: E402
 
 RELATIVE = 2.0**-11 + 1e-6  # rounding to float16, and float32 sums in another order
-
-
-class CountingClock:
-    """Every mark is one picosecond after the one before; reading marks before `settle` is an error."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.settled = -1
-
-    def mark(self) -> int:
-        self.now += 1
-        return self.now
-
-    def settle(self) -> None:
-        self.settled = self.now
-
-    def since(self, origin: int, mark: int) -> int:
-        assert mark <= self.settled
-        return mark - origin
-
-    def release(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -47,51 +25,6 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> CountingClock:
     clock = CountingClock()
     monkeypatch.setattr("traces.recorder.clock_for", lambda device: clock)
     return clock
-
-
-def train(
-    model: nn.Module,
-    out: Path,
-    make_input: Callable[[], Any],
-    phases: dict[str, range],
-    *,
-    steps: int = 100,
-    on_gradients: Callable[[int], None] = lambda step: None,
-    **options: Any,
-) -> Trace:
-    """A plain loop with momentum SGD on the mean square of the output, recorded until the recorder is done."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(parameters, 0.01, momentum=0.9)
-    with capture(model, optimizer, out=out, phases=phases, **options) as recorder:
-        for step in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(make_input()).square().mean()
-            loss.backward()
-            on_gradients(step)
-            optimizer.step()
-            recorder.step(loss)
-            if recorder.done:
-                break
-    return load_trace(out)
-
-
-class Tiny(nn.Module):
-    """Convolutions whose sizes are no multiples of 256, and a parameter that the model owns itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 7, 3, padding=1)
-        self.bn = nn.BatchNorm2d(7)
-        self.conv2 = nn.Conv2d(7, 19, 3, padding=1)
-        self.fc = nn.Linear(19, 10)
-
-    def forward(self, x: Any) -> Any:
-        y = torch.relu(self.bn(self.conv1(x)))
-        return self.fc(torch.relu(self.conv2(y)).mean(dim=(2, 3)))
-
-
-def images() -> Any:
-    return torch.randn(4, 3, 8, 8)
 
 
 # Times ---------------------------------------------------------------------------------------------------------
@@ -374,16 +307,3 @@ def test_model_without_parameters_to_train() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(TraceError, match="Linear: has no trainable parameter"):
         Recorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
-
-
-@pytest.mark.gpu
-def test_cuda_times_lie_inside_the_iteration(tmp_path: Path) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    model = Tiny().cuda()
-    trace = train(model, tmp_path / "t", lambda: images().cuda(), {"early": range(5, 8)}, overhead_pairs=2)
-    assert trace.manifest["clock"] == "CudaClock"
-    for iteration in trace.iterations:
-        assert (np.diff(iteration.forward_start_ps) > 0).all()
-        assert iteration.forward_end_ps.max() <= iteration.ready_ps.min()
-        assert iteration.ready_ps.max() <= iteration.backward_end_ps < iteration.end_ps
