@@ -103,6 +103,20 @@ def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.Monkey
     assert seen == [expected]
 
 
+def test_documented_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gradwire
+
+    page = (Path(gradwire.__file__).resolve().parent / "docs" / "capture.md").read_text(encoding="utf-8")
+    commands = [line.strip() for line in page.splitlines() if line.startswith("    gradwire capture ")]
+    assert len(commands) >= 4
+    seen: list[BuiltinRun] = []
+    monkeypatch.setattr("traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
+    for command in commands:
+        result = CliRunner().invoke(gradwire.app, shlex.split(command)[1:])
+        assert result.exit_code == 0, (command, result.output)
+    assert len(seen) == len(commands)
+
+
 def test_paths_stay_out_of_the_command() -> None:
     command = BuiltinRun("/home/someone/data/cifar10").command(Path("/home/someone/out"))
     assert "someone" not in command

@@ -5,12 +5,14 @@ they should and no other.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the models are PyTorch modules (extra: capture)")
 from torch import nn  # noqa: E402
 
+import traces  # noqa: E402
 from scenarios.errors import TraceError  # noqa: E402
 from traces.models import MODELS, find_model  # noqa: E402
 from traces.models.attention import Attention  # noqa: E402
@@ -280,6 +282,14 @@ def test_unknown_model() -> None:
         find_model("resnet_50")
     with pytest.raises(TraceError, match="one of alexnet, vgg16"):
         find_model("perceptron")
+
+
+def test_the_documentation_has_every_model_with_its_size() -> None:
+    page = (Path(traces.__file__).resolve().parents[1] / "docs" / "capture.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, kind in MODELS.items():
+        base = name.removesuffix("-plain")
+        assert any(f"`{base}`" in row and f"{kind.parameters:,}" in row for row in rows), name
 
 
 def test_registered_defaults_fit() -> None:

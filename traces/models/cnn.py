@@ -8,7 +8,7 @@ one tower that frameworks mean by that name; Simonyan and Zisserman, "Very Deep 
 (2015), configurations D and E. The CIFAR variant, batch norm after each convolution and one linear layer, is
 not in the paper but usual (Liu and Deng, "Very deep convolutional neural network based image classification
 using small training sample size", 2015 [recalled], has batch norm and a smaller head). Initialisation is He's
-normal with fan-out for convolutions: our choice.
+normal for convolutions, with fan-in where there is no batch norm, else with fan-out: our choice.
 
 All take images [N, 3, H, W] (H and W at least 63 for AlexNet, 32 for VGG; the pooling before the head
 adapts) and return logits [N, classes].
@@ -39,7 +39,7 @@ class AlexNet(nn.Module):
             nn.Dropout(dropout), nn.Linear(4096, 4096), nn.ReLU(),
             nn.Linear(4096, classes),
         )  # fmt: skip
-        initialise(self)
+        initialise(self, "fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.features(x)).flatten(1))
@@ -75,7 +75,7 @@ class VGG(nn.Module):
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(hidden, classes),
         )  # fmt: skip
-        initialise(self)
+        initialise(self, "fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.features(x)).flatten(1))
