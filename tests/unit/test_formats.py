@@ -255,3 +255,10 @@ def test_importing_needs_no_torch():
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=Path.cwd(), env={"PYTHONPATH": str(ROOT)}, timeout=60
     )
+
+
+@pytest.mark.parametrize("command", ["import", "export", "merge", "plot", "diff"])
+def test_commands_help_with_an_example(command: str):
+    shown = CliRunner().invoke(gradwire.app, ["trace", command, "--help"])
+    assert shown.exit_code == 0
+    assert f"Example: gradwire trace {command}" in " ".join(shown.output.split())

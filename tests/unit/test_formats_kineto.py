@@ -98,6 +98,46 @@ def test_real_gloo_profile_has_parameters_in_buckets():
     assert all((i.ready_ps[:-1] >= i.ready_ps[1:]).all() for i in trace.iterations)
 
 
+def test_gradient_accumulation_takes_the_last_micro_batch():
+    # Sequential(Linear(32, 32), ReLU, Linear(32, 32)), three micro-batches a step
+    trace = import_trace(SAMPLES / "accumulation.json.gz")
+    assert [t.shape for t in trace.tensors].count((32, 32)) == 2
+    assert len(trace.tensors) == 4
+    assert trace.manifest["source"]["skipped"]["micro-batches before the last of a step"] == 4
+    for iteration in trace.iterations:
+        assert (
+            iteration.forward_end_ps.max() > 0.6 * iteration.backward_end_ps
+        )  # two whole micro-batches before
+
+
+def test_equal_layers_are_no_micro_batches():
+    events = [e for e in kineto_events() if "nccl" not in e["name"]]
+    told = {"Input Dims": [[8, 4]], "Input type": ["float"]}
+    for at in (145, 170):
+        events.append(
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "torch::autograd::AccumulateGrad",
+                "ts": at - 1,
+                "dur": 1,
+                "args": told,
+            }
+        )
+    # recomputed within one of autograd's functions, as activation checkpointing does
+    events.append(
+        {"ph": "X", "cat": "cpu_op", "name": "autograd::engine::evaluate_function: C", "ts": 150, "dur": 9}
+    )
+    again = {"Sequence number": 5, "Fwd thread id": 0}
+    events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 152, "dur": 1, "args": again})
+    trace = imported(kineto(events))
+    assert trace.iterations[0].ready_ps.tolist() == [900 * US, 600 * US]
+    assert trace.iterations[0].forward_end_ps.max() == 300 * US
+    events[-1]["ts"] = 161  # outside of it: a forward pass, and so two micro-batches of one parameter
+    trace = imported(kineto(events))
+    assert trace.iterations[0].ready_ps.tolist() == [900 * US]
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
 def test_real_resnet50_on_two_gpus():
     path = SHARED / "traces" / "kineto_ddp_2gpu.json.gz"

@@ -14,6 +14,9 @@ for; on a CPU, at the call itself. So waiting for other ranks or for earlier col
 computing. Launches are matched to kernels by correlation id; without launches in the file a collective counts
 as called when its kernel starts.
 
+With gradient accumulation a gradient is ready in the last micro-batch: where the parameters of a step repeat, with
+operators of a forward pass in between, the last ones are taken and the others counted.
+
 An iteration is a `ProfilerStep#`; without any, what lies between two optimiser steps; without those, all. Only
 iterations with the sequence of gradients that most of them have are kept: the first step after DDP rebuilds
 its buckets, and the halves at the ends of a recording, are left out and counted. Within an iteration
@@ -46,6 +49,13 @@ _DTYPES = {
     "bfloat16": "bfloat16",
     "float32": "float32",
     "float64": "float64",
+}
+_OLD_CATEGORIES = {  # up to PyTorch 1.11
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Runtime": "cuda_runtime",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
 }
 _GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
@@ -103,6 +113,7 @@ def _about(header: dict[str, Any]) -> dict[str, Any]:
 def _take(event: dict[str, Any], recording: Recording, draft: Draft) -> None:
     """Sort one event into the recording, or count it as left out."""
     phase, category = event.get("ph"), event.get("cat")
+    category = _OLD_CATEGORIES.get(category, category) if isinstance(category, str) else None
     if phase != "X":
         draft.skipped[f"events with ph {phase} ({category})" if category else f"events with ph {phase}"] += 1
         return
@@ -148,7 +159,7 @@ def _operator(
     name: str, begin: float, lasts: float, args: dict[str, Any], recording: Recording, draft: Draft
 ) -> None:
     if name.startswith(_ENGINE):
-        recording.engine.append(begin)
+        recording.engine.extend((begin, begin + lasts))
         draft.understood["autograd functions"] += 1
     elif name == _ACCUMULATE:
         sized = _shaped(args)
@@ -168,6 +179,8 @@ def _operator(
             recording.operators.append(Call(kind, begin, *sized))
             draft.understood[f"{name} with a shape"] += 1
     else:
+        if args.get("Fwd thread id") == 0 and "Sequence number" in args:
+            recording.forward.append(begin)  # an operator that autograd noted for the backward pass
         draft.skipped["cpu_op events without a gradient"] += 1
 
 
@@ -199,7 +212,7 @@ def _collective(
 
 def _shaped(args: dict[str, Any]) -> _Sized | None:
     """The first input's shape and dtype; that of a list of one tensor as well."""
-    dims, types = args.get("Input Dims"), args.get("Input type")
+    dims, types = args.get("Input Dims", args.get("Input dims")), args.get("Input type")
     if not isinstance(dims, list) or not dims or not isinstance(types, list) or not types:
         return None
     shape, kind = dims[0], _type_name(types[0])

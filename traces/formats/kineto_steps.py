@@ -43,7 +43,8 @@ class Recording:
     calls: list[Call] = field(default_factory=list)  # record_param_comms
     operators: list[Call] = field(default_factory=list)  # c10d::allreduce_ with shapes
     kernels_of: list[Call] = field(default_factory=list)  # NCCL kernels
-    engine: array[float] = field(default_factory=lambda: array("d"))
+    forward: array[float] = field(default_factory=lambda: array("d"))  # operators of forward passes
+    engine: array[float] = field(default_factory=lambda: array("d"))  # autograd functions: start, end
     kernels: array[float] = field(default_factory=lambda: array("d"))  # start, end, correlation, stream
     launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, time
     streams: dict[object, int] = field(default_factory=dict)
@@ -114,11 +115,13 @@ def build(recording: Recording, draft: Draft, rank: int) -> None:
     buckets = _buckets(recording, gpu, draft.skipped)
     calls = sorted(recording.accumulated, key=lambda call: call.at) or buckets
     by_parameter = bool(recording.accumulated)
-    engine = np.sort(np.array(recording.engine))
+    engine, forward = _passes(recording)
     steps = _steps(recording, draft.skipped)
     moments = [call.at for call in calls]
     members = [calls[bisect_left(moments, begin) : bisect_left(moments, end)] for begin, end, _ in steps]
     draft.skipped["gradients outside of every iteration"] += len(calls) - sum(map(len, members))
+    if by_parameter:
+        members = [_last_micro_batch(called, forward, draft.skipped) for called in members]
     sequences = [tuple((c.numel, c.dtype, c.shape) for c in called) for called in members]
     common = Counter(sequence for sequence in sequences if sequence).most_common(1)
     if not common:
@@ -135,7 +138,7 @@ def build(recording: Recording, draft: Draft, rank: int) -> None:
         draft.layers.append(f"{word}{layer}")
         draft.gradients.append(Gradient(f"{word}{layer}", numel, dtype, layer, shape))
     for number in kept:
-        timing = _timing(members[number], steps[number], recording, gpu, engine, rank, draft.skipped)
+        timing = _timing(members[number], steps[number], recording, gpu, forward, engine, rank, draft.skipped)
         if timing is not None:
             draft.iterations.append(timing)
     draft.understood["iterations"] = len(draft.iterations)
@@ -146,6 +149,37 @@ def build(recording: Recording, draft: Draft, rank: int) -> None:
     )
     draft.groups = _groups(buckets, steps[kept[0]], members[kept[0]], by_parameter, draft.skipped)
     draft.skipped += Counter()  # without the names that were counted zero times
+
+
+def _passes(recording: Recording) -> tuple[Floats, Floats]:
+    """Times at which autograd's functions began, and those of the operators of forward passes.
+
+    What ran within one of autograd's functions is no forward pass but activation checkpointing.
+    """
+    engine = np.array(recording.engine).reshape(-1, 2)
+    engine = engine[np.argsort(engine[:, 0], kind="stable")]
+    forward = np.sort(np.array(recording.forward))
+    if not len(engine):
+        return engine[:, 0], forward
+    place = np.searchsorted(engine[:, 0], forward, side="right") - 1
+    within = (place >= 0) & (np.maximum.accumulate(engine[:, 1])[place] > forward)
+    return engine[:, 0], forward[~within]
+
+
+def _last_micro_batch(called: list[Call], forward: Floats, skipped: Counter[str]) -> list[Call]:
+    """The accumulations of the last of a step's micro-batches: all of them, unless they repeat with forward
+    passes in between.
+    """
+    count = len(called)
+    sequence = [(call.numel, call.dtype, call.shape) for call in called]
+    for size in (n for n in range(1, count // 2 + 1) if count % n == 0):
+        if sequence != sequence[:size] * (count // size):
+            continue
+        edges = [(called[at - 1].at, called[at].at) for at in range(size, count, size)]
+        if all(np.searchsorted(forward, before) < np.searchsorted(forward, after) for before, after in edges):
+            skipped["micro-batches before the last of a step"] += count // size - 1
+            return called[-size:]
+    return called
 
 
 def _buckets(recording: Recording, gpu: _Gpu, skipped: Counter[str]) -> list[Call]:
@@ -185,13 +219,17 @@ def _timing(
     step: tuple[float, float, int],
     recording: Recording,
     gpu: _Gpu,
+    forward_ops: Floats,
     engine: Floats,
     rank: int,
     skipped: Counter[str],
 ) -> Timing | None:
     """Times of one iteration; None, and counted, if the GPU's part of it is not in the file."""
     begin, end, number = step
-    first = int(np.searchsorted(engine, max(begin, -1e300)))
+    # With gradient accumulation, the last backward pass: the one behind the last forward pass.
+    forward = np.searchsorted(forward_ops, calls[0].at) - 1
+    since = max(begin, forward_ops[forward] if forward >= 0 else begin)
+    first = int(np.searchsorted(engine, since))
     backward = float(engine[first]) if first < len(engine) and engine[first] < end else math.nan
     place = bisect_left(recording.optimizers, (begin, begin))
     optimizer = recording.optimizers[place] if place < len(recording.optimizers) else None
