@@ -1,7 +1,12 @@
-"""Capture end to end on real CIFAR-10 images, where the checkout has them beside it (../shared/data/cifar10)."""
+"""Capture end to end on real data, CIFAR-10 and a text, where the checkout has them beside it (../shared/data)."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +17,27 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capture)")
 from torch import nn  # noqa: E402
 
+import gradwire  # noqa: E402
+from traces import models  # noqa: E402
 from traces.builtin import BuiltinRun, capture_builtin  # noqa: E402
 from traces.capture import capture  # noqa: E402
 from traces.datasets import batches, load_images  # noqa: E402
 from traces.trace import load_trace  # noqa: E402
 
-CIFAR = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10"
-pytestmark = pytest.mark.skipif(not CIFAR.is_dir(), reason="no CIFAR-10 in ../shared/data/cifar10")
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+CIFAR, TEXT = DATA / "cifar10", DATA / "text" / "tinyshakespeare.txt"
+pytestmark = pytest.mark.skipif(
+    not (CIFAR.is_dir() and TEXT.is_file()), reason="no cifar10 or text in ../shared/data"
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Several threads on a busy machine wait for each other far longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def small_cnn() -> nn.Module:
@@ -93,3 +112,48 @@ def test_same_seed_same_gradients(tmp_path: Path) -> None:
     assert [i.loss for i in one.iterations] == [i.loss for i in two.iterations]
     for tensor in range(len(one.tensors)):
         np.testing.assert_array_equal(one.chunk_mean(1, tensor), two.chunk_mean(1, tensor))
+
+
+def test_a_text_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The LSTM for a small vocabulary starts from a guess and soon does better; the gradient of its embedding
+    is as uneven as the words of the text.
+    """
+    small = dataclasses.replace(models.MODELS["lstm"], outputs=400, learning_rate=3e-3)
+    monkeypatch.setitem(models.MODELS, "small", small)
+    run = BuiltinRun(
+        data=TEXT, model="small", tokens="word", batch=4, sequence=12, iterations=3, early=0, late=30, threads=1,
+        device="cpu", overhead_pairs=0,
+    )  # fmt: skip
+    trace = load_trace(capture_builtin(run, tmp_path / "out"))
+    losses = [iteration.loss for iteration in trace.iterations]
+    assert losses[0] == pytest.approx(np.log(400), abs=0.1)
+    assert np.mean(losses[3:]) < losses[0] - 1
+    assert (trace.manifest["dataset"], trace.manifest["tokens"]) == ("tinyshakespeare", "word")
+    assert trace.manifest["unknown_share"] > 0.1
+    embedding = np.sort(trace.magnitudes(4, 0)[0])
+    assert embedding[-len(embedding) // 4 :].sum() > 0.8 * embedding.sum()
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    """`gradwire capture` as a person types it: progress on stderr, one line on stdout, a trace that can be read."""
+    root = Path(gradwire.__file__).resolve().parent
+    words = (
+        f"capture --model resnet20 --data {CIFAR} --batch 4 --iterations 2 --early 1 --late 4 --every 2 "
+        f"--overhead-pairs 1 --device cpu --threads 1 --out {tmp_path / 'out'}"
+    )
+    command = [sys.executable, "-m", "gradwire"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=root
+        )
+
+    done = run(*words.split())
+    assert (done.returncode, done.stdout) == (0, f"trace written to {tmp_path / 'out'}\n"), done.stderr
+    assert "100% step 8 loss" in done.stderr
+    told = run("trace", "info", str(tmp_path / "out"), "--json")
+    assert json.loads(told.stdout)["name"] == "out"
+    again = run(*words.split())
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert "Traceback" not in again.stderr

@@ -5,6 +5,7 @@ they should and no other.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,15 @@ LAYERS = {
     "bert-base": {"Embedding": 3, "Linear": 12 * 6 + 2, "LayerNorm": 26},
     "gpt2-small": {"Embedding": 2, "Linear": 12 * 4 + 1, "LayerNorm": 25},
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Several threads on a busy machine wait for each other far longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", MODELS)
