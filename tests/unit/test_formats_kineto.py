@@ -40,6 +40,23 @@ def test_gpu_readiness_is_what_the_communication_waits_for():
     assert trace.manifest["magnitudes"]["source"] == "model"
 
 
+def test_copies_on_the_communication_stream_are_no_computing():
+    events = kineto_events()
+    for number in range(30):
+        told = {"correlation": 100 + number}
+        launch = {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaMemcpyAsync",
+            "ts": 105,
+            "dur": 1,
+            "args": told,
+        }
+        events += [launch, {**launch, "cat": "gpu_memcpy", "name": "Memcpy DtoD", "ts": 5000, "tid": 40}]
+    trace = imported(kineto(events))
+    assert trace.iterations[0].ready_ps.tolist() == [900 * US, 600 * US]
+
+
 def test_without_launches_a_collective_counts_from_its_kernel():
     events = [e for e in kineto_events() if e.get("cat") != "cuda_runtime"]
     for event in events:
