@@ -111,6 +111,19 @@ class Anatomy:
         around = {self.inside.get(owner, owner) for owner in self.owners}
         return sorted({0, *around})
 
+    def entrances(self) -> list[int]:
+        """Modules with one of which an iteration begins: the model or, if a loop calls its parts one by one,
+        what it directly consists of.
+        """
+        found, containers = [0], [] if is_compiled(self.modules[0]) else [self.modules[0]]
+        while containers:
+            for child in containers.pop().children():
+                if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+                    containers.append(child)
+                else:
+                    found.append(self._number[id(child)])
+        return sorted(set(found))
+
     def owners_of(self, number: int) -> list[int]:
         """Modules that hold parameter `number` directly; several if it is tied."""
         return self._owners_of[id(self.parameters[number][1])]

@@ -36,11 +36,11 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "capture") from error
 
-from traces.parallel import start_of
+from traces.parallel import World, start_of
 from traces.plan import PHASE
 from traces.recorder import Recorder
 from traces.statistics import RawFolder
-from traces.storage import write
+from traces.storage import refuse_unwritable, write
 
 
 @contextlib.contextmanager
@@ -79,17 +79,16 @@ def capture(
     """
     out = Path(out)
     steps = {PHASE: range(warmup, warmup + iterations)} if phases is None else phases
+    world = World.around(model)
+    if world.size > 1:
+        out = out.with_name(f"{out.name}.rank{world.rank}")
+    if out.exists():
+        raise TraceError("exists already", str(out), "a new directory; remove the old one or choose another")
+    refuse_unwritable(out)
     with contextlib.ExitStack() as stack:
         folder = _raw_folder(stack, out) if raw else None
         recorder = Recorder(model, optimizer, steps, overhead_pairs, every=every, raw=folder)
         stack.callback(recorder.close)
-        world = recorder.world
-        if world.size > 1:
-            out = out.with_name(f"{out.name}.rank{world.rank}")
-        if out.exists():
-            raise TraceError(
-                "exists already", str(out), "a new directory; remove the old one or choose another"
-            )
         try:
             yield recorder
         except KeyboardInterrupt:
@@ -101,7 +100,6 @@ def capture(
 
 def _raw_folder(stack: contextlib.ExitStack, out: Path) -> RawFolder:
     """A place for raw gradients on the file system of `out`, removed with whatever is left in it."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     place = tempfile.TemporaryDirectory(prefix=f".{out.name}-raw-", dir=out.parent)
     return RawFolder(Path(stack.enter_context(place)))
 

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -29,33 +27,13 @@ from scenarios.errors import TraceError
 from traces.assemble import Anatomy, Captured, assemble, kept_parameters
 from traces.clocks import Mark, Timeline, clock_for
 from traces.hooks import in_backward, note_scaling, surround
+from traces.marks import Marks
 from traces.parallel import Units, World, ddp_buckets
 from traces.plan import PS_PER_SECOND, Plan, overhead
-from traces.statistics import RawFolder, no_figures, summarise
+from traces.statistics import RawFolder, summarise
 from traces.trace import CHUNK_ELEMENTS, Trace
 
 NOT_KNOWN = float("nan")
-
-
-@dataclass
-class _Marks:
-    """The raw marks of the step under way, by module and parameter number."""
-
-    timeline: Timeline
-    begin: Mark | None = None
-    calls: int = 0
-    forward_start: dict[int, Mark] = field(default_factory=dict)
-    forward_end: dict[int, Mark] = field(default_factory=dict)
-    ready: dict[int, Mark] = field(default_factory=dict)
-    backward_end: Mark | None = None
-    optimizer_start: Mark | None = None
-    optimizer_end: Mark | None = None
-    cpu_begin: float = 0.0
-    cpu_end: float = 0.0
-    figures: dict[int, torch.Tensor] = field(default_factory=dict)
-    scaled: bool = False  # a GradScaler took part
-    scale: float | torch.Tensor = 1.0  # what it multiplied the recorded gradients by
-    overflow: torch.Tensor | None = None  # above 0 if a fused optimiser is about to skip the step
 
 
 class Recorder:
@@ -99,16 +77,14 @@ class Recorder:
         self._durations: list[tuple[bool, int | None]] = []  # of overhead steps: hooked, picoseconds
         self._light: list[Callable[[], None]] = []
         self._heavy: list[Callable[[], None]] = []
-        self._marks = _Marks(Timeline(self._clock))
+        self._marks = Marks(Timeline(self._clock))
         self.step_index = 0
-        self._light.append(
-            surround(self._anatomy.modules[0], self._on_begin, None, first=self._units is None)
-        )
-        for one in optimizers:
-            self._light.append(one.register_step_pre_hook(self._before_optimizer).remove)
-            self._light.append(one.register_step_post_hook(self._after_optimizer).remove)
-        self._light.append(note_scaling(self._on_scaling))
-        self._prepare()
+        try:
+            self._watch(optimizers)
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def done(self) -> bool:
@@ -136,12 +112,9 @@ class Recorder:
                     "both in every captured step, with gradients enabled",
                 )
             self._clock.settle()
-            skipped = marks.optimizer_end is None or (
-                marks.overflow is not None and float(marks.overflow) > 0
-            )
             if hooked is not None:
-                self._durations.append((hooked, None if skipped else self._duration(marks)))
-            elif skipped:
+                self._durations.append((hooked, None if marks.skipped else marks.duration()))
+            elif marks.skipped:
                 self._skip()
             else:
                 value = loss.detach().item() if isinstance(loss, torch.Tensor) else loss
@@ -174,6 +147,16 @@ class Recorder:
             remove()
         self._light, self._heavy = [], []
 
+    def _watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """The hooks that every step has."""
+        for number in self._anatomy.entrances():
+            entrance = self._anatomy.modules[number]
+            self._light.append(surround(entrance, self._begins(number), None, first=self._units is None))
+        for one in optimizers:
+            self._light.append(one.register_step_pre_hook(self._before_optimizer).remove)
+            self._light.append(one.register_step_post_hook(self._after_optimizer).remove)
+        self._light.append(note_scaling(self._on_scaling))
+
     # Which hooks a step has -------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
@@ -181,7 +164,7 @@ class Recorder:
             remove()
         self._heavy = []
         self._clock.release()
-        self._marks = _Marks(Timeline(self._clock))
+        self._marks = Marks(Timeline(self._clock))
         if self.done:
             self.close()
         if self.plan.phase_of(self.step_index) is None and not self.plan.overhead_hooked(self.step_index):
@@ -215,25 +198,37 @@ class Recorder:
 
     # Hooks ------------------------------------------------------------------------------------------------
 
-    def _on_begin(self, *_: Any) -> None:
-        if not torch.is_grad_enabled() or in_backward():
-            return
-        self._marks.calls += 1
-        if self._marks.begin is None:
-            self._marks.cpu_begin = time.process_time()
-            self._marks.begin = self._marks.timeline.mark()
+    def _counts(self) -> bool:
+        """Whether a call of a module is part of a forward pass to record: not validation, nor the second
+        forward pass that activation checkpointing makes in the backward pass. Its first one may run without
+        gradients, but within a model that has them.
+        """
+        return (torch.is_grad_enabled() or self._marks.inside) and not in_backward()
+
+    def _begins(self, number: int) -> Callable[..., None]:
+        def begins(*_: Any) -> None:
+            if not self._counts():
+                return
+            self._marks.calls += number == 0
+            if self._marks.begin is None:
+                self._marks.cpu_begin = time.process_time()
+                self._marks.begin = self._marks.timeline.mark()
+
+        return begins
 
     def _layer_starts(self, number: int) -> Callable[..., None]:
         def starts(*_: Any) -> None:
-            # Activation checkpointing calls modules again in the backward pass: that is no forward pass.
-            if torch.is_grad_enabled() and number not in self._marks.forward_start and not in_backward():
-                self._marks.forward_start[number] = self._marks.timeline.mark()
+            if self._counts():
+                self._marks.inside = self._marks.inside or number == 0
+                if number not in self._marks.forward_start:
+                    self._marks.forward_start[number] = self._marks.timeline.mark()
 
         return starts
 
     def _layer_ends(self, number: int) -> Callable[..., None]:
         def ends(*_: Any) -> None:
-            if torch.is_grad_enabled() and not in_backward():
+            if self._counts():
+                self._marks.inside = self._marks.inside and number != 0
                 self._marks.forward_end[number] = self._marks.timeline.mark()
 
         return ends
@@ -292,14 +287,7 @@ class Recorder:
         if self._raw is not None:
             self._raw.drop(self.step_index)
 
-    def _duration(self, marks: _Marks) -> int:
-        """Forward, backward and optimiser with all that happens meanwhile, but without what the recorder does
-        in between.
-        """
-        whole = marks.timeline.whole
-        return whole(marks.begin, marks.backward_end) + whole(marks.optimizer_start, marks.optimizer_end)  # type: ignore[arg-type]
-
-    def _keep(self, marks: _Marks, phase: str, loss: float) -> None:
+    def _keep(self, marks: Marks, phase: str, loss: float) -> None:
         begin, since = marks.begin, marks.timeline.since
         assert begin is not None and marks.backward_end is not None
         assert marks.optimizer_start is not None and marks.optimizer_end is not None
@@ -311,6 +299,8 @@ class Recorder:
         ready = elapsed(marks.ready)
         backward_end = max(ready.values(), default=stop) if self.world.local else stop
         starts, ends = self._anatomy.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
+        sampled = self.plan.samples(self.step_index)
+        figures = marks.statistics(self._anatomy.parameters, self.step_index) if sampled else None
         known = set(self._ran)
         self._ran += [number for number in starts if number not in known]
         self._captured.append(
@@ -323,29 +313,12 @@ class Recorder:
                 ready={number: min(moment, backward_end) for number, moment in ready.items()},
                 backward_end=backward_end,
                 optimizer=since(marks.optimizer_start, marks.optimizer_end),
-                figures=self._figures(marks) if self.plan.samples(self.step_index) else None,
+                figures=figures,
                 cpu_share=(marks.cpu_end - marks.cpu_begin) * PS_PER_SECOND / max(stop, 1),
                 model_calls=marks.calls,
                 exposed=stop - backward_end if self.world.local else None,
             )
         )
-
-    def _figures(self, marks: _Marks) -> list[np.ndarray]:
-        """Mean, max and rms of every parameter, brought over from the device at once."""
-        sizes = [parameter.numel() for _, parameter in self._anatomy.parameters]
-        chunks = [-(-size // CHUNK_ELEMENTS) for size in sizes]
-        found = sorted(marks.figures)
-        together = torch.cat([marks.figures[number].double() for number in found], dim=1) if found else None
-        host = (together / marks.scale).cpu().numpy() if together is not None else np.zeros((3, 0))
-        parts = np.split(host, np.cumsum([chunks[number] for number in found])[:-1], axis=1)
-        by_number = dict(zip(found, parts, strict=True)) if found else {}
-        for number, values in by_number.items():
-            if not np.isfinite(values).all():
-                culprit = self._anatomy.parameters[number][0]
-                raise TraceError(
-                    f"gradient of {culprit} is not finite", f"capture, step {self.step_index}", "finite ones"
-                )
-        return [by_number.get(n, no_figures(size).numpy()) for n, size in enumerate(sizes)]
 
     def _groups(self) -> list[tuple[dict[str, Any], list[int]]]:
         """What travels together, as far as the wrapper says: (description, parameter numbers)."""

@@ -90,7 +90,7 @@ def write(trace: Trace, directory: Path, raw: Path | None = None) -> Path:
     """
     if directory.exists():
         raise TraceError("exists already", str(directory), "a new directory")
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    refuse_unwritable(directory)
     tables = _tables(trace)
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -113,6 +113,18 @@ def write(trace: Trace, directory: Path, raw: Path | None = None) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return directory
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """TraceError, better before hours of training than after, if nothing can be created beside `directory`."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent):
+            pass
+    except OSError as error:
+        raise TraceError(
+            f"cannot be written ({error})", str(directory), "a writable place with room"
+        ) from error
 
 
 def raw_folder(directory: Path, iteration: int) -> Path:

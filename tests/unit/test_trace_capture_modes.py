@@ -226,23 +226,65 @@ def test_what_is_no_optimizer(tmp_path: Path) -> None:
         Recorder(Tiny(), [Tiny()], {"early": [0]})
 
 
-def test_activation_checkpointing(tmp_path: Path, counting: CountingClock) -> None:
-    """The second forward pass, inside the backward pass, is none of the forward pass."""
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(tmp_path: Path, counting: CountingClock, reentrant: bool) -> None:
+    """The second forward pass, inside the backward pass, is none of the forward pass; and a first one without
+    gradients is one.
+    """
 
     class Saving(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
 
         def forward(self, x: Any) -> Any:
-            return checkpoint(
-                self.second, checkpoint(self.first, x, use_reentrant=False), use_reentrant=False
-            )
+            rest = lambda y: torch.tanh(self.third(torch.tanh(self.second(y))))  # noqa: E731
+            return checkpoint(rest, self.first(x), use_reentrant=reentrant)
 
     trace = train(Saving(), tmp_path / "t", lambda: torch.randn(2, 4), {"early": range(2)})
+    assert trace.layers == ["first", "second", "third"]
     for iteration in trace.iterations:
-        assert iteration.forward_end_ps.tolist() == [3, 5]
-        assert iteration.ready_ps.min() > 5
+        assert iteration.forward_start_ps.tolist() == [2, 4, 6]
+        assert iteration.forward_end_ps.tolist() == [3, 5, 7]
+        assert iteration.ready_ps.min() > 8
+
+
+def test_a_model_within_a_checkpoint_is_called_once(tmp_path: Path) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Tiny()
+
+        def forward(self, x: Any) -> Any:
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    model = Whole()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gradwire.capture(model.inner, optimizer, out=tmp_path / "t", warmup=0, iterations=1) as cap:
+        model(images()).square().mean().backward()
+        optimizer.step()
+        cap.step()
+    assert "model_calls" not in load_trace(tmp_path / "t").manifest
+
+
+def test_a_loop_that_calls_parts_of_the_model(tmp_path: Path, counting: CountingClock) -> None:
+    """The model itself is never called: an iteration begins with the first of its parts."""
+    model = nn.Module()
+    model.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 2)])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gradwire.capture(model, optimizer, out=tmp_path / "t", warmup=1, iterations=1) as cap:
+        for _ in range(4):
+            hidden = model.parts[0](torch.randn(3, 4))
+            model.parts[1](hidden).mean().backward()
+            optimizer.step()
+            cap.step(1.0)
+    trace = load_trace(tmp_path / "t")
+    assert trace.layers == ["parts.0", "parts.1"]
+    assert trace.iterations[0].forward_start_ps.tolist() == [
+        0,
+        2,
+    ]  # one hook marks both moments at the beginning
+    assert trace.manifest["capture_overhead"]["pairs"] == 1
 
 
 def test_channels_last_is_summarised_in_row_major_order() -> None:
@@ -286,6 +328,7 @@ def compiled_in_place(model: Tiny) -> nn.Module:
 def test_compiled_models(tmp_path: Path, compiled: Any) -> None:
     model = Tiny()
     wrapped = compiled(model)
+    wrapped(images()).mean().backward()  # what is compiled by now will not notice hooks that come later
     call = model._compiled_call_impl
     raw: dict[int, list[np.ndarray]] = {}
 

@@ -1,0 +1,73 @@
+"""What the hooks of the recorder leave behind in one step, and the figures that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from scenarios.errors import TraceError
+from traces.clocks import Mark, Timeline
+from traces.statistics import no_figures
+from traces.trace import CHUNK_ELEMENTS
+
+
+@dataclass
+class Marks:
+    """The raw marks of the step under way, by module and parameter number."""
+
+    timeline: Timeline
+    begin: Mark | None = None
+    calls: int = 0  # of the model
+    inside: bool = False  # the model is at work on a forward pass that counts
+    forward_start: dict[int, Mark] = field(default_factory=dict)
+    forward_end: dict[int, Mark] = field(default_factory=dict)
+    ready: dict[int, Mark] = field(default_factory=dict)
+    backward_end: Mark | None = None
+    optimizer_start: Mark | None = None
+    optimizer_end: Mark | None = None
+    cpu_begin: float = 0.0
+    cpu_end: float = 0.0
+    figures: dict[int, torch.Tensor] = field(default_factory=dict)
+    scaled: bool = False  # a GradScaler took part
+    scale: float | torch.Tensor = 1.0  # what it multiplied the recorded gradients by
+    overflow: torch.Tensor | None = None  # above 0 if a fused optimiser is about to skip the step
+
+    @property
+    def skipped(self) -> bool:
+        """Whether a GradScaler skipped the step, for gradients that are not finite; only after the clock has
+        settled.
+        """
+        return self.optimizer_end is None or (self.overflow is not None and float(self.overflow) > 0)
+
+    def duration(self) -> int:
+        """Forward, backward and optimiser with all that happens meanwhile, but without what the recorder does
+        in between; picoseconds.
+        """
+        assert self.begin is not None and self.backward_end is not None
+        assert self.optimizer_start is not None and self.optimizer_end is not None
+        whole = self.timeline.whole
+        return whole(self.begin, self.backward_end) + whole(self.optimizer_start, self.optimizer_end)
+
+    def statistics(self, parameters: Sequence[tuple[str, nn.Parameter]], step: int) -> list[np.ndarray]:
+        """Mean |g|, max |g| and rms of every parameter, [3, chunks], brought over from the device at once.
+
+        TraceError if one is not finite.
+        """
+        found = sorted(self.figures)
+        sizes = [-(-parameter.numel() // CHUNK_ELEMENTS) for _, parameter in parameters]
+        result = [no_figures(parameter.numel()).numpy() for _, parameter in parameters]
+        if not found:
+            return result
+        together = torch.cat([self.figures[number].double() for number in found], dim=1)
+        host = (together / self.scale).cpu().numpy()
+        ends = np.cumsum([sizes[number] for number in found])
+        for number, values in zip(found, np.split(host, ends[:-1], axis=1), strict=True):
+            if not np.isfinite(values).all():
+                name = parameters[number][0]
+                raise TraceError(f"gradient of {name} is not finite", f"capture, step {step}", "finite ones")
+            result[number] = values
+        return result
