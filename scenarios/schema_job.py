@@ -78,8 +78,8 @@ class Job(Table):
     name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
     trace: Annotated[str, Field(min_length=1)]
     """Name of a bundled trace, or path of a trace directory relative to the scenario file."""
-    phase: Literal["early", "late"] | None = None
-    """Which captured part of training to replay; all captured iterations if absent."""
+    phase: Annotated[str, Field(min_length=1)] | None = None
+    """Which captured part of training to replay, as the trace names it; all captured iterations if absent."""
     iterations: Count = 5
     """Iterations to replay; the captured ones are repeated in order if there are fewer."""
     workers: Count
