@@ -115,6 +115,20 @@ def test_real_gloo_profile_has_parameters_in_buckets():
     assert all((i.ready_ps[:-1] >= i.ready_ps[1:]).all() for i in trace.iterations)
 
 
+def test_real_fsdp2_profile_has_parameters_in_units():
+    # Linear(64, 64), Linear(64, 128) and Linear(128, 8), each a unit of its own
+    trace = import_trace(SAMPLES / "gloo_fsdp2.json.gz")
+    units = [[trace.tensors[n].numel for n in group["tensors"]] for group in trace.manifest["groups"]]
+    assert [sorted(unit) for unit in units] == [[8, 1024], [128, 8192], [64, 4096]]
+    assert {group["kind"] for group in trace.manifest["groups"]} == {"fsdp_unit"}
+
+
+def test_reduce_scatters_on_a_cpu_have_the_size_of_their_input():
+    text = gzip.open(SAMPLES / "gloo_fsdp2.json.gz", "rt").read()
+    trace = imported(text.replace("torch::autograd::AccumulateGrad", "hidden"))
+    assert [t.numel for t in trace.tensors] == [4160, 8320, 1032]
+
+
 def test_gradient_accumulation_takes_the_last_micro_batch():
     # Sequential(Linear(32, 32), ReLU, Linear(32, 32)), three micro-batches a step
     trace = import_trace(SAMPLES / "accumulation.json.gz")

@@ -171,11 +171,11 @@ def _operator(
     elif name == "record_param_comms":
         _collective(args, str(args.get("Collective name", "")), begin, recording, draft, called=True)
     elif name in ("c10d::allreduce_", "c10d::_reduce_scatter_base_"):
-        sized = _shaped(args)
+        kind = "all_reduce" if "allreduce" in name else "reduce_scatter"
+        sized = _shaped(args, 0 if kind == "all_reduce" else 1)  # a reduce-scatter names its output first
         if sized is None:
             draft.skipped[f"{name} without a shape"] += 1
         else:
-            kind = "all_reduce" if "allreduce" in name else "reduce_scatter"
             recording.operators.append(Call(kind, begin, *sized))
             draft.understood[f"{name} with a shape"] += 1
     else:
@@ -210,12 +210,12 @@ def _collective(
         draft.understood[f"{origin} of {kind}"] += 1
 
 
-def _shaped(args: dict[str, Any]) -> _Sized | None:
-    """The first input's shape and dtype; that of a list of one tensor as well."""
+def _shaped(args: dict[str, Any], which: int = 0) -> _Sized | None:
+    """Shape and dtype of an input, the first unless said otherwise; those of a list of one tensor as well."""
     dims, types = args.get("Input Dims", args.get("Input dims")), args.get("Input type")
-    if not isinstance(dims, list) or not dims or not isinstance(types, list) or not types:
+    if not isinstance(dims, list) or len(dims) <= which or not isinstance(types, list) or len(types) <= which:
         return None
-    shape, kind = dims[0], _type_name(types[0])
+    shape, kind = dims[which], _type_name(types[which])
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], list):
         shape = shape[0]  # a tensor list; its elements' type is not recorded
         kind = "float" if kind == "tensorlist" else kind

@@ -288,13 +288,15 @@ def _groups(
     taken = 0
     for bucket in inside:
         filled, members = 0, []
-        while taken <= last and filled < bucket.numel:
+        scattered = bucket.kind == "reduce_scatter"
+        # A DDP bucket is full at a certain size. An FSDP unit may be padded, and is sent when its last
+        # parameter is ready.
+        while taken <= last and (parameters[taken].at <= bucket.at if scattered else filled < bucket.numel):
             filled += parameters[taken].numel
             members.append(last - taken)
             taken += 1
-        if filled != bucket.numel:
+        if not members or filled > bucket.numel or (filled < bucket.numel and not scattered):
             skipped["buckets that do not match the parameters in order of readiness"] += 1
             return []
-        kind = "ddp_bucket" if bucket.kind == "all_reduce" else "fsdp_unit"
-        groups.append({"kind": kind, "tensors": members})
+        groups.append({"kind": "fsdp_unit" if scattered else "ddp_bucket", "tensors": members})
     return groups
