@@ -20,8 +20,10 @@ from scenarios.errors import GradwireError, ScenarioError
 from scenarios.units import format_time
 from sim import balancers, queues, transports
 from sim.fabric import layout as at
-from sim.fabric.flows import Bound, Flows
+from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
+from sim.fabric.program import Joined, Programs
+from sim.fabric.sends import Sends
 from sim.fabric.specialise import Kernel, resolve, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team
@@ -130,6 +132,7 @@ class Fabric:
         self.compile_s = time.perf_counter() - started
         M[at.H_NOW] = 0
         self.flows = Flows(self.memory, self.transports, routing.up_link, seed)
+        self._programs = Programs(self.flows, host_latency_ps, self._start)
         self._drop_log: list[NDArray[np.int64]] = []
         self._packet_log: list[NDArray[np.int64]] = []
         self._undelivered = 0
@@ -176,10 +179,41 @@ class Fabric:
         f = self.flows.open(
             src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important
         )  # fmt: skip
-        key = int(self.memory.M[f + at.S_ORDER]) | f << 2 | at.WHAT_START
-        self.kernel.post(self.memory.address, int(self.memory.node_base[src]), at_ps, key)
+        self._start(src, at_ps, f)
         self._undelivered += 1
-        return len(self.flows.messages) - 1
+        return self.flows.count - 1
+
+    def submit(self, sends: Sends) -> tuple[int, int]:
+        """Hand over many messages that start at their times, or after each other (see `Sends`); those whose time is
+        past start now. Returns the number of the program and the number of its first message; the others follow.
+
+        `run` does not return for their deliveries, only for their joins.
+
+        Raises
+        ------
+        ValueError
+            Arrays that do not fit together.
+        """
+        sends.check(self.network.host_count)
+        program = self._programs.submit(sends, self.now)
+        self._undelivered += len(sends)
+        return program, self.flows.count - len(sends)
+
+    def release(self, program: int, messages: NDArray[np.int64], at_ps: int) -> None:
+        """Open one gate of messages of a program (counted from its first): their hosts may start them from `at_ps` on.
+
+        Raises
+        ------
+        ValueError
+            A time in the past.
+        """
+        if at_ps < self.now:
+            raise ValueError(f"a message cannot be released at {at_ps} ps: it is {self.now} ps already")
+        self._programs.release(program, messages, at_ps)
+
+    def _start(self, src: int, time_ps: int, f: int) -> None:
+        key = int(self.memory.M[f + at.S_ORDER]) | f << 2 | at.WHAT_START
+        self.kernel.post(self.memory.address, int(self.memory.node_base[src]), time_ps, key)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -202,32 +236,46 @@ class Fabric:
         M, nodes = self.memory.M, len(self.network.names)
         due = M[self.memory.next : self.memory.next + nodes]
         wake = int(M[at.H_WAKE])
-        return bool(due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any())
+        quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
+        return bool(quiet and self._programs.soonest() >= at.FOREVER)
 
-    def run(self, until_ps: int) -> list[Delivery]:
-        """Advance to `until_ps`, or, after the first delivery at c, to at most c + host latency.
+    def run(self, until_ps: int) -> list[Delivery | Joined]:
+        """Advance to `until_ps`, or, after the first delivery (of a message that was `send`) or join at c, to at most
+        c + host latency.
 
         Raises
         ------
         GradwireError
             More packets wait in queues than the engine has room for.
         """
-        M = self.memory.M
-        deliveries: list[Delivery] = []
+        M, programs = self.memory.M, self._programs
+        events: list[Delivery | Joined] = []
         if until_ps <= self.now:
-            return deliveries
-        M[at.H_UNTIL] = until_ps
+            return events
         started = time.perf_counter()
+        while not events and self.now < until_ps:
+            programs.fill(self.now)
+            M[at.H_UNTIL] = min(until_ps, programs.soonest())
+            self._advance(events)
+            programs.closed(self.flows.close(CLOSE_BATCH))
+        self.wall_s += time.perf_counter() - started
+        if not events:
+            self._watch()
+        return events
+
+    def _advance(self, events: list[Delivery | Joined]) -> None:
+        """Run the engine to where it was told to go, or where it has to stop for what it found."""
+        M = self.memory.M
         while True:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
             before = time.perf_counter()
             self._team.advance(self._alone)
             spent = time.perf_counter() - before
-            self._harvest(deliveries)
+            self._harvest(events)
             status = int(M[at.H_STATUS])
             if status == at.REACHED:
-                break
+                return
             if status == at.POOL_FULL:
                 raise GradwireError(
                     "more than 33 million packets wait in queues", "fabric", "smaller buffers"
@@ -240,17 +288,12 @@ class Fabric:
                 self._budget = max(16, int(self._budget * factor))
             if self.on_progress is not None:
                 self.on_progress(self.now)
-        self.wall_s += time.perf_counter() - started
-        self.flows.close(CLOSE_BATCH)
-        if not deliveries:
-            self._watch()
-        return deliveries
 
     def _watch(self) -> None:
         """Note when time passes and no byte arrives: then something will never end."""
         if not self._undelivered:
             return
-        total = self.flows.received() + len(self.flows.messages)
+        total = self.flows.received() + self.flows.count
         since, seen = self._quiet
         if total != seen:
             self._quiet = (self.now, total)
@@ -265,42 +308,57 @@ class Fabric:
 
     # --- what came out ------------------------------------------------------------------------------------------
 
-    def _harvest(self, deliveries: list[Delivery]) -> None:
+    def _harvest(self, events: list[Delivery | Joined]) -> None:
         """Empty the logs of all threads, in an order that does not depend on the threads."""
-        M, bases = self.memory.M, self.memory.thread_base
+        M, bases, flows = self.memory.M, self.memory.thread_base, self.flows
         done = _take_logs(M, bases, at.T_DONE, at.T_DONE_BASE, at.DONE_WORDS)
         drops = _take_logs(M, bases, at.T_DROPS, at.T_DROPS_BASE, at.DROP_WORDS)
         traced = _take_logs(M, bases, at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
         if len(traced):
             traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
-            self._packet_log.append(
-                np.column_stack((traced, self.flows.message_of[traced[:, 3] & at.MASK_FLOW]))
-            )
+            self._packet_log.append(np.column_stack((traced, flows.message_of[traced[:, 3] & at.MASK_FLOW])))
         if len(drops):
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
-            flows = drops[:, 3] & at.MASK_FLOW
-            for flow, count in zip(*np.unique(flows, return_counts=True), strict=True):
-                self.flows.dropped[int(flow)] += int(count)
-            self._drop_log.append(np.column_stack((drops, self.flows.message_of[flows])))
-        numbers = self.flows.message_of[done[:, 1]]
-        for when, flow, what, got in done[np.lexsort((done[:, 2], numbers, done[:, 0]))].tolist():
-            if what == at.FINISHED:
-                self.flows.finished(flow)
-                continue
-            number, message = self.flows.delivered(flow)
-            self._undelivered -= 1
-            lost = message.nbytes - got
-            missing = self.flows.missing(message) if lost else None
-            deliveries.append(Delivery(number, when, got, lost, missing))
+            lost = drops[:, 3] & at.MASK_FLOW
+            np.add.at(flows.dropped, lost, 1)
+            self._drop_log.append(np.column_stack((drops, flows.message_of[lost])))
+        if not len(done):
+            return
+        arrived = done[done[:, 2] == at.DELIVERED]
+        if len(arrived):
+            numbers = flows.note(arrived[:, 1], DELIVERED)
+            order = np.lexsort((numbers, arrived[:, 0]))
+            self._delivered(arrived[order], numbers[order], events)
+        flows.note(done[done[:, 2] == at.FINISHED, 1], FINISHED)
+
+    def _delivered(
+        self, rows: NDArray[np.int64], numbers: NDArray[np.int64], events: list[Delivery | Joined]
+    ) -> None:
+        """Deliveries by time and message, as rows of the log, and their messages."""
+        M, flows = self.memory.M, self.flows
+        self._undelivered -= len(rows)
+        flows.book[numbers, END] = rows[:, 0]
+        flows.book[numbers, GOT] = rows[:, 3]
+        tell = M[flows.receiver(rows[:, 1]) + at.R_TELL] == 1
+        for i in np.flatnonzero(tell).tolist():
+            number, got = int(numbers[i]), int(rows[i, 3])
+            lost = int(flows.book[number, BYTES]) - got
+            missing = flows.missing(number) if lost else None
+            events.append(Delivery(number, int(rows[i, 0]), got, lost, missing))
+        if not tell.all():
+            events += self._programs.delivered(numbers, rows[:, 0])
 
     def finish(self) -> Tables:
         """What the network has counted so far, as columns."""
-        counts = [self.flows.counts(message) for message in self.flows.messages]
+        sent, again = self.flows.sent()
+        book = self.flows.book[: self.flows.count]
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._drop_log),
-            sent_packets=[sent for sent, _ in counts],
-            retransmitted=[again for _, again in counts],
+            sent_packets=sent,
+            retransmitted=again,
+            end_ps=book[:, END],
+            received_bytes=book[:, GOT],
             packet_hops=self.packet_hops,
         )
 

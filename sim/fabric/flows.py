@@ -1,4 +1,4 @@
-"""Flow records: which are taken, by which message, and when they are free again.
+"""Messages and their flow records: which record a message has, and when it is free again.
 
 A record may be used again only when no packet of its last message is left anywhere, late ones included; the counters
 of sender and receiver and the drops that were logged say so exactly. Which record a message gets must not show in any
@@ -7,7 +7,6 @@ result, because it depends on how often the engine was stopped: equal times are 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,14 @@ from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.draws import MASK, key_of
 from sim.fabric.memory import SMALLEST_FRAME, Memory
+from sim.fabric.words import Words
 
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
+
+# columns of the book of messages
+SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS = range(12)
+BOOK_WORDS = 12
+DELIVERED, FINISHED = 1, 2  # bits of STATE
 
 
 @dataclass(frozen=True)
@@ -39,53 +44,83 @@ class Bound:
         return cls(owner, table.payload, settings.get("control_priority", 0), bool(owner.important(settings)))
 
 
-@dataclass(slots=True)
-class Message:
-    """What is kept of a message for the whole run."""
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What the records of one message, or of many, begin with. Every field is a number or int64[messages].
 
-    src: int
-    dst: int
-    nbytes: int
-    packets: int
-    flow: int
-    transport: int
-    delivered: bool = False
-    finished: bool = False
-    sent: int = 0
-    again: int = 0
+    `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `wait`, `earliest`, `tell`,
+    `follow`, `join`: see the layout.
+    """
+
+    number: Any
+    src: Any
+    dst: Any
+    nbytes: Any
+    packets: Any
+    priority: Any
+    allowed: Any
+    tags: Any
+    wanted: Any
+    wait: Any = 0
+    earliest: Any = 0
+    tell: Any = 1
+    follow: Any = 0
+    join: Any = 0
 
 
 class Flows:
-    """The flow records of one fabric.
+    """The messages of one fabric and their flow records.
 
     Attributes
     ----------
-    messages : every message of the run, by number.
-    message_of : int64 per record: the message that has it.
+    book : int64 [messages and room for more, BOOK_WORDS]: what is kept of every message of the run, by number.
+    count : how many messages there are.
+    message_of : int64 per record: the message that has it, or had it last.
+    dropped : int64 per record: packets of its message that were lost.
     """
 
     def __init__(self, memory: Memory, transports: Sequence[Bound], up_link: NDArray[Any], seed: int) -> None:
         self.memory = memory
+        self.words = Words(memory)
         self.transports = transports
-        self.up_link = up_link
         self.seed = seed
-        self.messages: list[Message] = []
-        self.message_of = np.full(1024, -1, dtype=np.int64)
+        self.book = np.zeros((1024, BOOK_WORDS), dtype=np.int64)
         self.count = 0
-        self.dropped: dict[int, int] = defaultdict(int)
+        self.message_of = np.full(1024, -1, dtype=np.int64)
+        self.dropped = np.zeros(1024, dtype=np.int64)
+        self._line = memory.M[memory.port_base[np.asarray(up_link)] + at.P_SPEED]
+        self._records = 0
         self._free: list[int] = []
-        self._closing: list[int] = []
+        self._closing = np.zeros(0, dtype=np.int64)
         self._active = np.zeros(len(up_link), dtype=np.int64)
-        self._bits_next = memory.bits
-        self._free_bits: dict[int, list[int]] = defaultdict(list)
+        owners = [bound.owner for bound in transports]
+        self._sender_bitmaps = np.array([owner.sender_bitmaps for owner in owners])
+        self._receiver_bitmaps = np.array([owner.receiver_bitmaps for owner in owners])
 
-    def sender(self, flow: int) -> int:
+    def sender(self, flow: Any) -> Any:
         """Base of a sender's record."""
         return self.memory.senders + flow * at.SENDER_WORDS
 
-    def receiver(self, flow: int) -> int:
+    def receiver(self, flow: Any) -> Any:
         """Base of a receiver's record."""
         return self.memory.receivers + flow * at.RECEIVER_WORDS
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    def enter(self, many: int) -> int:
+        """Make room in the book for more messages. Returns the number of the first."""
+        first = self.count
+        self.count += many
+        if self.count > at.MASK_KEY_NUMBER:
+            raise GradwireError(
+                f"more than {at.MASK_KEY_NUMBER} messages", "fabric", "fewer or larger messages"
+            )
+        if self.count > len(self.book):
+            room = max(self.count, 2 * len(self.book))
+            self.book = np.concatenate(
+                (self.book, np.zeros((room - len(self.book), BOOK_WORDS), dtype=np.int64))
+            )
+        return first
 
     def open(
         self,
@@ -99,164 +134,133 @@ class Flows:
         bound: float,
         important: NDArray[Any] | bool | None,
     ) -> int:
-        """Fill both records of a new message. Returns the base of the sender's."""
-        memory, M = self.memory, self.memory.M
+        """A new message with both its records. Returns the base of the sender's."""
+        M = self.memory.M
         kind = self.transports[transport]
         words = -(-packets // 32)
-        tags, wanted = self._tags(important if important is not None else kind.important, packets, words)
-        sender_bits = self._take_bits(words * kind.owner.sender_bitmaps)
-        receiver_bits = self._take_bits(words * kind.owner.receiver_bitmaps)
-        number = len(self.messages)
-        flow = self._take(number)
+        tags, wanted = self.tags(kind.important if important is None else important, packets)
+        bits = self.words.take(words * kind.owner.sender_bitmaps)
+        peer = self.words.take(words * kind.owner.receiver_bitmaps)
+        number = self.enter(1)
+        flow = self._take(1)[0]
+        self.book[number] = (
+            src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0,
+        )  # fmt: skip
+        self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)
-        overhead = kind.owner.data_overhead
-        last = max(nbytes - (packets - 1) * kind.payload + overhead, SMALLEST_FRAME)
-        entropy = (key_of(self.seed, FLOW_ENTROPY, number & MASK) & 0xFFFF) << at.A_ENTROPY
-        line = M[memory.port_base[self.up_link[src]] + at.P_SPEED]
+        begin = Records(number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted)
+        sender, receiver = self._layout(begin, transport, words, bits, peer)
         M[f : f + at.SENDER_WORDS] = 0
-        M[f + at.S_DATA] = dst | (kind.payload + overhead) << at.A_SIZE | priority << at.A_PRIORITY | entropy
-        M[f + at.S_PACKETS] = packets
-        M[f + at.S_LAST] = last
-        M[f + at.S_BITS] = sender_bits
-        M[f + at.S_WORDS] = words
-        M[f + at.S_KIND] = transport
-        M[f + at.S_ORDER] = (number & at.MASK_KEY_NUMBER) << at.KEY_ORDER
-        M[f + at.S_NEXT] = -1
-        M[f + at.S_PEER] = receiver_bits
-        M[f + at.S_LINE] = line
-        M[f + at.S_TAGS] = tags
+        for word, value in sender:
+            M[f + word] = value
         M[r : r + at.RECEIVER_WORDS] = 0
-        M[r + at.R_CONTROL] = (
-            src
-            | kind.owner.control_bytes << at.A_SIZE
-            | kind.control_priority << at.A_PRIORITY
-            | 1 << at.A_IMPORTANT
-            | entropy
-        )
-        M[r + at.R_PACKETS] = packets
-        M[r + at.R_BYTES] = nbytes
-        M[r + at.R_PAYLOAD] = kind.payload
-        M[r + at.R_BITS] = receiver_bits
-        M[r + at.R_WORDS] = words
-        M[r + at.R_KIND] = transport
-        M[r + at.R_TAGS] = tags
-        M[r + at.R_ALLOWED] = int(bound * nbytes)
-        M[r + at.R_IMPORTANT] = wanted
-        self._room_for_timers(src)
+        for word, value in receiver:
+            M[r + word] = value
         self._active[src] += 1
-        self.messages.append(Message(src, dst, nbytes, packets, flow, transport))
-        return f
+        self._room_for_timers(src)
+        return int(f)
 
-    def delivered(self, flow: int) -> tuple[int, Message]:
-        """Note the delivery of a flow's message; its number and the message."""
-        number = int(self.message_of[flow])
-        message = self.messages[number]
-        message.delivered = True
-        if message.finished:
-            self._closing.append(flow)
-        return number, message
-
-    def finished(self, flow: int) -> None:
-        """Note that a flow's sender has nothing more to send."""
-        message = self.messages[int(self.message_of[flow])]
-        message.finished = True
-        self._active[message.src] -= 1
-        if message.delivered:
-            self._closing.append(flow)
-
-    def missing(self, message: Message) -> NDArray[np.bool_]:
-        """True for the packets of a message that have not arrived."""
+    def open_many(self, begin: Records, transport: int) -> NDArray[np.int64]:
+        """Records for messages of one transport that are in the book. Returns the bases of the senders'."""
         M = self.memory.M
-        base = int(M[self.receiver(message.flow) + at.R_BITS])
-        words = M[base : base + -(-message.packets // 32)].astype("<u4")
-        return np.unpackbits(words.view(np.uint8), bitorder="little")[: message.packets] == 0
+        kind = self.transports[transport]
+        words = -(-begin.packets // 32)
+        bits = self.words.take_many(words * kind.owner.sender_bitmaps)
+        peer = self.words.take_many(words * kind.owner.receiver_bitmaps)
+        flows = np.array(self._take(len(begin.number)), dtype=np.int64)
+        self.book[begin.number, FLOW] = flows
+        self.message_of[flows] = begin.number
+        sender, receiver = self._layout(begin, transport, words, bits, peer)
+        for base, size, pairs in (
+            (self.memory.senders, at.SENDER_WORDS, sender),
+            (self.memory.receivers, at.RECEIVER_WORDS, receiver),
+        ):
+            block = np.zeros((len(flows), size), dtype=np.int64)
+            for word, value in pairs:
+                block[:, word] = value
+            M[base : base + at.MAX_FLOWS * size].reshape(-1, size)[flows] = block
+        hosts, counts = np.unique(begin.src, return_counts=True)
+        self._active[hosts] += counts
+        for host in hosts.tolist():
+            self._room_for_timers(host)
+        return np.asarray(self.sender(flows))
 
-    def received(self) -> int:
-        """Payload bytes that all records have received."""
-        got = self.memory.receivers + at.RECEIVER_WORDS * np.arange(self.count) + at.R_GOT
-        return int(self.memory.M[got].sum())
+    def _layout(self, begin: Records, transport: int, words: Any, bits: Any, peer: Any) -> Any:
+        """The words of sender and receiver that do not begin at zero, as pairs of word and value."""
+        kind = self.transports[transport]
+        overhead = kind.owner.data_overhead
+        entropy = (key_of(self.seed, FLOW_ENTROPY, begin.number & MASK) & 0xFFFF) << at.A_ENTROPY
+        full = (kind.payload + overhead) << at.A_SIZE
+        last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
+        last = max(last, SMALLEST_FRAME) if isinstance(last, int) else np.maximum(last, SMALLEST_FRAME)
+        control = kind.owner.control_bytes << at.A_SIZE | kind.control_priority << at.A_PRIORITY
+        sender = (
+            (at.S_DATA, begin.dst | full | begin.priority << at.A_PRIORITY | entropy),
+            (at.S_PACKETS, begin.packets),
+            (at.S_LAST, last),
+            (at.S_BITS, bits),
+            (at.S_WORDS, words),
+            (at.S_KIND, transport),
+            (at.S_ORDER, (begin.number & at.MASK_KEY_NUMBER) << at.KEY_ORDER),
+            (at.S_NEXT, -1),
+            (at.S_PEER, peer),
+            (at.S_LINE, self._line[begin.src]),
+            (at.S_TAGS, begin.tags),
+            (at.S_WAIT, begin.wait),
+            (at.S_EARLIEST, begin.earliest),
+        )
+        receiver = (
+            (at.R_CONTROL, begin.src | control | 1 << at.A_IMPORTANT | entropy),
+            (at.R_PACKETS, begin.packets),
+            (at.R_BYTES, begin.nbytes),
+            (at.R_PAYLOAD, kind.payload),
+            (at.R_BITS, peer),
+            (at.R_WORDS, words),
+            (at.R_KIND, transport),
+            (at.R_TAGS, begin.tags),
+            (at.R_ALLOWED, begin.allowed),
+            (at.R_IMPORTANT, begin.wanted),
+            (at.R_TELL, begin.tell),
+            (at.R_FOLLOW, begin.follow),
+            (at.R_JOIN, begin.join),
+        )
+        return sender, receiver
 
-    def counts(self, message: Message) -> tuple[int, int]:
-        """Packets a message has sent (data and probes), and data packets that had been sent before."""
-        if message.flow < 0:
-            return message.sent, message.again
-        M, f = self.memory.M, self.sender(message.flow)
-        owner = self.transports[message.transport].owner
-        sent = int(M[f + at.S_SENT])
-        probes = int(M[f + owner.probe_word]) if owner.probe_word else 0
-        return sent, sent - probes - int(M[f + owner.fresh_word])
-
-    def close(self, at_least: int = 1) -> None:
-        """Free the records of flows of which no packet is left anywhere, if that many are waiting for it."""
-        if len(self._closing) < at_least:
-            return
-        M = self.memory.M
-        kept = []
-        for flow in self._closing:
-            f, r = self.sender(flow), self.receiver(flow)
-            sent = M[f + at.S_SENT] + M[r + at.R_SENT]
-            gone = M[f + at.S_HEARD] + M[r + at.R_ARRIVED] + self.dropped.get(flow, 0)
-            if sent != gone or M[f + at.S_LISTED]:
-                kept.append(flow)
-                continue
-            message = self.messages[int(self.message_of[flow])]
-            message.sent, message.again = self.counts(message)
-            message.flow = -1
-            owner = self.transports[message.transport].owner
-            words = int(M[f + at.S_WORDS])
-            self._free_bits[words * owner.sender_bitmaps].append(int(M[f + at.S_BITS]))
-            self._free_bits[words * owner.receiver_bitmaps].append(int(M[r + at.R_BITS]))
-            if M[f + at.S_TAGS] > 1:
-                self._free_bits[words].append(int(M[f + at.S_TAGS]))
-            self.dropped.pop(flow, None)
-            self._free.append(flow)
-        self._closing = kept
-
-    def _tags(self, important: NDArray[Any] | bool, packets: int, words: int) -> tuple[int, int]:
+    def tags(self, important: NDArray[Any] | bool, packets: int) -> tuple[int, int]:
         """Where the importance bits of a message are (0 none, 1 all), and how many are set."""
         if isinstance(important, (bool, np.bool_)):
             return int(important), packets * int(important)
         flags = np.asarray(important, dtype=bool)
         if flags.shape != (packets,):
             raise ValueError(f"importance for {flags.shape} packets where the message has {packets}")
-        base = self._take_bits(words)
+        words = -(-packets // 32)
+        base = self.words.take(words)
         packed = np.zeros(4 * words, dtype=np.uint8)
         bits = np.packbits(flags, bitorder="little")
         packed[: len(bits)] = bits
         self.memory.M[base : base + words] = packed.view("<u4")
         return base, int(flags.sum())
 
-    def _take(self, number: int) -> int:
-        if self._free:
-            flow = self._free.pop()
-        else:
-            flow = self.count
-            if flow >= at.MAX_FLOWS:
+    def _take(self, many: int) -> list[int]:
+        again = self._free[len(self._free) - min(many, len(self._free)) :]
+        del self._free[len(self._free) - len(again) :]
+        fresh = many - len(again)
+        if fresh:
+            if self._records + fresh > at.MAX_FLOWS:
                 raise GradwireError(f"more than {at.MAX_FLOWS} messages under way at once", "fabric", "fewer")
-            self.count += 1
-            if flow >= len(self.message_of):
-                self.message_of = np.concatenate((self.message_of, np.full(flow, -1, dtype=np.int64)))
-        self.message_of[flow] = number
-        return flow
-
-    def _take_bits(self, words: int) -> int:
-        free = self._free_bits[words]
-        if free:
-            base = free.pop()
-            self.memory.M[base : base + words] = 0
-            return base
-        base = self._bits_next
-        if base + words > self.memory.bits_end:
-            raise GradwireError("the messages under way have too many packets together", "fabric", "fewer")
-        self._bits_next += words
-        return base
+            again += range(self._records, self._records + fresh)
+            self._records += fresh
+            while self._records > len(self.message_of):
+                self.message_of = np.concatenate((self.message_of, np.full_like(self.message_of, -1)))
+                self.dropped = np.concatenate((self.dropped, np.zeros_like(self.dropped)))
+        return again
 
     def _room_for_timers(self, host: int) -> None:
         """Three entries of the host's heap for each of its flows, and some to spare."""
         M = self.memory.M
         node = int(self.memory.node_base[host])
         base = int(M[node + at.N_HEAP])
-        need = 3 * (int(self._active[host]) + 1) + 8
+        need = 3 * int(self._active[host]) + 8
         if need <= M[base - 1]:
             return
         size = 2 * need
@@ -268,3 +272,78 @@ class Flows:
         M[fresh : fresh + count] = M[base : base + count]
         M[fresh - 1] = size
         M[node + at.N_HEAP] = fresh
+
+    # --- what happens to them -----------------------------------------------------------------------------------
+
+    def note(self, flows: NDArray[np.int64], state: int) -> NDArray[np.int64]:
+        """Flows whose message was delivered, or whose sender has nothing more to send. Returns their messages."""
+        numbers = self.message_of[flows]
+        now = self.book[numbers, STATE] | state
+        self.book[numbers, STATE] = now
+        if state == FINISHED:
+            np.subtract.at(self._active, self.book[numbers, SRC], 1)
+        done = flows[now == DELIVERED | FINISHED]
+        if len(done):
+            self._closing = np.concatenate((self._closing, done))
+        return numbers
+
+    def missing(self, number: int) -> NDArray[np.bool_]:
+        """True for the packets of a message under way that have not arrived."""
+        M = self.memory.M
+        packets = int(self.book[number, PACKETS])
+        base = int(M[self.receiver(int(self.book[number, FLOW])) + at.R_BITS])
+        words = M[base : base + -(-packets // 32)].astype("<u4")
+        return np.unpackbits(words.view(np.uint8), bitorder="little")[:packets] == 0
+
+    def received(self) -> int:
+        """Payload bytes that all records have received."""
+        got = self.receiver(np.arange(self._records)) + at.R_GOT
+        return int(self.memory.M[got].sum())
+
+    def sent(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Per message: packets sent (data and probes), and data packets that had been sent before."""
+        numbers = np.flatnonzero(self.book[: self.count, FLOW] >= 0)
+        self._count(numbers)
+        return self.book[: self.count, SENT], self.book[: self.count, AGAIN]
+
+    def _count(self, numbers: NDArray[np.int64]) -> None:
+        """Copy the counters of messages from their records into the book."""
+        M = self.memory.M
+        kinds = self.book[numbers, TRANSPORT]
+        for kind in np.unique(kinds).tolist():
+            owner = self.transports[kind].owner
+            those = numbers[kinds == kind]
+            f = self.sender(self.book[those, FLOW])
+            sent = M[f + at.S_SENT]
+            probes = M[f + owner.probe_word] if owner.probe_word else 0
+            self.book[those, SENT] = sent
+            self.book[those, AGAIN] = sent - probes - M[f + owner.fresh_word]
+
+    def close(self, at_least: int = 1) -> NDArray[np.int64]:
+        """Free the records of flows of which no packet is left anywhere, if that many are waiting for it. Returns the
+        messages whose records are free now."""
+        flows = self._closing
+        if len(flows) < at_least:
+            return flows[:0]
+        M = self.memory.M
+        f, r = self.sender(flows), self.receiver(flows)
+        sent = M[f + at.S_SENT] + M[r + at.R_SENT]
+        gone = M[f + at.S_HEARD] + M[r + at.R_ARRIVED] + self.dropped[flows]
+        free = (sent == gone) & (M[f + at.S_LISTED] == 0)
+        self._closing = flows[~free]
+        flows, f, r = flows[free], f[free], r[free]
+        if not len(flows):
+            return flows
+        numbers = self.message_of[flows]
+        self._count(numbers)
+        book = self.book[numbers]
+        self.book[numbers, FLOW] = -1
+        words = M[f + at.S_WORDS]
+        self.words.give_many(words * self._sender_bitmaps[book[:, TRANSPORT]], M[f + at.S_BITS])
+        self.words.give_many(words * self._receiver_bitmaps[book[:, TRANSPORT]], M[r + at.R_BITS])
+        self.words.give_many(np.where(book[:, TAGS] > 0, words, 0), book[:, TAGS])
+        follow = M[r + at.R_FOLLOW]
+        self.words.give_many(np.where(follow > 0, 1 + M[follow], 0), follow)
+        self.dropped[flows] = 0
+        self._free.extend(flows.tolist())
+        return numbers

@@ -146,7 +146,7 @@ DELIVERED, FINISHED = 0, 1
 CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK = 0, 1, 2
 
 # --- sender and receiver: one record each per flow --------------------------------------------------------------
-SENDER_WORDS = 40
+SENDER_WORDS = 48
 S_DATA = 0  # word A of its data packets (full size)
 S_PACKETS = 1  # packets of the message
 S_LAST = 2  # bytes on the wire of the last packet
@@ -166,10 +166,12 @@ S_HEARD = 15  # control packets that came back
 S_PEER = 16  # base of the receiver's bitmaps
 S_LINE = 17  # picoseconds per byte << 16 of the host's port
 S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
-S_USER = 19  # first word that belongs to the transport
+S_WAIT = 19  # things that still have to happen before it starts
+S_EARLIEST = 20  # it starts no earlier than this
+S_USER = 21  # first word that belongs to the transport
 SENDER_USER_WORDS = SENDER_WORDS - S_USER
 
-RECEIVER_WORDS = 24
+RECEIVER_WORDS = 32
 R_CONTROL = 0  # word A of its control packets
 R_PACKETS = 1
 R_BYTES = 2  # payload bytes of the message
@@ -184,7 +186,10 @@ R_DONE = 10  # 1 when the message is delivered
 R_ARRIVED = 11  # data packets that arrived
 R_SENT = 12  # control packets sent
 R_IMPORTANT = 13  # important packets of the message
-R_USER = 14  # first word that belongs to the transport
+R_TELL = 14  # 1: Python has to hear of the delivery before its host could react to it
+R_FOLLOW = 15  # base of the list of senders that wait for the delivery: how many, then their bases; 0 = none
+R_JOIN = 16  # base of a count of deliveries, of the last of which Python has to hear; 0 = none
+R_USER = 17  # first word that belongs to the transport
 RECEIVER_USER_WORDS = RECEIVER_WORDS - R_USER
 
 PARAM_WORDS = 32  # parameters of one transport

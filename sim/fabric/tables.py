@@ -16,12 +16,15 @@ CAUSES = ("tail", "selective", "link_loss")
 
 @dataclass(frozen=True)
 class Tables:
-    """`ports` and `drops`: columns by name as in `scenarios.result`; per message: packets sent, and sent again."""
+    """`ports` and `drops`: columns by name as in `scenarios.result`; the others hold one number per message: packets
+    sent, data packets sent again, time of delivery (-1: not yet) and payload bytes delivered."""
 
     ports: dict[str, Any]
     drops: dict[str, Any]
-    sent_packets: list[int]
-    retransmitted: list[int]
+    sent_packets: NDArray[np.int64]
+    retransmitted: NDArray[np.int64]
+    end_ps: NDArray[np.int64]
+    received_bytes: NDArray[np.int64]
     packet_hops: int
 
 

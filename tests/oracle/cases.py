@@ -79,18 +79,7 @@ def run_engine(
     prepare: Callable[[Fabric], None] | None = None,
 ) -> Outcome:
     """The compiled engine's outcome. `stops`: `run` is asked to halt at these times too."""
-    fabric = Fabric(
-        case.network,
-        build_routing(case.network),
-        switch=case.switch,
-        transports=case.transports,
-        balancing=case.balancing,
-        seed=case.seed,
-        host_latency_ps=case.host_latency,
-        threads=threads,
-        packet_log=True,
-        window_ps=window,
-    )
+    fabric = fabric_of(case, threads=threads, window=window)
     if prepare is not None:
         prepare(fabric)
     letters: list[int] = []  # letter of every message
@@ -121,6 +110,27 @@ def run_engine(
             arrivals.append(Arrival(delivery.time_ps, delivery.message, delivery.received_bytes, lost))
             for letter in _prompted(case, letters[delivery.message]):
                 post(letter, delivery.time_ps + case.letters[letter].time)
+    return seen(fabric, arrivals)
+
+
+def fabric_of(case: Case, *, threads: int = 1, window: int | None = None) -> Fabric:
+    """The engine for a case, with a packet log and nothing sent yet."""
+    return Fabric(
+        case.network,
+        build_routing(case.network),
+        switch=case.switch,
+        transports=case.transports,
+        balancing=case.balancing,
+        seed=case.seed,
+        host_latency_ps=case.host_latency,
+        threads=threads,
+        packet_log=True,
+        window_ps=window,
+    )
+
+
+def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
+    """What a fabric has to tell at the end of a run."""
     fabric.close()
     tables = fabric.finish()
     columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")

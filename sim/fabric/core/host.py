@@ -28,6 +28,7 @@ from sim.fabric.layout import (
     DONE_WORDS,
     FINISHED,
     FOREVER,
+    H_HOST_LATENCY,
     H_RECEIVERS,
     H_SENDERS,
     MASK_FLOW,
@@ -49,14 +50,18 @@ from sim.fabric.layout import (
     R_BYTES,
     R_CONTROL,
     R_DONE,
+    R_FOLLOW,
     R_GOT,
+    R_JOIN,
     R_PACKETS,
     R_PAYLOAD,
     R_SENT,
+    R_TELL,
     RECEIVER_WORDS,
     S_ARMED,
     S_DATA,
     S_DONE,
+    S_EARLIEST,
     S_GAP,
     S_HEARD,
     S_LAST,
@@ -68,6 +73,7 @@ from sim.fabric.layout import (
     S_SENT,
     S_TAGS,
     S_TIMER,
+    S_WAIT,
     SENDER_WORDS,
     T_ADDRESS,
     T_DELIVERED,
@@ -245,6 +251,29 @@ def _answer(M, th, node, p, r, reply, B, now):
 
 
 @njit
+def _follow(M, node, r, now):
+    """A message has been delivered: count down what waits for it, and start, a software latency later, what waits for
+    nothing else. Those senders are on this very host. True if Python has to hear of it in time."""
+    tell = M[r + R_TELL] == 1
+    join = M[r + R_JOIN]
+    if join:
+        M[join] -= 1
+        tell |= M[join] == 0
+    waiting = M[r + R_FOLLOW]
+    if waiting:
+        for i in range(1, M[waiting] + 1):
+            f = M[waiting + i]
+            if f == 0:  # has no record yet
+                tell = True
+                continue
+            M[f + S_EARLIEST] = max(M[f + S_EARLIEST], now + M[H_HOST_LATENCY])
+            M[f + S_WAIT] -= 1
+            if M[f + S_WAIT] == 0:
+                push(M, node, M[f + S_EARLIEST], M[f + S_ORDER] | (f << 2) | WHAT_START)
+    return tell
+
+
+@njit
 def _arrival(M, th, node, p, A, B, now):
     """A packet reaches the host: data and probes go to the receiver of the flow, all else to its sender."""
     flow = B & MASK_FLOW
@@ -267,7 +296,7 @@ def _arrival(M, th, node, p, A, B, now):
             _answer(M, th, node, p, r, reply, B, now)
         if done == 0 and M[r + R_DONE]:
             _log_done(M, th, now, flow, DELIVERED, M[r + R_GOT])
-            if now < M[th + T_DELIVERED]:
+            if _follow(M, node, r, now) and now < M[th + T_DELIVERED]:
                 M[th + T_DELIVERED] = now
         return
     f = M[H_SENDERS] + flow * SENDER_WORDS
