@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="tasks are PyTorch tensors (extra: c
 from torch import Tensor, nn  # noqa: E402
 
 from scenarios.errors import TraceError  # noqa: E402
+from traces.datasets_text import TextDataset  # noqa: E402
 from traces.models import MODELS, ModelKind  # noqa: E402
 from traces.tasks import Task, make_task  # noqa: E402
 
@@ -70,6 +71,20 @@ def test_one_token_is_hidden_at_least(text: Path) -> None:
     (_, chosen), targets = next(task("bert-base", text, size=1).batches(2, 1, CPU))
     assert chosen.all()
     assert targets.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "distinct"), [("gpt2-small", 300), ("bert-base", 299), ("transformer-base", 299)]
+)
+def test_a_text_leaves_the_last_number_to_the_task(tmp_path: Path, name: str, distinct: int) -> None:
+    """More different words than numbers: what hides a token or begins a target is none of them."""
+    path = tmp_path / "words.txt"
+    path.write_text(" ".join(f"word{n}" for n in range(400)))
+    kind = dataclasses.replace(MODELS[name], outputs=300)
+    for source in (make_task(kind, path, 20, "word", 1), make_task(kind, "synthetic", 20, "word", 1)):
+        assert isinstance(source.dataset, TextDataset)
+        assert source.dataset.ids.max() == distinct - 1
+        assert source.dataset.distinct == distinct
 
 
 class Fixed(nn.Module):
