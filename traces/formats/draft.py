@@ -70,6 +70,7 @@ class Draft:
     groups: list[dict[str, Any]] = field(default_factory=list)
     understood: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
+    advice: str = "at least one gradient tensor or collective"  # for a file without any
     about: dict[str, Any] = field(default_factory=dict)  # what else the manifest should say, e.g. the GPU
 
 
@@ -131,7 +132,7 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
     where = str(source)
     if not draft.gradients:
         left = _listing(draft.skipped)
-        raise TraceError(f"no gradient in it{left}", where, "at least one gradient tensor or collective")
+        raise TraceError(f"no gradient in it{left}", where, draft.advice)
     if not draft.iterations:
         raise TraceError(f"no complete iteration in it{_listing(draft.skipped)}", where, "at least one")
     for timing in draft.iterations:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from traces.formats import ReadOptions
 
 TITLE = "PyTorch profiler JSON"
+ADVICE = "training profiled with record_shapes=True, or under DDP or FSDP with NCCL and PyTorch 2.2 or later"
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _DTYPES = {
     "double": "float64",
@@ -83,7 +84,7 @@ def recognise(path: Path, head: bytes) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Draft:
     """The draft of a profile; its iterations are the complete ones. TraceError for damaged files."""
-    draft = Draft("kineto")
+    draft = Draft("kineto", advice=ADVICE)
     header: dict[str, Any] = {}
     recording = Recording()
     with opened(path, options.progress) as source:
