@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+import traces.recorder
+from tests.unit.capture_cases import CountingClock
 
 STEPS, WIDTH = 9, 64
 
@@ -87,6 +91,31 @@ def job(out: Path, kind: str, micro: int = 1, overflow: int | None = None, **opt
     np.savez(out / f"{kind}.rank{rank}.npz", **flat)
 
 
+@contextlib.contextmanager
+def slow_network() -> Iterator[None]:
+    """A clock that counts marks, and a million more whenever FSDP waits for parameters or hands gradients over."""
+    clock = CountingClock()
+    steps = {name: getattr(FSDPParamGroup, name) for name in ("wait_for_unshard", "post_backward")}
+    clock_for = traces.recorder.clock_for
+
+    def slow(original: Any) -> Any:
+        def step(*arguments: Any) -> Any:
+            clock.now += 10**6
+            return original(*arguments)
+
+        return step
+
+    traces.recorder.clock_for = lambda device: clock
+    for name, original in steps.items():
+        setattr(FSDPParamGroup, name, slow(original))
+    try:
+        yield
+    finally:
+        traces.recorder.clock_for = clock_for
+        for name, original in steps.items():
+            setattr(FSDPParamGroup, name, original)
+
+
 def main() -> None:
     out = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -94,6 +123,8 @@ def main() -> None:
     job(out / "plain", "ddp")
     job(out / "mixed", "ddp", micro=2, overflow=3, raw=True)
     job(out / "plain", "fsdp2", every=2)
+    with slow_network():
+        job(out / "slow", "fsdp2")
     if dist.get_rank() == 1:  # a rank that fails writes nothing, and the other one's trace is its own affair
         with contextlib.suppress(RuntimeError):
             failing(out / "failing")

@@ -315,27 +315,38 @@ def test_a_sparse_gradient(tmp_path: Path) -> None:
 # Compiled models ----------------------------------------------------------------------------------------------------
 
 
-def compiled_whole(model: Tiny) -> nn.Module:
-    return torch.compile(model, backend="aot_eager")  # type: ignore[no-any-return]
+def compiled_whole(model: Tiny, backend: Any) -> nn.Module:
+    return torch.compile(model, backend=backend)  # type: ignore[no-any-return]
 
 
-def compiled_in_place(model: Tiny) -> nn.Module:
-    model.compile(backend="aot_eager")
+def compiled_in_place(model: Tiny, backend: Any) -> nn.Module:
+    model.compile(backend=backend)
     return model
 
 
 @pytest.mark.parametrize("compiled", [compiled_whole, compiled_in_place])
 def test_compiled_models(tmp_path: Path, compiled: Any) -> None:
+    runs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            runs.append(1)
+            return graph.forward(*arguments)
+
+        return run
+
     model = Tiny()
-    wrapped = compiled(model)
-    wrapped(images()).mean().backward()  # what is compiled by now will not notice hooks that come later
+    wrapped = compiled(model, backend)
     call = model._compiled_call_impl
+    wrapped(images()).mean().backward()
+    assert len(runs) == 1
     raw: dict[int, list[np.ndarray]] = {}
 
     def keep(step: int) -> None:
         raw[step] = gradients(model)
 
     trace = train(wrapped, tmp_path / "t", images, {"early": range(2, 4)}, on_gradients=keep)
+    assert len(runs) == 1 + len(raw)  # the compiled code ran in every step, in one piece
     assert trace.manifest["model"] == "Tiny"
     assert trace.manifest["compiled"]["modules"] == ["model"]
     assert trace.layers == ["conv1", "bn", "conv2", "fc"]

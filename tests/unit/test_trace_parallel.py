@@ -32,7 +32,7 @@ RANKS = (0, 1)
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Traces of tests/unit/parallel_job.py."""
     out = tmp_path_factory.mktemp("jobs")
-    for name in ("plain", "mixed"):
+    for name in ("plain", "mixed", "slow"):
         (out / name).mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -141,6 +141,18 @@ def test_units_of_fsdp2(jobs: Path) -> None:
     assert all(group["shards"] == 2 for group in trace.groups)
 
 
+def test_the_network_is_in_no_time_of_fsdp2(jobs: Path) -> None:
+    """A clock that jumps by a million whenever FSDP sees to the network: what remains are a few marks."""
+    trace, expected = load(jobs / "slow", "fsdp2", 0)
+    assert len(expected) == 9 * 7
+    for iteration in trace.iterations:
+        assert 0 < iteration.forward_end_ps.max() < iteration.backward_end_ps < 200
+    assert min(trace.manifest["exposed_communication_ps"]) < 200
+    assert (
+        max(trace.manifest["capture_overhead"]["plain_s"]) > 10 * 1e6 / 1e12
+    )  # it is in the step as a whole
+
+
 def test_ranks_merge(jobs: Path, tmp_path: Path) -> None:
     paths = [jobs / "plain" / f"ddp.rank{rank}" for rank in RANKS]
     merged = load_trace(merge(paths, tmp_path / "all"))
@@ -151,4 +163,4 @@ def test_ranks_merge(jobs: Path, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_fails_writes_nothing(jobs: Path) -> None:
-    assert sorted(path.name for path in jobs.iterdir()) == ["failing.rank0", "mixed", "plain"]
+    assert sorted(path.name for path in jobs.iterdir()) == ["failing.rank0", "mixed", "plain", "slow"]
