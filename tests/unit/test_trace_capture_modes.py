@@ -326,6 +326,8 @@ def compiled_in_place(model: Tiny, backend: Any) -> nn.Module:
 
 @pytest.mark.parametrize("compiled", [compiled_whole, compiled_in_place])
 def test_compiled_models(tmp_path: Path, compiled: Any) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     runs: list[int] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -347,6 +349,7 @@ def test_compiled_models(tmp_path: Path, compiled: Any) -> None:
 
     trace = train(wrapped, tmp_path / "t", images, {"early": range(2, 4)}, on_gradients=keep)
     assert len(runs) == 1 + len(raw)  # the compiled code ran in every step, in one piece
+    assert not torch._dynamo.utils.counters["graph_break"]
     assert trace.manifest["model"] == "Tiny"
     assert trace.manifest["compiled"]["modules"] == ["model"]
     assert trace.layers == ["conv1", "bn", "conv2", "fc"]
