@@ -143,6 +143,10 @@ class Unit:
             "reduce_scatter": {"bytes": scatter, "per_iteration": self.scattered},
         }
 
+    def splits_layers(self, parameter: nn.Parameter) -> bool:
+        """Whether the parameter is a shard of tensor parallelism as well, so that no worker has all of it."""
+        return any(s.sharded_param is parameter and getattr(s, "is_dtensor", False) for s in self.shards)
+
     @property
     def reduces(self) -> bool:
         """Whether the end of the backward pass, now, starts a reduce-scatter."""

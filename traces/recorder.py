@@ -189,7 +189,7 @@ class Recorder:
         """The type in which gradients of FSDP's units travel; TraceError for parameters that others shard."""
         for number, (name, parameter) in enumerate(self._anatomy.parameters):
             unit = self._units.unit_of(parameter) if self._units is not None else None
-            if unit is not None:
+            if unit is not None and not unit.splits_layers(parameter):
                 self._anatomy.dtypes[number] = unit.reduce_dtype or parameter.dtype
             elif hasattr(parameter, "to_local"):
                 raise TraceError(

@@ -18,10 +18,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import traces.recorder
+from scenarios.errors import TraceError
 from tests.unit.capture_cases import CountingClock
 
 STEPS, WIDTH = 9, 64
@@ -125,12 +127,28 @@ def main() -> None:
     job(out / "plain", "fsdp2", every=2)
     with slow_network():
         job(out / "slow", "fsdp2")
+    refused(out / "refused")
     if dist.get_rank() == 1:  # a rank that fails writes nothing, and the other one's trace is its own affair
         with contextlib.suppress(RuntimeError):
             failing(out / "failing")
     else:
         failing(out / "failing")
     dist.destroy_process_group()
+
+
+def refused(out: Path) -> None:
+    """Tensor parallelism, with FSDP2 around it and without."""
+    for sharded in (False, True):
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+        if sharded:
+            fully_shard(model, mesh=mesh["data"])
+        try:
+            with gradwire.capture(model, torch.optim.SGD(model.parameters(), 0.1), out=out):
+                raise AssertionError("tensor parallelism was not noticed")
+        except TraceError as error:
+            assert "parameter 0.weight is sharded" in str(error), error
 
 
 def failing(out: Path) -> None:
