@@ -6,7 +6,8 @@ count the same integer picoseconds, and neither may run ahead of what the other 
 * A job that sends at time s is heard by the fabric at s + h, where h is the host's software latency.  So if
   the next thing any job could do is at time P, the fabric may run up to P + h: nothing can enter it earlier.
 * A message delivered at c is seen by its job at c, and may make it send, which enters at c + h or later.  So
-  the fabric stops early after a delivery, having run no further than c + h.
+  the fabric stops early after a delivery, having run no further than c + h.  The messages of a `Block` start
+  each other inside the fabric, which stops for the last of them only.
 
 The loop alternates between the two rules.  It is exact, not an approximation with a step size: h is a delay
 of the modelled host, and any h > 0 gives the same events as one global queue would.
@@ -19,15 +20,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import simpy
 from numpy.typing import NDArray
 from simpy.events import URGENT
 
 from scenarios.errors import StallError
 from scenarios.units import format_time
+from sim.fabric.sends import Joined
 
 PATIENCE_PS = 10_000_000_000_000
 """How far the fabric runs alone before it is asked whether it is stalled: 10 s of simulated time, several of
@@ -127,6 +130,33 @@ class Message:
     lost_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class Block:
+    """Messages of a collective that start each other inside the fabric (`sim.fabric.sends`), m of them.
+
+    Whoever submits it fills it in up to `joined`.
+    """
+
+    job: str
+    iteration: int
+    kinds: Sequence[str]
+    kind: NDArray[Any]
+    """int[m]: index into `kinds`"""
+    part: NDArray[Any]
+    """int[m]"""
+    sends: Any
+    """`Sends` between node ids; what waits for a release has one gate"""
+    joined: Callable[[int], None]
+    """called with the number of a join at the time of the last of its deliveries"""
+    program: int = -1
+    first: int = -1
+    """the fabric's number of its first message"""
+    released_ps: NDArray[Any] | None = None
+    """int64[m]: when the job let a message go, -1: not yet"""
+    left: int = 0
+    """joins that are still to come"""
+
+
 class _Arrival(simpy.Event):
     """A delivery as a SimPy event at an absolute time, ahead of other events of that time."""
 
@@ -145,7 +175,9 @@ class Coupling:
     Attributes
     ----------
     env : the jobs' clock, integer picoseconds.
-    messages : every message handed to the fabric, in the order of its number.
+    messages : every message handed to the fabric by itself, in the order of its number.
+    blocks : every block of messages handed to it.
+    programs : whether the fabric takes blocks.
     """
 
     def __init__(
@@ -159,7 +191,10 @@ class Coupling:
         self.names = names
         self.transport = transport
         self.messages: list[Message] = []
+        self.blocks: list[Block] = []
+        self.programs = hasattr(fabric, "submit")
         self._under_way: dict[int, Message] = {}
+        self._running: dict[int, Block] = {}
 
     def send(self, message: Message) -> None:
         """Hand a message to its host's network interface: it gets there after the software latency."""
@@ -176,6 +211,26 @@ class Coupling:
         message.number = number
         self.messages.append(message)
         self._under_way[number] = message
+
+    def submit(self, block: Block) -> None:
+        """Hand over a block. Its messages without edges and gates start after the software latency."""
+        fabric: Any = self.fabric
+        block.sends = replace(
+            block.sends, start_ps=int(self.env.now) + self.latency, transport=self.transport
+        )
+        block.program, block.first = fabric.submit(block.sends)
+        ungated = np.broadcast_to(block.sends.gates, len(block.sends)) == 0
+        block.released_ps = np.where(ungated, int(self.env.now), -1)
+        block.left = int(block.sends.join.max()) + 1
+        self.blocks.append(block)
+        self._running[block.program] = block
+
+    def release(self, block: Block, those: NDArray[Any]) -> None:
+        """Open the gate of messages of a block."""
+        fabric: Any = self.fabric
+        assert block.released_ps is not None
+        block.released_ps[those] = int(self.env.now)
+        fabric.release(block.program, those, int(self.env.now) + self.latency)
 
     def run(
         self,
@@ -201,7 +256,9 @@ class Coupling:
         limit = math.inf if until is None else until
         while not finished():
             head = env.peek()
-            if not self._under_way:  # no delivery can come: the jobs are alone until they send
+            if (
+                not self._under_way and not self._running
+            ):  # no delivery can come: the jobs are alone until they send
                 if head >= limit:
                     return False
                 if head == math.inf:
@@ -235,7 +292,7 @@ class Coupling:
 
     @property
     def under_way(self) -> int:
-        """Messages handed to the fabric and not delivered yet."""
+        """Messages handed to the fabric and not delivered yet, those of blocks aside."""
         return len(self._under_way)
 
     def describe(self, message: Message) -> str:
@@ -251,6 +308,13 @@ class Coupling:
 
     def _deliver(self, event: simpy.Event) -> None:
         delivery: Any = event.value
+        if isinstance(delivery, Joined):
+            block = self._running[delivery.program]
+            block.left -= 1
+            if not block.left:
+                del self._running[delivery.program]
+            block.joined(delivery.join)
+            return
         message = self._under_way.pop(delivery.message)
         message.end_ps = delivery.time_ps
         message.received_bytes = delivery.received_bytes
@@ -264,7 +328,16 @@ class Coupling:
         lines = [f"the simulation can make no progress at {now}: {why}"]
         lines += _some(waiting, "waiting workers")
         lines += _some([self.describe(message) for message in self._under_way.values()], "messages under way")
+        lines += _some([_in_words(block) for block in self._running.values()], "collectives under way")
         return StallError("\n  ".join(lines))
+
+
+def _in_words(block: Block) -> str:
+    what = " and ".join(block.kinds)
+    return (
+        f"job {block.job}: {what} of iteration {block.iteration}, messages {block.first} to "
+        f"{block.first + len(block.sends) - 1}: {block.left} hosts have not received everything"
+    )
 
 
 def _time_and_number(delivery: Any) -> tuple[int, int]:

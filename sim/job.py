@@ -35,7 +35,7 @@ import simpy
 from numpy.typing import NDArray
 
 from scenarios.errors import ScenarioError
-from sim.collectives import ALL_LAYERS, EXCHANGES, Inbox, JobContext
+from sim.collectives import ALL_LAYERS, Inbox, JobContext, make_exchange
 from sim.coupling import Coupling, Message
 from sim.placement import Places
 from sim.schedulers import SCHEDULERS, Scheduler
@@ -144,7 +144,7 @@ class TrainingJob:
         self._timetables = {index: Timetable.of(trace.iterations[index]) for index in self._captured}
         self._blocked: dict[int, tuple[int, int]] = {}  # worker -> (iteration, layer) it waits for
         self._schedulers: dict[int, Scheduler] = {}
-        self.exchange = EXCHANGES[table.exchange.kind](self._context(payload))
+        self.exchange = make_exchange(table.exchange.kind, self._context(payload))
         self._gated = [layer for layer, pieces in enumerate(self.exchange.pieces()) if pieces]
 
     @property
@@ -201,6 +201,7 @@ class TrainingJob:
             servers=self.places.servers,
             node_names=self._coupling.names,
             post=self._post,
+            coupling=self._coupling if self._coupling.programs and self.table.order == "fifo" else None,
             priorities=priorities,
             captured=self.captured,
             ready_order=[tensor for moment in first.ready for tensor in moment],

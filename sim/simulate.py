@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.units import format_time
 from scenarios.wire import MIN_FRAME, serialisation_ps
-from sim.coupling import Coupling, FabricLike, Message
+from sim.coupling import Coupling, FabricLike
 from sim.interrupt import CtrlC
 from sim.job import IterationRecord, TrainingJob, captured_iterations
+from sim.message_table import message_columns
 from sim.placement import place
 from sim.routing import Routing, build_routing
 from sim.topology import Network, build_network
@@ -34,12 +37,6 @@ FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
 """(scenario, network, routing, threads) -> fabric"""
 
 PROGRESS_SECONDS = 0.1
-
-TAKEN_FROM_MESSAGES = (
-    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "end_ps",
-    "received_bytes", "lost_bytes", "bound",
-)  # fmt: skip
-"""Columns of the table of messages that are attributes of `Message`."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -218,16 +215,19 @@ def collect_result(
     )
     hops = int(tables.packet_hops)
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
-    messages = coupling.messages
+    messages = message_columns(
+        coupling.messages, coupling.blocks, network.names, scenario.transport.payload, tables
+    )
+    ends = np.asarray(messages["end_ps"])
     totals = {
         "simulated_ps": coupling.now,
         "finished": all(job.done for job in jobs),
         "iterations": len(records),
         "iterations_wanted": sum(job.total for job in jobs),
-        "messages": len(messages),
-        "messages_under_way": coupling.under_way,
-        "bytes": sum(message.bytes for message in messages),
-        "lost_bytes": sum(message.lost_bytes for message in messages),
+        "messages": len(ends),
+        "messages_under_way": int((ends < 0).sum()),
+        "bytes": int(np.sum(messages["bytes"])),
+        "lost_bytes": int(np.sum(messages["lost_bytes"])),
     }
     return Result.build(
         summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
@@ -235,9 +235,7 @@ def collect_result(
             "iterations": {
                 name: [getattr(record, name) for record in records] for name in IterationRecord._fields
             },
-            "messages": message_columns(
-                messages, network.names, scenario.transport.payload, tables.sent_packets, tables.retransmitted
-            ),
+            "messages": messages,
             "drops": dict(tables.drops),
             "ports": dict(tables.ports),
         },
@@ -248,26 +246,6 @@ def collect_result(
             "hops_per_s": hops / times["run_s"] if times["run_s"] > 0 else 0.0,
         },
     )
-
-
-def message_columns(
-    messages: Sequence[Message],
-    names: Sequence[str],
-    payload: int,
-    sent: Sequence[int],
-    again: Sequence[int],
-) -> dict[str, list[Any]]:
-    """The Result's table of messages; `sent` and `again` (packets) are indexed by message number."""
-    columns: dict[str, list[Any]] = {
-        name: [getattr(message, name) for message in messages] for name in TAKEN_FROM_MESSAGES
-    }
-    columns["message"] = [message.number for message in messages]
-    columns["src"] = [names[message.src] for message in messages]
-    columns["dst"] = [names[message.dst] for message in messages]
-    columns["packets"] = [-(-message.bytes // payload) for message in messages]
-    columns["sent_packets"] = [int(sent[message.number]) for message in messages]
-    columns["retransmitted"] = [int(again[message.number]) for message in messages]
-    return columns
 
 
 def _ticker(jobs: Sequence[TrainingJob], progress: Progress | None, ctrl_c: CtrlC) -> Callable[[int], None]:

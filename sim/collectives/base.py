@@ -9,7 +9,7 @@ from typing import Any
 
 import simpy
 
-from sim.coupling import Importance, Message
+from sim.coupling import Coupling, Importance, Message
 from traces.trace import Trace
 
 ALL_LAYERS = -1
@@ -63,6 +63,8 @@ class JobContext:
     table : the scenario's [[job]] table.
     workers, servers : node ids of their hosts.
     post : hands a message to the scheduler of its sending host.
+    coupling : takes blocks of messages that start each other (`Block`); None where messages have to pass through the
+        schedulers one by one, or the network takes no blocks.
     priorities : the switch queue of every tensor's packets.
     captured : (worker, iteration) -> the iteration of the trace that is replayed.
     ready_order : tensors in the order in which their gradients become ready.
@@ -78,6 +80,7 @@ class JobContext:
     servers: Sequence[int]
     node_names: Sequence[str]
     post: Callable[[Message], None]
+    coupling: Coupling | None
     priorities: Sequence[int]
     captured: Callable[[int, int], int]
     ready_order: Sequence[int]

@@ -118,7 +118,7 @@ class Ring(Exchange):
             self._complete(iteration, worker, number)
             return
         self._send(iteration, worker, number, 0)
-        for step in turn.held:
+        for step in sorted(turn.held):
             self._send(iteration, worker, number, step + 1)
         turn.held.clear()
 

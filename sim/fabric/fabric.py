@@ -22,8 +22,8 @@ from sim import balancers, queues, transports
 from sim.fabric import layout as at
 from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
-from sim.fabric.program import Joined, Programs
-from sim.fabric.sends import Sends
+from sim.fabric.program import Programs
+from sim.fabric.sends import Joined, Sends
 from sim.fabric.specialise import Kernel, resolve, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team

@@ -8,30 +8,19 @@ stops in time, and the record is made here: late opening costs speed, never exac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.fabric import layout as at
 from sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, STATE, TRANSPORT, Flows, Records
-from sim.fabric.sends import Sends
+from sim.fabric.sends import Joined, Sends
 
 MOST_OPEN = 1 << 16  # messages of programs that may have records at once
 BATCH = 1 << 12  # they are opened when there is room for so many, or for all that are left
 
 Post = Callable[[int, int, int], None]
 """(host, time, sender's record): put its start on the host's heap"""
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """All messages of a join have been delivered; `message` is the one that came last."""
-
-    program: int
-    join: int
-    message: int
-    time_ps: int
 
 
 class Program:

@@ -26,6 +26,16 @@ def _no_joins() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """All messages of a join of a program have been delivered; `message` is the one that came last."""
+
+    program: int
+    join: int
+    message: int
+    time_ps: int
+
+
 @dataclass(frozen=True, eq=False)
 class Sends:
     """n messages, in an order in which each comes after those that it waits for.

@@ -19,8 +19,7 @@ from oracle.cases import FOREVER, Case, Letter, fabric_of, seen
 from random_cases import BALANCERS, LATENCY, US, budget, cases
 
 from sim.fabric import program as programs
-from sim.fabric.program import Joined
-from sim.fabric.sends import Sends
+from sim.fabric.sends import Joined, Sends
 
 BEGIN = 5 * US  # of the releases
 
