@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,4 +164,5 @@ def failing(out: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.alarm(240)  # whatever becomes of the test that started this: a process that waits for its peer must not stay
     main()
