@@ -1,25 +1,39 @@
-"""Routes: for every switch and destination, all egress links that lie on a shortest path (in hops).
+"""Routes: for every switch and destination, all egress links that lie on a shortest path.
+
+Shortest means: the smallest sum of the cables' costs.  A cable costs 1 unless its topology says otherwise, and
+then it means the fewest hops.  Ties are all kept.
 
 Tables are kept per *edge switch*, not per host: a packet for a host first travels to the switch that the
 host hangs on, and all hosts of that switch share the way there.  And equal sets of egress links are stored
 once per switch as an ECMP *group*: a fat-tree switch has a handful of groups however many hosts there are.
 
-The search is breadth first, backwards from all destination switches at once: one row of a Boolean matrix per
-switch, one column per destination, and per level one gather over the links.  Ties are all kept.
+The search goes backwards from all destination switches at once, one step of cost per round.  A set of
+destinations is a row of bits, so that a round is a few bitwise operations: "who reaches what in d steps" is the
+union of what its neighbours reach in d - 1.  Distances are kept in *bit planes* meanwhile - plane j has the bits
+of those whose distance has bit j - which are widened to numbers once, at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import Mistake
+from scenarios.errors import Mistake, ScenarioError
 from sim.topology.network import Network, listed, refuse
 
-UNREACHED = np.iinfo(np.int16).max
+UNREACHED = -1
+
+LARGEST_TABLE = 1 << 28
+"""Switches times edge switches (our choice: 16,384 switches that all have hosts; a table of 1 GiB)."""
+
+ROWS = 256
+"""How many switches are widened from bits to numbers at once (our choice: small beside the tables)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +49,14 @@ class Routing:
     group_of : int32[switches, switches]
         ``group_of[switch, edge]``: the group that leads from a switch towards an edge switch; -1 where
         there is none to take: at the edge switch itself, and for switches without hosts.
-    groups : tuple of tuples of directed link ids, ascending
-        The equally good egress links of a group; all leave the same switch.
+    group_first : int64[groups + 1]
+        The links of group g are ``group_links[group_first[g] : group_first[g + 1]]``.
+    group_links : int32[...]
+        The equally good egress links (directed link ids, ascending) of all groups, one after the other; those
+        of one group leave the same switch.
     distance : int16[switches, switches]
-        Hops between switches, where `group_of` has a group; 0 on the diagonal of edge switches, else -1.
+        Hops between switches, where `group_of` has a group: of the longest of the paths where costs make
+        paths of different lengths equally good; 0 on the diagonal of edge switches, else -1.
     """
 
     network: Network
@@ -46,11 +64,18 @@ class Routing:
     up_link: NDArray[np.int32]
     down_link: NDArray[np.int32]
     group_of: NDArray[np.int32]
-    groups: tuple[tuple[int, ...], ...]
+    group_first: NDArray[np.int64]
+    group_links: NDArray[np.int32]
     distance: NDArray[np.int16]
 
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups as tuples of directed link ids; made when first asked for."""
+        first, links = self.group_first.tolist(), self.group_links.tolist()
+        return tuple(tuple(links[a:b]) for a, b in pairwise(first))
+
     def hops(self, src: int, dst: int) -> int:
-        """Links on a shortest path between two hosts (2 within one switch)."""
+        """Links on a (longest) shortest path between two hosts; 2 within one switch, 0 to itself."""
         return 2 + int(self.distance[self.edge_of[src], self.edge_of[dst]]) if src != dst else 0
 
     def paths(self, src: int, dst: int) -> Iterator[tuple[int, ...]]:
@@ -70,24 +95,157 @@ class Routing:
         yield from onward(int(self.edge_of[src]), (int(self.up_link[src]),))
 
 
+class Wiring(NamedTuple):
+    """The directed links between switches, by switch and then by link id.
+
+    `first[s] : first[s + 1]` are those that leave switch s; `links` their ids, `dst` the switches (indices) that
+    they lead to, `cost` what they cost.
+    """
+
+    first: NDArray[np.int64]
+    links: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    cost: NDArray[np.int32]
+
+    @property
+    def switches(self) -> int:
+        return len(self.first) - 1
+
+
 def build_routing(network: Network) -> Routing:
     """Find all shortest paths.
+
+    Parameters
+    ----------
+    network : Network
+
+    Returns
+    -------
+    Routing
 
     Raises
     ------
     ScenarioError
-        Some edge switch cannot be reached from another switch (a Network from `assemble` is connected, so
-        this meets only arrays built by hand).
+        The tables would be larger than LARGEST_TABLE; or some edge switch cannot be reached from another
+        switch (a Network from `assemble` is connected, so this meets only arrays built by hand).
+
+    Notes
+    -----
+    With S switches, E of them with hosts, L links between switches and a largest distance of D, the search takes
+    about L * E * D / 64 word operations, and the grouping L * E byte operations.
+
+    References
+    ----------
+    Dial: "Algorithm 360: shortest-path forest with topological ordering", CACM 1969, for the rounds by cost
+    [recalled]; the bit rows and planes are our choice.
     """
     first, switches = network.host_count, network.switch_count
     edge_of = (network.edge_of - first).astype(np.int32)
     edges = np.unique(edge_of)
+    if switches * len(edges) > LARGEST_TABLE:
+        raise ScenarioError(
+            f"{switches} switches, {len(edges)} of them with hosts, make a routing table of "
+            f"{switches * len(edges):,} entries",
+            "topology",
+            f"at most {LARGEST_TABLE:,}: fewer switches, or more hosts on each",
+        )
+    wiring = _wire(network)
+    cost = _search(wiring, edges)
+    _refuse_unreached(network, edges, cost)
+    group_of, group_first, group_links = _group(wiring, edges, cost)
+    hops = cost if network.link_cost is None else _longest(wiring, cost)
+    distance = np.full((switches, switches), -1, dtype=np.int16)
+    distance[:, edges] = hops
+    return Routing(
+        network=network,
+        edge_of=edge_of,
+        up_link=network.up_link,
+        down_link=network.up_link ^ 1,
+        group_of=group_of,
+        group_first=group_first,
+        group_links=group_links,
+        distance=distance,
+    )
+
+
+def _wire(network: Network) -> Wiring:
+    first = network.host_count
     links = np.flatnonzero((network.link_src >= first) & (network.link_dst >= first)).astype(np.int32)
     links = links[np.argsort(network.link_src[links], kind="stable")]  # by switch, then by link id
-    src, dst = network.link_src[links] - first, network.link_dst[links] - first
+    counts = np.bincount(network.link_src[links] - first, minlength=network.switch_count)
+    costs = np.ones(len(links), np.int32) if network.link_cost is None else network.link_cost[links]
+    return Wiring(np.concatenate(([0], np.cumsum(counts))), links, network.link_dst[links] - first, costs)
 
-    depth = _search(src, dst, edges, switches)
-    lost = np.argwhere(depth == UNREACHED)
+
+def _search(wiring: Wiring, edges: NDArray[np.int32]) -> NDArray[Any]:
+    """Cost of the cheapest path from every switch to every edge switch, UNREACHED if there is none:
+    int16[switches, edges], or int32 where 16 bits might not do."""
+    switches = wiring.switches
+    column = np.arange(len(edges))
+    here = np.zeros((switches, -(-len(edges) // 64)), dtype=np.uint64)
+    here[edges, column // 64] = np.uint64(1) << (column % 64).astype(np.uint64)
+    reached = here.copy()
+    planes: list[NDArray[np.uint64]] = []
+    steps = _steps(wiring)
+    longest = max((cost for cost, _, _ in steps), default=1)
+    fronts: list[NDArray[np.uint64] | None] = [here]  # the newest last; None where nothing was new
+    level = 0
+    while any(front is not None for front in fronts):
+        level += 1
+        new = np.zeros_like(reached)
+        for cost, rows, heads in steps:
+            front = fronts[-cost] if cost <= len(fronts) else None
+            if front is not None:
+                new[rows] |= front[heads]
+        new &= ~reached
+        found = bool(new.any())
+        fronts = [*fronts[1 - longest :], new if found else None] if longest > 1 else [new if found else None]
+        if found:
+            reached |= new
+            planes += [np.zeros_like(reached) for _ in range(level.bit_length() - len(planes))]
+            for bit, plane in enumerate(planes):
+                if level >> bit & 1:
+                    plane |= new
+    return _widen(planes, reached, len(edges))
+
+
+def _steps(wiring: Wiring) -> list[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
+    """The links as (cost, switches, where their n-th link of that cost leads): in one of these a switch appears
+    once, so that it is one gather and one assignment."""
+    src = np.repeat(np.arange(wiring.switches), np.diff(wiring.first))
+    steps = []
+    for cost in np.unique(wiring.cost).tolist():
+        mine = np.flatnonzero(wiring.cost == cost)
+        owner = src[mine]
+        nth = np.arange(len(mine)) - np.searchsorted(owner, owner)
+        by_nth = np.argsort(nth, kind="stable")
+        for part in np.split(by_nth, np.cumsum(np.bincount(nth))[:-1]):
+            steps.append((int(cost), owner[part], wiring.dst[mine[part]]))
+    return steps
+
+
+def _widen(planes: list[NDArray[np.uint64]], reached: NDArray[np.uint64], count: int) -> NDArray[Any]:
+    """Numbers from bit planes: [switches, count], UNREACHED where `reached` has no bit."""
+    numbers: NDArray[Any] = np.zeros((len(reached), count), np.int16 if len(planes) < 16 else np.int32)
+    for row in range(0, len(reached), ROWS):
+        part = numbers[row : row + ROWS]
+        for bit, plane in enumerate(planes):
+            part |= _bits(plane[row : row + ROWS], count).astype(numbers.dtype) << bit
+        part[_bits(reached[row : row + ROWS], count) == 0] = UNREACHED
+    return numbers
+
+
+def _bits(words: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
+    """The first `count` bits of every row of words, least significant first, one byte each."""
+    octets = words.astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(octets, axis=1, count=count, bitorder="little")
+
+
+def _refuse_unreached(network: Network, edges: NDArray[np.int32], cost: NDArray[Any]) -> None:
+    if (cost != UNREACHED).all():
+        return
+    first = network.host_count
+    lost = np.argwhere(cost == UNREACHED)
     refuse([
         Mistake(
             "topology",
@@ -98,66 +256,74 @@ def build_routing(network: Network) -> Routing:
         for column in np.unique(lost[:, 1])
     ])  # fmt: skip
 
-    group_of = np.full((switches, switches), -1, dtype=np.int32)
-    distance = np.full((switches, switches), -1, dtype=np.int16)
-    distance[:, edges] = depth
-    groups = _group(links, src, dst, edges, depth, group_of)
-    return Routing(
-        network=network,
-        edge_of=edge_of,
-        up_link=network.up_link,
-        down_link=network.up_link ^ 1,
-        group_of=group_of,
-        groups=groups,
-        distance=distance,
-    )
 
-
-def _search(
-    src: NDArray[np.int32], dst: NDArray[np.int32], edges: NDArray[np.int32], switches: int
-) -> NDArray[np.int16]:
-    """Hops from every switch to every edge switch: int16[switches, edges]; links are sorted by src."""
-    depth = np.full((switches, len(edges)), UNREACHED, dtype=np.int16)
-    depth[edges, np.arange(len(edges))] = 0
-    if not len(src):
-        return depth
-    with_links, starts = np.unique(src, return_index=True)
-    frontier = depth == 0
-    for level in range(1, switches):
-        near = np.logical_or.reduceat(frontier[dst], starts, axis=0)
-        frontier = np.zeros_like(frontier)
-        frontier[with_links] = near
-        frontier &= depth == UNREACHED
-        if not frontier.any():
-            break
-        depth[frontier] = level
-    return depth
+def _closer(wiring: Wiring, cost: NDArray[Any], switch: int) -> NDArray[np.bool_]:
+    """Which links of a switch begin a shortest path to which edge switch: bool[links of the switch, edges]."""
+    mine = slice(wiring.first[switch], wiring.first[switch + 1])
+    closer: NDArray[np.bool_] = cost[wiring.dst[mine]] == cost[switch] - wiring.cost[mine, None]
+    return closer
 
 
 def _group(
-    links: NDArray[np.int32],
-    src: NDArray[np.int32],
-    dst: NDArray[np.int32],
-    edges: NDArray[np.int32],
-    depth: NDArray[np.int16],
-    group_of: NDArray[np.int32],
-) -> tuple[tuple[int, ...], ...]:
-    """Fill `group_of` and return the groups, numbered by switch and by first edge switch that uses them."""
-    groups: list[tuple[int, ...]] = []
-    bounds = np.searchsorted(src, np.arange(len(group_of) + 1))
-    for switch in range(len(group_of)):
-        mine = slice(bounds[switch], bounds[switch + 1])
-        closer = depth[dst[mine]] == depth[switch] - 1  # [links of the switch, edges]
-        packed = np.packbits(closer, axis=0).T  # one row of bits per edge switch
-        known: dict[bytes, int] = {}
-        row = group_of[switch]
-        for column, edge in enumerate(edges.tolist()):
-            if edge == switch:
+    wiring: Wiring, edges: NDArray[np.int32], cost: NDArray[Any]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """`group_of`, `group_first` and `group_links` of a Routing; groups are numbered by switch, and at a switch by the
+    first edge switch that uses them."""
+    group_of = np.full((wiring.switches, wiring.switches), -1, dtype=np.int32)
+    sizes: list[NDArray[np.int64]] = []
+    members: list[NDArray[np.int32]] = []
+    count = 0
+    for switch in range(wiring.switches):
+        closer = _closer(wiring, cost, switch)
+        if not len(closer):
+            continue
+        samples, which = _distinct(np.packbits(closer, axis=0, bitorder="little"))
+        sets = closer[:, samples].T  # [distinct sets, links]
+        used = sets.any(axis=1)  # all but that of the switch itself, to which no link leads
+        number = np.where(used, np.cumsum(used) - 1 + count, -1).astype(np.int32)
+        group_of[switch, edges] = number[which]
+        sizes.append(sets[used].sum(axis=1))
+        members.append(wiring.links[wiring.first[switch] + np.nonzero(sets)[1]])
+        count += int(used.sum())
+    group_first = np.concatenate((np.zeros(1, np.int64), *sizes)).cumsum()
+    return group_of, group_first, np.concatenate((np.zeros(0, np.int32), *members))
+
+
+def _distinct(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct columns: where each occurs first, ascending, and for every column which of them it equals."""
+    if len(octets) <= 2:  # few enough values for a table of them, which beats sorting
+        keys = octets[0].astype(np.int64)
+        if len(octets) == 2:
+            keys |= octets[1].astype(np.int64) << 8
+        seen = np.full(1 << 8 * len(octets), -1, dtype=np.int64)
+        seen[keys[::-1]] = np.arange(len(keys))[::-1]  # of equal keys the last write is the first column
+        first = np.sort(seen[seen >= 0])
+        seen[keys[first]] = np.arange(len(first))
+        return first, seen[keys]
+    padded = np.zeros((-(-len(octets) // 8) * 8, octets.shape[1]), dtype=np.uint8)
+    padded[: len(octets)] = octets
+    words = np.ascontiguousarray(padded.T).view(np.uint64)  # [columns, words]
+    which = np.zeros(len(words), dtype=np.int64)
+    for word in words.T:  # refine: columns stay together as long as their words are equal
+        values, place = np.unique(word, return_inverse=True)
+        _, first, which = np.unique(which * len(values) + place, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.sort(first), rank[which]
+
+
+def _longest(wiring: Wiring, cost: NDArray[Any]) -> NDArray[np.int16]:
+    """Hops of the longest of the cheapest paths: int16[switches, edges]."""
+    hops = np.zeros(cost.shape, dtype=np.int16)
+    changed = True
+    while changed:  # once more than there are hops
+        changed = False
+        for switch in range(wiring.switches):
+            mine = slice(wiring.first[switch], wiring.first[switch + 1])
+            if mine.start == mine.stop:
                 continue
-            key = packed[column].tobytes()
-            number = known.get(key)
-            if number is None:
-                number = known[key] = len(groups)
-                groups.append(tuple(links[mine][closer[:, column]].tolist()))
-            row[edge] = number
-    return tuple(groups)
+            ways = np.where(_closer(wiring, cost, switch), hops[wiring.dst[mine]] + np.int16(1), np.int16(0))
+            best = ways.max(axis=0)
+            changed |= bool((best != hops[switch]).any())
+            hops[switch] = best
+    return hops

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 HOST = "host"
 SWITCH = "switch"
 
+LARGEST_COST = 64
+"""Of a cable, to routing (our choice: as many steps of the search are kept)."""
+
 SHOWN = 8
 """How many offending names one message lists before it says "and N more" (our choice)."""
 
@@ -44,6 +47,8 @@ class Cable(NamedTuple):
     """propagation delay, picoseconds"""
     loss: float = 0.0
     """probability that a packet is lost on the wire"""
+    cost: int = 1
+    """what routing adds up: the cheapest paths are the shortest ones"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +65,8 @@ class Network:
     link_rate : int64[links], bits per second.
     link_latency : int64[links], picoseconds.
     link_loss : float64[links], probability in [0, 1).
+    link_cost : int32[links] or None
+        Routing takes the paths with the smallest sum; None where every link costs 1, so that hops count.
     order : int32[nodes]
         All node ids, neighbours close together (pod by pod).  Contiguous pieces of it are given to
         threads, so it decides how much crosses between threads and nothing else.
@@ -74,6 +81,7 @@ class Network:
     link_loss: NDArray[np.float64]
     order: NDArray[np.int32]
     title: str = field(default="graph")
+    link_cost: NDArray[np.int32] | None = None
 
     @property
     def node_count(self) -> int:
@@ -126,7 +134,8 @@ class Network:
         Returns
         -------
         networkx.Graph (MultiGraph where two nodes have several cables)
-            Node attribute `kind`; edge attributes `rate` (bits/s), `latency` (ps), `loss`.
+            Node attribute `kind`; edge attributes `rate` (bits/s), `latency` (ps), `loss`, and `cost` where
+            it is not 1.
         """
         import networkx
 
@@ -136,12 +145,14 @@ class Network:
         for name, kind in zip(self.names, self.kinds, strict=True):
             graph.add_node(name, kind=kind)
         for cable, (a, b) in enumerate(pairs):
+            costs = {} if self.link_cost is None else {"cost": int(self.link_cost[2 * cable])}
             graph.add_edge(
                 self.names[a],
                 self.names[b],
                 rate=int(self.link_rate[2 * cable]),
                 latency=int(self.link_latency[2 * cable]),
                 loss=float(self.link_loss[2 * cable]),
+                **costs,
             )
         return graph
 
@@ -169,8 +180,8 @@ def assemble(
     ------
     ScenarioError
         With every fault found: duplicate names, host-host cables, hosts without or with several links,
-        loops, rates that are not positive, negative latencies, losses outside [0, 1), parts that are
-        not connected.
+        loops, rates that are not positive, negative latencies, losses outside [0, 1), costs outside
+        1 to LARGEST_COST, parts that are not connected.
     """
     names = (*hosts, *switches)
     found = [*mistakes, *_check(names, len(hosts), cables, where)]
@@ -181,6 +192,7 @@ def assemble(
     dst = np.empty_like(src)
     src[0::2] = dst[1::2] = [cable.a for cable in cables]
     dst[0::2] = src[1::2] = [cable.b for cable in cables]
+    costs = np.repeat(np.array([cable.cost for cable in cables], dtype=np.int32), 2)
     return Network(
         names=names,
         host_count=len(hosts),
@@ -191,6 +203,7 @@ def assemble(
         link_loss=np.repeat(np.array([cable.loss for cable in cables], dtype=np.float64), 2),
         order=np.array(order, dtype=np.int32),
         title=title,
+        link_cost=costs if (costs != 1).any() else None,
     )
 
 
@@ -249,13 +262,25 @@ def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], whe
         links[cable.a] += 1
         links[cable.b] += 1
         mistakes += _check_cable(names, host_count, cable, where)
-    for host in range(host_count):
-        at = f"{where}.{names[host]}"
-        if links[host] == 0:
-            mistakes.append(Mistake(at, "the host cannot be reached: it has no link", expected="one link"))
-        elif links[host] > 1:
-            mistakes.append(Mistake(at, "the host has several links", links[host], "one (one network card)"))
+    mistakes += _check_hosts(names, links[:host_count], where)
     mistakes += _check_connected(names, links, cables, where)
+    return mistakes
+
+
+def _check_hosts(names: tuple[str, ...], links: list[int], where: str) -> list[Mistake]:
+    """Hosts without a link, and hosts with several: the engine's hosts have one network card."""
+    mistakes = [
+        Mistake(f"{where}.{names[host]}", "the host cannot be reached: it has no link", expected="one link")
+        for host, count in enumerate(links)
+        if count == 0
+    ]
+    several = [host for host, count in enumerate(links) if count > 1]
+    mistakes += [
+        Mistake(f"{where}.{names[host]}", "the host has several links", links[host], "one (one network card)")
+        for host in several[:SHOWN]
+    ]
+    if len(several) > SHOWN:
+        mistakes.append(Mistake(where, f"{len(several) - SHOWN} more hosts have several links"))
     return mistakes
 
 
@@ -272,6 +297,8 @@ def _check_cable(names: tuple[str, ...], host_count: int, cable: Cable, where: s
         mistakes.append(Mistake(at, "latency is negative", f"{cable.latency}ps", 'such as "1us"'))
     if not 0.0 <= cable.loss < 1.0:
         mistakes.append(Mistake(at, "loss is no probability", cable.loss, "0 to below 1"))
+    if not 1 <= cable.cost <= LARGEST_COST:
+        mistakes.append(Mistake(at, "cost is out of range", cable.cost, f"1 to {LARGEST_COST}"))
     return mistakes
 
 
