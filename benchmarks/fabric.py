@@ -130,7 +130,9 @@ def run_row(case: str, hosts: int, transport: str, threads: int) -> dict[str, An
     models = {"tcp_newreno": "TcpNewReno", "dctcp": "Dctcp", "dlcp": "Dlcp"}
     table = getattr(schema_transport, models[transport])(kind=transport)
     network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))
-    switch = SimpleNamespace(queues=1, buffer=BUFFER, thresholds=lambda: (THRESHOLD,), selective_drop=False)
+    switch = SimpleNamespace(
+        queues=1, buffer=BUFFER, thresholds=lambda: (THRESHOLD,), selective_drop=False, flowlet_gap=0
+    )
     fabric = Fabric(
         network, build_routing(network), switch=switch, transports=[table], balancing=BALANCING[transport],
         seed=SEED, threads=threads, host_latency_ps=PATIENCE,

@@ -13,7 +13,17 @@ from pydantic_core import core_schema
 
 from scenarios.base import Count, Flag, Mistakes, Table, refuse
 from scenarios.errors import Mistake
-from scenarios.units import Quantity, Rate, Size, Time, UnitError, format_size, parse_fraction, parse_size
+from scenarios.units import (
+    PositiveTime,
+    Quantity,
+    Rate,
+    Size,
+    Time,
+    UnitError,
+    format_size,
+    parse_fraction,
+    parse_size,
+)
 
 MAX_QUEUES = 8
 
@@ -182,6 +192,8 @@ class Switch(Table):
     ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     selective_drop: Flag = False
+    flowlet_gap: PositiveTime = 50_000_000
+    """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
 
     def thresholds(self) -> tuple[int, ...] | None:
         """K of every queue, bytes; None if nothing is marked or selectively dropped."""

@@ -1,11 +1,19 @@
 """Load balancers: which of the equally short ways a packet takes at a switch. One file each, one line here.
 
-A balancer is a class with one compiled function `choose(M, node, A, B, n, count) -> index below n`, called where
-there is more than one way (n > 1). `count` is the number of packets this switch has balanced before.
+A balancer is a class (derived from `Balancer` in `base`) with one compiled function
+
+    choose(M, node, ways, n, A, B, count, now) -> index below n
+
+called where there is more than one way (n > 1). `M[ways + i]` is the record of the i-th way's port, `count` the number
+of packets this switch has balanced before, `now` the time of arrival in picoseconds.
 """
 
 KINDS = {
     "ecmp": "sim.balancers.ecmp:Ecmp",
+    "ecmp_weighted": "sim.balancers.ecmp_weighted:EcmpWeighted",
     "spray_random": "sim.balancers.spray_random:SprayRandom",
     "spray_round_robin": "sim.balancers.spray_round_robin:SprayRoundRobin",
+    "least_queue": "sim.balancers.least_queue:LeastQueue",
+    "flowlet": "sim.balancers.flowlet:Flowlet",
+    "flowlet_least_queue": "sim.balancers.flowlet_least_queue:FlowletLeastQueue",
 }

@@ -2,17 +2,18 @@
 
 from numba import njit
 
+from sim.balancers.base import Balancer
 from sim.fabric.draws import choice, draw
 from sim.fabric.layout import A_ENTROPY, N_KEY
 
 
 @njit
-def choose(M, node, A, B, n, count):
+def choose(M, node, ways, n, A, B, count, now):
     """Every packet of a flow carries the same 16 bits of entropy, so it takes the same way."""
     return choice(draw(M[node + N_KEY], (A >> A_ENTROPY) & 0xFFFF), n)
 
 
-class Ecmp:
+class Ecmp(Balancer):
     """Load balancer `ecmp`."""
 
     choose = staticmethod(choose)

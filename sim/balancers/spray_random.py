@@ -2,17 +2,18 @@
 
 from numba import njit
 
+from sim.balancers.base import Balancer
 from sim.fabric.draws import choice, draw
 from sim.fabric.layout import N_KEY
 
 
 @njit
-def choose(M, node, A, B, n, count):
+def choose(M, node, ways, n, A, B, count, now):
     """A draw keyed by the switch and its packet count."""
     return choice(draw(M[node + N_KEY], count), n)
 
 
-class SprayRandom:
+class SprayRandom(Balancer):
     """Load balancer `spray_random`."""
 
     choose = staticmethod(choose)

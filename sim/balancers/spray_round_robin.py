@@ -2,14 +2,16 @@
 
 from numba import njit
 
+from sim.balancers.base import Balancer
+
 
 @njit
-def choose(M, node, A, B, n, count):
+def choose(M, node, ways, n, A, B, count, now):
     """The next way after the last packet's."""
     return count % n
 
 
-class SprayRoundRobin:
+class SprayRoundRobin(Balancer):
     """Load balancer `spray_round_robin`."""
 
     choose = staticmethod(choose)

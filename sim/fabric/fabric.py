@@ -56,7 +56,7 @@ class Fabric:
     ----------
     network, routing : `sim.topology.Network` and the `sim.routing.Routing` of it.
     switch : table with `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or None),
-        `selective_drop`.
+        `selective_drop`, `flowlet_gap` (ps).
     transports : transport tables of the scenario (`kind`, `payload`, parameters); messages name one by its number.
     balancing : name of a load balancer, or "module:Class".
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.
@@ -120,6 +120,8 @@ class Fabric:
             seed=seed,
             threads=threads,
             trace=packet_log,
+            balancer_words=getattr(balancer, "table_words", 0),
+            flowlet_gap=switch.flowlet_gap,
             window=window_ps,
         )
         M = self.memory.M

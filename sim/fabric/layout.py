@@ -45,6 +45,7 @@ H_EDGES = 54  # number of edge switches: length of a row of the routing table
 H_POSITIONS = 55  # number of nodes: length of one half of the wake flags
 H_ORDER = 56  # node bases by position
 H_STREAK = 57  # windows in a row that would rather be advanced by all threads, or by one
+H_FLOWLET_GAP = 58  # picoseconds of silence after which a flow may change its way
 HEADER_WORDS = 64
 
 RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
@@ -62,6 +63,7 @@ N_ACTIVE_COUNT = 7
 N_EDGE = 8  # its index among the edge switches, or -1
 N_ROUTE = 9  # base of its row of the routing table
 N_KEY = 10  # key of its random draws
+N_TABLE = 11  # switch: base of the words of its load balancer
 N_HEAP = 12  # host: base of its timer heap, entries of two words (time, key)
 N_HEAP_COUNT = 13
 N_READY_MASK = 14  # host: classes that have flows ready to send

@@ -113,11 +113,14 @@ def build(
     seed: int,
     threads: int,
     trace: bool,
+    balancer_words: int = 0,
+    flowlet_gap: int = 0,
     window: int | None = None,
 ) -> Memory:
     """Reserve the array and write every static word.
 
-    `window` shortens the windows (results do not depend on it). Sizes in bytes, times in picoseconds.
+    `balancer_words`: words that the load balancer keeps at every switch. `window` shortens the windows (results do not
+    depend on it). Sizes in bytes, times in picoseconds.
     """
     hosts, links = network.host_count, len(network.link_src)
     nodes = len(network.names)
@@ -165,6 +168,7 @@ def build(
     group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
     groups = plan.take(max(1, group_entries))
     active = plan.take(links)
+    table = plan.take((nodes - hosts) * balancer_words)
     params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
     keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
     spare = [plan.take(most_arrivals + 8) for _ in range(threads)]
@@ -197,6 +201,7 @@ def build(
     M[node_bases + at.N_EDGE] = -1
     M[node_bases[hosts:] + at.N_EDGE] = edge_index
     M[node_bases[hosts:] + at.N_ROUTE] = route + len(edges) * np.arange(nodes - hosts)
+    M[node_bases[hosts:] + at.N_TABLE] = table + balancer_words * np.arange(nodes - hosts)
     M[node_bases + at.N_KEY] = [key_of(seed, NODE_DRAWS, node) for node in range(nodes)]
     M[node_bases[:hosts] + at.N_PORT] = port_bases[np.asarray(routing.up_link)]
 
@@ -258,8 +263,8 @@ def build(
             M[groups + entry : groups + entry + len(group)] = port_bases[list(group)]
             words[i] = entry | (len(group) << 40)
             entry += len(group)
-    table = words[np.asarray(routing.group_of)[:, edges]]
-    M[route : route + table.size] = table.ravel()
+    rows = words[np.asarray(routing.group_of)[:, edges]]
+    M[route : route + rows.size] = rows.ravel()
 
     for i, values in enumerate(parameters):
         M[params + i * at.PARAM_WORDS : params + i * at.PARAM_WORDS + len(values)] = values
@@ -288,6 +293,7 @@ def build(
         at.H_EDGES: len(edges),
         at.H_POSITIONS: nodes,
         at.H_ORDER: order_base,
+        at.H_FLOWLET_GAP: flowlet_gap,
     }
     for word, value in header.items():
         M[word] = value

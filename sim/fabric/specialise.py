@@ -114,6 +114,7 @@ def _source(transports: list[type], balancer: type, queue: type) -> str:
     lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND")
     module, name = _location(balancer, "choose")
     lines.append(f"from {module} import {name} as choose")
+    lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
     module, name = _location(queue, "admit")
     lines.append(f"from {module} import {name} as admit")
     for function in SENDER_SIDE + RECEIVER_SIDE:

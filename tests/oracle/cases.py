@@ -212,7 +212,10 @@ class _Oracle:
         ]
         balancer = resolve(balancers.KINDS, case.balancing, "load_balancing")
         switches = [
-            Switch(network.host_count + index, case.seed, _Ways(routing, index), balancer)
+            Switch(
+                self.clock, network.host_count + index, case.seed, _Ways(routing, index), balancer,
+                table.flowlet_gap,
+            )
             for index in range(network.switch_count)
         ]
         nodes: list[Host | Switch] = [*self.hosts, *switches]

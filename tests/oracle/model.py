@@ -13,14 +13,14 @@ takes time - so the order between nodes does not matter.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import simpy
 
 from sim.fabric.draws import draw, key_of
-from sim.fabric.layout import BLOCKED, N_KEY, PULL_PROBE
+from sim.fabric.layout import BLOCKED, H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED, PULL_PROBE
 from sim.transports.base import MUST
 
 from .flows import Flow
@@ -64,6 +64,7 @@ class Link:
         self.receive: Callable[[Packet, int], None]  # the node at the far end
         self.freed: Callable[[], None]  # the port at the near end
         self.busy = False
+        self.free_at = 0
         self.packets = 0
         self.bytes = 0
         self.lost = 0
@@ -77,6 +78,7 @@ class Link:
         assert not self.busy
         self.busy = True
         end = self.clock.now + self.duration(packet.size)
+        self.free_at = end
         lost = draw.py_func(self.loss_key, self.packets) < self.loss_odds if self.loss_odds else False
         self.packets += 1
         self.bytes += packet.size
@@ -157,11 +159,19 @@ class Port:
         return Counters(link.packets, link.bytes, self.tail, self.dropped, link.lost, self.marks, self.peak)
 
 
+WAYS, PORTS, TABLE = 1000, 2000, 100_000  # where balancers find these in a switch's state
+
+
 class Switch:
     """Looks up the ways to a packet's destination and lets the load balancer choose."""
 
-    def __init__(self, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: Any) -> None:
-        self.state = {N_KEY: key_of(seed, NODE_DRAWS, node)}  # its record as balancers see it, at 0
+    def __init__(
+        self, clock: Clock, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: Any,
+        flowlet_gap: int,
+    ) -> None:  # fmt: skip
+        self.clock = clock
+        self.state: defaultdict[int, int] = defaultdict(int)  # its record as balancers see it, at 0
+        self.state |= {N_KEY: key_of(seed, NODE_DRAWS, node), N_TABLE: TABLE, H_FLOWLET_GAP: flowlet_gap}
         self.ways = ways
         self.choose = uncompiled(balancer.choose)
         self.balanced = 0
@@ -172,7 +182,14 @@ class Switch:
         ways = self.ways(packet.dst)
         way = 0
         if len(ways) > 1:
-            way = self.choose(self.state, 0, *packet.words(), len(ways), self.balanced)
+            for i, link in enumerate(ways):  # the ports as balancers see them
+                port, at = self.ports[link], PORTS + 100 * i
+                self.state[WAYS + i] = at
+                self.state[at + P_QUEUE] = port.waiting(port.queues) << 8
+                self.state[at + P_BUSY] = port.link.free_at
+                self.state[at + P_SPEED] = port.link.speed
+            now = self.clock.now
+            way = self.choose(self.state, 0, WAYS, len(ways), *packet.words(), self.balanced, now)
             self.balanced += 1
         self.ports[ways[way]].offer(packet)
 

@@ -19,7 +19,7 @@ from sim.fabric.layout import (
     T_ADDRESS,
 )
 
-from .bound import choose
+from .bound import SEES_QUEUES, choose
 from .gather import INDEX_BITS, INDEX_MASK, gather
 from .port import offer, serve
 
@@ -31,7 +31,7 @@ GROUP_MASK = (1 << GROUP_COUNT) - 1
 
 
 @njit
-def route(M, node, A, B):
+def route(M, th, node, A, B, now):
     """The egress port of a packet at a switch: the host's own port if it hangs here, else one of the equally short
     ways to its edge switch."""
     word = M[M[H_DEST] + (A & MASK_DESTINATION)]
@@ -44,7 +44,11 @@ def route(M, node, A, B):
         return group & GROUP_MASK
     count = M[node + N_DRAWS]
     M[node + N_DRAWS] = count + 1
-    return M[M[H_GROUPS] + (group & GROUP_MASK) + choose(M, node, A, B, n, count)]
+    ways = M[H_GROUPS] + (group & GROUP_MASK)
+    if SEES_QUEUES:
+        for i in range(n):
+            serve(M, th, M[ways + i], now)
+    return M[ways + choose(M, node, ways, n, A, B, count, now)]
 
 
 @njit
@@ -79,7 +83,8 @@ def switch_step(M, th, node, begin, end, shift):
         at = M[addresses + (key & INDEX_MASK)]
         A = M[at + 1]
         B = M[at + 2]
-        offer(M, th, node, route(M, node, A, B), A, B, begin + (key >> INDEX_BITS))
+        now = begin + (key >> INDEX_BITS)
+        offer(M, th, node, route(M, th, node, A, B, now), A, B, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)
         if waiting < later:
