@@ -28,87 +28,6 @@ from scenarios.units import (
 MAX_QUEUES = 8
 
 
-class Star(Table):
-    """Hosts around one switch."""
-
-    kind: Literal["star"]
-    hosts: Annotated[int, Field(ge=2, strict=True)]
-
-    @property
-    def host_count(self) -> int:
-        return self.hosts
-
-
-class LeafSpine(Table):
-    """Leaves with hosts below and every spine above them: a two-layer Clos network."""
-
-    kind: Literal["leaf_spine"]
-    leaves: Count
-    hosts_per_leaf: Count
-    spines: Count
-    uplink_rate: Rate | None = None
-    """Rate of each leaf-spine cable; `link.rate` unless given here or by `oversubscription`."""
-    oversubscription: Annotated[float, Field(gt=0)] | None = None
-    """Bandwidth of a leaf's hosts over that of its uplinks: 4.0 means four times too little upwards."""
-
-    @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> LeafSpine:
-        if self.uplink_rate is not None and self.oversubscription is not None:
-            raise refuse(
-                "oversubscription", "is given together with uplink_rate, which it would contradict",
-                self.oversubscription, "one of the two, or neither",
-            )  # fmt: skip
-        return self
-
-    @property
-    def host_count(self) -> int:
-        return self.leaves * self.hosts_per_leaf
-
-    def resolved_uplink_rate(self, host_rate: int) -> int:
-        """Bits per second of one leaf-spine cable when hosts have `host_rate`."""
-        if self.uplink_rate is not None:
-            return self.uplink_rate
-        if self.oversubscription is not None:
-            return max(1, round(self.hosts_per_leaf * host_rate / (self.spines * self.oversubscription)))
-        return host_rate
-
-
-class FatTree(Table):
-    """The k-ary fat-tree of Al-Fares et al. (SIGCOMM 2008): k pods, k^3/4 hosts, equal rates everywhere."""
-
-    kind: Literal["fat_tree"]
-    k: Annotated[int, Field(ge=2, le=128, strict=True)]
-
-    @model_validator(mode="after")
-    def _even(self) -> FatTree:
-        if self.k % 2:
-            raise refuse("k", "is odd, and half of a switch's k ports go up", self.k, "an even number")
-        return self
-
-    @property
-    def host_count(self) -> int:
-        return self.k**3 // 4
-
-
-class Graph(Table):
-    """Any connected graph from a file: GraphML (.graphml), GML (.gml) or an edge list (any other ending).
-
-    Node attribute `kind` is "host" or "switch"; edge attributes `rate`, `latency` ("100Gbps", "1us") and
-    `loss` take the place of `[link]`. The path is relative to the scenario file.
-    """
-
-    kind: Literal["graph"]
-    file: Annotated[str, Field(min_length=1)]
-
-    @property
-    def host_count(self) -> int | None:
-        """Unknown before the file has been read."""
-        return None
-
-
-Topology = Annotated[Star | LeafSpine | FatTree | Graph, Field(discriminator="kind")]
-
-
 def _parse_loss(value: object) -> float:
     loss = parse_fraction(value)
     if loss == 1.0:
@@ -191,9 +110,32 @@ class Switch(Table):
     """Bytes that all queues of one egress port hold together."""
     ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
+    ecn_ceiling: Size | None = None
+    """Kmax: with it, marking (or selective drop) is random from ecn_threshold (Kmin) on and certain from here on."""
+    ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    """Pmax: the chance just below ecn_ceiling; it rises from 0 at ecn_threshold in a straight line."""
     selective_drop: Flag = False
     flowlet_gap: PositiveTime = 50_000_000
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
+
+    @model_validator(mode="after")
+    def _ramp_rises(self) -> Switch:
+        if self.ecn_ceiling is None:
+            return self
+        if self.ecn_threshold is None:
+            raise refuse(
+                "ecn_ceiling", "needs a threshold below it", format_size(self.ecn_ceiling), "ecn_threshold as well"
+            )
+        if self.ecn_ceiling <= max(self.ecn_threshold):
+            raise refuse(
+                "ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling),
+                f"more than {format_size(max(self.ecn_threshold))}",
+            )  # fmt: skip
+        return self
+
+    def ramp(self) -> tuple[int, float] | None:
+        """Kmax in bytes and Pmax; None where the threshold is a step."""
+        return None if self.ecn_ceiling is None else (self.ecn_ceiling, self.ecn_probability)
 
     def thresholds(self) -> tuple[int, ...] | None:
         """K of every queue, bytes; None if nothing is marked or selectively dropped."""

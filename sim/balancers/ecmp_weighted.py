@@ -1,7 +1,7 @@
 """Weighted ECMP: a hash of the flow picks the way, with odds in proportion to the rates of the links.
 
-On networks of equal links it is ECMP. The weights are those of the switch's own links (WCMP, EuroSys '14, also weighs what
-lies behind them) [recalled].
+On networks of equal links it is ECMP. The weights are those of the switch's own links; WCMP (EuroSys '14) also weighs
+what lies behind them [recalled].
 """
 
 from numba import njit

@@ -56,7 +56,7 @@ class Fabric:
     ----------
     network, routing : `sim.topology.Network` and the `sim.routing.Routing` of it.
     switch : table with `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or None),
-        `selective_drop`, `flowlet_gap` (ps).
+        `ramp()` (bytes and chance, or None), `selective_drop`, `flowlet_gap` (ps).
     transports : transport tables of the scenario (`kind`, `payload`, parameters); messages name one by its number.
     balancing : name of a load balancer, or "module:Class".
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.
@@ -96,7 +96,7 @@ class Fabric:
         self.threads = threads
         owners = [resolve(transport_kinds(), table.kind, "transport.kind", folder) for table in transports]
         balancer = resolve(balancers.KINDS, balancing, "load_balancing", folder)
-        policy = resolve(queues.KINDS, "threshold", "switch")
+        policy = resolve(queues.KINDS, "red" if switch.ramp() else "threshold", "switch")
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
         frames = [bound.payload + bound.owner.data_overhead for bound in self.transports]
         base_rtt = base_round_trip(network, routing, max(frames))
@@ -120,6 +120,7 @@ class Fabric:
             seed=seed,
             threads=threads,
             trace=packet_log,
+            ramp=switch.ramp(),
             balancer_words=getattr(balancer, "table_words", 0),
             flowlet_gap=switch.flowlet_gap,
             window=window_ps,

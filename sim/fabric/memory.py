@@ -26,7 +26,7 @@ POOL_ENTRIES = 1 << 25
 HEAP_WORDS = 1 << 26
 FIRST_HEAP = 32  # entries
 
-NODE_DRAWS, LINK_DRAWS = 1, 2
+NODE_DRAWS, LINK_DRAWS, RED_DRAWS = 1, 2, 4
 
 
 @dataclass
@@ -113,14 +113,16 @@ def build(
     seed: int,
     threads: int,
     trace: bool,
+    ramp: tuple[int, float] | None = None,
     balancer_words: int = 0,
     flowlet_gap: int = 0,
     window: int | None = None,
 ) -> Memory:
     """Reserve the array and write every static word.
 
-    `balancer_words`: words that the load balancer keeps at every switch. `window` shortens the windows (results do not
-    depend on it). Sizes in bytes, times in picoseconds.
+    `ramp`: where marks become certain (bytes), and how likely they are just below. `balancer_words`: words that the load
+    balancer keeps at every switch. `flowlet_gap` in picoseconds. `window` shortens the windows (results do not depend on
+    it). Sizes in bytes, times in picoseconds.
     """
     hosts, links = network.host_count, len(network.link_src)
     nodes = len(network.names)
@@ -241,6 +243,7 @@ def build(
     M[port_bases + at.P_SHAPE] = shape
     M[port_bases + at.P_LOSS] = odds
     M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
+    M[port_bases + at.P_RED_KEY] = key_of(seed, RED_DRAWS, np.arange(links))
     M[port_bases + at.P_ID] = np.arange(links)
     from_switch = network.link_src >= hosts
     M[port_bases + at.P_LIMIT] = np.where(from_switch, buffer, at.FOREVER)
@@ -294,6 +297,8 @@ def build(
         at.H_POSITIONS: nodes,
         at.H_ORDER: order_base,
         at.H_FLOWLET_GAP: flowlet_gap,
+        at.H_RED_KMAX: ramp[0] if ramp else 0,
+        at.H_RED_PMAX: int(ramp[1] * 2**32) if ramp else 0,
     }
     for word, value in header.items():
         M[word] = value

@@ -2,4 +2,5 @@
 
 KINDS = {
     "threshold": "sim.queues.threshold:Threshold",
+    "red": "sim.queues.red:Red",
 }

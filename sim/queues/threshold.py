@@ -38,6 +38,6 @@ def admit(M, p, c, A, size):
 
 
 class Threshold:
-    """Queue policy `threshold`, the only one of this slice."""
+    """Queue policy `threshold`."""
 
     admit = staticmethod(admit)

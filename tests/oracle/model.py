@@ -29,7 +29,7 @@ from .uncompiled import uncompiled
 
 FREE, TIMER, ARRIVAL, SENT_ON = 1, 2, 3, 4
 START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message
-NODE_DRAWS, LINK_DRAWS = 1, 2  # kinds of random keys
+NODE_DRAWS, LINK_DRAWS, RED_DRAWS = 1, 2, 4  # kinds of random keys
 PROBE_BYTES = 60
 
 
@@ -109,10 +109,12 @@ class Port:
     """A switch's egress port: a queue per class, one buffer for all, one threshold per class."""
 
     def __init__(
-        self, log: Log, link: Link, queues: int, buffer: int, thresholds: Sequence[int] | None, selective: bool
-    ) -> None:
+        self, log: Log, link: Link, queues: int, buffer: int, thresholds: Sequence[int] | None, selective: bool,
+        ramp: tuple[int, float] | None, seed: int,
+    ) -> None:  # fmt: skip
         self.log, self.link = log, link
         self.buffer, self.thresholds, self.selective = buffer, thresholds, selective
+        self.ramp, self.key, self.tests = ramp, key_of(seed, RED_DRAWS, link.index), 0
         self.queues: list[deque[Packet]] = [deque() for _ in range(queues)]
         self.tail = self.dropped = self.marks = self.peak = 0
         link.freed = self.serve
@@ -132,7 +134,7 @@ class Port:
             self._drop(packet, "tail")
             return
         if self.thresholds is not None:
-            if self.waiting([queue]) >= self.thresholds[self.queues.index(queue)]:
+            if self.above(self.waiting([queue]), self.thresholds[self.queues.index(queue)]):
                 if packet.important:
                     packet = packet.marked()
                     self.marks += 1
@@ -142,6 +144,14 @@ class Port:
                     return
         queue.append(packet)
         self.peak = max(self.peak, self.waiting(self.queues))
+
+    def above(self, waiting: int, threshold: int) -> bool:
+        """Whether a packet is to be marked or dropped by choice."""
+        if waiting < threshold or self.ramp is None or waiting >= self.ramp[0]:
+            return waiting >= threshold
+        self.tests += 1
+        odds = int(self.ramp[1] * 2**32) * (waiting - threshold) // (self.ramp[0] - threshold)
+        return bool(draw.py_func(self.key, self.tests - 1) < odds)
 
     def serve(self) -> None:
         """The link is free: the first packet of the first class that has one goes."""
