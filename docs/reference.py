@@ -20,8 +20,9 @@ from scenarios.base import Table
 from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
-from scenarios.schema_network import FatTree, Graph, Host, LeafSpine, Link, LinkOverride, Star, Switch
-from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno, Transport, UserTransport
+from scenarios.schema_network import Host, Link, LinkOverride, Switch
+from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Star, Torus
+from scenarios.schema_transport import ConstantRate, Cubic, Dctcp, Dlcp, TcpNewReno, Transport, UserTransport
 from scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")
@@ -30,9 +31,13 @@ MARKER = "<!-- written by docs/reference.py from here on -->"
 SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("Top level", Scenario),
     ('[topology] kind = "star"', Star),
+    ('[topology] kind = "dumbbell"', Dumbbell),
     ('[topology] kind = "leaf_spine"', LeafSpine),
     ('[topology] kind = "fat_tree"', FatTree),
+    ('[topology] kind = "dragonfly"', Dragonfly),
+    ('[topology] kind = "torus"', Torus),
     ('[topology] kind = "graph"', Graph),
+    ('[topology] kind = "hpcc"', Hpcc),
     ("[link]", Link),
     ("[[link_override]]", LinkOverride),
     ("[switch]", Switch),
@@ -41,6 +46,8 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "tcp_newreno"', TcpNewReno),
     ('[transport] kind = "dctcp"', Dctcp),
     ('[transport] kind = "dlcp"', Dlcp),
+    ('[transport] kind = "cubic"', Cubic),
+    ('[transport] kind = "constant_rate"', ConstantRate),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
     ('[job.exchange] kind = "parameter_server"', ParameterServer),
@@ -54,7 +61,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
 MORE: dict[tuple[str, str], str] = {
     ("Scenario", "name"): "Letters, digits and . _ + - only; Results and their tables carry it.",
     ("Scenario", "description"): "For people.",
-    ("Scenario", "topology"): "See below; one of four kinds.",
+    ("Scenario", "topology"): "See below; one of eight kinds, which docs/topologies.md describes.",
     ("Scenario", "link"): "See below.",
     ("Scenario", "link_override"): "See below; any number of them.",
     ("Scenario", "switch"): "See below.",
@@ -63,11 +70,12 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "job"): "See below; at least one.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
-    ("Star", "hosts"): "Hosts h0, h1, ... around switch0; at least two.",
+    ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
     ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",
     ("LeafSpine", "hosts_per_leaf"): "h0, h1, ... counted leaf by leaf.",
     ("LeafSpine", "spines"): "Switches spine0, spine1, ..., each with a cable to every leaf.",
     ("FatTree", "k"): "Ports per switch, even; k^3/4 hosts.",
+    ("Hpcc", "file"): "Relative to the scenario file.",
     ("Graph", "file"): "GraphML (.graphml), GML (.gml) or an edge list; relative to the scenario file.",
     ("Link", "rate"): "Of each direction.",
     ("LinkOverride", "rate"): "Instead of that of `[link]`.",
@@ -77,6 +85,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Switch", "selective_drop"): "Drop droppable packets above K instead of letting them fill the buffer.",
     ("TcpNewReno", "max_rto"): "Largest retransmission time-out.",
     ("Dctcp", "max_rto"): "Largest retransmission time-out.",
+    ("Cubic", "max_rto"): "Largest retransmission time-out.",
     ("Dctcp", "ecn"): "Whether packets are ECN-capable.",
     ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",
     ("Dlcp", "t_high"): "TIMELY's upper delay threshold.",
@@ -112,7 +121,7 @@ def reference() -> str:
         lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
         for name, field in model.model_fields.items():
             if name == "kind" or (
-                model in (TcpNewReno, Dctcp, Dlcp, UserTransport) and name in Transport.model_fields
+                issubclass(model, Transport) and model is not Transport and name in Transport.model_fields
             ):
                 continue
             default = "**required**" if field.is_required() else _default(model, name)

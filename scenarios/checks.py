@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from scenarios.errors import Mistake
 from scenarios.explain import explain
 from scenarios.schema_job import HostPlacement, Job, ParameterServer
-from scenarios.schema_network import LeafSpine
+from scenarios.schema_topology import MAX_HOSTS, Hpcc
 from scenarios.schema_transport import Dctcp
 from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def find_mistakes(scenario: Scenario) -> list[Mistake]:
     """Everything that is wrong with `scenario` beyond its single tables; its policies are not looked at."""
     found: list[Mistake] = []
-    for check in (_names, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds):
+    for check in (_names, _topology, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds):
         found.extend(check(scenario))
     return found
 
@@ -68,6 +68,15 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
         for index, name in enumerate(names):
             if name in names[:index]:
                 yield Mistake(f"{table}[{index}].name", "is taken by another one", name, "a name of its own")
+
+
+def _topology(scenario: Scenario) -> Iterator[Mistake]:
+    total = scenario.topology.host_count
+    if total is not None and total > MAX_HOSTS:
+        yield Mistake("topology", f"has {total} hosts", None, f"at most {MAX_HOSTS}")
+    if isinstance(scenario.topology, Hpcc) and scenario.link.model_fields_set:
+        what = "would not be used: the file of the topology says what every cable is like"
+        yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
 
 
 def _hosts(scenario: Scenario) -> Iterator[Mistake]:
@@ -166,9 +175,10 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
 def _latency(scenario: Scenario) -> Iterator[Mistake]:
     """Jobs and network run in turns of one lookahead; a host that reacts faster would act in the past."""
     rates = [scenario.link.rate, *(o.rate for o in scenario.link_override if o.rate)]
-    if isinstance(scenario.topology, LeafSpine):
-        rates.append(scenario.topology.resolved_uplink_rate(scenario.link.rate))
     latencies = [scenario.link.latency, *(o.latency for o in scenario.link_override if o.latency is not None)]
+    for rate, latency in scenario.topology.cables(scenario.link.rate, scenario.link.latency):
+        rates.append(rate)
+        latencies.append(latency)
     lookahead = min(latencies) + serialisation_ps(MIN_FRAME, max(rates))
     if scenario.topology.host_count is not None and scenario.host.software_latency < lookahead:
         yield Mistake(

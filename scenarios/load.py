@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from scenarios.base import Mistakes
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.explain import Location, entries, explain, file_location
-from scenarios.schema import Graph, Scenario
+from scenarios.schema import GraphFile, Scenario
 
 
 def list_library() -> list[str]:
@@ -47,7 +47,7 @@ def load_scenario(source: str | Path, set: Sequence[str] = ()) -> Scenario:
     for override in set:
         tables = _override(tables, override)
     scenario = build_scenario(tables, str(path)).at(path.parent)
-    if isinstance(scenario.topology, Graph) and not Path(scenario.topology.file).is_file():
+    if isinstance(scenario.topology, GraphFile) and not Path(scenario.topology.file).is_file():
         mistake = Mistake("topology.file", "no such file", scenario.topology.file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
     return scenario

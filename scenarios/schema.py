@@ -25,16 +25,18 @@ from scenarios import checks
 from scenarios.base import Flag, Mistakes, Table
 from scenarios.policy import Policy, Tagging, overlay
 from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
-from scenarios.schema_network import (
+from scenarios.schema_network import Host, Link, LinkOverride, Switch
+from scenarios.schema_topology import (
+    Dragonfly,
+    Dumbbell,
     FatTree,
     Graph,
-    Host,
+    GraphFile,
+    Hpcc,
     LeafSpine,
-    Link,
-    LinkOverride,
     Star,
-    Switch,
     Topology,
+    Torus,
 )
 from scenarios.schema_transport import (
     USER_CLASS,
@@ -48,9 +50,9 @@ from scenarios.schema_transport import (
 from scenarios.units import PositiveTime, UnitError
 
 __all__ = [
-    "Dctcp", "Dlcp", "Exchange", "FatTree", "Graph", "Host", "HostPlacement", "Job", "LeafSpine", "Link",
-    "LinkOverride", "Output", "ParameterServer", "Policy", "Ring", "Scenario", "Star", "Switch", "Tagging",
-    "TcpNewReno", "Topology", "Transport", "UserTransport", "json_schema",
+    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Graph", "GraphFile", "Host", "HostPlacement",
+    "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy", "Ring", "Scenario",
+    "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
@@ -135,7 +137,7 @@ class Scenario(Table):
             for job in self.job
         )
         topology = self.topology
-        if isinstance(topology, Graph):
+        if isinstance(topology, GraphFile):
             topology = topology.model_copy(update={"file": absolute(topology.file)})
         scenario = self.model_copy(update={"job": jobs, "topology": topology})
         scenario._folder = directory.resolve()
@@ -177,7 +179,7 @@ class Scenario(Table):
         data = self.model_dump(mode="json", exclude={"name", "description", "policy"})
         for job in data["job"]:
             del job["trace"]
-        if isinstance(self.topology, Graph) and Path(self.topology.file).is_file():
+        if isinstance(self.topology, GraphFile) and Path(self.topology.file).is_file():
             data["topology"]["file"] = hashlib.sha256(Path(self.topology.file).read_bytes()).hexdigest()
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 

@@ -1,17 +1,13 @@
-"""The network of a scenario: topology, links, switches and hosts.
-
-Names of nodes in the built-in topologies: hosts are h0, h1, ...; switches are switch0 (star), leaf0.. and
-spine0.. (leaf-spine), and what `sim.topology` documents for the fat-tree. A graph file brings its own names.
-"""
+"""The network of a scenario: links, switches and hosts. The topology is in `scenarios.schema_topology`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
-from scenarios.base import Count, Flag, Mistakes, Table, refuse
+from scenarios.base import Flag, Mistakes, Table, refuse
 from scenarios.errors import Mistake
 from scenarios.units import (
     PositiveTime,

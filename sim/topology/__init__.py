@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scenarios.errors import ScenarioError
-from sim.topology.generators import LinkSpec, Override, fat_tree, leaf_spine, star
+from sim.topology.cables import LinkSpec, Override
+from sim.topology.direct import dragonfly, torus
+from sim.topology.generators import dumbbell, fat_tree, leaf_spine, star
 from sim.topology.graph import from_networkx, read_graph
+from sim.topology.hpcc import read_hpcc
 from sim.topology.network import HOST, SWITCH, Cable, Network, assemble
 
 __all__ = [
@@ -24,26 +27,42 @@ __all__ = [
     "Override",
     "assemble",
     "build_network",
+    "dragonfly",
+    "dumbbell",
     "fat_tree",
     "from_networkx",
     "leaf_spine",
     "read_graph",
+    "read_hpcc",
     "star",
+    "torus",
 ]
+
+
+def _given(table: Any, *leave_out: str) -> dict[str, Any]:
+    """The fields of a table that a generator takes by the same names."""
+    return {
+        name: getattr(table, name) for name in type(table).model_fields if name not in (*leave_out, "kind")
+    }
+
 
 TOPOLOGIES: dict[str, Callable[[Any, LinkSpec, list[Override]], Network]] = {
     "star": lambda table, link, overrides: star(table.hosts, link, overrides),
-    "leaf_spine": lambda table, link, overrides: leaf_spine(
-        table.leaves,
-        table.hosts_per_leaf,
-        table.spines,
+    "dumbbell": lambda table, link, overrides: dumbbell(
+        table.left,
+        table.left if table.right is None else table.right,
         link,
-        uplink_rate=table.uplink_rate,
-        oversubscription=table.oversubscription,
         overrides=overrides,
+        **_given(table, "left", "right"),
     ),
-    "fat_tree": lambda table, link, overrides: fat_tree(table.k, link, overrides),
-    "graph": lambda table, link, overrides: read_graph(table.file, link, overrides=overrides),
+    "leaf_spine": lambda table, link, overrides: leaf_spine(link=link, overrides=overrides, **_given(table)),
+    "fat_tree": lambda table, link, overrides: fat_tree(link=link, overrides=overrides, **_given(table)),
+    "dragonfly": lambda table, link, overrides: dragonfly(link=link, overrides=overrides, **_given(table)),
+    "torus": lambda table, link, overrides: torus(link=link, overrides=overrides, **_given(table)),
+    "graph": lambda table, link, overrides: read_graph(
+        table.file, link, hosts_per_switch=table.hosts_per_switch, overrides=overrides
+    ),
+    "hpcc": lambda table, link, overrides: read_hpcc(table.file, overrides=overrides),
 }
 """From the `kind` of a scenario's [topology] table to the network; one line per kind."""
 

@@ -1,4 +1,4 @@
-"""Regular topologies: star, leaf-spine and fat-tree.
+"""Trees: star, dumbbell, leaf-spine and fat-tree.
 
 Every generator takes a `LinkSpec` for the cables it lays and returns a checked `Network` whose `order`
 goes pod by pod.  Switches of the upper tiers belong to no pod; they are spread evenly between the pods in
@@ -7,19 +7,14 @@ that order, so that equal pieces of it hold equal shares of work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
-from scenarios.errors import Mistake
-from sim.topology.network import Cable, Network, assemble, refuse
+from scenarios.errors import Mistake, ScenarioError
+from scenarios.schema_topology import edge_ports, edge_ratios
+from sim.topology.cables import LinkSpec, Override, build, check, interleave, numbered
+from sim.topology.network import Cable, Network, refuse
 
-
-class LinkSpec(NamedTuple):
-    """What a cable is like: bits per second, picoseconds, probability of loss."""
-
-    rate: int
-    latency: int
-    loss: float = 0.0
+__all__ = ["LinkSpec", "Override", "dumbbell", "fat_tree", "leaf_spine", "star"]
 
 
 def star(hosts: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Network:
@@ -39,9 +34,46 @@ def star(hosts: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Netw
     -----
     The smallest network with incast: N hosts sending to one share its down link.
     """
-    _check(link, hosts=hosts)
+    check(link, hosts=hosts)
     cables = [Cable(host, hosts, *link) for host in range(hosts)]
-    return _build(_names("h", hosts), ["s0"], cables, overrides, "star", list(range(hosts + 1)))
+    return build(numbered("h", hosts), ["s0"], cables, overrides, "star", list(range(hosts + 1)))
+
+
+def dumbbell(
+    left: int,
+    right: int,
+    link: LinkSpec,
+    *,
+    bottleneck_rate: int | None = None,
+    bottleneck_latency: int | None = None,
+    overrides: Iterable[Override] = (),
+) -> Network:
+    """Two switches with hosts on both, joined by one cable: the bottleneck.
+
+    Parameters
+    ----------
+    left, right : hosts on the switches `left` and `right`; h0.. are on the left, the others follow.
+    link : of the host cables; the bottleneck shares its loss, and by default its rate and latency.
+    bottleneck_rate : bits per second.
+    bottleneck_latency : picoseconds.
+    overrides : other properties for single cables.
+
+    Returns
+    -------
+    Network
+
+    Notes
+    -----
+    All that congestion control is about in the smallest network that has it: n flows from left to right share
+    one queue, the one at the port left->right, and a fair share is bottleneck_rate / n.
+    """
+    check(link, left=left, right=right)
+    hosts = left + right
+    sides = [hosts if host < left else hosts + 1 for host in range(hosts)]
+    cables = [Cable(host, side, *link) for host, side in enumerate(sides)]
+    cables.append(Cable(hosts, hosts + 1, *link.but(bottleneck_rate, bottleneck_latency)))
+    order = [*range(left), hosts, *range(left, hosts), hosts + 1]
+    return build(numbered("h", hosts), ["left", "right"], cables, overrides, "dumbbell", order)
 
 
 def leaf_spine(
@@ -51,6 +83,7 @@ def leaf_spine(
     link: LinkSpec,
     *,
     uplink_rate: int | None = None,
+    uplink_latency: int | None = None,
     oversubscription: float | None = None,
     overrides: Iterable[Override] = (),
 ) -> Network:
@@ -59,10 +92,11 @@ def leaf_spine(
     Parameters
     ----------
     leaves, hosts_per_leaf, spines : counts; nodes are named h0.., leaf0.., spine0...
-    link : of the host cables; the uplinks share its latency and loss.
-    uplink_rate : bits per second of a leaf-spine cable, by default the host rate.
+    link : of the host cables; the uplinks share its loss, and by default its rate and latency.
+    uplink_rate, uplink_latency : bits per second and picoseconds of a leaf-spine cable.
     oversubscription : ratio of what the hosts of a leaf can send to what its uplinks can carry; gives
         ``uplink_rate = hosts_per_leaf * host rate / (spines * oversubscription)``.
+    overrides : other properties for single cables.
 
     Returns
     -------
@@ -71,8 +105,9 @@ def leaf_spine(
     Notes
     -----
     9 leaves x 16 hosts with 4 spines is the simulated network of DLCP and its relatives [notes].
+    There are `spines` shortest paths between hosts of different leaves.
     """
-    _check(link, leaves=leaves, hosts_per_leaf=hosts_per_leaf, spines=spines)
+    check(link, leaves=leaves, hosts_per_leaf=hosts_per_leaf, spines=spines)
     if uplink_rate is not None and oversubscription is not None:
         what = "uplink_rate and oversubscription are both given"
         refuse([Mistake("topology", what, expected="one of the two: each follows from the other")])
@@ -81,7 +116,7 @@ def leaf_spine(
             where = "topology.oversubscription"
             refuse([Mistake(where, "is not positive", oversubscription, "a ratio such as 2.0")])
         uplink_rate = round(hosts_per_leaf * link.rate / (spines * oversubscription))
-    uplink = link if uplink_rate is None else link._replace(rate=uplink_rate)
+    uplink = link.but(uplink_rate, uplink_latency)
     hosts = leaves * hosts_per_leaf
     first_spine = hosts + leaves
     cables = [Cable(host, hosts + host // hosts_per_leaf, *link) for host in range(hosts)]
@@ -91,28 +126,49 @@ def leaf_spine(
     pods = [
         [*range(leaf * hosts_per_leaf, (leaf + 1) * hosts_per_leaf), hosts + leaf] for leaf in range(leaves)
     ]
-    order = _interleave(pods, range(first_spine, first_spine + spines))
-    switches = _names("leaf", leaves) + _names("spine", spines)
-    return _build(_names("h", hosts), switches, cables, overrides, "leaf_spine", order)
+    order = interleave(pods, range(first_spine, first_spine + spines))
+    switches = numbered("leaf", leaves) + numbered("spine", spines)
+    return build(numbered("h", hosts), switches, cables, overrides, "leaf_spine", order)
 
 
-def fat_tree(k: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Network:
-    """The three-tier fat-tree of k-port switches: k pods, k^3/4 hosts, full bisection bandwidth.
+def fat_tree(
+    k: int,
+    link: LinkSpec,
+    overrides: Iterable[Override] = (),
+    *,
+    tiers: int = 3,
+    oversubscription: float = 1.0,
+    uplink_rate: int | None = None,
+    uplink_latency: int | None = None,
+    core_rate: int | None = None,
+    core_latency: int | None = None,
+) -> Network:
+    """The fat-tree (folded Clos network) of k-port switches, with two or three tiers.
 
     Parameters
     ----------
-    k : ports per switch, even.  k = 8, 12, 16 give 128, 432, 1024 hosts.
-    link : of every cable.
+    k : ports per switch, even.  With three tiers k = 8, 16, 32 give 128, 1024, 8192 hosts (k^3/4), with two
+        k^2/2.
+    link : of the host cables; the others share its loss, and by default its rate and latency.
+    overrides : other properties for single cables.
+    tiers : 3: k pods of edge and aggregation switches, and cores; 2: edge switches and cores.
+    oversubscription : ports of an edge switch that lead to hosts over those that lead up.  1 is full
+        bisection bandwidth; 3 gives 3k/4 hosts and k/4 uplinks per edge switch, and with them half as many
+        aggregation (per pod) and core switches and 1.5 times as many hosts.
+    uplink_rate, uplink_latency : of the cables that leave an edge switch upwards.
+    core_rate, core_latency : of the cables between aggregation and core switches; with three tiers only.
 
     Returns
     -------
     Network
-        Hosts h0.. pod by pod; switches edge0.., agg0.. (k/2 of each per pod) and core0.. ((k/2)^2).
+        Hosts h0.. pod by pod; switches edge0.., agg0.. (three tiers only) and core0...
 
     Notes
     -----
-    Aggregation switch j of every pod is joined to the cores ``j * k/2 .. (j + 1) * k/2 - 1``, so that there
-    are (k/2)^2 shortest paths between hosts of different pods, one per core.
+    Aggregation switch j of every pod is joined to the cores ``j * k/2 .. (j + 1) * k/2 - 1``, so that with u
+    uplinks per edge switch there are u * k/2 shortest paths between hosts of different pods, one per core, and u
+    between edge switches of one pod.  With two tiers there are u between any two edge switches.
+    Oversubscription by ports is what is built; by rates, set `uplink_rate` (our choice to offer both).
 
     References
     ----------
@@ -120,102 +176,60 @@ def fat_tree(k: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Netw
     """
     if k < 2 or k % 2:
         refuse([Mistake("topology.k", "is no even number of ports", k, "2, 4, 6, ...")])
-    _check(link)
+    if tiers not in (2, 3):
+        refuse([Mistake("topology.tiers", "is no number of tiers", tiers, "2 or 3")])
+    ports = edge_ports(k, oversubscription) if oversubscription > 0 else None
+    if ports is None:
+        what, ratios = f"is no division of an edge switch's {k} ports", edge_ratios(k)
+        mistake = Mistake("topology.oversubscription", what, oversubscription, f"one of {ratios}")
+        raise ScenarioError("the network cannot be built", mistakes=[mistake])
+    if tiers == 2 and (core_rate is not None or core_latency is not None):
+        what = "core_rate and core_latency need aggregation switches"
+        refuse([Mistake("topology", what, expected="uplink_rate and uplink_latency with two tiers")])
+    check(link)
+    uplink = link.but(uplink_rate, uplink_latency)
+    if tiers == 2:
+        return _two_tiers(k, *ports, link, uplink, overrides)
+    return _three_tiers(k, *ports, link, uplink, link.but(core_rate, core_latency), overrides)
+
+
+def _two_tiers(
+    k: int, down: int, up: int, link: LinkSpec, uplink: LinkSpec, overrides: Iterable[Override]
+) -> Network:
+    hosts = k * down
+    first_core = hosts + k
+    cables = [Cable(host, hosts + host // down, *link) for host in range(hosts)]
+    cables += [Cable(hosts + edge, first_core + core, *uplink) for edge in range(k) for core in range(up)]
+    pods = [[*range(edge * down, (edge + 1) * down), hosts + edge] for edge in range(k)]
+    order = interleave(pods, range(first_core, first_core + up))
+    switches = numbered("edge", k) + numbered("core", up)
+    return build(numbered("h", hosts), switches, cables, overrides, "fat_tree", order)
+
+
+def _three_tiers(
+    k: int,
+    down: int,
+    up: int,
+    link: LinkSpec,
+    uplink: LinkSpec,
+    trunk: LinkSpec,
+    overrides: Iterable[Override],
+) -> Network:
     half = k // 2
-    hosts, edges = k * half * half, k * half
-    first_edge, first_agg, first_core = hosts, hosts + edges, hosts + 2 * edges
-    cables = [Cable(host, first_edge + host // half, *link) for host in range(hosts)]
+    edges, aggs, cores = k * half, k * up, up * half
+    hosts = edges * down
+    first_edge, first_agg, first_core = hosts, hosts + edges, hosts + edges + aggs
+    cables = [Cable(host, first_edge + host // down, *link) for host in range(hosts)]
     pods = []
     for pod in range(k):
         pod_edges = range(first_edge + pod * half, first_edge + (pod + 1) * half)
-        pod_aggs = range(first_agg + pod * half, first_agg + (pod + 1) * half)
-        cables += [Cable(edge, agg, *link) for edge in pod_edges for agg in pod_aggs]
+        pod_aggs = range(first_agg + pod * up, first_agg + (pod + 1) * up)
+        cables += [Cable(edge, agg, *uplink) for edge in pod_edges for agg in pod_aggs]
         for j, agg in enumerate(pod_aggs):
-            cables += [Cable(agg, first_core + j * half + c, *link) for c in range(half)]
-        pod_hosts = range(pod * half * half, (pod + 1) * half * half)
-        racks = [(*pod_hosts[e * half : (e + 1) * half], edge) for e, edge in enumerate(pod_edges)]
+            cables += [Cable(agg, first_core + j * half + c, *trunk) for c in range(half)]
+        first = pod * half * down
+        racks = [(*range(first + e * down, first + (e + 1) * down), edge) for e, edge in enumerate(pod_edges)]
         pods.append([*(node for rack in racks for node in rack), *pod_aggs])
-    order = _interleave(pods, range(first_core, first_core + half * half))
-    switches = _names("edge", edges) + _names("agg", edges) + _names("core", half * half)
-    return _build(_names("h", hosts), switches, cables, overrides, "fat_tree", order)
-
-
-class Override(NamedTuple):
-    """Other properties for the cable(s) between two named nodes; None keeps what the cable had."""
-
-    between: tuple[str, str]
-    rate: int | None = None
-    latency: int | None = None
-    loss: float | None = None
-
-
-def override_cables(
-    names: Sequence[str], cables: list[Cable], overrides: Iterable[Override]
-) -> tuple[list[Cable], list[Mistake]]:
-    """The cables with the overrides applied, and one Mistake for every override that fits no cable."""
-    overrides = list(overrides)
-    if not overrides:
-        return cables, []
-    mistakes = []
-    index = {name: node for node, name in enumerate(names)}
-    places: dict[frozenset[int], list[int]] = {}
-    for place, cable in enumerate(cables):
-        places.setdefault(frozenset((cable.a, cable.b)), []).append(place)
-    cables = list(cables)
-    for number, override in enumerate(overrides):
-        where = f"link_override[{number}].between"
-        unknown = [name for name in override.between if name not in index]
-        if unknown:
-            like = f"a name like {names[0]}"
-            mistakes += [Mistake(where, "there is no such node", name, like) for name in unknown]
-            continue
-        pair = frozenset(index[name] for name in override.between)
-        if pair not in places:
-            ends = " - ".join(override.between)
-            mistakes.append(Mistake(where, "there is no such link", ends, "two neighbours"))
-        changes = {key: value for key, value in override._asdict().items() if key in LinkSpec._fields}
-        changes = {key: value for key, value in changes.items() if value is not None}
-        for place in places.get(pair, ()):
-            cables[place] = cables[place]._replace(**changes)
-    return cables, mistakes
-
-
-def _build(
-    hosts: list[str],
-    switches: list[str],
-    cables: list[Cable],
-    overrides: Iterable[Override],
-    title: str,
-    order: list[int],
-) -> Network:
-    cables, mistakes = override_cables(hosts + switches, cables, overrides)
-    return assemble(hosts, switches, cables, title=title, order=order, mistakes=mistakes)
-
-
-def _names(prefix: str, count: int) -> list[str]:
-    return [f"{prefix}{number}" for number in range(count)]
-
-
-def _interleave(pods: Sequence[Sequence[int]], upper: Sequence[int]) -> list[int]:
-    """Pods in turn, each followed by its share of the upper tier."""
-    order: list[int] = []
-    for pod, nodes in enumerate(pods):
-        order += nodes
-        order += upper[len(upper) * pod // len(pods) : len(upper) * (pod + 1) // len(pods)]
-    return order
-
-
-def _check(link: LinkSpec, **counts: int) -> None:
-    """Refuse what would otherwise be reported once per cable."""
-    mistakes = [
-        Mistake(f"topology.{name}", "is too small", count, "1 or more")
-        for name, count in counts.items()
-        if count < 1
-    ]
-    if link.rate <= 0:
-        mistakes.append(Mistake("link.rate", "is not positive", f"{link.rate}bps", 'such as "100Gbps"'))
-    if link.latency < 0:
-        mistakes.append(Mistake("link.latency", "is negative", f"{link.latency}ps", 'such as "1us"'))
-    if not 0.0 <= link.loss < 1.0:
-        mistakes.append(Mistake("link.loss", "is no probability", link.loss, "0 to below 1"))
-    refuse(mistakes)
+    order = interleave(pods, range(first_core, first_core + cores))
+    switches = numbered("edge", edges) + numbered("agg", aggs) + numbered("core", cores)
+    return build(numbered("h", hosts), switches, cables, overrides, "fat_tree", order)

@@ -1,8 +1,10 @@
 """Any network at all: from a networkx graph, or from a GraphML, GML or edge-list file.
 
 Nodes may carry `kind` ("host" or "switch"); without it a node of degree 1 is a host and every other one a
-switch.  Edges may carry `rate`, `latency` and `loss`, as text with a unit ("25Gbps", "2us") or as plain
-numbers in bits per second, picoseconds and probability; what is missing comes from the scenario's [link].
+switch.  A switch may carry `hosts`, a number: so many hosts are hung on it, which is how a graph of switches alone
+(a random regular graph, a map of a provider's network) becomes a network.  Edges may carry `rate`, `latency` and
+`loss`, as text with a unit ("25Gbps", "2us") or as plain numbers in bits per second, picoseconds and probability -
+what is missing comes from the scenario's [link] - and `cost`, what routing adds up (1 unless given).
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.errors import Mistake, ScenarioError
-from scenarios.units import UnitError, parse_rate, parse_time
-from sim.topology.generators import LinkSpec, Override, override_cables
+from scenarios.units import MAX_INNER, UnitError, parse_rate, parse_time
+from sim.topology.cables import LinkSpec, Override, numbered, override_cables
 from sim.topology.network import HOST, SWITCH, Cable, Network, assemble
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ def from_networkx(
     graph: networkx.Graph,
     link: LinkSpec,
     *,
+    hosts_per_switch: int | None = None,
     overrides: Iterable[Override] = (),
     title: str = "graph",
     where: str = "topology",
@@ -34,7 +37,9 @@ def from_networkx(
     ----------
     graph : networkx.Graph or MultiGraph
         A directed graph is refused: every cable works both ways here.
-    link : what edges without attributes are like.
+    link : what edges without attributes are like, and the cables of hosts that are hung on switches.
+    hosts_per_switch : hang so many hosts on every switch that has no attribute `hosts`.  Nodes without `kind` are then
+        switches, whatever their degree.  Those hosts are named h0, h1, ... in the order of the graph's switches.
     overrides : other properties for single cables, after the attributes.
     where : how messages call the graph, such as its file.
 
@@ -54,39 +59,55 @@ def from_networkx(
     hosts: list[Any] = []
     switches: list[Any] = []
     for node, data in graph.nodes(data=True):
-        kind = data.get("kind", HOST if graph.degree(node) == 1 else SWITCH)
+        alone = graph.degree(node) == 1 and hosts_per_switch is None
+        kind = data.get("kind", HOST if alone else SWITCH)
         if kind not in (HOST, SWITCH):
             mistakes.append(Mistake(f"{where}.{node}", "unknown kind of node", kind, '"host" or "switch"'))
+        if kind == HOST and "hosts" in data:
+            mistakes.append(Mistake(f"{where}.{node}.hosts", "hangs hosts on a host", data["hosts"]))
         (hosts if kind == HOST else switches).append(node)
-    index = {node: number for number, node in enumerate((*hosts, *switches))}
-    cables = []
+    hung = [_hosts_on(graph.nodes[node], hosts_per_switch, f"{where}.{node}", mistakes) for node in switches]
+    names = [*map(str, hosts), *numbered("h", sum(hung)), *map(str, switches)]
+    first = len(hosts) + sum(hung)
+    index = {node: number for number, node in enumerate(hosts)}
+    index.update({node: first + number for number, node in enumerate(switches)})
+    below = (first + number for number, count in enumerate(hung) for _ in range(count))
+    cables = [Cable(host, switch, *link) for host, switch in enumerate(below, len(hosts))]
     for a, b, data in graph.edges(data=True):
         at = f"{where}.{a}-{b}"
         # A host comes first, so that its even link leads up, as in the generators.
-        first, second = sorted((index[a], index[b]))
+        ends = sorted((index[a], index[b]))
         cables.append(
             Cable(
-                first,
-                second,
+                *ends,
                 _attribute(data, "rate", link.rate, parse_rate, at, mistakes),
                 _attribute(data, "latency", link.latency, parse_time, at, mistakes),
                 _attribute(data, "loss", link.loss, _loss, at, mistakes),
+                _attribute(data, "cost", 1, _cost, at, mistakes),
             )
         )
-    names = [str(node) for node in (*hosts, *switches)]
     cables, unfit = override_cables(names, cables, overrides)
-    return assemble(
-        names[: len(hosts)], names[len(hosts) :], cables, title=title, where=where, mistakes=mistakes + unfit
-    )
+    return assemble(names[:first], names[first:], cables, title=title, where=where, mistakes=mistakes + unfit)
 
 
-def read_graph(path: str | Path, link: LinkSpec, *, overrides: Iterable[Override] = ()) -> Network:
+def read_graph(
+    path: str | Path,
+    link: LinkSpec,
+    *,
+    hosts_per_switch: int | None = None,
+    overrides: Iterable[Override] = (),
+) -> Network:
     """Read a network from a file.
 
     Parameters
     ----------
     path : ``.graphml`` or ``.xml``: GraphML; ``.gml``: GML; anything else: an edge list, one edge per line as
         ``a b`` or ``a b {'rate': '25Gbps', 'latency': '2us'}``, ``#`` starts a comment.
+    link, hosts_per_switch, overrides : as for `from_networkx`.
+
+    Returns
+    -------
+    Network
 
     Raises
     ------
@@ -118,7 +139,26 @@ def read_graph(path: str | Path, link: LinkSpec, *, overrides: Iterable[Override
         ) from error
     if form == "edge list" and not graph.number_of_edges():
         raise ScenarioError("the file lists no edge", where=str(path), expected="lines such as: h0 s0")
-    return from_networkx(graph, link, overrides=overrides, title=path.stem, where=path.name)
+    return from_networkx(
+        graph,
+        link,
+        hosts_per_switch=hosts_per_switch,
+        overrides=overrides,
+        title=path.stem,
+        where=path.name,
+    )
+
+
+def _hosts_on(data: dict[str, Any], default: int | None, at: str, mistakes: list[Mistake]) -> int:
+    """How many hosts are hung on a switch."""
+    value = data.get("hosts", default or 0)
+    try:
+        count = _number("hosts", value)
+    except UnitError:
+        count = -1
+    if count < 0:
+        mistakes.append(Mistake(f"{at}.hosts", "is no number of hosts", value, "0, 1, 2, ..."))
+    return max(0, count)
 
 
 def _attribute(
@@ -136,15 +176,24 @@ def _attribute(
     try:
         if isinstance(value, str):
             return parse(value)
-        return _loss(value) if name == "loss" else _whole(name, value)
+        return _loss(value) if name == "loss" else _number(name, value)
     except UnitError as error:
         mistakes.append(Mistake(at, f"{name} {error.what}", value, error.expected))
         return default
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
-        raise UnitError("is no whole number", f"a {name} with its unit")
+def _number(name: str, value: Any) -> int:
+    expected = f"a whole number of {name}" if name in ("hosts", "cost") else f"a {name} with its unit"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:  # nan, inf
+        raise UnitError("is no whole number", expected)
+    if abs(value) > MAX_INNER:
+        raise UnitError("is too large", expected)
+    return int(value)
+
+
+def _cost(value: str) -> int:
+    if not value.strip().isdigit():
+        raise UnitError("is no whole number", "a whole number of cost")
     return int(value)
 
 

@@ -1,0 +1,106 @@
+"""What generators and readers share: what a cable is like, exceptions for single cables, checks of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scenarios.errors import Mistake
+from sim.topology.network import Cable, Network, assemble, refuse
+
+
+class LinkSpec(NamedTuple):
+    """What a cable is like: bits per second, picoseconds, probability of loss."""
+
+    rate: int
+    latency: int
+    loss: float = 0.0
+
+    def but(self, rate: int | None = None, latency: int | None = None) -> LinkSpec:
+        """The same with another rate or latency; None keeps it."""
+        return LinkSpec(
+            self.rate if rate is None else rate, self.latency if latency is None else latency, self.loss
+        )
+
+
+class Override(NamedTuple):
+    """Other properties for the cable(s) between two named nodes; None keeps what the cable had."""
+
+    between: tuple[str, str]
+    rate: int | None = None
+    latency: int | None = None
+    loss: float | None = None
+
+
+def override_cables(
+    names: Sequence[str], cables: list[Cable], overrides: Iterable[Override]
+) -> tuple[list[Cable], list[Mistake]]:
+    """The cables with the overrides applied, and one Mistake for every override that fits no cable."""
+    overrides = list(overrides)
+    if not overrides:
+        return cables, []
+    mistakes = []
+    index = {name: node for node, name in enumerate(names)}
+    places: dict[frozenset[int], list[int]] = {}
+    for place, cable in enumerate(cables):
+        places.setdefault(frozenset((cable.a, cable.b)), []).append(place)
+    cables = list(cables)
+    for number, override in enumerate(overrides):
+        where = f"link_override[{number}].between"
+        unknown = [name for name in override.between if name not in index]
+        if unknown:
+            like = f"a name like {names[0]}"
+            mistakes += [Mistake(where, "there is no such node", name, like) for name in unknown]
+            continue
+        pair = frozenset(index[name] for name in override.between)
+        if pair not in places:
+            ends = " - ".join(override.between)
+            mistakes.append(Mistake(where, "there is no such link", ends, "two neighbours"))
+        changes = {key: value for key, value in override._asdict().items() if key in LinkSpec._fields}
+        changes = {key: value for key, value in changes.items() if value is not None}
+        for place in places.get(pair, ()):
+            cables[place] = cables[place]._replace(**changes)
+    return cables, mistakes
+
+
+def build(
+    hosts: list[str],
+    switches: list[str],
+    cables: list[Cable],
+    overrides: Iterable[Override],
+    title: str,
+    order: Sequence[int],
+) -> Network:
+    """The checked Network of a generator's nodes and cables, `overrides` applied."""
+    cables, mistakes = override_cables(hosts + switches, cables, overrides)
+    return assemble(hosts, switches, cables, title=title, order=order, mistakes=mistakes)
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    """Names such as leaf0, leaf1, ..."""
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+def interleave(pods: Sequence[Sequence[int]], upper: Sequence[int]) -> list[int]:
+    """Pods in turn, each followed by its share of the upper tier."""
+    order: list[int] = []
+    for pod, nodes in enumerate(pods):
+        order += nodes
+        order += upper[len(upper) * pod // len(pods) : len(upper) * (pod + 1) // len(pods)]
+    return order
+
+
+def check(link: LinkSpec, **counts: int) -> None:
+    """Refuse what would otherwise be reported once per cable."""
+    mistakes = [
+        Mistake(f"topology.{name}", "is too small", count, "1 or more")
+        for name, count in counts.items()
+        if count < 1
+    ]
+    if link.rate <= 0:
+        mistakes.append(Mistake("link.rate", "is not positive", f"{link.rate}bps", 'such as "100Gbps"'))
+    if link.latency < 0:
+        mistakes.append(Mistake("link.latency", "is negative", f"{link.latency}ps", 'such as "1us"'))
+    if not 0.0 <= link.loss < 1.0:
+        mistakes.append(Mistake("link.loss", "is no probability", link.loss, "0 to below 1"))
+    refuse(mistakes)

@@ -1,0 +1,162 @@
+"""Networks in the format of the HPCC and ConWeave simulators: `topology.txt`.
+
+    nodes switches links            three numbers
+    16 17 18                        the switches' numbers (on one or more lines); every other node is a host
+    0 16 100Gbps 0.001ms 0.000000   one line per cable: its ends, rate, delay, probability of loss
+    ...
+
+The format is the one that the public code of HPCC (Li et al., SIGCOMM 2019) and ConWeave (Song et al., SIGCOMM
+2023) reads.  Nodes are numbered from 0 through hosts and switches together; here they keep their number: node 5
+is "h5" if it is a host and "s5" if it is a switch, so that flow lists and overrides mean what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from scenarios.errors import Mistake, ScenarioError
+from scenarios.units import UnitError, parse_rate, parse_time
+from sim.topology.cables import Override, override_cables
+from sim.topology.network import SHOWN, Cable, Network, assemble, refuse
+
+HEADER = "nodes switches links, such as: 320 28 800"
+ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
+
+
+def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Network:
+    """Read a `topology.txt`.
+
+    Parameters
+    ----------
+    path : the file.  Empty lines and what follows a # are skipped.
+    overrides : other properties for single cables.
+
+    Returns
+    -------
+    Network
+        Hosts h<number> and switches s<number> in ascending order of their numbers.
+
+    Raises
+    ------
+    ScenarioError
+        With every fault, each with its line: numbers that do not agree with the first line, nodes out of range, rates,
+        delays and losses that cannot be read, and everything that `assemble` refuses, such as hosts with two cables
+        (HPCC's own 320-host network has them).
+
+    Notes
+    -----
+    Rates are read as "100Gbps" or "100Gb/s", delays with any unit of time.  SimAI's topologies, whose first line has
+    more numbers, are refused.
+
+    References
+    ----------
+    Li et al.: "HPCC: high precision congestion control", SIGCOMM 2019, and its public simulator.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ScenarioError("there is no such file", where=str(path), expected="a topology.txt") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"cannot be read: {error}", where=str(path), expected="a topology.txt") from None
+    rows = [(number, line.split("#")[0].split()) for number, line in enumerate(text.splitlines(), 1)]
+    rows = [row for row in rows if row[1]]
+    return _Reader(path, rows).network(overrides)
+
+
+class _Reader:
+    """One file; `mistakes` collects what is wrong with it."""
+
+    def __init__(self, path: Path, rows: list[tuple[int, list[str]]]) -> None:
+        self.path = path
+        self.rows = rows
+        self.mistakes: list[Mistake] = []
+
+    def network(self, overrides: Iterable[Override]) -> Network:
+        nodes, switches, links = self.header()
+        numbers, rows = self.switches(nodes, switches)
+        hosts = [node for node in range(nodes) if node not in numbers]
+        index = {node: place for place, node in enumerate((*hosts, *sorted(numbers)))}
+        cables = [cable for line, row in rows if (cable := self.cable(line, row, index)) is not None]
+        if len(rows) != links:
+            self.wrong(self.rows[0][0], f"says {links} links, but {len(rows)} follow")
+        self.refuse()
+        names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
+        cables, unfit = override_cables(names[0] + names[1], cables, overrides)
+        return assemble(*names, cables, title=self.path.stem, where=self.path.name, mistakes=unfit)
+
+    def header(self) -> list[int]:
+        line, words = self.rows[0] if self.rows else (1, [])
+        if len(words) != 3 or not all(word.isdecimal() for word in words):
+            self.wrong(line, "is no first line", " ".join(words), HEADER)
+            self.refuse()
+        nodes, switches, links = map(int, words)
+        if switches > nodes:
+            self.wrong(line, "says more switches than nodes", " ".join(words), HEADER)
+            self.refuse()
+        return [nodes, switches, links]
+
+    def switches(self, nodes: int, count: int) -> tuple[set[int], list[tuple[int, list[str]]]]:
+        """The switches' numbers, and the rows after them."""
+        numbers: set[int] = set()
+        seen = 0
+        rest = self.rows[1:]
+        while seen < count and rest:
+            line, words = rest.pop(0)
+            for word in words:
+                node = self.node(line, word, nodes)
+                if node in numbers:
+                    self.wrong(line, "names a switch twice", word, "every switch once")
+                numbers.update(() if node is None else (node,))
+            seen += len(words)
+        if seen != count:
+            where = self.rows[1][0] if len(self.rows) > 1 else self.rows[0][0]
+            self.wrong(where, f"lists {seen} switches", None, f"{count}, as the first line says")
+        self.refuse()  # what follows would be misread
+        return numbers, rest
+
+    def node(self, line: int, word: str, nodes: int) -> int | None:
+        if word.isdecimal() and int(word) < nodes:
+            return int(word)
+        self.wrong(line, "is no node", word, f"a number from 0 to {nodes - 1}")
+        return None
+
+    def cable(self, line: int, words: list[str], index: dict[int, int]) -> Cable | None:
+        if len(words) != 5:
+            self.wrong(line, f"has {len(words)} entries", " ".join(words), ROW)
+            return None
+        before = len(self.mistakes)
+        ends = [self.node(line, word, len(index)) for word in words[:2]]
+        rate = self.value(line, parse_rate, words[2].replace("b/s", "bps"))
+        latency = self.value(line, parse_time, words[3])
+        loss = self.value(line, _probability, words[4])
+        if len(self.mistakes) > before:
+            return None
+        # a host comes first, so that its even link leads up, as in the generators
+        a, b = sorted(index[node] for node in ends if node is not None)
+        return Cable(a, b, rate, latency, loss)
+
+    def value(self, line: int, parse: Callable[[str], Any], word: str) -> Any:
+        try:
+            return parse(word)
+        except UnitError as error:
+            self.wrong(line, error.what, word, error.expected)
+            return None
+
+    def wrong(self, line: int, what: str, value: object = None, expected: str = "") -> None:
+        self.mistakes.append(Mistake(f"{self.path.name}: line {line}", what, value, expected))
+
+    def refuse(self) -> None:
+        found = self.mistakes
+        if len(found) > SHOWN:
+            found = [*found[:SHOWN], Mistake(self.path.name, f"{len(found) - SHOWN} more lines are wrong")]
+        refuse(found)
+
+
+def _probability(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise UnitError("is no number", "a probability such as 0.01") from None
