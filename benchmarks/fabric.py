@@ -131,8 +131,8 @@ def run_row(case: str, hosts: int, transport: str, threads: int) -> dict[str, An
     table = getattr(schema_transport, models[transport])(kind=transport)
     network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))
     switch = SimpleNamespace(
-        queues=1, buffer=BUFFER, thresholds=lambda: (THRESHOLD,), ramp=lambda: None, selective_drop=False,
-        flowlet_gap=0,
+        queues=1, buffer=BUFFER, thresholds=lambda: (THRESHOLD,), ramp=lambda: None, shared=lambda: None,
+        selective_drop=False, flowlet_gap=0,
     )  # fmt: skip
     fabric = Fabric(
         network, build_routing(network), switch=switch, transports=[table], balancing=BALANCING[transport],

@@ -104,6 +104,10 @@ class Switch(Table):
     queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True)] = MAX_QUEUES
     buffer: Size = 512 * 1024
     """Bytes that all queues of one egress port hold together."""
+    shared_buffer: Size | None = None
+    """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
+    buffer_alpha: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
     ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     ecn_ceiling: Size | None = None
@@ -128,6 +132,10 @@ class Switch(Table):
                 f"more than {format_size(max(self.ecn_threshold))}",
             )  # fmt: skip
         return self
+
+    def shared(self) -> tuple[int, float] | None:
+        """Bytes of the shared buffer, and alpha; None where every port has its own."""
+        return None if self.shared_buffer is None else (self.shared_buffer, self.buffer_alpha)
 
     def ramp(self) -> tuple[int, float] | None:
         """Kmax in bytes and Pmax; None where the threshold is a step."""

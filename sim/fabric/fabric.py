@@ -56,7 +56,8 @@ class Fabric:
     ----------
     network, routing : `sim.topology.Network` and the `sim.routing.Routing` of it.
     switch : table with `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or None),
-        `ramp()` (bytes and chance, or None), `selective_drop`, `flowlet_gap` (ps).
+        `ramp()` (bytes and chance, or None), `shared()` (bytes and alpha, or None), `selective_drop`, `flowlet_gap`
+        (ps).
     transports : transport tables of the scenario (`kind`, `payload`, parameters); messages name one by its number.
     balancing : name of a load balancer, or "module:Class".
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.
@@ -106,7 +107,7 @@ class Fabric:
             for owner, table, bound in zip(owners, transports, self.transports, strict=True)
         ]
         started = time.perf_counter()
-        self.kernel: Kernel = specialise(owners, balancer, policy)
+        self.kernel: Kernel = specialise(owners, balancer, policy, switch.shared() is not None)
         self.memory: Memory = build(
             network,
             routing,
@@ -121,6 +122,7 @@ class Fabric:
             threads=threads,
             trace=packet_log,
             ramp=switch.ramp(),
+            shared=switch.shared(),
             balancer_words=getattr(balancer, "table_words", 0),
             flowlet_gap=switch.flowlet_gap,
             window=window_ps,
@@ -224,6 +226,11 @@ class Fabric:
     def now(self) -> int:
         """Everything before this time has happened."""
         return int(self.memory.M[at.H_NOW])
+
+    @property
+    def undelivered(self) -> int:
+        """Messages that were handed over and have not been delivered."""
+        return self._undelivered
 
     @property
     def packet_hops(self) -> int:

@@ -48,7 +48,10 @@ H_STREAK = 57  # windows in a row that would rather be advanced by all threads, 
 H_FLOWLET_GAP = 58  # picoseconds of silence after which a flow may change its way
 H_RED_KMAX = 59  # bytes in a queue from which on every packet is marked
 H_RED_PMAX = 60  # chance of a mark just below it << 32
+H_SHARED = 61  # bytes of the buffer that the ports of a switch share
+H_ALPHA = 62  # what a queue may take of what is free of it, times ALPHA_UNIT
 HEADER_WORDS = 64
+ALPHA_UNIT = 1 << 16
 
 RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
 
@@ -62,6 +65,7 @@ N_POSITION = 4  # index into WAKE and NEXT
 N_DRAWS = 5  # packets balanced so far: the counter of its random draws
 N_ACTIVE = 6  # base of the list of ports that have packets queued
 N_ACTIVE_COUNT = 7
+N_USED = 32  # switch with a shared buffer: bytes that wait in it
 N_EDGE = 8  # its index among the edge switches, or -1
 N_ROUTE = 9  # base of its row of the routing table
 N_KEY = 10  # key of its random draws
@@ -99,6 +103,7 @@ P_SPILL_TAIL = 21
 P_HEAD = 22  # where the consumer keeps its counters (HEADS)
 P_RED_KEY = 23  # key of the draws for marks
 P_TESTS = 24  # how many there were
+P_NODE = 25  # base of the node it belongs to
 P_CLASSES = 28  # class records follow
 CLASS_WORDS = 4
 C_HEAD = 0  # pool entry

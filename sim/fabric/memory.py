@@ -114,15 +114,16 @@ def build(
     threads: int,
     trace: bool,
     ramp: tuple[int, float] | None = None,
+    shared: tuple[int, float] | None = None,
     balancer_words: int = 0,
     flowlet_gap: int = 0,
     window: int | None = None,
 ) -> Memory:
     """Reserve the array and write every static word.
 
-    `ramp`: where marks become certain (bytes), and how likely they are just below. `balancer_words`: words that the load
-    balancer keeps at every switch. `flowlet_gap` in picoseconds. `window` shortens the windows (results do not depend on
-    it). Sizes in bytes, times in picoseconds.
+    `ramp`: where marks become certain (bytes), and how likely they are just below. `shared`: bytes of a switch's common
+    buffer, and alpha. `balancer_words`: words that the load balancer keeps at every switch. `flowlet_gap` in
+    picoseconds. `window` shortens the windows (results do not depend on it). Sizes in bytes, times in picoseconds.
     """
     hosts, links = network.host_count, len(network.link_src)
     nodes = len(network.names)
@@ -243,6 +244,7 @@ def build(
     M[port_bases + at.P_SHAPE] = shape
     M[port_bases + at.P_LOSS] = odds
     M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
+    M[port_bases + at.P_NODE] = node_bases[network.link_src]
     M[port_bases + at.P_RED_KEY] = key_of(seed, RED_DRAWS, np.arange(links))
     M[port_bases + at.P_ID] = np.arange(links)
     from_switch = network.link_src >= hosts
@@ -297,6 +299,8 @@ def build(
         at.H_POSITIONS: nodes,
         at.H_ORDER: order_base,
         at.H_FLOWLET_GAP: flowlet_gap,
+        at.H_SHARED: shared[0] if shared else 0,
+        at.H_ALPHA: round(shared[1] * at.ALPHA_UNIT) if shared else 0,
         at.H_RED_KMAX: ramp[0] if ramp else 0,
         at.H_RED_PMAX: int(ramp[1] * 2**32) if ramp else 0,
     }

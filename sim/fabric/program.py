@@ -54,7 +54,9 @@ class Program:
             (TRANSPORT, sends.transport), (FLOW, -1), (END, -1),
         ):  # fmt: skip
             book[:, column] = values
-        kinds = np.array([kind.important for kind in flows.transports])
+        kinds = np.array([
+            kind.important if sends.important is None else sends.important for kind in flows.transports
+        ])  # fmt: skip
         self.tags = kinds[book[:, TRANSPORT]].astype(np.int64)
         self.wanted = self.tags * packets
         self.patterns: list[tuple[int, int]] = []  # words, base

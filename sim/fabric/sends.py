@@ -49,7 +49,8 @@ class Sends:
     transport, priority : int64[n], or one for all.
     bound : float64[n], or one for all: fraction of the bytes that may be missing at delivery.
     patterns, pattern : bool arrays (one flag per packet: important), and int64[n]: which of them a message has; -1 or
-        no array: whatever its transport sends.
+        no array: as `important` says.
+    important : whether the packets of messages without a pattern are important; None: whatever their transport sends.
     start_ps : int64[n], or one for all. In rising order over the messages without edges and gates.
     edges : int64[m, 2]: messages (before, after), with dst[before] == src[after].
     gates : int64[n], or one for all: how many releases a message waits for.
@@ -65,6 +66,7 @@ class Sends:
     bound: Any = 0.0
     patterns: Sequence[NDArray[np.bool_]] = ()
     pattern: Ints | None = None
+    important: bool | None = None
     start_ps: Any = 0
     edges: Ints = field(default_factory=_no_edges)
     gates: Any = 0

@@ -17,21 +17,17 @@ from sim.fabric.layout import (
     H_RED_PMAX,
     P_CLASSES,
     P_FLAGS,
-    P_LIMIT,
-    P_QUEUE,
     P_RED_KEY,
     P_TESTS,
     PORT_FLAG_SELECTIVE,
 )
 
-ACCEPT, MARK, DROP_TAIL, DROP_SELECTIVE = 0, 1, 2, 3
+ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 
 
 @njit
-def admit(M, p, c, A, size):
-    """The verdict on a packet of `size` bytes for class `c` of the busy port `p`."""
-    if (M[p + P_QUEUE] >> 8) + size > M[p + P_LIMIT]:
-        return DROP_TAIL
+def admit(M, p, c, A):
+    """The verdict on a packet for class `c` of the busy port `p`, whose buffer has room for it."""
     record = p + P_CLASSES + c * CLASS_WORDS
     kmin = M[record + C_THRESHOLD]
     queue = M[record + C_BYTES]

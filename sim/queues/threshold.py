@@ -1,4 +1,4 @@
-"""Tail drop at the buffer, and one threshold per queue that marks important packets and drops droppable ones.
+"""One threshold per queue that marks important packets and drops droppable ones.
 
 This is the RED/ECN behaviour of commodity switches with Kmin = Kmax on the instantaneous queue: a packet that says it
 understands congestion marks (ECT; here *important*) is marked, one that does not (Not-ECT; *droppable*) is dropped.
@@ -15,19 +15,15 @@ from sim.fabric.layout import (
     CLASS_WORDS,
     P_CLASSES,
     P_FLAGS,
-    P_LIMIT,
-    P_QUEUE,
     PORT_FLAG_SELECTIVE,
 )
 
-ACCEPT, MARK, DROP_TAIL, DROP_SELECTIVE = 0, 1, 2, 3
+ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 
 
 @njit
-def admit(M, p, c, A, size):
-    """The verdict on a packet of `size` bytes for class `c` of the busy port `p`."""
-    if (M[p + P_QUEUE] >> 8) + size > M[p + P_LIMIT]:
-        return DROP_TAIL
+def admit(M, p, c, A):
+    """The verdict on a packet for class `c` of the busy port `p`, whose buffer has room for it."""
     record = p + P_CLASSES + c * CLASS_WORDS
     if M[record + C_BYTES] >= M[record + C_THRESHOLD]:
         if (A >> A_IMPORTANT) & 1:

@@ -224,7 +224,8 @@ class _Oracle:
             link.receive = nodes[network.link_dst[index]].receive
             near = nodes[network.link_src[index]]
             if isinstance(near, Switch):
-                port = Port(self.log, link, table.queues, table.buffer, table.thresholds(), table.selective_drop, table.ramp(), case.seed)
+                port = Port(self.log, link, table.queues, table.buffer, table.thresholds(), table.selective_drop, table.ramp(), case.seed,
+                            table.shared(), near.ports)
                 near.ports[index] = port
                 self.ports.append(port)
             else:

@@ -110,10 +110,11 @@ class Port:
 
     def __init__(
         self, log: Log, link: Link, queues: int, buffer: int, thresholds: Sequence[int] | None, selective: bool,
-        ramp: tuple[int, float] | None, seed: int,
+        ramp: tuple[int, float] | None, seed: int, shared: tuple[int, float] | None, beside: dict[int, Port],
     ) -> None:  # fmt: skip
         self.log, self.link = log, link
         self.buffer, self.thresholds, self.selective = buffer, thresholds, selective
+        self.shared, self.beside = shared, beside  # all ports of the switch
         self.ramp, self.key, self.tests = ramp, key_of(seed, RED_DRAWS, link.index), 0
         self.queues: list[deque[Packet]] = [deque() for _ in range(queues)]
         self.tail = self.dropped = self.marks = self.peak = 0
@@ -129,7 +130,7 @@ class Port:
             self.link.send(packet)
             return
         queue = self.queues[min(packet.priority, len(self.queues) - 1)]
-        if self.waiting(self.queues) + packet.size > self.buffer:
+        if self.full(queue, packet.size):
             self.tail += 1
             self._drop(packet, "tail")
             return
@@ -144,6 +145,13 @@ class Port:
                     return
         queue.append(packet)
         self.peak = max(self.peak, self.waiting(self.queues))
+
+    def full(self, queue: deque[Packet], size: int) -> bool:
+        """Whether there is no room for a packet: in the port's buffer, or in what the shared one leaves to the queue."""
+        if self.shared is None:
+            return self.waiting(self.queues) + size > self.buffer
+        free = self.shared[0] - sum(port.waiting(port.queues) for port in self.beside.values())
+        return size > free or self.waiting([queue]) + size > free * round(self.shared[1] * 65536) // 65536
 
     def above(self, waiting: int, threshold: int) -> bool:
         """Whether a packet is to be marked or dropped by choice."""

@@ -15,18 +15,23 @@ from sim.fabric.layout import (
     A_CE,
     A_PRIORITY,
     A_SIZE,
+    ALPHA_UNIT,
     C_BYTES,
     C_HEAD,
     C_TAIL,
     CAUSE_LINK,
+    CAUSE_TAIL,
     CLASS_WORDS,
     DROP_WORDS,
+    H_ALPHA,
+    H_SHARED,
     H_STATUS,
     HEAD_RING_FREE,
     HEAD_SPILL_FREE,
     MASK_SIZE,
     N_ACTIVE,
     N_ACTIVE_COUNT,
+    N_USED,
     P_BUSY,
     P_BYTES,
     P_CLASSES,
@@ -37,8 +42,10 @@ from sim.fabric.layout import (
     P_ID,
     P_KEY,
     P_LATENCY,
+    P_LIMIT,
     P_LOSS,
     P_MARKS,
+    P_NODE,
     P_PEAK,
     P_QUEUE,
     P_RING,
@@ -70,7 +77,7 @@ from sim.fabric.layout import (
     TRACE_WORDS,
 )
 
-from .bound import admit
+from .bound import SHARED, admit
 
 ROUND_UP = (1 << SPEED_SHIFT) - 1
 ACCEPT, MARK = 0, 1  # verdicts of a queue policy; 2 and up: drop for cause verdict - 2
@@ -200,6 +207,8 @@ def append(M, th, p, A, B, size, c):
     M[record + C_BYTES] += size
     queue += size << 8
     M[p + P_QUEUE] = queue
+    if SHARED:
+        M[M[p + P_NODE] + N_USED] += size
     return queue >> 8
 
 
@@ -217,6 +226,8 @@ def send_first(M, th, p, c, start):
     else:
         M[record + C_HEAD] = M[entry]
     M[p + P_QUEUE] = queue
+    if SHARED:
+        M[M[p + P_NODE] + N_USED] -= size
     M[record + C_BYTES] -= size
     M[entry] = M[th + T_FREE]
     M[th + T_FREE] = entry
@@ -238,6 +249,17 @@ def serve(M, th, p, limit):
 
 
 @njit
+def _full(M, node, p, c, waiting, size):
+    """Whether there is no room for a packet: in the port's own buffer, or in what the switch's shared one leaves to a
+    queue: alpha times what is free of it (Choudhury and Hahne, ToN 1998: dynamic thresholds)."""
+    if SHARED:
+        free = M[H_SHARED] - M[node + N_USED]
+        queued = M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
+        return size > free or queued + size > (free * M[H_ALPHA]) // ALPHA_UNIT
+    return waiting + size > M[p + P_LIMIT]
+
+
+@njit
 def offer(M, th, node, p, A, B, time):
     """A packet reaches egress port `p` of switch `node` at `time`: send, queue, mark or drop it."""
     queue = M[p + P_QUEUE]
@@ -250,7 +272,10 @@ def offer(M, th, node, p, A, B, time):
     size = (A >> A_SIZE) & MASK_SIZE
     flags = M[p + P_FLAGS]
     c = min((A >> A_PRIORITY) & 7, flags >> 8)
-    verdict = admit(M, p, c, A, size)
+    if _full(M, node, p, c, queue >> 8, size):
+        log_drop(M, th, p, time, CAUSE_TAIL, A, B)
+        return
+    verdict = admit(M, p, c, A)
     if verdict > MARK:
         log_drop(M, th, p, time, verdict - 2, A, B)
         return

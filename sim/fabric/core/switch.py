@@ -19,7 +19,7 @@ from sim.fabric.layout import (
     T_ADDRESS,
 )
 
-from .bound import SEES_QUEUES, choose
+from .bound import SEES_QUEUES, SHARED, choose
 from .gather import INDEX_BITS, INDEX_MASK, gather
 from .port import offer, serve
 
@@ -84,6 +84,9 @@ def switch_step(M, th, node, begin, end, shift):
         A = M[at + 1]
         B = M[at + 2]
         now = begin + (key >> INDEX_BITS)
+        if SHARED:
+            for active in range(M[node + N_ACTIVE_COUNT]):
+                serve(M, th, M[M[node + N_ACTIVE] + active], now)
         offer(M, th, node, route(M, th, node, A, B, now), A, B, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)

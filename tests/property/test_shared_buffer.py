@@ -1,0 +1,77 @@
+"""A buffer that the ports of a switch share: the engine against the oracle, and the fixed point of dynamic thresholds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
+from random_cases import LATENCY, US, budget, networks
+
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp
+from sim.topology import LinkSpec, star
+
+
+def dctcp(**more: Any) -> Dctcp:
+    return Dctcp.model_validate(
+        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
+    )
+
+
+def together(fabric: Any) -> None:
+    fabric._alone = False
+
+
+@budget()
+@given(data=st.data())
+def test_engine_and_oracle_drop_alike(data):
+    draw = data.draw
+    network = draw(networks(lossy=draw(st.booleans())))
+    hosts = network.host_count
+    letters = []
+    for _ in range(draw(st.integers(2, 12))):
+        src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
+        letters.append(Letter(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
+                              priority=draw(st.integers(0, 2)), important=draw(st.sampled_from((True, False)))))  # fmt: skip
+    table = Switch.model_validate({
+        "queues": draw(st.sampled_from((1, 3))), "shared_buffer": draw(st.sampled_from(("5KB", "20KB", "100KB"))),
+        "buffer_alpha": draw(st.sampled_from((0.125, 0.5, 1.0, 8.0))),
+        "ecn_threshold": draw(st.sampled_from((None, "3KB"))),
+    })  # fmt: skip
+    case = Case(network, [dctcp(initial_window=50)], letters, table, "ecmp", draw(st.integers(0, 2**40)), LATENCY)
+    oracle = run_oracle(case)
+    assert first_difference(run_engine(case), oracle) == ""
+    assert first_difference(run_engine(case, threads=2, prepare=together), oracle) == ""
+
+
+@pytest.mark.parametrize(("alpha", "queues"), [(1.0, 1), (1.0, 2), (0.5, 2), (4.0, 1)])
+def test_crowded_queues_settle_where_the_threshold_says(alpha, queues):
+    """n queues that never empty hold alpha B / (1 + n alpha) each (Choudhury and Hahne, equation of the fixed point):
+    to within the packets that were let in while the other queue was still short."""
+    room, frame = 200_000, 1066
+    network = star(2 + 4 * queues, LinkSpec(10**10, US))
+    letters = [Letter(0, queues + n, n % queues, 400_000) for n in range(4 * queues)]
+    switch = Switch.model_validate({"queues": 1, "shared_buffer": f"{room}B", "buffer_alpha": alpha})
+    outcome = run_engine(Case(network, [dctcp(initial_window=400)], letters, switch), until=500 * US)
+    ports = [port for port in outcome.ports if port.tail]
+    assert len(ports) == queues
+    limit = alpha * room / (1 + queues * alpha)
+    for port in ports:
+        assert limit - frame <= port.peak <= limit + frame
+
+
+def test_one_crowded_queue_leaves_room_for_another():
+    """While four hosts crowd one port, two more send a little to another: with alpha = 1 that finds all the room it
+    needs; with a large alpha the crowd has taken it."""
+    network = star(8, LinkSpec(10**10, US))
+    crowd = [Letter(0, n, 7, 600_000) for n in range(4)]
+    late = [Letter(60 * US, n, 6, 20_000) for n in (4, 5)]
+    drops = {}
+    for alpha in (1.0, 1000.0):
+        switch = Switch.model_validate({"queues": 1, "shared_buffer": "100KB", "buffer_alpha": alpha})
+        outcome = run_engine(Case(network, [dctcp(initial_window=600)], [*crowd, *late], switch), until=110 * US)
+        drops[alpha] = sum(drop.packet.dst == 6 for drop in outcome.drops)
+    assert drops[1.0] == 0 < drops[1000.0]
