@@ -151,12 +151,15 @@ def cmd_check(
     """Validate a scenario and the traces it names; every mistake is reported at once."""
     from scenarios.checks import remarks
     from scenarios.load import load_scenario
+    from sim.traffic import check_files
     from traces.trace import load_trace
 
     loaded = load_scenario(scenario, set=_overrides(set_, trace))
     variants = loaded.variants()
     for name in dict.fromkeys(job.trace for variant in variants for job in variant.job):
         load_trace(name)
+    for variant in variants:
+        check_files(variant)
     notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
     if as_json:
         typer.echo(
@@ -270,18 +273,25 @@ def _simulate(scenarios: list[Scenario], threads: int, quiet: bool) -> tuple[lis
     for scenario in scenarios:
         try:
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
-                results.append(simulate(scenario, threads=threads, progress=_simulated(show)))
+                results.append(simulate(scenario, threads=threads, progress=_simulated(show, scenario)))
         except KeyboardInterrupt as stop:
             partial: Result | None = getattr(stop, "result", None)
-            return results + ([partial] if partial and partial.iterations.num_rows else []), False
+            seen = partial and (partial.iterations.num_rows or partial.messages.num_rows)
+            return results + ([partial] if partial and seen else []), False
     return results, True
 
 
-def _simulated(show: Progress) -> Callable[[int, int, int], None]:
+def _simulated(show: Progress, scenario: Scenario) -> Callable[[int, int, int], None]:
     """Progress of a simulation in words."""
-    return lambda done, total, now: show(
-        done / total, f"{done}/{total} iterations, {now / 1e9:.1f} ms simulated"
-    )
+    what, duration = ("iterations" if scenario.job else "flows"), scenario.duration
+
+    def progressed(done: int, total: int, now: int) -> None:
+        share = done / total if total else 1.0
+        if duration is not None:
+            share = max(now / duration, share if scenario.job else 0.0)
+        show(min(1.0, share), f"{done}/{total} {what}, {now / 1e9:.1f} ms simulated")
+
+    return progressed
 
 
 def _compare(

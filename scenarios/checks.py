@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from scenarios.checks_traffic import check_traffic
 from scenarios.errors import Mistake
 from scenarios.explain import explain
 from scenarios.schema_job import HostPlacement, Job, ParameterServer
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 def find_mistakes(scenario: Scenario) -> list[Mistake]:
     """Everything that is wrong with `scenario` beyond its single tables; its policies are not looked at."""
     found: list[Mistake] = []
-    for check in (_names, _topology, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds):
+    for check in (
+        _names, _topology, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds, check_traffic,
+    ):  # fmt: skip
         found.extend(check(scenario))
     return found
 
@@ -212,12 +215,13 @@ def _classes(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _bounds(scenario: Scenario) -> Iterator[Mistake]:
-    transport = scenario.transport
     for index, job in enumerate(scenario.job):
+        transport = job.transport or scenario.transport
         for field in ("push_bound", "pull_bound"):
             bound = getattr(job, field)
             if bound > 0 and not transport.may_lose:
                 what = f"allows loss, but transport {transport.kind} delivers every byte"
                 yield Mistake(
-                    f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"', ("transport.kind",),
+                    f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"',
+                    ("transport.kind", f"job[{index}].transport"),
                 )  # fmt: skip

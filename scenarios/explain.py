@@ -21,9 +21,9 @@ from scenarios.units import UnitError
 
 Location = tuple[str | int, ...]
 
-# Tables that people look for and that this version does not have yet.
+# Tables that people look for and that this version does not have, or has under another name.
 NOT_YET: Mapping[str, str] = {
-    "background": "background traffic is not simulated in this version",
+    "background": "background traffic is written as [[traffic]] tables",
     "fault": "faults are not simulated in this version (link.loss is)",
     "reducer": "gradient compression is not part of this version",
 }

@@ -1,10 +1,11 @@
 """Result: what a run leaves behind, the same from the simulator and from an emulated network.
 
-A Result is a summary and four tables. Written, it is a directory:
+A Result is a summary and five tables. Written, it is a directory:
 
     result.json           the summary: what was run (name, policy, seed, hashes, versions) and its totals
     iterations.parquet    one row per job, worker and iteration
     messages.parquet      one row per message
+    flows.parquet         one row per message of traffic
     drops.parquet         one row per packet lost
     ports.parquet         one row per egress port
     timing.json           how fast the run was; the only file that differs between two equal runs
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from scenarios.schema import Scenario
 
-FORMAT = 1
+FORMAT = 2
 """Version of the directory's layout; a Result of another one is refused."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -70,6 +71,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "retransmitted": "int32",  # packets sent again
         "sent_packets": "int32",  # packets sent in all
     },
+    "flows": {  # of traffic; what the table of messages does not say of them
+        "message": "int64",
+        "ideal_ps": "int64",  # from start to delivery on the empty network
+    },
     "drops": {
         "message": "int64",
         "packet": "int32",
@@ -101,6 +106,7 @@ class Result:
     summary: dict[str, Any]
     iterations: pyarrow.Table
     messages: pyarrow.Table
+    flows: pyarrow.Table
     drops: pyarrow.Table
     ports: pyarrow.Table
     timing: dict[str, Any] = field(default_factory=dict)

@@ -5,6 +5,7 @@
       load_balancing, transport                       scenarios.schema_transport
       job[]                                           scenarios.schema_job
         tagging                                       scenarios.policy
+      traffic[]                                       scenarios.schema_traffic
       policy[]                                        variants of the scenario, for comparing
       output
 
@@ -38,6 +39,7 @@ from scenarios.schema_topology import (
     Topology,
     Torus,
 )
+from scenarios.schema_traffic import AnyTraffic
 from scenarios.schema_transport import (
     USER_CLASS,
     AnyTransport,
@@ -55,7 +57,9 @@ __all__ = [
     "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
-BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+BALANCERS = (
+    "ecmp", "ecmp_weighted", "spray_random", "spray_round_robin", "least_queue", "flowlet", "flowlet_least_queue",
+)  # fmt: skip
 
 
 def _balancer(value: Any) -> str:
@@ -79,7 +83,7 @@ class Scenario(Table):
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 1
     """Everything random is drawn from this one number."""
     duration: PositiveTime | None = None
-    """Simulated time after which the run ends even if jobs are not done."""
+    """Simulated time after which the run ends even if jobs are not done, or flows under way."""
     topology: Topology
     link: Link = Link()
     link_override: tuple[LinkOverride, ...] = ()
@@ -88,9 +92,11 @@ class Scenario(Table):
     load_balancing: Annotated[
         str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(BALANCERS)})
     ] = "ecmp"
-    """Which of the shortest paths a packet takes: by flow hash, or packet by packet (spray)."""
+    """Which of the shortest paths a packet takes: by flow hash (weighted: in proportion to the links' rates), packet by
+    packet (spray, least_queue), or burst by burst (flowlet)."""
     transport: AnyTransport = Dctcp(kind="dctcp")
-    job: Annotated[tuple[Job, ...], Field(min_length=1)]
+    job: tuple[Job, ...] = ()
+    traffic: tuple[AnyTraffic, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
 
@@ -110,6 +116,16 @@ class Scenario(Table):
     def jobs(self) -> tuple[Job, ...]:
         """The `[[job]]` tables."""
         return self.job
+
+    @property
+    def transports(self) -> tuple[AnyTransport, ...]:
+        """Every transport that carries something, in the order of jobs and traffic; none twice."""
+        used = [table.transport or self.transport for table in (*self.job, *self.traffic)]
+        return tuple(dict.fromkeys(used))
+
+    def transport_of(self, table: Any) -> int:
+        """Which of `transports` carries the messages of a job or of traffic."""
+        return self.transports.index(table.transport or self.transport)
 
     @property
     def policy_name(self) -> str:
@@ -136,10 +152,11 @@ class Scenario(Table):
             else job
             for job in self.job
         )
+        traffic = tuple(each.at(absolute(each.path)) if each.path else each for each in self.traffic)
         topology = self.topology
         if isinstance(topology, GraphFile):
             topology = topology.model_copy(update={"file": absolute(topology.file)})
-        scenario = self.model_copy(update={"job": jobs, "topology": topology})
+        scenario = self.model_copy(update={"job": jobs, "traffic": traffic, "topology": topology})
         scenario._folder = directory.resolve()
         return scenario
 
@@ -173,12 +190,16 @@ class Scenario(Table):
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
         Names, descriptions and labels do not count, and neither do policies: a variant has the digest of
-        the same scenario written out by hand. A graph file counts by its content; a trace not at all, it
-        has a digest of its own.
+        the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
+        not at all, it has a digest of its own.
         """
         data = self.model_dump(mode="json", exclude={"name", "description", "policy"})
         for job in data["job"]:
             del job["trace"]
+        for table, each in zip(data["traffic"], self.traffic, strict=True):
+            if each.path and Path(each.path).is_file():
+                content = hashlib.sha256(Path(each.path).read_bytes()).hexdigest()
+                table |= {key: content for key in ("file", "sizes") if key in table}
         if isinstance(self.topology, GraphFile) and Path(self.topology.file).is_file():
             data["topology"]["file"] = hashlib.sha256(Path(self.topology.file).read_bytes()).hexdigest()
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

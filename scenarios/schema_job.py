@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from scenarios.base import Count, Flag, Natural, NonNegative, Table, refuse
 from scenarios.policy import Tagging
+from scenarios.schema_transport import AnyTransport
 from scenarios.units import Fraction, Rate, Size, Time, format_size
 
 HostNames = tuple[Annotated[str, Field(min_length=1)], ...]
@@ -34,7 +35,7 @@ def _placement_tag(value: Any) -> str:
 
 
 Placement = Annotated[
-    Annotated[Literal["packed", "spread"], Tag("rule")] | Annotated[HostPlacement, Tag("hosts")],
+    Annotated[Literal["packed", "spread", "random"], Tag("rule")] | Annotated[HostPlacement, Tag("hosts")],
     Discriminator(_placement_tag),
 ]
 
@@ -86,12 +87,14 @@ class Job(Table):
     servers: Natural = 0
     """Parameter servers; only with that exchange."""
     placement: Placement = "packed"
-    """packed: hosts in order; spread: dealt over the switches in turn; or hosts by name."""
+    """packed: hosts in order; spread: dealt over the switches in turn; random: any hosts; or hosts by name."""
     compute_scale: NonNegative = 1.0
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone."""
     jitter: NonNegative = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Time = 0
+    transport: AnyTransport | None = None
+    """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: Exchange
     order: Literal["fifo", "layer"] = "fifo"
     """Which waiting message a host sends first: the oldest, or that of the frontmost layer."""

@@ -36,6 +36,10 @@ PATIENCE_PS = 10_000_000_000_000
 """How far the fabric runs alone before it is asked whether it is stalled: 10 s of simulated time, several of
 the largest retransmission time-outs (our choice)."""
 
+TRAFFIC_PATIENCE_PS = 100_000_000_000_000
+"""Where traffic goes on and on, nothing else would tell that a job waits in vain: the longest time without a delivery
+to any job that waits for one, 100 s of simulated time (our choice)."""
+
 SHOWN = 8
 """Messages and workers that a stall report lists one by one."""
 
@@ -126,19 +130,23 @@ class Message:
     end_ps: int = -1
     number: int = -1
     """the fabric's message id"""
+    transport: int = 0
+    """the fabric's number of the transport"""
     received_bytes: int = 0
     lost_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Messages of a collective that start each other inside the fabric (`sim.fabric.sends`), m of them.
+    """Messages of a collective, or flows of traffic, that start by themselves inside the fabric (`sim.fabric.sends`),
+    m of them.
 
-    Whoever submits it fills it in up to `joined`.
+    Whoever submits it fills it in up to `joined`, and the fields after it if they are not as usual.
     """
 
     job: str
-    iteration: int
+    iteration: Any
+    """one for all, or int[m]"""
     kinds: Sequence[str]
     kind: NDArray[Any]
     """int[m]: index into `kinds`"""
@@ -148,6 +156,11 @@ class Block:
     """`Sends` between node ids; what waits for a release has one gate"""
     joined: Callable[[int], None]
     """called with the number of a join at the time of the last of its deliveries"""
+    transport: int = 0
+    """the fabric's number of the transport"""
+    timed: bool = False
+    """whether the sends have start times of their own, at which they enter the hosts' interfaces: traffic, which is
+    nobody's decision and which nobody waits for"""
     program: int = -1
     first: int = -1
     """the fabric's number of its first message"""
@@ -180,21 +193,19 @@ class Coupling:
     programs : whether the fabric takes blocks.
     """
 
-    def __init__(
-        self, fabric: FabricLike, host_latency_ps: int, names: Sequence[str], *, transport: int = 0
-    ) -> None:
+    def __init__(self, fabric: FabricLike, host_latency_ps: int, names: Sequence[str]) -> None:
         if host_latency_ps <= 0:
             raise ValueError("the software latency is the lookahead between jobs and fabric: it must be > 0")
         self.env = simpy.Environment(initial_time=0)
         self.fabric = fabric
         self.latency = host_latency_ps
         self.names = names
-        self.transport = transport
         self.messages: list[Message] = []
         self.blocks: list[Block] = []
         self.programs = hasattr(fabric, "submit")
         self._under_way: dict[int, Message] = {}
         self._running: dict[int, Block] = {}
+        self._timed: dict[int, bool] = {}  # by program, running or not
 
     def send(self, message: Message) -> None:
         """Hand a message to its host's network interface: it gets there after the software latency."""
@@ -203,7 +214,7 @@ class Coupling:
             message.src,
             message.dst,
             message.bytes,
-            transport=self.transport,
+            transport=message.transport,
             priority=message.priority,
             bound=message.bound,
             important=message.important,
@@ -215,15 +226,15 @@ class Coupling:
     def submit(self, block: Block) -> None:
         """Hand over a block. Its messages without edges and gates start after the software latency."""
         fabric: Any = self.fabric
-        block.sends = replace(
-            block.sends, start_ps=int(self.env.now) + self.latency, transport=self.transport
-        )
+        begin = block.sends.start_ps if block.timed else int(self.env.now) + self.latency
+        block.sends = replace(block.sends, start_ps=begin, transport=block.transport)
         block.program, block.first = fabric.submit(block.sends)
         ungated = np.broadcast_to(block.sends.gates, len(block.sends)) == 0
-        block.released_ps = np.where(ungated, int(self.env.now), -1)
+        block.released_ps = np.where(ungated, begin if block.timed else int(self.env.now), -1)
         block.left = int(block.sends.join.max()) + 1
         self.blocks.append(block)
         self._running[block.program] = block
+        self._timed[block.program] = block.timed
 
     def release(self, block: Block, those: NDArray[Any]) -> None:
         """Open the gate of messages of a block."""
@@ -254,6 +265,7 @@ class Coupling:
         """
         env, fabric = self.env, self.fabric
         limit = math.inf if until is None else until
+        heard = fabric.now
         while not finished():
             head = env.peek()
             if (
@@ -276,6 +288,10 @@ class Coupling:
                 env.step()
             if tick is not None:
                 tick(now)
+            if not self._kept_waiting() or not all(self._of_traffic(delivery) for delivery in deliveries):
+                heard = now
+            elif now - heard > TRAFFIC_PATIENCE_PS and now < limit:
+                raise self._stall(f"jobs have heard nothing since {format_time(heard)}", waiting())
             if alone and not deliveries:
                 if now >= limit:
                     return False
@@ -306,6 +322,15 @@ class Coupling:
             f"{message.bytes} bytes, since {format_time(message.start_ps)}"
         )
 
+    def _kept_waiting(self) -> bool:
+        """Whether traffic moves, and a job waits for something else."""
+        blocks = self._running.values()
+        jobs = bool(self._under_way) or not all(block.timed for block in blocks)
+        return jobs and any(block.timed for block in blocks)
+
+    def _of_traffic(self, delivery: Any) -> bool:
+        return isinstance(delivery, Joined) and self._timed[delivery.program]
+
     def _deliver(self, event: simpy.Event) -> None:
         delivery: Any = event.value
         if isinstance(delivery, Joined):
@@ -328,12 +353,17 @@ class Coupling:
         lines = [f"the simulation can make no progress at {now}: {why}"]
         lines += _some(waiting, "waiting workers")
         lines += _some([self.describe(message) for message in self._under_way.values()], "messages under way")
-        lines += _some([_in_words(block) for block in self._running.values()], "collectives under way")
+        lines += _some(
+            [_in_words(block) for block in self._running.values()], "collectives or traffic under way"
+        )
         return StallError("\n  ".join(lines))
 
 
 def _in_words(block: Block) -> str:
     what = " and ".join(block.kinds)
+    if block.timed:
+        last = block.first + len(block.sends) - 1
+        return f"traffic {block.job}: messages {block.first} to {last}: {block.left} hosts have not received everything"
     return (
         f"job {block.job}: {what} of iteration {block.iteration}, messages {block.first} to "
         f"{block.first + len(block.sends) - 1}: {block.left} hosts have not received everything"

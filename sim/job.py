@@ -122,9 +122,11 @@ class TrainingJob:
         *,
         seed: int,
         payload: int,
+        transport: int = 0,
         where: str = "job",
     ) -> None:
-        """Nothing runs before `start`.
+        """Nothing runs before `start`. `transport` is the fabric's number of what carries the messages, `payload` its
+        bytes of a full packet.
 
         Raises
         ------
@@ -136,6 +138,7 @@ class TrainingJob:
         self.trace = trace
         self.places = places
         self.seed = seed
+        self.transport = transport
         self.records: list[IterationRecord] = []
         self._coupling = coupling
         self._env = coupling.env
@@ -207,11 +210,13 @@ class TrainingJob:
             ready_order=[tensor for moment in first.ready for tensor in moment],
             tagger=Tagger(self.trace, tagging, self.seed) if tagging.magnitude else None,
             payload=payload,
+            transport=self.transport,
         )
 
     def _post(self, message: Message) -> None:
         """A message is ready: note the time and let the scheduler of its host release it."""
         message.start_ps = int(self._env.now)
+        message.transport = self.transport
         scheduler = self._schedulers.get(message.src)
         if scheduler is None:
             kind = SCHEDULERS[self.table.order]

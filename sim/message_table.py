@@ -1,4 +1,5 @@
-"""The Result's table of messages: those that jobs sent one by one, and those of collectives that ran as programs."""
+"""The Result's table of messages: those that jobs sent one by one, those of collectives that ran as programs, and the
+flows of traffic."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sim.coupling import Block, Message
 
 TAKEN = (
     "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "end_ps",
-    "received_bytes", "lost_bytes", "bound",
+    "received_bytes", "lost_bytes", "bound", "transport",
 )  # fmt: skip
 """Columns that are attributes of `Message`."""
 
@@ -21,20 +22,31 @@ def message_columns(
     messages: Sequence[Message],
     blocks: Sequence[Block],
     names: Sequence[str],
-    payload: int,
+    payloads: Sequence[int],
     tables: Any,
+    latency: int,
+    end_ps: int,
 ) -> dict[str, Any]:
-    """The columns, by number of the message; `tables` is what the fabric has counted.
+    """The columns, by number of the message.
 
     Messages of a block that had not become ready when the run ended have no row, just as a message that no job has
     sent.
+
+    Parameters
+    ----------
+    payloads : bytes of a full packet, by transport.
+    tables : what the fabric has counted.
+    latency : the hosts' software latency, ps.
+    end_ps : when the run ended.
     """
-    parts = [_of_messages(messages, names), *(_of_block(block, names, tables) for block in blocks)]
+    of_blocks = (_of_block(block, names, tables, latency, end_ps) for block in blocks)
+    parts = [_of_messages(messages, names), *of_blocks]
     parts = [part for part in parts if len(part["message"])] or parts[:1]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(columns["message"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     numbers = columns["message"]
+    payload = np.asarray(payloads)[columns.pop("transport").astype(np.int64)]
     columns["packets"] = -(-columns["bytes"] // payload)
     columns["sent_packets"] = np.asarray(tables.sent_packets, dtype=np.int64)[numbers]
     columns["retransmitted"] = np.asarray(tables.retransmitted, dtype=np.int64)[numbers]
@@ -55,16 +67,21 @@ def _array(values: list[Any]) -> NDArray[Any]:
     return np.array(values, dtype=object)
 
 
-def _of_block(block: Block, names: Sequence[str], tables: Any) -> dict[str, NDArray[Any]]:
+def _of_block(
+    block: Block, names: Sequence[str], tables: Any, latency: int, end_ps: int
+) -> dict[str, NDArray[Any]]:
     sends, many = block.sends, len(block.sends)
     end = tables.end_ps[block.first : block.first + many]
     got = tables.received_bytes[block.first : block.first + many]
     assert block.released_ps is not None
     start = block.released_ps.copy()
     before, after = sends.edges.T
-    np.maximum.at(start, after, end[before])
+    # a flow of traffic starts when it enters the interface, a job's message when the job has it ready
+    np.maximum.at(start, after, end[before] + (latency if block.timed else 0))
     ready = block.released_ps >= 0
     ready[after[end[before] < 0]] = False
+    if block.timed:
+        ready &= start <= end_ps
     # a message without a gate is released at once, but starts only after those it waits for
     columns: dict[str, Any] = {
         "job": block.job,
@@ -79,6 +96,7 @@ def _of_block(block: Block, names: Sequence[str], tables: Any) -> dict[str, NDAr
         "received_bytes": np.where(end >= 0, got, 0),
         "lost_bytes": np.where(end >= 0, sends.nbytes - got, 0),
         "bound": sends.bound,
+        "transport": block.transport,
         "message": block.first + np.arange(many),
         "src": np.array(names, dtype=object)[sends.src],
         "dst": np.array(names, dtype=object)[sends.dst],

@@ -2,6 +2,7 @@
 
 * packed: hosts in locality order, workers first, so that a job fills switch after switch;
 * spread: dealt over the edge switches in turn, workers first;
+* random: any hosts, drawn from the scenario's seed and the job's name;
 * by name.
 
 Hosts named by some job are not handed out by the rules, and no host is handed out twice.  Jobs that are
@@ -11,9 +12,12 @@ memory).  Co-located servers sit on evenly chosen hosts of the workers.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from scenarios.errors import Mistake, ScenarioError
 from sim.topology import Network
@@ -27,8 +31,8 @@ class Places(NamedTuple):
     servers: tuple[int, ...]
 
 
-def place(jobs: Sequence[Any], network: Network) -> list[Places]:
-    """A place for every worker and server of every job.
+def place(jobs: Sequence[Any], network: Network, seed: int = 1) -> list[Places]:
+    """A place for every worker and server of every job. `seed` is that of the scenario.
 
     Raises
     ------
@@ -44,7 +48,7 @@ def place(jobs: Sequence[Any], network: Network) -> list[Places]:
     places = []
     for number, job in enumerate(jobs):
         if isinstance(job.placement, str):
-            places.append(_by_rule(job, number, network, taken, mistakes))
+            places.append(_by_rule(job, number, network, taken, mistakes, seed))
             taken.update(places[-1].workers + places[-1].servers)
         else:
             places.append(_by_name(job, number, network, []))
@@ -53,21 +57,28 @@ def place(jobs: Sequence[Any], network: Network) -> list[Places]:
     return places
 
 
-def host_sequence(network: Network, rule: str) -> list[int]:
-    """All hosts in the order in which a rule ("packed" or "spread") hands them out."""
+def host_sequence(network: Network, rule: str, key: Sequence[int] = (1,)) -> list[int]:
+    """All hosts in the order in which a rule ("packed", "spread" or "random") hands them out; `key` is what the random
+    one is drawn from."""
     hosts = [int(host) for host in network.host_order]
     if rule == "packed":
         return hosts
+    if rule == "random":
+        rng = np.random.default_rng(np.random.SeedSequence(tuple(key)))
+        return [hosts[place] for place in rng.permutation(len(hosts)).tolist()]
     if rule != "spread":
-        raise ScenarioError(f"unknown rule {rule!r}", where="placement", expected="packed or spread")
+        raise ScenarioError(f"unknown rule {rule!r}", where="placement", expected="packed, spread or random")
     racks: dict[int, list[int]] = {}
     for host in hosts:
         racks.setdefault(int(network.edge_of[host]), []).append(host)
     return [host for turn in zip_longest(*racks.values()) for host in turn if host is not None]
 
 
-def _by_rule(job: Any, number: int, network: Network, taken: set[int], mistakes: list[Mistake]) -> Places:
-    free = [host for host in host_sequence(network, job.placement) if host not in taken]
+def _by_rule(
+    job: Any, number: int, network: Network, taken: set[int], mistakes: list[Mistake], seed: int
+) -> Places:
+    key = (seed, zlib.crc32(b"placement"), zlib.crc32(job.name.encode()))
+    free = [host for host in host_sequence(network, job.placement, key) if host not in taken]
     colocated = getattr(job.exchange, "colocated", False)
     dedicated = 0 if colocated else job.servers
     if colocated and job.servers > job.workers:

@@ -2,6 +2,7 @@
 
 Scenario -> Network -> Routing -> Fabric      where packets go
 Scenario -> places, Trace -> TrainingJobs     what is sent
+Scenario -> Flows -> Feeds                    traffic besides jobs
 Coupling                                      both, advanced together
 Result                                        what was seen
 """
@@ -9,8 +10,9 @@ Result                                        what was seen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from sim.message_table import message_columns
 from sim.placement import place
 from sim.routing import Routing, build_routing
 from sim.topology import Network, build_network
+from sim.traffic import check_files, flows_of
+from sim.traffic.feed import Feed
 
 if TYPE_CHECKING:
     from scenarios.result import Result
@@ -31,7 +35,8 @@ if TYPE_CHECKING:
     from traces.trace import Trace
 
 Progress = Callable[[int, int, int], None]
-"""(worker-iterations done, worker-iterations in all, simulated picoseconds)"""
+"""(worker-iterations done, worker-iterations in all, simulated picoseconds); without jobs: flows delivered, flows so
+far"""
 
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
 """(scenario, network, routing, threads) -> fabric"""
@@ -82,7 +87,7 @@ def simulate(
     begin = time.perf_counter()
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     check_lookahead(scenario, network)
-    places = place(scenario.job, network)
+    places = place(scenario.job, network, scenario.seed)
     traces = load_traces(scenario, trace)
     routing = build_routing(network)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
@@ -94,27 +99,32 @@ def simulate(
             coupling,
             places[number],
             seed=scenario.seed,
-            payload=scenario.transport.payload,
+            payload=(job.transport or scenario.transport).payload,
+            transport=scenario.transport_of(job),
             where=f"job[{number}]",
         )
         for number, job in enumerate(scenario.job)
     ]
+    feeds = make_feeds(scenario, network, coupling)
     for job in jobs:
         job.start()
+    for feed in feeds:
+        feed.start()
+    state = Run(scenario, network, routing, coupling, jobs, feeds)
     ready = time.perf_counter()
 
     def collect() -> Result:
         times = {"setup_s": ready - begin, "run_s": time.perf_counter() - ready}
         times["compile_s"] = getattr(engine, "compile_s", 0.0)  # part of the set-up
-        return collect_result(scenario, list(traces), network, coupling, jobs, threads, times)
+        return collect_result(state, list(traces), threads, times)
 
     try:
         with CtrlC() as ctrl_c:
-            tick = _ticker(jobs, progress, ctrl_c)
+            tick = _ticker(state, progress, ctrl_c)
             if hasattr(engine, "on_progress"):
                 engine.on_progress = tick  # reports from within a long call as well
-            coupling.run(
-                lambda: all(job.done for job in jobs),
+            state.cut = not coupling.run(
+                lambda: state.done,
                 until=scenario.duration,
                 waiting=lambda: [line for job in jobs for line in job.waiting()],
                 tick=tick,
@@ -126,7 +136,7 @@ def simulate(
         if close is not None:
             close()  # its threads
     if progress is not None:
-        _report(jobs, progress, coupling.now)
+        _report(state, progress, coupling.now)
     return collect()
 
 
@@ -138,7 +148,7 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         network,
         routing,
         switch=scenario.switch,
-        transports=[scenario.transport],
+        transports=scenario.transports,
         balancing=scenario.load_balancing,
         seed=scenario.seed,
         host_latency_ps=scenario.host.software_latency,
@@ -196,18 +206,72 @@ def check_lookahead(scenario: Scenario, network: Network) -> None:
         )
 
 
+@dataclass
+class Run:
+    """A simulation under way."""
+
+    scenario: Scenario
+    network: Network
+    routing: Routing
+    coupling: Coupling
+    jobs: Sequence[TrainingJob]
+    feeds: Sequence[Feed]
+    cut: bool = False
+    """whether it was ended by the scenario's duration"""
+
+    @property
+    def done(self) -> bool:
+        """Whether the jobs are done; without jobs: whether all flows have been delivered."""
+        return all(part.done for part in (self.jobs or self.feeds))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came as far as was asked for: traffic alone may be cut by the duration."""
+        return self.done or (self.cut and not self.jobs)
+
+    @property
+    def end_ps(self) -> int:
+        """When it ended."""
+        if self.cut and not self.jobs and self.scenario.duration is not None:
+            return self.scenario.duration
+        return self.coupling.now
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(done, in all): worker-iterations, or without jobs flows."""
+        if self.jobs:
+            return sum(len(job.records) for job in self.jobs), sum(job.total for job in self.jobs)
+        submitted = sum(feed.submitted for feed in self.feeds)
+        return submitted - getattr(self.coupling.fabric, "undelivered", 0), submitted
+
+
+def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list[Feed]:
+    """One process per `[[traffic]]` table.
+
+    Raises
+    ------
+    ScenarioError
+        Hosts that the network does not have, or a file that cannot be used.
+    """
+    if not scenario.traffic:
+        return []
+    check_files(scenario)
+    return [
+        Feed(table, flows_of(scenario, number, network), coupling, scenario.transport_of(table))
+        for number, table in enumerate(scenario.traffic)
+    ]
+
+
 def collect_result(
-    scenario: Scenario,
+    state: Run,
     traces: Sequence[Trace],
-    network: Network,
-    coupling: Coupling,
-    jobs: Sequence[TrainingJob],
     threads: int,
     times: dict[str, float],
 ) -> Result:
     """The Result of what has been simulated so far."""
     from scenarios.result import Result, summarise
 
+    scenario, coupling, jobs = state.scenario, state.coupling, state.jobs
     tables = coupling.fabric.finish()
     records = sorted(
         (record for job in jobs for record in job.records),
@@ -216,12 +280,18 @@ def collect_result(
     hops = int(tables.packet_hops)
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
     messages = message_columns(
-        coupling.messages, coupling.blocks, network.names, scenario.transport.payload, tables
+        coupling.messages,
+        coupling.blocks,
+        state.network.names,
+        [transport.payload for transport in scenario.transports],
+        tables,
+        coupling.latency,
+        state.end_ps,
     )
     ends = np.asarray(messages["end_ps"])
     totals = {
-        "simulated_ps": coupling.now,
-        "finished": all(job.done for job in jobs),
+        "simulated_ps": state.end_ps,
+        "finished": state.finished,
         "iterations": len(records),
         "iterations_wanted": sum(job.total for job in jobs),
         "messages": len(ends),
@@ -236,6 +306,7 @@ def collect_result(
                 name: [getattr(record, name) for record in records] for name in IterationRecord._fields
             },
             "messages": messages,
+            "flows": flow_columns(state, messages),
             "drops": dict(tables.drops),
             "ports": dict(tables.ports),
         },
@@ -248,7 +319,29 @@ def collect_result(
     )
 
 
-def _ticker(jobs: Sequence[TrainingJob], progress: Progress | None, ctrl_c: CtrlC) -> Callable[[int], None]:
+def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of flows: how long each would have taken on an empty network, by number of the message."""
+    from sim.traffic.ideal import ideal_times
+
+    known = np.asarray(messages["message"])
+    numbers, ideal = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for block in (block for feed in state.feeds for block in feed.blocks):
+        rows = np.flatnonzero(np.isin(block.first + np.arange(len(block.sends)), known, assume_unique=True))
+        if len(rows):
+            sends, transport = block.sends, state.scenario.transports[block.transport]
+            numbers.append(block.first + rows)
+            ideal.append(
+                ideal_times(
+                    state.network, state.routing, sends.src[rows], sends.dst[rows], sends.nbytes[rows],
+                    transport.payload, transport.overhead,
+                )
+            )  # fmt: skip
+    message = np.concatenate(numbers)
+    order = np.argsort(message)
+    return {"message": message[order], "ideal_ps": np.concatenate(ideal)[order]}
+
+
+def _ticker(state: Run, progress: Progress | None, ctrl_c: CtrlC) -> Callable[[int], None]:
     """Calls `progress` when PROGRESS_SECONDS have passed on the wall clock since it last did; ends on Ctrl-C."""
     due = time.monotonic() + PROGRESS_SECONDS
 
@@ -256,11 +349,11 @@ def _ticker(jobs: Sequence[TrainingJob], progress: Progress | None, ctrl_c: Ctrl
         nonlocal due
         ctrl_c.check()
         if progress is not None and time.monotonic() >= due:
-            _report(jobs, progress, now_ps)
+            _report(state, progress, now_ps)
             due = time.monotonic() + PROGRESS_SECONDS
 
     return tick
 
 
-def _report(jobs: Sequence[TrainingJob], progress: Progress, now_ps: int) -> None:
-    progress(sum(len(job.records) for job in jobs), sum(job.total for job in jobs), now_ps)
+def _report(state: Run, progress: Progress, now_ps: int) -> None:
+    progress(*state.progress, now_ps)

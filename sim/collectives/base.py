@@ -70,6 +70,7 @@ class JobContext:
     ready_order : tensors in the order in which their gradients become ready.
     tagger : `traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
+    transport : the fabric's number of the job's transport.
     """
 
     name: str
@@ -86,6 +87,7 @@ class JobContext:
     ready_order: Sequence[int]
     tagger: Any
     payload: int
+    transport: int = 0
 
 
 class Exchange(ABC):

@@ -105,6 +105,7 @@ class RingProgram(Ring):
                 join=steps.receiver,
             ),
             joined=lambda worker: self._complete(iteration, worker, number),
+            transport=context.transport,
         )
         self._coupling.submit(block)
         return block

@@ -83,7 +83,7 @@ def _cut(folder: Path) -> None:
 
 def _other_format(folder: Path) -> None:
     text = (folder / "result.json").read_text()
-    (folder / "result.json").write_text(text.replace('"format": 1', '"format": 99'))
+    (folder / "result.json").write_text(text.replace('"format": 2', '"format": 99'))
 
 
 def _other_columns(folder: Path) -> None:
@@ -98,7 +98,7 @@ def _other_columns(folder: Path) -> None:
         (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
         (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
-        (_other_format, ["format 99", "expected format 1"]),
+        (_other_format, ["format 99", "expected format 2"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
     ],
 )

@@ -60,14 +60,14 @@ SINGLE = [
     ("job.0.placement", {"workers": ["h0", "h1", "h2"], "server": ["h3"]}, "job[0].placement.server", "unknown key", '"servers"'),
     ("transport", {"kind": "dlcp", "flor": 3}, "transport.flor", "unknown key", '"floor"'),
     ("transport", {"kind": "dlcp", "initial_window": 3}, "transport.initial_window", "unknown key", "stop_policy"),
-    ("background", [{}], "background", "background traffic is not simulated in this version", ""),
+    ("background", [{}], "background", "background traffic is written as [[traffic]] tables", ""),
     ("transport", "dctpc", "transport.kind", 'is unknown (got "dctpc")', "dctcp"),
     ("transport", {"kind": "udp"}, "transport.kind", "is unknown", "tcp_newreno, dctcp, dlcp"),
     ("topology.kind", "fat-tree", "topology.kind", "is unknown", "fat_tree"),
     ("job.0.exchange.kind", "rong", "job[0].exchange.kind", "is unknown", "ring"),
     ("load_balancing", "ecpm", "load_balancing", "is no load balancer", "spray_random"),
     ("job.0.order", "random", "job[0].order", "is unknown", "'fifo' or 'layer'"),
-    ("job.0.placement", "tight", "job[0].placement", "is unknown", "'packed' or 'spread'"),
+    ("job.0.placement", "tight", "job[0].placement", "is unknown", "'packed', 'spread' or 'random'"),
     # types and ranges
     ("seed", -1, "seed", "is out of range (got -1)", "at least 0"),
     ("seed", True, "seed", "is of the wrong type (got true)", "a whole number"),
@@ -86,7 +86,7 @@ SINGLE = [
     ("transport", {"kind": "dlcp", "t_low": "1ms"}, "transport.t_low", "is not below t_high", "t_low < t_high"),
     ("job.0.tagging", {"priorities": [1, 1]}, "job[0].tagging.priorities", "names a class twice", "distinct"),
     ("job.0.tagging", {"random": True}, "job[0].tagging.random", "no effect without magnitude", "magnitude = true"),
-    ("job", [], "job", "is too short", "at least 1"),
+    ("job", [], "job", "is missing", "at least one [[job]] or [[traffic]]"),
     # several tables at once
     ("job.0.workers", 4, "job[0].workers", "4 workers and 1 servers need 5 hosts, but the topology has 4", "at most 4"),
     ("job.0.servers", 0, "job[0].servers", "is zero, but the exchange is by parameter server", "at least one"),
@@ -228,7 +228,7 @@ def test_message_is_for_people():
         (b"\nname = ", ["is no TOML", "line 2"]),
         (b"name = 'a'\nname = 'b'\n", ["is no TOML", "line 2"]),
         (b"\xff\xfe", ["is no text in UTF-8"]),
-        (b"", ["name: is missing", "topology: is missing", "job: is missing"]),
+        (b"", ["name: is missing", "topology: is missing"]),
     ],
 )
 def test_files_that_are_no_scenario(tmp_path: Path, text: bytes, words: list[str]):

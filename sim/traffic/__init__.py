@@ -1,0 +1,115 @@
+"""Traffic besides jobs: kinds by name, and what a scenario's `[[traffic]]` tables come to.
+
+A kind is a function `Setting -> Iterator[Flows]` (see `sim.traffic.base`) in a file of its own, registered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import Mistake, ScenarioError
+from scenarios.schema_traffic import FlowList, Matrix, Poisson, Traffic
+from sim.traffic import flow_list, matrix
+from sim.traffic.all_to_all import all_to_all
+from sim.traffic.base import Flows, Kind, Setting, generator
+from sim.traffic.cdf import distribution
+from sim.traffic.incast import incast
+from sim.traffic.permutation import permutation
+from sim.traffic.poisson import poisson
+
+if TYPE_CHECKING:
+    from scenarios.schema import Scenario
+    from sim.topology import Network
+
+KINDS: dict[str, Kind] = {
+    "poisson": poisson,
+    "permutation": permutation,
+    "incast": incast,
+    "all_to_all": all_to_all,
+    "flows": flow_list.flow_list,
+    "matrix": matrix.matrix,
+}
+
+
+def check_files(scenario: Scenario) -> None:
+    """Read every file that traffic names.
+
+    Raises
+    ------
+    ScenarioError
+        Files are missing or damaged; says in which lines.
+    """
+    total = scenario.topology.host_count
+    mistakes: list[Mistake] = []
+    for index, table in enumerate(scenario.traffic):
+        where = f"traffic[{index}]"
+        hosts = len(table.hosts) if isinstance(table.hosts, tuple) else total
+        try:
+            if isinstance(table, Poisson):
+                distribution(table.sizes, f"{where}.sizes")
+            elif isinstance(table, FlowList):
+                flow_list.read(Path(table.file), f"{where}.file", hosts)
+            elif isinstance(table, Matrix):
+                matrix.read(Path(table.file), f"{where}.file", hosts)
+        except ScenarioError as error:
+            mistakes += error.mistakes or [Mistake(error.where, error.what, expected=error.expected)]
+    if mistakes:
+        raise ScenarioError("the files of the traffic cannot be used:", scenario.name, mistakes=mistakes)
+
+
+def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flows]:
+    """The flows of the scenario's `number`-th traffic.
+
+    Raises
+    ------
+    ScenarioError
+        Hosts that do not exist, or a file that cannot be used.
+    """
+    table = scenario.traffic[number]
+    where = f"traffic[{number}]"
+    hosts = _hosts(table, where, network)
+    ends = [time for time in (table.stop, scenario.duration) if time is not None]
+    return KINDS[table.kind](
+        Setting(
+            table=table,
+            where=where,
+            hosts=hosts,
+            rates=network.link_rate[network.up_link[hosts]].astype(np.int64),
+            index=network.index,
+            end_ps=min(ends, default=None),
+            rng=generator(scenario.seed, table.name),
+        )
+    )
+
+
+def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
+    """Node ids of who takes part. What a scenario's checks know already is said here for graph files as well."""
+    total = network.host_count
+    named = network.names[:total] if table.hosts == "all" else table.hosts
+    mistakes = [
+        Mistake(
+            f"{where}.hosts", "is no host of the network", name, ", ".join(network.names[: min(total, 8)])
+        )
+        for name in named
+        if not 0 <= network.index.get(name, -1) < total
+    ]
+    receiver = getattr(table, "receiver", None)
+    if receiver is not None and not 0 <= network.index.get(receiver, -1) < total:
+        mistakes.append(Mistake(f"{where}.receiver", "is no host of the network", receiver))
+    if not mistakes and len(named) < table.hosts_needed - (receiver is not None and receiver not in named):
+        mistakes.append(
+            Mistake(
+                f"{where}.hosts", f"{len(named)} hosts take part", expected=f"at least {table.hosts_needed}"
+            )
+        )
+    shift = getattr(table, "shift", None)
+    if shift and not shift % len(named):
+        mistakes.append(Mistake(f"{where}.shift", "makes every host send to itself", shift))
+    if mistakes:
+        raise ScenarioError("the traffic does not fit the network:", mistakes=mistakes)
+    return np.array([network.index[name] for name in named], dtype=np.int64)

@@ -1,0 +1,54 @@
+"""All-to-all: what expert parallelism and matrix transposition send.
+
+In order "at_once" all n (n - 1) flows start together. In "shifts", host i sends to i + 1, then to i + 2 and so on, a
+flow starting when the one before to this host has been delivered: one flow out and one in per host, as long as all keep
+pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sim.traffic.base import BATCH, Flows, Setting, in_batches, rounds
+
+
+def all_to_all(setting: Setting) -> Iterator[Flows]:
+    """Flows of an `AllToAll` table."""
+    if setting.table.order == "at_once":
+        return in_batches(_at_once(setting))
+    return _in_shifts(setting)
+
+
+def _at_once(setting: Setting) -> Iterator[Flows]:
+    """Part by part, a few shifts in each."""
+    n = len(setting.hosts)
+    step = max(1, BATCH // n)
+    for number, begin in rounds(setting):
+        for first in range(1, n, step):
+            yield _shifts(setting, number, begin, first, min(n, first + step))
+
+
+def _in_shifts(setting: Setting) -> Iterator[Flows]:
+    n = len(setting.hosts)
+    for number, begin in rounds(setting):
+        flows = _shifts(setting, number, begin, 1, n)
+        shift, src = np.divmod(np.arange(n * (n - 2)), n)  # all flows but those of the last shift
+        before = shift * n + src
+        after = (shift + 1) * n + (src + shift + 1) % n  # sent by who receives `before`
+        edges = np.stack((before, after), axis=1)
+        yield Flows(flows.src, flows.dst, flows.nbytes, flows.start_ps, flows.round, flows.flow, edges)
+
+
+def _shifts(setting: Setting, number: int, begin: int, first: int, end: int) -> Flows:
+    """The flows of shifts `first` to below `end`: host i to host i + shift."""
+    hosts = setting.hosts
+    n = len(hosts)
+    shift, src = np.divmod(np.arange((end - first) * n), n)
+    shift += first
+    many = len(src)
+    return Flows(
+        hosts[src], hosts[(src + shift) % n], np.full(many, setting.table.size), np.full(many, begin),
+        np.full(many, number), number * n * (n - 1) + (first - 1) * n + np.arange(many),
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""What a kind of traffic is given, and what it answers: batches of flows, in the order in which they start.
+
+A kind is a function `Setting -> Iterator[Flows]`. It is asked for the next batch when the one before has been handed
+to the network, so that traffic without an end costs no more memory than what has been started.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+BATCH = 1 << 15
+"""Flows that are drawn at once. Results do not depend on it where ends of batches leave no trace: see each kind."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Where and when.
+
+    Attributes
+    ----------
+    table : the `[[traffic]]` table.
+    where : its place in the scenario, for messages.
+    hosts : int64[n], node ids of who takes part, in the order in which the table names them.
+    rates : int64[n], bit/s of their links.
+    index : node id by name, of all nodes.
+    end_ps : no flow starts at this time or later; None if there is no such time.
+    rng : source of every draw; depends on the scenario's seed and the table's name only.
+    """
+
+    table: Any
+    where: str
+    hosts: Ints
+    rates: Ints
+    index: dict[str, int]
+    end_ps: int | None
+    rng: np.random.Generator
+
+    def over(self, time_ps: int) -> bool:
+        """Whether it is too late to start a flow."""
+        return self.end_ps is not None and time_ps >= self.end_ps
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """n flows, in an order in which each comes after those that it waits for.
+
+    Attributes
+    ----------
+    src, dst : int64[n], node ids.
+    nbytes : int64[n].
+    start_ps : int64[n]: when a flow enters its host's interface; rising over those that wait for nothing.
+    round : int64[n]: which repetition it belongs to.
+    flow : int64[n]: its number within the traffic, or the one that its file gives it.
+    edges : int64[m, 2]: flows (before, after); `after` starts one software latency after `before` was delivered.
+    """
+
+    src: Ints
+    dst: Ints
+    nbytes: Ints
+    start_ps: Ints
+    round: Ints
+    flow: Ints
+    edges: Ints = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+Kind = Callable[[Setting], Iterator[Flows]]
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """The random numbers of one traffic."""
+    return np.random.default_rng(
+        np.random.SeedSequence((seed, zlib.crc32(b"traffic"), zlib.crc32(name.encode())))
+    )
+
+
+def rounds(setting: Setting) -> Iterator[tuple[int, int]]:
+    """(round, its start) of traffic that is repeated."""
+    table = setting.table
+    number, begin = 0, table.start
+    while not setting.over(begin):
+        yield number, begin
+        number += 1
+        if table.period is None or number == table.rounds:
+            return
+        begin += table.period
+
+
+def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
+    """Join small parts without edges, whose starts rise, to batches of about `BATCH` flows that start close together.
+
+    Parts that start more than a millisecond apart stay apart, so that waiting for the end of a batch does not mean
+    planning far ahead.
+    """
+    held: list[Flows] = []
+    count = 0
+    for part in parts:
+        late = held and int(part.start_ps[0]) - int(held[0].start_ps[0]) > 1_000_000_000
+        if held and (count + len(part) > BATCH or late):
+            yield _joined(held)
+            held, count = [], 0
+        held.append(part)
+        count += len(part)
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[Flows]) -> Flows:
+    names = ("src", "dst", "nbytes", "start_ps", "round", "flow")
+    return Flows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,87 @@
+"""Distributions of flow sizes: files of points of the cumulative distribution, straight lines between them.
+
+A file has one point per line, `bytes share`, both rising; the last share is 1 (or 100: then all shares are percentages,
+as in HPCC's files). `#` begins a comment. A first share above 0 is the probability of exactly that size. Sizes are
+whole bytes, rounded, at least 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.schema_traffic import DISTRIBUTIONS
+from scenarios.units import parse_size
+from sim.traffic.reading import Reader
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """Points of a cumulative distribution.
+
+    Attributes
+    ----------
+    size : float64[points], bytes, rising.
+    share : float64[points], rising, the last one 1: how many flows are at most that long.
+    """
+
+    size: NDArray[np.float64]
+    share: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Bytes of a flow on average, before rounding to whole bytes."""
+        middle = (self.size[1:] + self.size[:-1]) / 2
+        return float(self.share[0] * self.size[0] + np.sum(np.diff(self.share) * middle))
+
+    def at(self, share: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The sizes at these shares (0 <= share < 1), whole bytes, at least 1."""
+        sizes = np.rint(np.interp(share, self.share, self.size)).astype(np.int64)
+        return np.maximum(sizes, 1)
+
+
+def distribution(sizes: str, where: str = "sizes") -> Distribution:
+    """The distribution of a name, of a file, or of one size such as "100kB".
+
+    Raises
+    ------
+    ScenarioError
+        The file is missing or no distribution; says in which lines.
+    """
+    if sizes in DISTRIBUTIONS:
+        return read(Path(str(resources.files("sim.traffic") / "cdf" / f"{sizes}.txt")), where)
+    if "/" in sizes or sizes.endswith(".txt"):
+        return read(Path(sizes), where)
+    size = float(parse_size(sizes))
+    return Distribution(np.array([size]), np.array([1.0]))
+
+
+def read(path: Path, where: str) -> Distribution:
+    """A distribution from a file. Raises ScenarioError."""
+    reader = Reader(path, where)
+    points: list[tuple[float, float]] = []
+    for number, words in reader.lines():
+        try:
+            size, share = map(float, words)
+        except ValueError:
+            reader.wrong(number, "is no point of a distribution", " ".join(words), "bytes share")
+            continue
+        if not (0 <= size < 2**53 and 0 <= share <= 100):
+            reader.wrong(number, "is out of range", " ".join(words), "bytes from 0, and a share from 0 to 1")
+        elif points and (size < points[-1][0] or share < points[-1][1]):
+            reader.wrong(number, "falls", " ".join(words), "sizes and shares that rise")
+        else:
+            points.append((size, share))
+    if not reader.mistakes:
+        if not points or points[-1][1] not in (1.0, 100.0):
+            found = points[-1][1] if points else None
+            reader.wrong(None, "does not end with a share of 1", found, "1, or 100 for percentages")
+        elif points[-1][0] < 0.5:
+            reader.wrong(None, "has no flow of a byte or more", points[-1][0], "sizes above 0")
+    reader.finish("a distribution of flow sizes")
+    size, share = np.array(points, dtype=np.float64).T
+    return Distribution(size, share / share[-1])

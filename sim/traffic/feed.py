@@ -1,0 +1,84 @@
+"""Hands the flows of one traffic to the network, batch by batch, each in time before its first flow starts."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+import simpy
+
+from sim.coupling import Block, Coupling
+from sim.fabric.sends import Sends
+from sim.traffic.base import Flows
+
+KINDS = ("flow",)
+
+
+class Feed:
+    """One `[[traffic]]` table as a process beside the jobs.
+
+    Attributes
+    ----------
+    submitted : flows handed to the network so far, started or not.
+    blocks : they, in order.
+    """
+
+    def __init__(self, table: Any, source: Iterator[Flows], coupling: Coupling, transport: int) -> None:
+        self.table, self.transport = table, transport
+        self.submitted = 0
+        self.blocks: list[Block] = []
+        self._source, self._coupling = source, coupling
+        self._drawn = False
+        self._hosts_left = 0  # joins that are still to come, of all blocks
+
+    @property
+    def done(self) -> bool:
+        """Whether every flow has been delivered and no more will come."""
+        return self._drawn and not self._hosts_left
+
+    def start(self) -> None:
+        """Make it a process of the coupling's environment."""
+        self._coupling.env.process(self._run())
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        env, latency = self._coupling.env, self._coupling.latency
+        for batch in self._source:
+            # what is submitted at s starts at s + latency at the earliest, which is as far as the network may be
+            ahead = int(batch.start_ps.min()) - latency - int(env.now)
+            if ahead > 0:
+                yield env.timeout(ahead)
+            self._submit(batch)
+        self._drawn = True
+
+    def _submit(self, batch: Flows) -> None:
+        table = self.table
+        receivers, join = np.unique(batch.dst, return_inverse=True)
+        block = Block(
+            job=table.name,
+            iteration=batch.round,
+            kinds=KINDS,
+            kind=np.zeros(len(batch), dtype=np.int8),
+            part=batch.flow,
+            sends=Sends(
+                src=batch.src,
+                dst=batch.dst,
+                nbytes=batch.nbytes,
+                priority=table.priority,
+                bound=table.bound,
+                important=False if table.droppable else None,
+                start_ps=batch.start_ps,
+                edges=batch.edges,
+                join=join,
+            ),
+            joined=self._joined,
+            transport=self.transport,
+            timed=True,
+        )
+        self._coupling.submit(block)
+        self.blocks.append(block)
+        self.submitted += len(batch)
+        self._hosts_left += len(receivers)
+
+    def _joined(self, join: int) -> None:
+        self._hosts_left -= 1
