@@ -10,20 +10,33 @@ import numpy as np
 import pytest
 
 from scenarios.errors import ScenarioError
+from sim import routing as module
 from sim.routing import build_routing
-from sim.topology import Cable, LinkSpec, Network, assemble, fat_tree, from_networkx, leaf_spine, star
+from sim.topology import (
+    Cable,
+    LinkSpec,
+    Network,
+    assemble,
+    dragonfly,
+    fat_tree,
+    from_networkx,
+    leaf_spine,
+    star,
+    torus,
+)
 
 LINK = LinkSpec(10**11, 10**6)
 
 
-def random_network(seed: int) -> Network:
-    """A connected random graph of switches, some of them with hosts."""
+def random_network(seed: int, costs: int = 1) -> Network:
+    """A connected random graph of switches, some of them with hosts; cables cost 1 to `costs`."""
     rng = random.Random(seed)
     switches = rng.randint(1, 14)
     graph = networkx.gnm_random_graph(switches, rng.randint(0, 3 * switches), seed=seed)
     parts = [min(part) for part in networkx.connected_components(graph)]
     graph.add_edges_from(pairwise(parts))
     networkx.set_node_attributes(graph, "switch", "kind")
+    networkx.set_edge_attributes(graph, {edge: rng.randint(1, costs) for edge in graph.edges}, "cost")
     for host in range(rng.randint(2, 8)):
         graph.add_node(f"h{host}", kind="host")
         graph.add_edge(f"h{host}", rng.randrange(switches))
@@ -39,27 +52,44 @@ def as_nodes(network: Network, path: tuple[int, ...]) -> tuple[str, ...]:
 NETWORKS = [pytest.param(random_network(seed), id=f"random{seed}") for seed in range(25)]
 NETWORKS += [
     pytest.param(network, id=network.title)
-    for network in (star(4, LINK), leaf_spine(3, 2, 3, LINK), fat_tree(4, LINK))
+    for network in (
+        star(4, LINK),
+        leaf_spine(3, 2, 3, LINK),
+        fat_tree(4, LINK),
+        torus((4, 3), LINK),
+        torus((2, 3, 2), LINK, hosts_per_switch=2),
+    )
+]
+WITH_COSTS = [pytest.param(random_network(seed, costs=5), id=f"costs{seed}") for seed in range(25)]
+WITH_COSTS += [pytest.param(random_network(99, costs=64), id="costs99")]
+WITH_COSTS += [
+    pytest.param(dragonfly(1, LINK), id="dragonfly1"),
+    pytest.param(dragonfly(2, LINK), id="dragonfly2"),
 ]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", NETWORKS + WITH_COSTS)
 def test_paths_are_exactly_the_shortest_ones(network):
     routing, graph = build_routing(network), network.to_networkx()
-    for src in range(network.host_count):
+    weight = None if network.link_cost is None else "cost"
+    for src in range(min(24, network.host_count)):
         for dst in range(network.host_count):
             if src == dst:
                 continue
             found = [as_nodes(network, path) for path in routing.paths(src, dst)]
-            wanted = networkx.all_shortest_paths(graph, network.names[src], network.names[dst])
+            ends = network.names[src], network.names[dst]
+            wanted = networkx.all_shortest_paths(graph, *ends, weight=weight)
             assert sorted(found) == sorted(map(tuple, wanted))
-            assert {len(path) - 1 for path in found} == {routing.hops(src, dst)}
+            assert max(len(path) - 1 for path in found) == routing.hops(src, dst)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", NETWORKS + WITH_COSTS)
 def test_tables_are_consistent(network):
     routing, first = build_routing(network), network.host_count
     edges = set(routing.edge_of.tolist())
+    assert routing.group_first[0] == 0 and routing.group_first[-1] == len(routing.group_links)
+    assert sum(map(len, routing.groups)) == len(routing.group_links)
+    assert (routing.distance[:, sorted(edges)] >= 0).all()
     for number, group in enumerate(routing.groups):
         owners = {int(network.link_src[link]) - first for link in group}
         assert len(owners) == 1 and list(group) == sorted(set(group))
@@ -86,6 +116,65 @@ def test_parallel_cables_are_different_ways():
     cables = [Cable(0, 2, 1, 1), Cable(1, 3, 1, 1), Cable(2, 3, 1, 1), Cable(2, 3, 1, 1)]
     routing = build_routing(assemble(["a", "b"], ["s", "t"], cables, title="parallel"))
     assert [path[1:-1] for path in routing.paths(0, 1)] == [(4,), (6,)]
+
+
+@pytest.mark.parametrize("ports", [8, 9, 16, 17, 63, 64, 65, 130])
+def test_switches_with_many_ports(ports):
+    """A hub with `ports` spokes, which hang on each other in a ring, and a second hub on every other spoke: sets of links
+    of any width are told apart, and numbered by the first switch that uses them."""
+    spokes = range(1, ports + 1)
+    graph = networkx.Graph([(0, spoke) for spoke in spokes])
+    graph.add_edges_from([(-1, spoke) for spoke in spokes[::2]])
+    networkx.add_cycle(graph, spokes)
+    graph.add_node(-2)
+    graph.add_edge(-2, -1)
+    network = from_networkx(graph, LINK, hosts_per_switch=1)
+    routing, first = build_routing(network), network.host_count
+    hub = network.index["0"] - first
+    lengths = dict(networkx.all_pairs_shortest_path_length(graph))
+    used = []
+    for edge in range(network.switch_count):
+        if edge == hub:
+            assert routing.group_of[hub, hub] == -1
+            continue
+        there = lengths[int(network.names[first + edge])]
+        wanted = {spoke for spoke in graph[0] if there[spoke] == there[0] - 1}
+        group = int(routing.group_of[hub, edge])
+        links = routing.groups[group]
+        assert {int(network.names[network.link_dst[link]]) for link in links} == wanted
+        assert routing.distance[hub, edge] == there[0]
+        used.append(group)
+    new = list(dict.fromkeys(used))
+    assert new == list(range(new[0], new[0] + len(new))), "in order of first use"
+    assert len(new) == ports + 1
+
+
+def test_distances_that_no_sixteen_bits_hold():
+    """600 switches in a row, 64 a cable: the far end is 38,336 away, and 599 hops."""
+    cables = [Cable(0, 2, 1, 1), Cable(1, 601, 1, 1)]
+    cables += [Cable(node, node + 1, 1, 1, cost=64) for node in range(2, 601)]
+    network = assemble(["a", "b"], [f"s{n}" for n in range(600)], cables, title="row")
+    routing = build_routing(network)
+    assert routing.hops(0, 1) == 601
+    assert len(next(routing.paths(0, 1))) == 601
+    assert routing.distance[300].tolist()[0] == 300
+
+
+def test_costs_may_make_paths_of_different_lengths_equally_good():
+    graph = networkx.Graph()
+    graph.add_edges_from([("a", "s"), ("b", "t"), ("s", "m"), ("m", "t"), ("s", "t")])
+    networkx.set_node_attributes(graph, {"s": "switch", "t": "switch", "m": "switch"}, "kind")
+    graph.edges["s", "t"]["cost"] = 2
+    network = from_networkx(graph, LINK)
+    routing = build_routing(network)
+    assert sorted(len(path) for path in routing.paths(0, 1)) == [3, 4]
+    assert routing.hops(0, 1) == 4, "the longest"
+
+
+def test_tables_that_would_be_too_large_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "LARGEST_TABLE", 4 * 4 * 16 - 1)
+    with pytest.raises(ScenarioError, match=r"16 switches, 16 of them with hosts, .* 256 entries"):
+        build_routing(torus((4, 4), LINK))
 
 
 def test_unreachable_switches_are_named():

@@ -1,0 +1,197 @@
+"""Networks from files: topology.txt of HPCC, graphs of switches alone, costs; and what is refused, with its line."""
+
+from __future__ import annotations
+
+import math
+
+import networkx
+import numpy as np
+import pytest
+
+from scenarios.errors import ScenarioError
+from sim.routing import build_routing
+from sim.topology import LinkSpec, Override, from_networkx, read_graph, read_hpcc
+
+GBPS, US = 10**9, 10**6
+LINK = LinkSpec(100 * GBPS, US)
+
+TWO_RACKS = """\
+8 4 10
+4 5
+7 2
+
+0 4 25Gbps 1000ns 0.000000
+1 4 25Gbps 0.001ms 0
+5 3 25Gb/s 1us 0.5   # the switch first
+6 5 25Gbps 1us 0
+4 2 100Gbps 2us 0
+4 7 100Gbps 2us 0
+5 2 100Gbps 2us 0
+5 7 100Gbps 2us 0
+2 7 40Gbps 2us 0
+2 7 40Gbps 2us 0
+"""
+
+
+def write(tmp_path, text, name="topology.txt"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_nodes_of_a_topology_txt_keep_their_numbers(tmp_path):
+    network = read_hpcc(write(tmp_path, TWO_RACKS))
+    assert network.names == ("h0", "h1", "h3", "h6", "s2", "s4", "s5", "s7")
+    assert [network.names[node] for node in network.edge_of] == ["s4", "s4", "s5", "s5"]
+    assert network.link_count == 20 and network.title == "topology"
+    up = network.up_link[network.index["h3"]]
+    assert network.link_name(up) == "h3->s5"
+    assert (network.link_rate[up], network.link_latency[up], network.link_loss[up]) == (25 * GBPS, US, 0.5)
+    assert set(network.link_latency[network.up_link]) == {US}, "ns, ms and us are the same time"
+    assert build_routing(network).hops(0, 3) == 4
+
+
+def test_overrides_name_nodes_by_their_numbers(tmp_path):
+    network = read_hpcc(write(tmp_path, TWO_RACKS), overrides=[Override(("s2", "s7"), rate=GBPS)])
+    assert (network.link_rate == GBPS).sum() == 4, "both parallel cables, both directions"
+
+
+def lines(changed: dict[int, str]) -> str:
+    text = TWO_RACKS.splitlines()
+    for number, line in changed.items():
+        text[number - 1] = line
+    return "\n".join(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", ["topology.txt: line 1: is no first line"]),
+        ("8 4\n", ["line 1", '"8 4"', "nodes switches links"]),
+        ("8 4 0 10 2 A100 8\n", ["line 1: is no first line"]),
+        ("4 5 1\n0 1\n", ["more switches than nodes"]),
+        (lines({3: "7 4"}), ["line 3: names a switch twice", '"4"']),
+        (lines({3: "7 9"}), ["line 3: is no node", "0 to 7"]),
+        (lines({3: "7 2 0"}), ["line 2: lists 5 switches", "expected 4"]),
+        (lines({1: "8 4 11"}), ["line 1: says 11 links, but 10 follow"]),
+        (lines({5: "0 4 25Gbps 1000ns"}), ["line 5: has 4 entries"]),
+        (lines({6: "1 8 25Gbps 1us 0"}), ["line 6: is no node", '"8"']),
+        (
+            lines({7: "5 3 fast 1us 0", 8: "6 5 25Gbps soon no"}),
+            ["line 7", '"fast"', "line 8", '"soon"', '"no"'],
+        ),
+        (lines({5: "0 4 25Gbps 1us 1.0"}), ["topology.txt.h0-s4: loss is no probability"]),
+        (lines({5: "0 4 25Gbps -1us 0"}), ["topology.txt.h0-s4: latency is negative"]),
+        (lines({14: "0 7 25Gbps 1us 0"}), ["topology.txt.h0: the host has several links (got 2)"]),
+        (lines({5: "0 1 25Gbps 1us 0"}), ["h0-h1: the link joins two hosts"]),
+    ],
+)
+def test_damaged_files_are_refused_with_their_line(tmp_path, text, says):
+    with pytest.raises(ScenarioError) as error:
+        read_hpcc(write(tmp_path, text))
+    for piece in says:
+        assert piece in str(error.value)
+
+
+def test_a_file_that_is_wrong_everywhere_is_not_listed_line_by_line(tmp_path):
+    rows = "\n".join(f"{host} 40 25Gbps" for host in range(40))
+    with pytest.raises(ScenarioError) as error:
+        read_hpcc(write(tmp_path, f"41 1 40\n40\n{rows}"))
+    assert len(error.value.mistakes) == 9 and "32 more lines are wrong" in str(error.value)
+
+
+def test_hosts_with_two_network_cards_are_counted_not_listed(tmp_path):
+    """HPCC's own 320-host network joins every host to two switches."""
+    rows = "\n".join(f"{host} {switch} 25Gbps 1us 0" for host in range(20) for switch in (20, 21))
+    with pytest.raises(ScenarioError) as error:
+        read_hpcc(write(tmp_path, f"22 2 40\n20 21\n{rows}"))
+    assert len(error.value.mistakes) == 9 and "12 more hosts have several links" in str(error.value)
+
+
+def test_missing_and_binary_files(tmp_path):
+    with pytest.raises(ScenarioError, match="no such file"):
+        read_hpcc(tmp_path / "none.txt")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        read_hpcc(tmp_path / "binary.txt")
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["graphml", "gml", "txt"])
+def test_hosts_are_hung_on_a_graph_of_switches(tmp_path, suffix):
+    """A random regular graph (Jellyfish, NSDI 2012), three hosts on each switch."""
+    graph = networkx.random_regular_graph(4, 10, seed=1)
+    graph = networkx.relabel_nodes(graph, {node: f"tor{node}" for node in graph})
+    path = tmp_path / f"jellyfish.{suffix}"
+    write = {"graphml": networkx.write_graphml, "gml": networkx.write_gml, "txt": networkx.write_edgelist}
+    write[suffix](graph, path)
+    network = read_graph(path, LINK, hosts_per_switch=3)
+    assert network.host_count == 30 and network.switch_count == 10
+    assert network.names[:3] == ("h0", "h1", "h2")
+    assert (np.bincount(network.edge_of)[30:] == 3).all()
+    assert (network.link_rate == LINK.rate).all()
+    inner = network.to_networkx().subgraph(network.names[30:])
+    assert networkx.is_isomorphic(inner, graph)
+
+
+def test_a_switch_may_say_how_many_hosts_it_has(tmp_path):
+    graph = networkx.path_graph(4)
+    graph.nodes[1]["hosts"] = 2
+    graph.nodes[2]["hosts"] = 0
+    network = from_networkx(graph, LINK)
+    assert network.names == ("0", "3", "h0", "h1", "1", "2"), "nodes of degree one are hosts all the same"
+    with_default = from_networkx(graph, LINK, hosts_per_switch=5)
+    counts = np.bincount(with_default.edge_of, minlength=with_default.node_count)[with_default.host_count :]
+    assert counts.tolist() == [5, 2, 0, 5], "and switches if a number of hosts is given"
+    path = tmp_path / "path.graphml"
+    networkx.write_graphml(graph, path)
+    assert read_graph(path, LINK, hosts_per_switch=5).names == with_default.names
+
+
+def test_costs_of_a_file_decide_the_routes(tmp_path):
+    path = tmp_path / "net.txt"
+    path.write_text("a s {'cost': 1}\nb t\ns t {'cost': '5'}\ns u {'cost': 2}\nu t {'cost': 2}\n")
+    network = read_graph(path, LINK)
+    routing = build_routing(network)
+    names = [
+        [network.names[network.link_dst[link]] for link in path]
+        for path in routing.paths(network.index["a"], network.index["b"])
+    ]
+    assert names == [["s", "u", "t", "b"]]
+    assert read_graph(path, LINK).link_cost is not None
+    back = from_networkx(network.to_networkx(), LINK)
+    assert sorted(back.link_cost.tolist()) == sorted(network.link_cost.tolist())
+
+
+@pytest.mark.parametrize(
+    ("node", "edge", "says"),
+    [
+        ({"hosts": -1}, {}, "1.hosts: is no number of hosts"),
+        ({"hosts": 1.5}, {}, "1.hosts: is no number of hosts"),
+        ({"hosts": "many"}, {}, '"many"'),
+        ({"kind": "host", "hosts": 1}, {}, "1.hosts: hangs hosts on a host"),
+        ({}, {"cost": 0}, "cost is out of range (got 0)"),
+        ({}, {"cost": 65}, "1 to 64"),
+        ({}, {"cost": "cheap"}, "cost is no whole number"),
+        ({}, {"rate": math.nan}, "rate is no whole number"),
+        ({}, {"latency": math.inf}, "latency is no whole number"),
+        ({}, {"rate": 10**30}, "rate is too large"),
+        ({}, {"rate": True}, "rate is no whole number"),
+        ({}, {"loss": math.nan}, "loss is no probability"),
+    ],
+)
+def test_attributes_that_make_no_sense(node, edge, says):
+    graph = networkx.path_graph(3)
+    graph.nodes[1].update(node)
+    graph.edges[0, 1].update(edge)
+    with pytest.raises(ScenarioError) as error:
+        from_networkx(graph, LINK)
+    assert says in str(error.value)
+
+
+def test_hung_hosts_may_not_take_names_that_are_taken():
+    graph = networkx.relabel_nodes(networkx.path_graph(3), {1: "h0"})
+    with pytest.raises(ScenarioError, match="several nodes have the same name"):
+        from_networkx(graph, LINK, hosts_per_switch=1)
