@@ -22,7 +22,19 @@ from scenarios.schema import BALANCERS, Output, Scenario
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Star, Torus
-from scenarios.schema_transport import ConstantRate, Cubic, Dctcp, Dlcp, TcpNewReno, Transport, UserTransport
+from scenarios.schema_traffic import AllToAll, FlowList, Incast, Matrix, Permutation, Poisson, Traffic
+from scenarios.schema_transport import (
+    ConstantRate,
+    Cubic,
+    Dctcp,
+    Dlcp,
+    Pias,
+    Swift,
+    TcpNewReno,
+    Timely,
+    Transport,
+    UserTransport,
+)
 from scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")
@@ -47,6 +59,9 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "dctcp"', Dctcp),
     ('[transport] kind = "dlcp"', Dlcp),
     ('[transport] kind = "cubic"', Cubic),
+    ('[transport] kind = "timely"', Timely),
+    ('[transport] kind = "swift"', Swift),
+    ('[transport] kind = "pias"', Pias),
     ('[transport] kind = "constant_rate"', ConstantRate),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
@@ -54,6 +69,13 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[job.exchange] kind = "ring"', Ring),
     ("[job.placement]", HostPlacement),
     ("[job.tagging]", Tagging),
+    ("[[traffic]] of every kind", Traffic),
+    ('[[traffic]] kind = "poisson"', Poisson),
+    ('[[traffic]] kind = "permutation"', Permutation),
+    ('[[traffic]] kind = "incast"', Incast),
+    ('[[traffic]] kind = "all_to_all"', AllToAll),
+    ('[[traffic]] kind = "flows"', FlowList),
+    ('[[traffic]] kind = "matrix"', Matrix),
     ("[[policy]]", Policy),
     ("[output]", Output),
 )
@@ -67,7 +89,8 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "switch"): "See below.",
     ("Scenario", "host"): "See below.",
     ("Scenario", "transport"): "A name, or a table as below.",
-    ("Scenario", "job"): "See below; at least one.",
+    ("Scenario", "job"): "See below; any number of them, at least one if there is no traffic.",
+    ("Scenario", "traffic"): "See below; any number of them.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
     ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
@@ -86,6 +109,10 @@ MORE: dict[tuple[str, str], str] = {
     ("TcpNewReno", "max_rto"): "Largest retransmission time-out.",
     ("Dctcp", "max_rto"): "Largest retransmission time-out.",
     ("Cubic", "max_rto"): "Largest retransmission time-out.",
+    ("Timely", "max_rto"): "Largest retransmission time-out.",
+    ("Swift", "max_rto"): "Largest retransmission time-out.",
+    ("Pias", "max_rto"): "Largest retransmission time-out.",
+    ("Pias", "ecn"): "Whether packets are ECN-capable.",
     ("Dctcp", "ecn"): "Whether packets are ECN-capable.",
     ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",
     ("Dlcp", "t_high"): "TIMELY's upper delay threshold.",
@@ -103,7 +130,10 @@ MORE: dict[tuple[str, str], str] = {
 
 VALUES = {
     ("Scenario", "transport"): "name or table",
-    ("Job", "placement"): '`"packed"`, `"spread"` or table',
+    ("Job", "placement"): '`"packed"`, `"spread"`, `"random"` or table',
+    ("Job", "transport"): "name or table",
+    ("Traffic", "transport"): "name or table",
+    ("Traffic", "hosts"): '`"all"` or list of names',
 }
 
 
@@ -120,9 +150,8 @@ def reference() -> str:
             continue
         lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
         for name, field in model.model_fields.items():
-            if name == "kind" or (
-                issubclass(model, Transport) and model is not Transport and name in Transport.model_fields
-            ):
+            common = next((base for base in (Transport, Traffic) if issubclass(model, base)), model)
+            if name == "kind" or (model is not common and name in common.model_fields):
                 continue
             default = "**required**" if field.is_required() else _default(model, name)
             kind = VALUES.get((model.__name__, name)) or _kind(schemas[model]["properties"][name])

@@ -8,11 +8,13 @@ In a scenario either a name (`transport = "dctcp"`, everything at its default) o
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from scenarios.base import Count, Flag, Natural, Table, refuse
+from scenarios.schema_network import Thresholds
 from scenarios.units import PositiveTime, Rate, Size, format_size, format_time
 from scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 
@@ -21,6 +23,7 @@ USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 DEFAULT_KIND = "dctcp"
 MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
+MOST_THRESHOLDS = 7  # of PIAS: there are eight priorities
 
 Gain = Annotated[float, Field(gt=0, le=1, strict=True)]
 
@@ -129,6 +132,129 @@ class Dlcp(Transport):
         return True
 
 
+class Cubic(Tcp):
+    """TCP CUBIC (RFC 9438); by default its packets are not ECN-capable."""
+
+    kind: Literal["cubic"]
+    ecn: Flag = False
+    """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
+    beta: Annotated[float, Field(ge=0.1, lt=1, strict=True)] = 0.7
+    """What a reduction leaves of the window [RFC 9438 section 4.6]."""
+    c: Annotated[float, Field(ge=0.001, le=10, strict=True)] = 0.4
+    """Steepness of the curve, packets per cubed second [RFC 9438 section 5.1]."""
+    fast_convergence: Flag = True
+    """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
+
+
+class Pias(Dctcp):
+    """PIAS (Bai et al., NSDI 2015): DCTCP whose packets sink through the priorities as the flow sends."""
+
+    kind: Literal["pias"]  # type: ignore[assignment]
+    thresholds: Annotated[tuple[int, ...], Thresholds()] = tuple(
+        packets * 1460 for packets in (1059, 1412, 1643, 1869, 2008, 2115, 2184)
+    )
+    """Bytes sent from which on a flow is one priority lower, then two, and so on: at most seven, rising. The default
+    is for eight queues at 10 Gbps: packets of 1460 bytes [code]."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Pias:
+        sizes = self.thresholds
+        if len(sizes) > MOST_THRESHOLDS or any(a >= b for a, b in pairwise(sizes)):
+            raise refuse(
+                "thresholds", "are not rising, or too many", [format_size(size) for size in sizes],
+                f"at most {MOST_THRESHOLDS} sizes, each above the one before",
+            )  # fmt: skip
+        return self
+
+
+class Timely(Tcp):
+    """TIMELY (Mittal et al., SIGCOMM 2015): the rate follows the gradient of the round trip time; over UDP.
+
+    Retransmission is that of the TCP variants. [recalled] unless marked.
+    """
+
+    kind: Literal["timely"]
+    t_low: PositiveTime = 50_000_000
+    """Round trips below this raise the rate. More than 500 KB of queue takes at 100 Gbps: set it to suit."""
+    t_high: PositiveTime = 500_000_000
+    """Round trips above this lower the rate whatever the gradient."""
+    beta: Gain = 0.8
+    """Multiplicative decrease."""
+    ewma: Gain = 0.875
+    """Weight of the newest difference of round trips; the authors' code has 0.02."""
+    add_rate: Rate = 10_000_000
+    """Additive increase per segment on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
+    floor: Count = 1000
+    """The rate never falls below line rate over this. Ours."""
+    segment: Size = 16_384
+    """The rate changes once per this many bytes acknowledged."""
+
+    @model_validator(mode="after")
+    def _thresholds(self) -> Timely:
+        if self.t_low >= self.t_high:
+            raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
+        if self.floor > 1 << 20:
+            raise refuse("floor", "is too much", self.floor, f"at most {1 << 20}")
+        return self
+
+    @property
+    def overhead(self) -> int:
+        return UDP_OVERHEAD
+
+
+class Swift(Tcp):
+    """Swift (Kumar et al., SIGCOMM 2020): the window keeps the fabric delay near a target.
+
+    The values are those of htsim, whose authors call them guesses [code], unless marked.
+    """
+
+    kind: Literal["swift"]
+    base_target: PositiveTime = 10_000_000
+    """What may wait in queues, on top of the flow's smallest round trip. Ours."""
+    ai: Annotated[float, Field(ge=0.001, le=100, strict=True)] = 1.0
+    """Packets that the window grows by per round trip below the target."""
+    beta: Gain = 0.8
+    """The window falls by this times the share of the delay that is above the target."""
+    max_decrease: Gain = 0.5
+    """It falls by this share at most, and by it after losses."""
+    fs_range: PositiveTime = 50_000_000
+    """Flow scaling: the most that is added to the target for a small window."""
+    fs_min_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 0.1
+    """Packets; windows up to this get all of fs_range."""
+    fs_max_window: Annotated[float, Field(ge=0.01, le=100_000, strict=True)] = 100.0
+    """Packets; windows from this on get nothing."""
+    min_window: Annotated[float, Field(ge=0.01, le=1, strict=True)] = 0.01
+    """Packets; below one the packets are paced. Ours."""
+    max_window: Annotated[int, Field(ge=1, le=1 << 22, strict=True)] = 1000
+    """Packets."""
+
+    @model_validator(mode="after")
+    def _windows(self) -> Swift:
+        if self.fs_min_window >= self.fs_max_window:
+            what = "is not below fs_max_window"
+            raise refuse("fs_min_window", what, self.fs_min_window, "fs_min_window < fs_max_window")
+        return self
+
+
+class ConstantRate(Transport):
+    """Packets at a constant rate over UDP, no acknowledgements: for tests and background load."""
+
+    kind: Literal["constant_rate"]
+    share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
+    """Of the line rate of the sending host."""
+    repeat_after: PositiveTime = 1_000_000_000
+    """Silence after the last packet before the message is sent again from its beginning; at least the longest unloaded
+    round trip."""
+
+    @property
+    def overhead(self) -> int:
+        return UDP_OVERHEAD
+
+    @property
+    def may_lose(self) -> bool:
+        return True
+
+
 class UserTransport(Transport):
     """A transport of the user's own. It gets its parameters unchecked and refuses those it does not know."""
 
@@ -167,6 +293,11 @@ AnyTransport = Annotated[
     Annotated[TcpNewReno, Tag("tcp_newreno")]
     | Annotated[Dctcp, Tag("dctcp")]
     | Annotated[Dlcp, Tag("dlcp")]
+    | Annotated[Cubic, Tag("cubic")]
+    | Annotated[Pias, Tag("pias")]
+    | Annotated[Timely, Tag("timely")]
+    | Annotated[Swift, Tag("swift")]
+    | Annotated[ConstantRate, Tag("constant_rate")]
     | Annotated[UserTransport, Tag("user")],
     Discriminator(_tag),
     BeforeValidator(_named),

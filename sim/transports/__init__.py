@@ -4,4 +4,9 @@ KINDS = {
     "tcp_newreno": "sim.transports.tcp_newreno:TcpNewReno",
     "dctcp": "sim.transports.dctcp:Dctcp",
     "dlcp": "sim.transports.dlcp:Dlcp",
+    "constant_rate": "sim.transports.constant_rate:ConstantRate",
+    "cubic": "sim.transports.cubic:Cubic",
+    "timely": "sim.transports.timely:Timely",
+    "swift": "sim.transports.swift:Swift",
+    "pias": "sim.transports.pias:Pias",
 }

@@ -77,7 +77,7 @@ class Flow:
     ) -> None:
         self.memory, self.protocol = memory, protocol
         self.number, self.src, self.dst, self.nbytes = number, src, dst, nbytes
-        self.priority, self.entropy = priority, entropy
+        self.entropy = entropy
         self.packets = -(-nbytes // protocol.payload)
         flags = protocol.important if important is None else important
         self.tags = [flags] * self.packets if isinstance(flags, bool) else [bool(flag) for flag in flags]
@@ -93,6 +93,7 @@ class Flow:
             for packet, flag in enumerate(self.tags):
                 memory[tags + packet // 32] += flag << packet % 32
         for offset, value in {
+            at.S_DATA: priority << at.A_PRIORITY,
             at.S_PACKETS: self.packets,
             at.S_BITS: sender_bits,
             at.S_WORDS: words,
@@ -119,7 +120,6 @@ class Flow:
         self.resting = False  # it waits for the time in `not_before`
         self.not_before = 0
         self.sequences_sent: list[int] = []
-        self.sent = 0
 
     def payload_of(self, sequence: int) -> int:
         """Payload bytes of one packet: the last one carries the rest."""
@@ -140,9 +140,23 @@ class Flow:
         return self.protocol.call(name, self.receiver, *arguments)
 
     @property
+    def priority(self) -> int:
+        """The priority of the next packet; a transport may change it as it sends."""
+        return self.memory[self.sender + at.S_DATA] >> at.A_PRIORITY & 7
+
+    @property
     def gap(self) -> int:
         """Pacing: picoseconds per byte << 16, 0 for none."""
         return self.memory[self.sender + at.S_GAP]
+
+    @property
+    def sent(self) -> int:
+        """Packets put on the wire, data and probes; transports may look at it."""
+        return self.memory[self.sender + at.S_SENT]
+
+    @sent.setter
+    def sent(self, count: int) -> None:
+        self.memory[self.sender + at.S_SENT] = count
 
     @property
     def timer(self) -> int:

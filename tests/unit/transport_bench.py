@@ -9,9 +9,10 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from scenarios.schema import Switch, Transport
-from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from scenarios.schema_transport import AnyTransport
 from sim.fabric import layout as at
 from sim.fabric.fabric import Fabric
 from sim.fabric.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
@@ -26,8 +27,8 @@ SECOND = 1000 * MS
 
 def transport(kind: str, **settings: Any) -> Transport:
     """The transport table of a scenario."""
-    classes: dict[str, Any] = {"tcp_newreno": TcpNewReno, "dctcp": Dctcp, "dlcp": Dlcp}
-    return classes[kind](kind=kind, **settings)
+    table: Transport = TypeAdapter(AnyTransport).validate_python({"kind": kind, **settings})
+    return table
 
 
 @dataclass(frozen=True)
