@@ -105,7 +105,7 @@ class Wiring(NamedTuple):
     first: NDArray[np.int64]
     links: NDArray[np.int32]
     dst: NDArray[np.int32]
-    cost: NDArray[np.int32]
+    cost: NDArray[np.int16]
 
     @property
     def switches(self) -> int:
@@ -173,8 +173,9 @@ def _wire(network: Network) -> Wiring:
     links = np.flatnonzero((network.link_src >= first) & (network.link_dst >= first)).astype(np.int32)
     links = links[np.argsort(network.link_src[links], kind="stable")]  # by switch, then by link id
     counts = np.bincount(network.link_src[links] - first, minlength=network.switch_count)
-    costs = np.ones(len(links), np.int32) if network.link_cost is None else network.link_cost[links]
-    return Wiring(np.concatenate(([0], np.cumsum(counts))), links, network.link_dst[links] - first, costs)
+    costs = np.ones(len(links)) if network.link_cost is None else network.link_cost[links]
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    return Wiring(starts, links, network.link_dst[links] - first, costs.astype(np.int16))
 
 
 def _search(wiring: Wiring, edges: NDArray[np.int32]) -> NDArray[Any]:
@@ -192,21 +193,35 @@ def _search(wiring: Wiring, edges: NDArray[np.int32]) -> NDArray[Any]:
     level = 0
     while any(front is not None for front in fronts):
         level += 1
-        new = np.zeros_like(reached)
-        for cost, rows, heads in steps:
-            front = fronts[-cost] if cost <= len(fronts) else None
-            if front is not None:
-                new[rows] |= front[heads]
-        new &= ~reached
-        found = bool(new.any())
-        fronts = [*fronts[1 - longest :], new if found else None] if longest > 1 else [new if found else None]
-        if found:
+        new = _advance(steps, fronts, reached)
+        fronts.append(new)
+        if len(fronts) > longest:
+            del fronts[0]
+        if new is not None:
             reached |= new
             planes += [np.zeros_like(reached) for _ in range(level.bit_length() - len(planes))]
             for bit, plane in enumerate(planes):
                 if level >> bit & 1:
                     plane |= new
     return _widen(planes, reached, len(edges))
+
+
+def _advance(
+    steps: list[tuple[int, NDArray[np.int64], NDArray[np.int32]]],
+    fronts: list[NDArray[np.uint64] | None],
+    reached: NDArray[np.uint64],
+) -> NDArray[np.uint64] | None:
+    """Who reaches what for the first time, in one step more than the newest of `fronts`; None if nobody does."""
+    new: NDArray[np.uint64] | None = None
+    for cost, rows, heads in steps:
+        front = fronts[-cost] if cost <= len(fronts) else None
+        if front is not None:
+            new = np.zeros_like(reached) if new is None else new
+            new[rows] |= front[heads]
+    if new is None:
+        return None
+    new &= ~reached
+    return new if new.any() else None
 
 
 def _steps(wiring: Wiring) -> list[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
@@ -226,12 +241,18 @@ def _steps(wiring: Wiring) -> list[tuple[int, NDArray[np.int64], NDArray[np.int3
 
 def _widen(planes: list[NDArray[np.uint64]], reached: NDArray[np.uint64], count: int) -> NDArray[Any]:
     """Numbers from bit planes: [switches, count], UNREACHED where `reached` has no bit."""
-    numbers: NDArray[Any] = np.zeros((len(reached), count), np.int16 if len(planes) < 16 else np.int32)
+    numbers: NDArray[Any] = np.empty((len(reached), count), np.int16 if len(planes) < 16 else np.int32)
+    everyone = int(np.bitwise_count(reached).sum()) == numbers.size
     for row in range(0, len(reached), ROWS):
         part = numbers[row : row + ROWS]
-        for bit, plane in enumerate(planes):
-            part |= _bits(plane[row : row + ROWS], count).astype(numbers.dtype) << bit
-        part[_bits(reached[row : row + ROWS], count) == 0] = UNREACHED
+        part[:] = 0
+        for first in range(0, len(planes), 8):  # eight planes at a time are bytes, which are quick to add up
+            octet = np.zeros(part.shape, dtype=np.uint8)
+            for bit, plane in enumerate(planes[first : first + 8]):
+                octet += _bits(plane[row : row + ROWS], count) * np.uint8(1 << bit)
+            part |= octet.astype(numbers.dtype) << first
+        if not everyone:
+            part[_bits(reached[row : row + ROWS], count) == 0] = UNREACHED
     return numbers
 
 
@@ -269,24 +290,36 @@ def _group(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """`group_of`, `group_first` and `group_links` of a Routing; groups are numbered by switch, and at a switch by the
     first edge switch that uses them."""
-    group_of = np.full((wiring.switches, wiring.switches), -1, dtype=np.int32)
+    group_of = np.empty((wiring.switches, wiring.switches), dtype=np.int32)
+    columns: Any = edges if len(edges) < wiring.switches else slice(None)  # a slice is much faster
     sizes: list[NDArray[np.int64]] = []
     members: list[NDArray[np.int32]] = []
     count = 0
     for switch in range(wiring.switches):
+        row = group_of[switch]
+        row[:] = -1
         closer = _closer(wiring, cost, switch)
         if not len(closer):
             continue
-        samples, which = _distinct(np.packbits(closer, axis=0, bitorder="little"))
+        samples, which = _distinct(_packed(closer))
         sets = closer[:, samples].T  # [distinct sets, links]
         used = sets.any(axis=1)  # all but that of the switch itself, to which no link leads
         number = np.where(used, np.cumsum(used) - 1 + count, -1).astype(np.int32)
-        group_of[switch, edges] = number[which]
+        row[columns] = number[which]
         sizes.append(sets[used].sum(axis=1))
         members.append(wiring.links[wiring.first[switch] + np.nonzero(sets)[1]])
         count += int(used.sum())
     group_first = np.concatenate((np.zeros(1, np.int64), *sizes)).cumsum()
     return group_of, group_first, np.concatenate((np.zeros(0, np.int32), *members))
+
+
+def _packed(closer: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Eight rows of Booleans to a row of bytes, what is missing in the last being 0. np.packbits does the same along
+    the other axis quickly, and along this one slowly."""
+    octets = np.zeros((-(-len(closer) // 8), closer.shape[1]), dtype=np.uint8)
+    for number, row in enumerate(closer.view(np.uint8)):
+        octets[number // 8] += row * np.uint8(1 << number % 8)
+    return octets
 
 
 def _distinct(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -315,10 +348,14 @@ def _distinct(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
 def _longest(wiring: Wiring, cost: NDArray[Any]) -> NDArray[np.int16]:
     """Hops of the longest of the cheapest paths: int16[switches, edges]."""
     hops = np.zeros(cost.shape, dtype=np.int16)
+    turn = range(wiring.switches)
     changed = True
-    while changed:  # once more than there are hops
+    while (
+        changed
+    ):  # at most once more than there are hops; to and fro, since neighbours often have near numbers
         changed = False
-        for switch in range(wiring.switches):
+        turn = turn[::-1]
+        for switch in turn:
             mine = slice(wiring.first[switch], wiring.first[switch + 1])
             if mine.start == mine.stop:
                 continue

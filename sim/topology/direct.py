@@ -87,8 +87,8 @@ def dragonfly(
         partner = (group + offset) % groups
         if group < partner:
             mine, its = turn * others + offset - 1, turn * others + groups - offset - 1
-            ends = hosts + group * a + mine // h, hosts + partner * a + its // h
-            cables.append(Cable(*ends, *far, cost=GLOBAL_COST))
+            here, there = hosts + group * a + mine // h, hosts + partner * a + its // h
+            cables.append(Cable(here, there, *far, cost=GLOBAL_COST))
     order = [node for s in range(switches) for node in (*range(s * p, (s + 1) * p), hosts + s)]
     return build(numbered("h", hosts), numbered("s", switches), cables, overrides, "dragonfly", order)
 

@@ -76,10 +76,11 @@ def from_networkx(
     for a, b, data in graph.edges(data=True):
         at = f"{where}.{a}-{b}"
         # A host comes first, so that its even link leads up, as in the generators.
-        ends = sorted((index[a], index[b]))
+        one, other = sorted((index[a], index[b]))
         cables.append(
             Cable(
-                *ends,
+                one,
+                other,
                 _attribute(data, "rate", link.rate, parse_rate, at, mistakes),
                 _attribute(data, "latency", link.latency, parse_time, at, mistakes),
                 _attribute(data, "loss", link.loss, _loss, at, mistakes),
