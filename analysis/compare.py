@@ -5,6 +5,7 @@ What `Comparison.write` leaves behind:
     report.md               what was compared, the table, what the figures say, and what each file is
     comparison.json         all metrics and the violated bounds, for programs
     comparison.csv          the same metrics, one line per run and job; comparison.parquet with types
+    flows.csv               completion times and slowdowns of traffic by size, if there is any
     *.png                   see `analysis.plots`
     results/<policy>/       the Results themselves, for `gradwire compare` and for a closer look
 
@@ -24,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.flows import flow_blocks, flow_times, write_flows
 from analysis.metrics import Metrics, measure
-from analysis.tables import headings, print_table
+from analysis.tables import headings, print_rows, print_table
 from scenarios.result import Result, Violation, check_loss_invariant, refuse_existing
 
 FORMAT = 1
@@ -60,6 +62,8 @@ class Comparison:
     def print(self) -> None:
         """Print the table to stdout."""
         print_table(self.flat, self.title)
+        for traffic, names, rows in flow_blocks(self.results, self.metrics):
+            print_rows(names, rows, f"{self.title}: flows of {traffic}")
 
     def as_dict(self) -> dict[str, Any]:
         """Everything a program may want: plain values, times in picoseconds, JSON-safe."""
@@ -73,6 +77,7 @@ class Comparison:
                     "summary": result.summary,
                     "timing": result.timing,
                     "jobs": [entry.as_dict() for entry in entries],
+                    "flows": [times.as_dict() for entry in entries for times in flow_times(result, entry.job)],
                 }
                 for result, entries in zip(self.results, self.metrics, strict=True)
             ],
@@ -96,6 +101,7 @@ class Comparison:
                 result.write(partial / "results" / folder)
             _write_json(partial / "comparison.json", self.as_dict())
             write_rows(self.flat, partial)
+            write_flows(self.results, self.metrics, partial)
             pictures = draw_all(
                 [
                     (result, entry)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.flows import flow_blocks
 from analysis.metrics import Metrics
 from analysis.tables import (
     count_text,
     headings,
+    markdown_rows,
     markdown_table,
     share_text,
     size_text,
@@ -46,6 +48,9 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
     """
     runs = comparison.flat
     lines = [f"# {comparison.title}", "", *_provenance(comparison), "", markdown_table(runs)]
+    flows = flow_blocks(comparison.results, comparison.metrics)
+    for traffic, names, rows in flows:
+        lines += [f"## Flows of {traffic}", "", markdown_rows(names, rows)]
     lines += ["## What the figures say", "", *(f"* {fact}" for fact in facts(comparison)), ""]
     for picture in pictures:
         lines += [f"![{picture}]({picture})", "", PICTURES.get(picture, ""), ""]
@@ -54,6 +59,7 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
         "| file | what |", "|---|---|",
         "| comparison.json | everything above, for programs; times in picoseconds |",
         "| comparison.csv, comparison.parquet | one line per run and job |",
+        *(["| flows.csv | the tables of flows, with all percentiles |"] if flows else []),
         *(f"| results/{folder}/ | the Result: result.json and its Parquet tables |" for folder in folders),
         "",
         "`gradwire compare` reads these Result directories again.",

@@ -102,15 +102,17 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
     def row(label: str, cell: Callable[[Metrics], str], section: bool = False) -> Row:
         return Row(label, [cell(metrics) for metrics in metrics_list], section)
 
-    rows = [row("iteration time, mean", lambda m: _time(m.iteration, m.iteration.mean_ps), True)]
-    if len(metrics_list) > 1:
-        first = metrics_list[0]
-        rows.append(row("  against the first", lambda m: "-" if m is first else _relative(m, first)))
-    rows += [
-        row("iteration time, p99", lambda m: _time(m.iteration, m.iteration.p99_ps)),
-        row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
-        row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
-    ]
+    rows = []
+    if any(m.iteration.count for m in metrics_list) or not any("flow" in m.completion for m in metrics_list):
+        rows.append(row("iteration time, mean", lambda m: _time(m.iteration, m.iteration.mean_ps), True))
+        if len(metrics_list) > 1:
+            first = metrics_list[0]
+            rows.append(row("  against the first", lambda m: "-" if m is first else _relative(m, first)))
+        rows += [
+            row("iteration time, p99", lambda m: _time(m.iteration, m.iteration.p99_ps)),
+            row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
+            row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
+        ]
     for kind, label in _kinds(metrics_list):
         for number, quantile in enumerate(("p50", "p99")):
             words = f"{label} completion, p50" if quantile == "p50" else "  p99"
@@ -137,21 +139,31 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
 
 def blocks(metrics_list: Sequence[Metrics]) -> Iterator[tuple[list[str], list[Row]]]:
     """(headings, lines) of each table of at most `PER_TABLE` runs."""
-    names, rows = headings(metrics_list), table_rows(metrics_list)
+    yield from in_parts(headings(metrics_list), table_rows(metrics_list))
+
+
+def in_parts(names: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]:
+    """A table in parts of at most `PER_TABLE` columns."""
     for start in range(0, len(names), PER_TABLE):
         part = slice(start, start + PER_TABLE)
-        yield names[part], [Row(row.label, row.cells[part], row.section) for row in rows]
+        yield list(names[part]), [Row(row.label, row.cells[part], row.section) for row in rows]
 
 
 def print_table(metrics_list: Sequence[Metrics], title: str) -> None:
     """Print to stdout: with lines and weight on a terminal, plain text of `WIDTH` characters elsewhere."""
+    for names, rows in blocks(metrics_list):
+        print_rows(names, rows, title)
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
+    """Print one table of runs, called `names`, to stdout; more than `PER_TABLE` below each other."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     on_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False)
-    for names, rows in blocks(metrics_list):
+    for part, lines in in_parts(names, rows):
         table = Table(
             title=title,
             title_justify="left",
@@ -161,20 +173,25 @@ def print_table(metrics_list: Sequence[Metrics], title: str) -> None:
             pad_edge=False,
         )
         table.add_column("", no_wrap=True, max_width=LABEL_WIDTH)
-        for name in names:
+        for name in part:
             table.add_column(name, justify="right", overflow="fold")
-        for index, row in enumerate(rows):
-            ends = index + 1 == len(rows) or rows[index + 1].section
+        for index, row in enumerate(lines):
+            ends = index + 1 == len(lines) or lines[index + 1].section
             table.add_row(row.label, *row.cells, end_section=ends)
         console.print(table)
 
 
 def markdown_table(metrics_list: Sequence[Metrics]) -> str:
     """The same as Markdown."""
+    return markdown_rows(headings(metrics_list), table_rows(metrics_list))
+
+
+def markdown_rows(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """One table of runs, called `names`, as Markdown."""
     lines = []
-    for names, rows in blocks(metrics_list):
-        lines += ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
-        lines += [f"| {row.label.replace('  ', '&nbsp; ')} | " + " | ".join(row.cells) + " |" for row in rows]
+    for part, some in in_parts(names, rows):
+        lines += ["| | " + " | ".join(part) + " |", "|---|" + "---:|" * len(part)]
+        lines += [f"| {row.label.replace('  ', '&nbsp; ')} | " + " | ".join(row.cells) + " |" for row in some]
         lines.append("")
     return "\n".join(lines)
 

@@ -1,0 +1,182 @@
+"""Flows: completion times and slowdowns of the traffic in a Result, altogether and by size.
+
+A flow's completion time is from entering its host's interface to delivery; its slowdown is that over the time on the
+empty network (`ideal_ps` of the table of flows). Both are of delivered flows only: how many were still under way is
+said beside them. Percentiles are values that occurred, as in `analysis.metrics`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.metrics import Metrics
+from analysis.tables import Row, count_text, headings, three_digits, time_text
+from scenarios.result import Result
+from scenarios.units import format_size
+
+EDGES = (10_000, 100_000, 1_000_000, 10_000_000)
+"""Sizes (bytes) at which flows are divided: a size falls into the first bin whose edge it does not exceed. Up to 100 kB
+and beyond 10 MB are pFabric's small and large flows [recalled]; the others are our choice."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and percentiles of some values; all zero if there are none."""
+
+    mean: float
+    p50: float
+    p99: float
+    p999: float
+    max: float
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Spread:
+        """Of an array of numbers."""
+        if not len(values):
+            return cls(0.0, 0.0, 0.0, 0.0, 0.0)
+        ordered = np.sort(values)
+        middle, high, highest = (
+            float(ordered[int(np.ceil(share * len(ordered) - 1e-9)) - 1]) for share in (0.5, 0.99, 0.999)
+        )
+        return cls(float(values.mean()), middle, high, highest, float(ordered[-1]))
+
+
+@dataclass(frozen=True)
+class FlowTimes:
+    """Flows of one traffic whose sizes are in one range.
+
+    Attributes
+    ----------
+    above, up_to : the range, bytes: above < size <= up_to. The first row of a traffic has all sizes (0, None).
+    count, under_way : flows delivered, and flows that had started and were not.
+    bytes : of the delivered ones.
+    completion : picoseconds.
+    slowdown : completion time over the time on the empty network.
+    """
+
+    traffic: str
+    above: int
+    up_to: int | None
+    count: int
+    under_way: int
+    bytes: int
+    completion: Spread
+    slowdown: Spread
+
+    @property
+    def label(self) -> str:
+        """The range in words."""
+        if self.up_to is not None:
+            return f"flows up to {format_size(self.up_to)}"
+        return f"flows above {format_size(self.above)}" if self.above else "all flows"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
+    """All flows of a traffic, then those of each range of sizes that has any; empty if the Result has none of it."""
+    messages, numbers = result.messages, result.messages["message"].to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    rows = order[np.searchsorted(numbers, result.flows["message"].to_numpy(), sorter=order)]
+    ideal = result.flows["ideal_ps"].to_numpy()
+    names = messages["job"].to_numpy(zero_copy_only=False)[rows]
+    mine = rows[names == traffic]
+    if not len(mine):
+        return []
+    ideal = ideal[names == traffic]
+    start, end, size = (messages[name].to_numpy()[mine] for name in ("start_ps", "end_ps", "bytes"))
+
+    def measured(above: int, up_to: int | None) -> FlowTimes:
+        those = size > above if up_to is None else (size > above) & (size <= up_to)
+        done = those & (end >= 0)
+        taken = (end - start)[done]
+        return FlowTimes(
+            traffic=traffic, above=above, up_to=up_to, count=int(done.sum()), under_way=int((those & (end < 0)).sum()),
+            bytes=int(size[done].sum()), completion=Spread.of(taken), slowdown=Spread.of(taken / ideal[done]),
+        )  # fmt: skip
+
+    ranges = zip((0, *EDGES), (*EDGES, None), strict=True)
+    parts = [measured(above, up_to) for above, up_to in ranges]
+    return [measured(0, None), *(part for part in parts if part.count or part.under_way)]
+
+
+def flow_blocks(
+    results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]
+) -> list[tuple[str, list[str], list[Row]]]:
+    """(traffic, headings of the runs, lines) of a table per traffic. `metrics` are those of each Result."""
+    flat = [entry for entries in metrics for entry in entries]
+    names = dict(zip(map(id, flat), headings(flat), strict=True))
+    found: dict[str, list[tuple[str, list[FlowTimes]]]] = {}
+    for result, entries in zip(results, metrics, strict=True):
+        for entry in entries if result.flows.num_rows else ():
+            times = flow_times(result, entry.job)
+            if times:
+                found.setdefault(entry.job, []).append((names[id(entry)], times))
+    return [
+        (traffic, [name for name, _ in runs], _lines([times for _, times in runs]))
+        for traffic, runs in found.items()
+    ]
+
+
+def _lines(runs: Sequence[list[FlowTimes]]) -> list[Row]:
+    """All of everything, and of each range of sizes what tells most."""
+    lines: list[Row] = []
+    ranges = sorted({(each.above, each.up_to or 2**63) for times in runs for each in times}, key=_place)
+    for above, up_to in ranges:
+        cells = [
+            next((t for t in times if (t.above, t.up_to or 2**63) == (above, up_to)), None) for times in runs
+        ]
+        label = next(cell.label for cell in cells if cell)
+        lines.append(Row(label, [count_text(cell.count) if cell else "-" for cell in cells], True))
+        quantiles = ("mean", "p50", "p99", "p999")
+        for what in ("completion", "slowdown"):
+            for quantile in quantiles if (above, up_to) == (0, 2**63) else ("mean", "p99"):
+                words = f"  {what}, {quantile.replace('p999', 'p99.9')}"
+                lines.append(Row(words, [_cell(cell, what, quantile) for cell in cells]))
+        if any(cell and cell.under_way for cell in cells):
+            lines.append(
+                Row("  not delivered yet", [count_text(cell.under_way) if cell else "-" for cell in cells])
+            )
+    return lines
+
+
+def _place(bounds: tuple[int, int]) -> tuple[bool, int]:
+    return bounds != (0, 2**63), bounds[0]
+
+
+def _cell(times: FlowTimes | None, what: str, quantile: str) -> str:
+    if times is None or not times.count:
+        return "-"
+    value = getattr(getattr(times, what), quantile)
+    return time_text(value) if what == "completion" else three_digits(value)
+
+
+def write_flows(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]], directory: Path) -> bool:
+    """flows.csv: one line per run, traffic and range of sizes. Whether there was anything to write."""
+    flat = [entry for entries in metrics for entry in entries]
+    names = dict(zip(map(id, flat), headings(flat), strict=True))
+    lines = []
+    for result, entries in zip(results, metrics, strict=True):
+        for entry in entries if result.flows.num_rows else ():
+            for each in flow_times(result, entry.job):
+                line: dict[str, Any] = {"run": names[id(entry)], "traffic": each.traffic}
+                line |= {"above_bytes": each.above, "up_to_bytes": each.up_to, "flows": each.count}
+                line |= {"under_way": each.under_way, "bytes": each.bytes}
+                line |= {f"completion_{name}_ps": value for name, value in asdict(each.completion).items()}
+                line |= {f"slowdown_{name}": value for name, value in asdict(each.slowdown).items()}
+                lines.append(line)
+    if lines:
+        with (directory / "flows.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(lines[0]))
+            writer.writeheader()
+            writer.writerows(lines)
+    return bool(lines)
