@@ -132,7 +132,7 @@ def run_row(case: str, hosts: int, transport: str, threads: int) -> dict[str, An
     network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))
     switch = SimpleNamespace(
         queues=1, buffer=BUFFER, thresholds=lambda: (THRESHOLD,), ramp=lambda: None, shared=lambda: None,
-        selective_drop=False, flowlet_gap=0,
+        quanta=lambda: None, selective_drop=False, flowlet_gap=0,
     )  # fmt: skip
     fabric = Fabric(
         network, build_routing(network), switch=switch, transports=[table], balancing=BALANCING[transport],

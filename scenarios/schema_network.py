@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
-from scenarios.base import Flag, Mistakes, Table, refuse
+from scenarios.base import Flag, Mistakes, Natural, Table, refuse
 from scenarios.errors import Mistake
 from scenarios.units import (
     PositiveTime,
@@ -102,6 +102,11 @@ class Switch(Table):
     """
 
     queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True)] = MAX_QUEUES
+    drr_quantum: Annotated[tuple[int, ...], Thresholds()] | None = None
+    """Deficit round robin: bytes per turn, one size for all queues that take turns or a list with one for each. The
+    hosts' interfaces stay strict. All queues are strict if absent."""
+    drr_after: Natural = 0
+    """So many of the first queues stay strictly first, and the others take turns."""
     buffer: Size = 512 * 1024
     """Bytes that all queues of one egress port hold together."""
     shared_buffer: Size | None = None
@@ -132,6 +137,37 @@ class Switch(Table):
                 f"more than {format_size(max(self.ecn_threshold))}",
             )  # fmt: skip
         return self
+
+    @model_validator(mode="after")
+    def _turns_fit(self) -> Switch:
+        if self.drr_quantum is None:
+            if self.drr_after:
+                raise refuse("drr_after", "means nothing without turns", self.drr_after, "drr_quantum as well")
+            return self
+        turns = self.queues - self.drr_after
+        if turns < 1:
+            raise refuse(
+                "drr_after", f"leaves none of {self.queues} queues", self.drr_after, f"less than {self.queues}"
+            )
+        if len(self.drr_quantum) not in (1, turns):
+            raise refuse(
+                "drr_quantum", f"has {len(self.drr_quantum)} entries for {turns} queues that take turns",
+                [format_size(size) for size in self.drr_quantum], f"one size, or {turns}",
+            )  # fmt: skip
+        if min(self.drr_quantum) < 64:
+            raise refuse(
+                "drr_quantum", "is less than a packet can be", format_size(min(self.drr_quantum)),
+                "at least 64B; about a full packet, such as 4KiB",
+            )  # fmt: skip
+        return self
+
+    def quanta(self) -> tuple[int, ...] | None:
+        """Bytes per turn of every queue, 0 = strictly first; None if all are."""
+        if self.drr_quantum is None:
+            return None
+        turns = self.queues - self.drr_after
+        sizes = self.drr_quantum if len(self.drr_quantum) == turns else self.drr_quantum * turns
+        return (0,) * self.drr_after + sizes
 
     def shared(self) -> tuple[int, float] | None:
         """Bytes of the shared buffer, and alpha; None where every port has its own."""

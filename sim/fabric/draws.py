@@ -5,6 +5,8 @@ multiplications with low bias (constants published by C. Wellons' hash-prospecto
 are below 2**31, so products stay below 2**63 and Numba and plain Python integers agree.
 """
 
+from typing import Any
+
 from numba import njit
 
 MASK = 0xFFFFFFFF
@@ -31,8 +33,8 @@ def choice(random, n):
     return (random * n) >> 32
 
 
-def key_of(seed: int, kind: int, identity: int) -> int:
-    """The key of one node or link. `kind` keeps nodes, links and flows apart."""
+def key_of(seed: int, kind: int, identity: Any) -> Any:
+    """The key of one node or link, or of an array of them. `kind` keeps nodes, links and flows apart."""
     key = mix.py_func(seed & MASK)
     key = mix.py_func((key + (seed >> 32) * STEP + kind * 0x632BE5AB) & MASK)
     return mix.py_func((key + identity * STEP) & MASK)

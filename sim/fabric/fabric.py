@@ -55,9 +55,8 @@ class Fabric:
     Parameters
     ----------
     network, routing : `sim.topology.Network` and the `sim.routing.Routing` of it.
-    switch : table with `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or None),
-        `ramp()` (bytes and chance, or None), `shared()` (bytes and alpha, or None), `selective_drop`, `flowlet_gap`
-        (ps).
+    switch : the scenario's `Switch`: `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or
+        None), `ramp()`, `shared()`, `quanta()`, `selective_drop`, `flowlet_gap` (ps).
     transports : transport tables of the scenario (`kind`, `payload`, parameters); messages name one by its number.
     balancing : name of a load balancer, or "module:Class".
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.
@@ -107,7 +106,9 @@ class Fabric:
             for owner, table, bound in zip(owners, transports, self.transports, strict=True)
         ]
         started = time.perf_counter()
-        self.kernel: Kernel = specialise(owners, balancer, policy, switch.shared() is not None)
+        self.kernel: Kernel = specialise(
+            owners, balancer, policy, switch.shared() is not None, switch.quanta() is not None
+        )
         self.memory: Memory = build(
             network,
             routing,
@@ -123,6 +124,7 @@ class Fabric:
             trace=packet_log,
             ramp=switch.ramp(),
             shared=switch.shared(),
+            quanta=switch.quanta(),
             balancer_words=getattr(balancer, "table_words", 0),
             flowlet_gap=switch.flowlet_gap,
             window=window_ps,

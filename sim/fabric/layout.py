@@ -104,12 +104,16 @@ P_HEAD = 22  # where the consumer keeps its counters (HEADS)
 P_RED_KEY = 23  # key of the draws for marks
 P_TESTS = 24  # how many there were
 P_NODE = 25  # base of the node it belongs to
+P_ROUND = 26  # round robin: base of its turn (class | granted << 3), then deficits and quanta of the classes
 P_CLASSES = 28  # class records follow
 CLASS_WORDS = 4
 C_HEAD = 0  # pool entry
 C_TAIL = 1
 C_BYTES = 2
 C_THRESHOLD = 3  # at or above: mark important, drop droppable packets; -1 = never
+ROUND_WORDS = 24
+ROUND_DEFICIT = 8
+ROUND_QUANTUM = 16
 SHAPE_RING = 0xFFFFFF
 SHAPE_LOSSY, SHAPE_TRACED, SHAPE_SPILLING = 1 << 24, 1 << 25, 1 << 26
 PORT_FLAG_SELECTIVE, PORT_FLAG_ACTIVE = 1, 2

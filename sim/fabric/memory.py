@@ -115,6 +115,7 @@ def build(
     trace: bool,
     ramp: tuple[int, float] | None = None,
     shared: tuple[int, float] | None = None,
+    quanta: tuple[int, ...] | None = None,
     balancer_words: int = 0,
     flowlet_gap: int = 0,
     window: int | None = None,
@@ -122,8 +123,9 @@ def build(
     """Reserve the array and write every static word.
 
     `ramp`: where marks become certain (bytes), and how likely they are just below. `shared`: bytes of a switch's common
-    buffer, and alpha. `balancer_words`: words that the load balancer keeps at every switch. `flowlet_gap` in
-    picoseconds. `window` shortens the windows (results do not depend on it). Sizes in bytes, times in picoseconds.
+    buffer, and alpha. `quanta`: bytes per turn of each class, 0 = strictly first. `balancer_words`: words that the load
+    balancer keeps at every switch. `flowlet_gap` in picoseconds. `window` shortens the windows (results do not depend
+    on it). Sizes in bytes, times in picoseconds.
     """
     hosts, links = network.host_count, len(network.link_src)
     nodes = len(network.names)
@@ -171,6 +173,7 @@ def build(
     group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
     groups = plan.take(max(1, group_entries))
     active = plan.take(links)
+    rounds = plan.take(links * at.ROUND_WORDS if quanta else 8)
     table = plan.take((nodes - hosts) * balancer_words)
     params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
     keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
@@ -244,6 +247,9 @@ def build(
     M[port_bases + at.P_SHAPE] = shape
     M[port_bases + at.P_LOSS] = odds
     M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
+    for c, quantum in enumerate(quanta or ()):
+        M[port_bases + at.P_ROUND] = rounds + at.ROUND_WORDS * np.arange(links)
+        M[rounds + at.ROUND_WORDS * np.arange(links) + at.ROUND_QUANTUM + c] = quantum
     M[port_bases + at.P_NODE] = node_bases[network.link_src]
     M[port_bases + at.P_RED_KEY] = key_of(seed, RED_DRAWS, np.arange(links))
     M[port_bases + at.P_ID] = np.arange(links)

@@ -109,13 +109,13 @@ def _location(owner: type, name: str) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _source(transports: list[type], balancer: type, queue: type, shared: bool) -> str:
+def _source(transports: list[type], balancer: type, queue: type, shared: bool, turns: bool) -> str:
     lines = ['"""Written by sim.fabric.specialise."""', "from numba import njit"]
     lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND")
     module, name = _location(balancer, "choose")
     lines.append(f"from {module} import {name} as choose")
     lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
-    lines.append(f"SHARED = {shared}")
+    lines.append(f"SHARED, TURNS = {shared}, {turns}")
     module, name = _location(queue, "admit")
     lines.append(f"from {module} import {name} as admit")
     for function in SENDER_SIDE + RECEIVER_SIDE:
@@ -183,16 +183,21 @@ def _cached_under(folder: Path) -> Iterator[None]:
         numba.config.CACHE_DIR = before
 
 
-def specialise(transports: list[type], balancer: type, queue: type, shared: bool = False) -> Kernel:
+def specialise(
+    transports: list[type], balancer: type, queue: type, shared: bool = False, turns: bool = False
+) -> Kernel:
     """The engine for a list of transports (in the order of their numbers), a load balancer and a queue policy.
 
-    `shared`: the ports of a switch share its buffer."""
-    return _specialise(tuple(transports), balancer, queue, shared)
+    `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns.
+    """
+    return _specialise(tuple(transports), balancer, queue, shared, turns)
 
 
 @cache
-def _specialise(transports: tuple[type, ...], balancer: type, queue: type, shared: bool) -> Kernel:
-    source = _source(list(transports), balancer, queue, shared)
+def _specialise(
+    transports: tuple[type, ...], balancer: type, queue: type, shared: bool, turns: bool
+) -> Kernel:
+    source = _source(list(transports), balancer, queue, shared, turns)
     identity = _digest(source, [*transports, balancer, queue])
     package_name = f"sim.fabric.core_{identity}"
     package = types.ModuleType(package_name)

@@ -225,7 +225,7 @@ class _Oracle:
             near = nodes[network.link_src[index]]
             if isinstance(near, Switch):
                 port = Port(self.log, link, table.queues, table.buffer, table.thresholds(), table.selective_drop, table.ramp(), case.seed,
-                            table.shared(), near.ports)
+                            table.shared(), near.ports, table.quanta())
                 near.ports[index] = port
                 self.ports.append(port)
             else:

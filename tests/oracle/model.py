@@ -111,9 +111,13 @@ class Port:
     def __init__(
         self, log: Log, link: Link, queues: int, buffer: int, thresholds: Sequence[int] | None, selective: bool,
         ramp: tuple[int, float] | None, seed: int, shared: tuple[int, float] | None, beside: dict[int, Port],
+        quanta: tuple[int, ...] | None,
     ) -> None:  # fmt: skip
         self.log, self.link = log, link
         self.buffer, self.thresholds, self.selective = buffer, thresholds, selective
+        self.quanta = quanta or (0,) * queues
+        self.deficit = [0] * queues
+        self.turn, self.granted = 0, False
         self.shared, self.beside = shared, beside  # all ports of the switch
         self.ramp, self.key, self.tests = ramp, key_of(seed, RED_DRAWS, link.index), 0
         self.queues: list[deque[Packet]] = [deque() for _ in range(queues)]
@@ -162,11 +166,32 @@ class Port:
         return bool(draw.py_func(self.key, self.tests - 1) < odds)
 
     def serve(self) -> None:
-        """The link is free: the first packet of the first class that has one goes."""
-        for queue in self.queues:
-            if queue:
+        """The link is free: the first packet of the first strict class that has one goes, else of the class whose turn
+        it is."""
+        for queue, quantum in zip(self.queues, self.quanta, strict=True):
+            if queue and not quantum:
                 self.link.send(queue.popleft())
                 return
+        while any(self.queues):
+            queue = self.queues[self.turn]
+            if queue:
+                if not self.granted:
+                    self.deficit[self.turn] += self.quanta[self.turn]
+                    self.granted = True
+                if queue[0].size <= self.deficit[self.turn]:
+                    packet = queue.popleft()
+                    self.deficit[self.turn] -= packet.size
+                    if not queue:
+                        self.deficit[self.turn] = 0
+                        self.next_turn()
+                    self.link.send(packet)
+                    return
+            self.next_turn()
+
+    def next_turn(self) -> None:
+        """Deficit round robin: on to the next class."""
+        self.turn = (self.turn + 1) % len(self.queues)
+        self.granted = False
 
     def _drop(self, packet: Packet, cause: str) -> None:
         self.log.drops.append(Drop(self.link.clock.now, self.link.index, cause, packet))

@@ -12,6 +12,7 @@ from sim.queues.threshold import admit
 from sim.transports import dctcp
 
 SHARED = False  # the ports of a switch share its buffer
+TURNS = False  # some classes of a port take turns
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
 
 
@@ -51,4 +52,7 @@ def on_probe(M, r, argument, now):
     return dctcp.on_probe(M, M[H_PARAMS], r, argument, now)
 
 
-__all__ = ["SEES_QUEUES", "SHARED", "admit", "choose", "on_control", "on_data", "on_probe", "on_timer", "pull", "start"]
+__all__ = [
+    "SEES_QUEUES", "SHARED", "TURNS", "admit", "choose", "on_control", "on_data", "on_probe", "on_timer", "pull",
+    "start",
+]  # fmt: skip

@@ -49,6 +49,7 @@ from sim.fabric.layout import (
     P_PEAK,
     P_QUEUE,
     P_RING,
+    P_ROUND,
     P_SEEN,
     P_SHAPE,
     P_SPEED,
@@ -60,6 +61,8 @@ from sim.fabric.layout import (
     POOL_WORDS,
     PORT_FLAG_ACTIVE,
     RING_WORDS,
+    ROUND_DEFICIT,
+    ROUND_QUANTUM,
     SHAPE_LOSSY,
     SHAPE_RING,
     SHAPE_SPILLING,
@@ -77,7 +80,7 @@ from sim.fabric.layout import (
     TRACE_WORDS,
 )
 
-from .bound import SHARED, admit
+from .bound import SHARED, TURNS, admit
 
 ROUND_UP = (1 << SPEED_SHIFT) - 1
 ACCEPT, MARK = 0, 1  # verdicts of a queue policy; 2 and up: drop for cause verdict - 2
@@ -235,6 +238,34 @@ def send_first(M, th, p, c, start):
 
 
 @njit
+def _turn(M, p, mask):
+    """Deficit round robin (Shreedhar and Varghese, SIGCOMM '95): the class whose first packet may go. A class whose
+    turn begins gets its quantum on top of what it had left; it gives up what is left when it runs empty."""
+    turns = M[p + P_ROUND]
+    c = M[turns] & 7
+    granted = M[turns] >> 3
+    while True:
+        deficit = turns + ROUND_DEFICIT + c
+        if (mask >> c) & 1:
+            if not granted:
+                M[deficit] += M[turns + ROUND_QUANTUM + c]
+                granted = 1
+            record = p + P_CLASSES + c * CLASS_WORDS
+            entry = M[record + C_HEAD]
+            size = (M[entry + 1] >> A_SIZE) & MASK_SIZE
+            if size <= M[deficit]:
+                M[deficit] -= size
+                if entry == M[record + C_TAIL]:
+                    M[deficit] = 0
+                    M[turns] = (c + 1) & 7
+                else:
+                    M[turns] = c | 8
+                return c
+        granted = 0
+        c = (c + 1) & 7
+
+
+@njit
 def serve(M, th, p, limit):
     """Start every transmission of port `p` that can start at or before `limit`. A queue never waits at an idle port,
     so each starts when the one before ends."""
@@ -245,7 +276,10 @@ def serve(M, th, p, limit):
         mask = M[p + P_QUEUE] & 0xFF
         if mask == 0:
             break
-        send_first(M, th, p, count_trailing_zeros(mask), start)
+        c = count_trailing_zeros(mask)
+        if TURNS and M[M[p + P_ROUND] + ROUND_QUANTUM + c]:
+            c = _turn(M, p, mask)
+        send_first(M, th, p, c, start)
 
 
 @njit
