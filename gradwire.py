@@ -148,9 +148,10 @@ def cmd_compare(
 def cmd_check(
     scenario: ScenarioName, trace: TraceName = None, set_: Set = None, as_json: Json = False
 ) -> None:
-    """Validate a scenario and the traces it names; every mistake is reported at once."""
+    """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
     from scenarios.checks import remarks
     from scenarios.load import load_scenario
+    from sim.precheck import check_networks
     from sim.traffic import check_files
     from traces.trace import load_trace
 
@@ -160,6 +161,7 @@ def cmd_check(
         load_trace(name)
     for variant in variants:
         check_files(variant)
+    check_networks(variants)
     notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
     if as_json:
         typer.echo(

@@ -1,0 +1,238 @@
+"""Topologies as a scenario names them: the table, what `gradwire check` says about it, and the engine on every kind."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+from transport_bench import Flow, play, transport
+
+from scenarios.errors import ScenarioError
+from scenarios.load import build_scenario, load_scenario
+from scenarios.schema import Scenario
+from scenarios.schema_topology import MAX_HOSTS
+from scenarios.wire import frame_bytes, serialisation_ps
+from sim.fabric.layout import MAX_HOSTS as ENGINE_HOSTS
+from sim.precheck import check_networks
+from sim.routing import build_routing
+from sim.topology import TOPOLOGIES, Network, build_network
+
+JOB = {"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}
+GBPS, US = 10**9, 10**6
+
+
+def scenario(topology: dict[str, Any], **fields: Any) -> Scenario:
+    return build_scenario({"name": "x", "topology": topology, "job": [JOB], **fields})
+
+
+def built(topology: dict[str, Any], **fields: Any) -> Network:
+    made = scenario(topology, **fields)
+    return build_network(made.topology, made.link, made.link_override)
+
+
+KINDS = [
+    ({"kind": "star", "hosts": 3}, 3),
+    ({"kind": "dumbbell", "left": 3}, 6),
+    (
+        {"kind": "dumbbell", "left": 3, "right": 1, "bottleneck_rate": "10Gbps", "bottleneck_latency": "5us"},
+        4,
+    ),
+    ({"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 3, "spines": 2, "uplink_latency": "3us"}, 6),
+    ({"kind": "fat_tree", "k": 4}, 16),
+    ({"kind": "fat_tree", "k": 8, "oversubscription": 3, "core_rate": "400Gbps", "core_latency": "4us"}, 192),
+    ({"kind": "fat_tree", "k": 4, "tiers": 2, "uplink_rate": "200Gbps"}, 8),
+    ({"kind": "dragonfly", "p": 2}, 72),
+    (
+        {
+            "kind": "dragonfly",
+            "p": 1,
+            "a": 3,
+            "h": 2,
+            "groups": 4,
+            "global_latency": "2us",
+            "local_rate": "1Tbps",
+        },
+        12,
+    ),
+    ({"kind": "torus", "dims": [4, 4]}, 16),
+    ({"kind": "torus", "dims": [2, 3, 4], "hosts_per_switch": 2, "switch_rate": "400Gbps"}, 48),
+]
+
+
+@pytest.mark.parametrize(("topology", "hosts"), KINDS)
+def test_the_table_knows_its_hosts_and_cables_without_building_anything(topology, hosts):
+    link = {"rate": "100Gbps", "latency": "1us"}
+    network = built(topology, link=link)
+    table = scenario(topology, link=link).topology
+    assert table.host_count == network.host_count == hosts
+    assert network.names[:hosts] == tuple(f"h{host}" for host in range(hosts))
+    cables = {*table.cables(100 * GBPS, US), (100 * GBPS, US)}
+    assert set(zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)) == cables
+
+
+@pytest.mark.parametrize(("topology", "hosts"), KINDS)
+def test_a_scenario_is_written_as_it_was_read(topology, hosts):
+    written = scenario(topology).as_written()["topology"]
+    assert built(written).host_count == hosts
+    assert set(written) == set(topology)
+
+
+def test_every_kind_is_tried_here():
+    assert {topology["kind"] for topology, _ in KINDS} | {"graph", "hpcc"} == set(TOPOLOGIES)
+
+
+@pytest.mark.parametrize(("topology", "hosts"), KINDS)
+def test_one_packet_takes_the_time_of_every_cable_on_its_way(topology, hosts):
+    """From the first host to the last: latency plus transmission, cable after cable."""
+    network = built(topology)
+    path = next(build_routing(network).paths(0, hosts - 1))
+    outcome = play(network, [Flow(0, hosts - 1, 1000)], transport("dctcp"))
+    size = frame_bytes(1000, transport("dctcp").overhead)
+    rates, latencies = network.link_rate[list(path)], network.link_latency[list(path)]
+    assert outcome.ends == [int(sum(latencies)) + sum(serialisation_ps(size, int(rate)) for rate in rates)]
+    assert outcome.sent == [1]
+
+
+@pytest.mark.parametrize("topology", [topology for topology, hosts in KINDS if hosts > 5])
+@pytest.mark.parametrize("balancing", ["ecmp", "spray_random"])
+def test_everybody_reaches_everybody(topology, balancing):
+    """Host i sends to host i + n, for two different n at once."""
+    network = built(topology)
+    hosts = network.host_count
+    flows = [Flow(h, (h + n) % hosts, 20_000, at=n) for n in (1, hosts // 2) for h in range(hosts)]
+    outcome = play(network, flows, transport("dctcp"), buffer=1 << 20, threshold=1 << 19, balancing=balancing)
+    assert outcome.lost == [0] * len(flows)
+
+
+def test_the_schema_and_the_engine_agree_on_the_most_hosts():
+    assert MAX_HOSTS == ENGINE_HOSTS
+
+
+@pytest.mark.parametrize(
+    ("topology", "fields", "says"),
+    [
+        ({"kind": "dumbbell"}, {}, "topology.left: is missing"),
+        ({"kind": "dumbbell", "left": 0}, {}, "topology.left: is out of range (got 0)"),
+        ({"kind": "dumbbell", "left": 1, "bottleneck_rate": 10}, {}, "topology.bottleneck_rate: has no unit"),
+        ({"kind": "fat_tree", "k": 8, "tiers": 4}, {}, "topology.tiers: is unknown (got 4); expected 2 or 3"),
+        (
+            {"kind": "fat_tree", "k": 8, "oversubscription": 2},
+            {},
+            "one of 0.1429, 0.3333, 0.6, 1, 1.667, 3, 7",
+        ),
+        (
+            {"kind": "fat_tree", "k": 8, "tiers": 2, "core_rate": "1Gbps"},
+            {},
+            "topology.core_rate: needs aggregation",
+        ),
+        ({"kind": "fat_tree", "k": 128}, {}, "topology: has 524288 hosts; expected at most 65536"),
+        ({"kind": "dragonfly", "p": 2, "groups": 10}, {}, "topology.groups: is more than 4 switches with 2"),
+        ({"kind": "dragonfly", "p": 2, "groups": 1}, {}, "topology.groups: is out of range (got 1)"),
+        ({"kind": "dragonfly", "p": 40}, {}, "at most 65536"),
+        ({"kind": "torus", "dims": [4]}, {}, "topology.dims: is too short"),
+        ({"kind": "torus", "dims": [4, 1]}, {}, "topology.dims[1]: is out of range (got 1)"),
+        ({"kind": "torus", "dims": [2, 2, 2, 2]}, {}, "topology.dims: is too long"),
+        ({"kind": "torus", "dims": 4}, {}, "topology.dims: is of the wrong type"),
+        ({"kind": "torus", "dims": [300, 300]}, {}, "topology: has 90000 hosts"),
+        ({"kind": "donut", "dims": [3, 3]}, {}, "topology.kind: is unknown"),
+        ({"kind": "torus", "dims": [2, 2], "spines": 4}, {}, "topology.spines: unknown key"),
+        ({"kind": "hpcc", "file": "t.txt"}, {"link": {"rate": "1Gbps"}}, "link: would not be used"),
+        (
+            {"kind": "torus", "dims": [2, 2], "switch_latency": "5us"},
+            {"host": {"software_latency": "500ns"}},
+            "host.software_latency: is below the time",
+        ),
+    ],
+)
+def test_mistakes_are_found_without_building_anything(topology, fields, says):
+    with pytest.raises(ScenarioError) as error:
+        scenario(topology, **fields)
+    assert says in str(error.value)
+    assert len(error.value.mistakes) == 1
+
+
+def test_the_fastest_tier_sets_the_smallest_software_latency():
+    """100 ns in the group leave room for 200 ns at the host; 1 us everywhere else would not."""
+    fast = {"kind": "dragonfly", "p": 1, "local_latency": "100ns"}
+    scenario(fast, host={"software_latency": "200ns"})
+    with pytest.raises(ScenarioError, match="software_latency"):
+        scenario({"kind": "dragonfly", "p": 1}, host={"software_latency": "200ns"})
+
+
+# --- files: `gradwire check` reads them -------------------------------------------------------------------------------
+
+
+def file_scenario(tmp_path: Path, lines: str, **files: str) -> Scenario:
+    for name, text in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(text)
+    (tmp_path / "s.toml").write_text(
+        f'name = "x"\n{lines}\n[[job]]\nname = "j"\ntrace = "resnet50"\nworkers = 2\nexchange = {{ kind = "ring" }}\n'
+    )
+    return load_scenario(tmp_path / "s.toml")
+
+
+TOPOLOGY_TXT = "3 1 2\n2\n0 2 100Gbps 0.001ms 0.0\n1 2 100Gbps 0.001ms 0.0\n"
+
+
+def test_files_are_found_beside_the_scenario_and_enter_its_digest(tmp_path):
+    table = '[topology]\nkind = "hpcc"\nfile = "t.txt"'
+    made = file_scenario(tmp_path, table, t_txt=TOPOLOGY_TXT)
+    check_networks([made])
+    network = build_network(made.topology, made.link, made.link_override)
+    assert network.names == ("h0", "h1", "s2")
+    other = file_scenario(tmp_path, table, t_txt=TOPOLOGY_TXT.replace("0.001ms", "0.002ms"))
+    assert made.digest() == other.digest(), "the file is what it is when asked"
+    digest = other.digest()
+    (tmp_path / "t.txt").write_text(TOPOLOGY_TXT)
+    assert other.digest() != digest
+
+
+def test_hosts_of_a_graph_of_switches(tmp_path):
+    networkx.write_graphml(networkx.petersen_graph(), tmp_path / "g.graphml")
+    made = file_scenario(tmp_path, '[topology]\nkind = "graph"\nfile = "g.graphml"\nhosts_per_switch = 4')
+    check_networks([made])
+    network = build_network(made.topology, made.link, made.link_override)
+    assert network.host_count == 40 and network.switch_count == 10
+    assert (np.bincount(network.link_src)[40:] == 3 + 4).all()
+
+
+@pytest.mark.parametrize(
+    ("lines", "text", "says"),
+    [
+        (
+            '[topology]\nkind = "hpcc"\nfile = "t.txt"',
+            TOPOLOGY_TXT + "1 2\n",
+            r"t\.txt: line 5: has 2 entries",
+        ),
+        ('[topology]\nkind = "graph"\nfile = "t.txt"', "a b {", "edge list"),
+        (
+            '[topology]\nkind = "hpcc"\nfile = "t.txt"\n[[link_override]]\nbetween = ["h0", "s9"]\nrate = "1Gbps"',
+            TOPOLOGY_TXT,
+            r'no such node \(got "s9"\)',
+        ),
+        (
+            '[topology]\nkind = "hpcc"\nfile = "t.txt"\n[host]\nsoftware_latency = "1us"',
+            TOPOLOGY_TXT,
+            "software_latency.*below the time",
+        ),
+        (
+            '[topology]\nkind = "graph"\nfile = "t.txt"',
+            "a s\ns t\n t u\nu s\n",
+            "2 workers need 2 hosts.*at most 1",
+        ),
+    ],
+)
+def test_check_reads_the_file(tmp_path, lines, text, says):
+    made = file_scenario(tmp_path, lines, t_txt=text)
+    with pytest.raises(ScenarioError) as error:
+        check_networks([made])
+    assert re.search(says, str(error.value), re.DOTALL)
+
+
+def test_a_missing_file_is_a_mistake_of_the_scenario(tmp_path):
+    with pytest.raises(ScenarioError, match="no such file"):
+        file_scenario(tmp_path, '[topology]\nkind = "hpcc"\nfile = "none.txt"')
