@@ -174,13 +174,14 @@ class Incast(Repeated):
 
     kind: Literal["incast"]
     fan_in: Count
-    """How many hosts send at once."""
+    """How many hosts send at once, drawn anew for every burst."""
     receiver: Annotated[str, Field(min_length=1)] | None = None
     """Host that receives, the same in every burst; absent: one of the hosts at random, another in every burst."""
 
     @property
     def hosts_needed(self) -> int:
-        return self.fan_in + 1
+        among = self.receiver is None or self.hosts == "all" or self.receiver in self.hosts
+        return self.fan_in + among
 
 
 class AllToAll(Repeated):

@@ -14,23 +14,19 @@ from numpy.typing import NDArray
 
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.schema_traffic import FlowList, Matrix, Poisson, Traffic
-from sim.traffic import flow_list, matrix
-from sim.traffic.all_to_all import all_to_all
+from sim.traffic import all_to_all, flow_list, incast, matrix, permutation, poisson
 from sim.traffic.base import Flows, Kind, Setting, generator
 from sim.traffic.cdf import distribution
-from sim.traffic.incast import incast
-from sim.traffic.permutation import permutation
-from sim.traffic.poisson import poisson
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
     from sim.topology import Network
 
 KINDS: dict[str, Kind] = {
-    "poisson": poisson,
-    "permutation": permutation,
-    "incast": incast,
-    "all_to_all": all_to_all,
+    "poisson": poisson.poisson,
+    "permutation": permutation.permutation,
+    "incast": incast.incast,
+    "all_to_all": all_to_all.all_to_all,
     "flows": flow_list.flow_list,
     "matrix": matrix.matrix,
 }
@@ -101,7 +97,7 @@ def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
     receiver = getattr(table, "receiver", None)
     if receiver is not None and not 0 <= network.index.get(receiver, -1) < total:
         mistakes.append(Mistake(f"{where}.receiver", "is no host of the network", receiver))
-    if not mistakes and len(named) < table.hosts_needed - (receiver is not None and receiver not in named):
+    if not mistakes and len(named) < table.hosts_needed:
         mistakes.append(
             Mistake(
                 f"{where}.hosts", f"{len(named)} hosts take part", expected=f"at least {table.hosts_needed}"

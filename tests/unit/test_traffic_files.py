@@ -1,0 +1,230 @@
+"""Files of traffic: what they mean, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gradwire
+from scenarios.errors import ScenarioError
+from scenarios.load import build_scenario, load_scenario
+from sim.topology import build_network
+from sim.traffic import cdf, check_files, flow_list, flows_of, matrix
+
+LIST = "3\n0 1 3 100 20000 2.000000001\n2 0 3 100 1 2.0\n1 2 3 70000 2.5\n"
+MATRIX = """Nodes 4
+Connections 4
+Triggers 2
+0->1 id 11 start 0 size 2000 recv_done_trigger 1
+2->1 id 12 start 1000 size 3000 recv_done_trigger 1
+1->3 id 13 trigger 1 size 4000 recv_done_trigger 7
+3->0 id 14 trigger 7 size 5000
+trigger id 1 barrier 2
+trigger id 7 oneshot
+"""
+
+
+def flows(tmp_path, kind, text, **fields):
+    path = tmp_path / "file"
+    path.write_text(text)
+    table = {"name": "t", "kind": kind, "file": str(path), **fields}
+    scenario = build_scenario({"name": "c", "topology": {"kind": "star", "hosts": 8}, "traffic": [table]})
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    return list(flows_of(scenario, 0, network))
+
+
+def test_a_flow_list(tmp_path):
+    (one,) = flows(tmp_path, "flows", LIST, start="1us", hosts=["h5", "h6", "h7"])
+    assert one.src.tolist() == [7, 5, 6] and one.dst.tolist() == [5, 6, 7]
+    assert one.nbytes.tolist() == [1, 20000, 70000]
+    assert one.start_ps.tolist() == [2_000_001_000_000, 2_000_001_001_000, 2_500_001_000_000]
+    assert one.flow.tolist() == [1, 0, 2]
+
+
+def test_a_flow_list_that_is_moved_and_cut(tmp_path):
+    (one,) = flows(tmp_path, "flows", LIST, start="1us", align=True, stop="400ms")
+    assert one.start_ps.tolist() == [1_000_000, 1_001_000]
+
+
+def test_a_long_flow_list_is_batched(tmp_path, monkeypatch):
+    monkeypatch.setattr(flow_list, "BATCH", 7)
+    lines = [f"{n % 3} 3 3 1 {n + 1} {n * 1e-6:.9f}" for n in range(50)]
+    parts = flows(tmp_path, "flows", "50\n" + "\n".join(reversed(lines)))
+    assert [len(part) for part in parts] == [7] * 7 + [1]
+    assert np.concatenate([part.nbytes for part in parts]).tolist() == list(range(1, 51))
+
+
+def test_a_matrix(tmp_path):
+    (one,) = flows(tmp_path, "matrix", MATRIX, start="2ns", hosts=["h4..h7"])
+    assert one.flow.tolist() == [11, 12, 13, 14]
+    assert one.src.tolist() == [4, 6, 5, 7] and one.dst.tolist() == [5, 5, 7, 4]
+    assert one.start_ps.tolist()[:2] == [2000, 3000] and one.nbytes.tolist() == [2000, 3000, 4000, 5000]
+    assert sorted(one.edges.tolist()) == [[0, 2], [1, 2], [2, 3]]
+
+
+def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
+    """Flows come after those they wait for; what starts too late takes with it what waits for it."""
+    head, body = MATRIX.split("\n")[:3], MATRIX.split("\n")[3:-1]
+    (one,) = flows(tmp_path, "matrix", "\n".join([*head, *reversed(body)]) + "\n")
+    assert one.flow.tolist()[-2:] == [13, 14] and sorted(one.flow.tolist()[:2]) == [11, 12]
+    assert (np.diff(one.start_ps[:2]) >= 0).all()
+    assert sorted([int(one.flow[a]), int(one.flow[b])] for a, b in one.edges) == [
+        [11, 13],
+        [12, 13],
+        [13, 14],
+    ]
+    (cut,) = flows(tmp_path, "matrix", MATRIX, stop="1ns")
+    assert cut.flow.tolist() == [11] and len(cut.edges) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("", None, "is no number of flows"),
+        ("two\n", 1, "is no number of flows"),
+        ("2\n0 1 3 100 5 0\n", 1, "says 2 flows, but 1 follow"),
+        ("0\n", 1, "says that there is no flow"),
+        ("1\n0 1 3 100 5\n0 1\n", 3, "has 2 words"),
+        ("1\n0 1 3 100 5.5 0\n", 2, "has a word that is no whole number"),
+        ("1\n0 -1 3 100 5 0\n", 2, "has a word that is no whole number"),
+        ("1\n# a comment\n0 1 3 100 5 soon\n", 3, "has no start"),
+        ("1\n0 1 3 100 5 nan\n", 2, "has no start"),
+        ("1\n0 1 3 100 5 -1\n", 2, "out of range"),
+        ("1\n0 1 3 100 0 1\n", 2, "out of range"),
+        ("1\n1 1 3 100 5 0\n", 2, "goes from a host to itself"),
+        ("1\n0 8 3 100 5 0\n", 2, "names a host that does not take part"),
+    ],
+)
+def test_damaged_flow_lists(tmp_path, text, line, what):
+    path = tmp_path / "list.txt"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
+        flow_list.read(path, "traffic[0].file", 8)
+    assert (f"line {line}:" in str(caught.value)) == (line is not None)
+    assert str(caught.value).startswith("traffic[0].file: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "what"),
+    [
+        (("Nodes 4\n", ""), None, "does not say Nodes"),
+        (("Nodes 4", "Nodes four"), 1, "gives no number"),
+        (("Connections 4", "Nodes 4"), 2, "says Nodes a second time"),
+        (("Connections 4", "Connections 5"), 2, "says 5 Connections, but there are 4"),
+        (("Triggers 2", "Triggers 1"), 3, "says 1 Triggers, but there are 2"),
+        (("Triggers 2", "Failures 2"), 3, "has failures"),
+        (("Nodes 4", "Nodes 9"), 1, "needs 9 hosts, but 8 take part"),
+        (("Nodes 4", "Nodes 3"), 6, "names a node beyond Nodes"),
+        (("2->1 id", "2-1 id"), 5, "is no line of a traffic matrix"),
+        (("2->1 id", "2->x id"), 5, "is no connection"),
+        (("2->1 id", "1->1 id"), 5, "goes from a host to itself"),
+        (("start 1000 ", ""), 5, "has not just one of start and trigger"),
+        (("trigger 1 size", "trigger 1 start 5 size"), 6, "has not just one of start and trigger"),
+        (("size 3000 ", ""), 5, "has no size"),
+        (("size 3000", "size -3"), 5, "gives no number for size"),
+        (("size 3000", "colour 3"), 5, "has a word too many, colour"),
+        (
+            ("12 start 1000 size 3000 recv_done", "12 start 1000 size 3000 send_done"),
+            5,
+            "fires at the sender",
+        ),
+        (("size 5000", "size 5000 prio 1"), 7, "prio is a priority"),
+        (("trigger id 7 oneshot", "trigger id 7 never"), 9, "is no trigger"),
+        (("trigger id 7 oneshot", "trigger id 1 oneshot"), 9, "a second time"),
+        (("barrier 2", "barrier 3"), 8, "is fired by 2 flows"),
+        (("barrier 2", "oneshot"), 8, "is fired by 2 flows"),
+        (("trigger id 7 oneshot", "trigger id 8 oneshot"), 6, "names a trigger that is not described"),
+        (("3->0 id", "2->0 id"), 7, "fires at another host than 2"),
+    ],
+)
+def test_damaged_matrices(tmp_path, change, line, what):
+    assert change[0] in MATRIX
+    path = tmp_path / "bad.cm"
+    path.write_text(MATRIX.replace(*change, 1))
+    with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
+        matrix.read(path, "traffic[0].file", 8)
+    assert (f"line {line}:" in str(caught.value)) == (line is not None)
+
+
+def test_a_circle_of_triggers(tmp_path):
+    path = tmp_path / "circle.cm"
+    path.write_text(
+        "Nodes 2\nConnections 2\nTriggers 2\n0->1 id 1 trigger 1 size 9 recv_done_trigger 2\n"
+        "1->0 id 2 trigger 2 size 9 recv_done_trigger 1\ntrigger id 1 oneshot\ntrigger id 2 oneshot\n"
+    )
+    with pytest.raises(ScenarioError, match="line 4: waits for itself"):
+        matrix.read(path, "file", 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("0 0\n10 x\n20 1\n", 2, "is no point"),
+        ("0 0\n10\n20 1\n", 2, "is no point"),
+        ("0 0\n10 0.5\n5 1\n", 3, "falls"),
+        ("0 0\n10 0.5\n15 0.4\n20 1\n", 3, "falls"),
+        ("0 0\n10 -0.5\n", 2, "is out of range"),
+        ("0 0\n10 nan\n", 2, "is out of range"),
+        ("0 0\n10 0.9\n", None, "does not end with a share of 1"),
+        ("", None, "does not end with a share of 1"),
+        ("0 1\n", None, "has no flow of a byte"),
+    ],
+)
+def test_damaged_distributions(tmp_path, text, line, what):
+    path = tmp_path / "sizes.txt"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
+        cdf.read(path, "traffic[0].sizes")
+    assert (f"line {line}:" in str(caught.value)) == (line is not None)
+
+
+def test_many_mistakes_are_counted(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("30\n" + "0 0 3 1 1 0\n" * 30)
+    with pytest.raises(ScenarioError) as caught:
+        flow_list.read(path, "file", None)
+    assert len(caught.value.mistakes) == 9 and "22 more mistakes" in str(caught.value)
+
+
+def test_check_reads_the_files(tmp_path):
+    """Paths are relative to the scenario; `gradwire check` names every damaged file, once it has found it."""
+    scenario = tmp_path / "case.toml"
+    scenario.write_text(
+        'name = "case"\ntopology = { kind = "star", hosts = 4 }\n'
+        '[[traffic]]\nname = "a"\nkind = "flows"\nfile = "list.txt"\n'
+        '[[traffic]]\nname = "b"\nkind = "matrix"\nfile = "gone.cm"\n'
+        '[[traffic]]\nname = "c"\nkind = "poisson"\nload = 0.5\nflows = 5\nsizes = "sizes.txt"\n'
+    )
+    (tmp_path / "list.txt").write_text("1\n0 4 3 100 5 0\n")
+    (tmp_path / "sizes.txt").write_text("0 0\n1 2\n")
+    run = CliRunner().invoke(gradwire.app, ["check", str(scenario)])
+    assert run.exit_code == 2 and "Traceback" not in run.output
+    for words in (
+        "list.txt, line 2",
+        "gone.cm",
+        "traffic[1].file",
+        "sizes.txt: does not end with a share of 1",
+    ):
+        assert words in run.output + (run.stderr if run.stderr_bytes else "")
+    (tmp_path / "list.txt").write_text("1\n0 3 3 100 5 0\n")
+    (tmp_path / "gone.cm").write_text("Nodes 2\nConnections 1\n0->1 start 0 size 5\n")
+    (tmp_path / "sizes.txt").write_text("0 0\n9 1\n")
+    check_files(load_scenario(scenario))
+
+
+def test_files_count_by_their_content(tmp_path):
+    """The digest of a scenario changes with the file, not with its place."""
+    digests = []
+    for folder, size in (("a", 8), ("b", 8), ("c", 9)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "s.txt").write_text(f"0 0\n{size} 1\n")
+        path = tmp_path / folder / "case.toml"
+        path.write_text(
+            'name = "case"\ntopology = { kind = "star", hosts = 4 }\n'
+            '[[traffic]]\nname = "c"\nkind = "poisson"\nload = 0.5\nflows = 5\nsizes = "s.txt"\n'
+        )
+        digests.append(load_scenario(path).digest())
+    assert digests[0] == digests[1] != digests[2]
