@@ -154,8 +154,11 @@ def build_routing(network: Network) -> Routing:
     _refuse_unreached(network, edges, cost)
     group_of, group_first, group_links = _group(wiring, edges, cost)
     hops = cost if network.link_cost is None else _longest(wiring, cost)
-    distance = np.full((switches, switches), -1, dtype=np.int16)
-    distance[:, edges] = hops
+    if len(edges) == switches:
+        distance = hops
+    else:
+        distance = np.full((switches, switches), -1, dtype=np.int16)
+        distance[:, edges] = hops
     return Routing(
         network=network,
         edge_of=edge_of,
