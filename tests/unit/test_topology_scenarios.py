@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,25 @@ def test_a_scenario_is_written_as_it_was_read(topology, hosts):
     written = scenario(topology).as_written()["topology"]
     assert built(written).host_count == hosts
     assert set(written) == set(topology)
+
+
+def test_the_documentation_names_every_kind_and_its_examples_load():
+    text = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) >= set(TOPOLOGIES)
+    examples = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
+    assert len(examples) == 3
+    tree = scenario(**examples[0])
+    assert tree.topology.host_count == 1536
+    made = scenario(examples[0]["topology"], link_override=examples[1]["link_override"])
+    network = build_network(made.topology, made.link, made.link_override)
+    assert network.switch_count == 16 * 8 + 16 * 4 + 4 * 8
+    assert (network.link_rate == 10 * GBPS).sum() == 2
+    assert scenario(examples[2]["topology"]).topology.host_count is None
+    rows = re.findall(r"^\| (\d) \| (\d+), (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(rows) == 4
+    for p, a, h, hosts, switches, groups in (map(int, row) for row in rows):
+        table = scenario({"kind": "dragonfly", "p": p}).topology
+        assert table.shape == (a, h, groups) and table.host_count == hosts == p * switches
 
 
 def test_every_kind_is_tried_here():

@@ -1,0 +1,98 @@
+"""How long networks take to build: `python -m benchmarks.topologies [CASE ...]`.
+
+One row per network, each in a process of its own: seconds for the network, its routes and an engine on it
+(two threads, DCTCP; the engine's code is loaded, not compiled), and the most memory the process held after the
+routes and at the end, the interpreter and libraries included.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+from sim.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, torus
+
+LINK = LinkSpec(100 * 10**9, 10**6)
+ROW_TIMEOUT_S = 600
+
+
+def jellyfish() -> Network:
+    import networkx
+
+    return from_networkx(networkx.random_regular_graph(16, 1024, seed=1), LINK, hosts_per_switch=8)
+
+
+CASES: dict[str, Callable[[], Network]] = {
+    "fat_tree k = 8": lambda: fat_tree(8, LINK),
+    "fat_tree k = 12": lambda: fat_tree(12, LINK),
+    "fat_tree k = 16": lambda: fat_tree(16, LINK),
+    "fat_tree k = 24": lambda: fat_tree(24, LINK),
+    "fat_tree k = 32": lambda: fat_tree(32, LINK),
+    "leaf_spine 256 x 32, 32 spines": lambda: leaf_spine(256, 32, 32, LINK),
+    "dragonfly p = 8, 65 groups": lambda: dragonfly(8, LINK, groups=65),
+    "random regular graph, 1024 x 8": jellyfish,
+    "torus 8 x 8 x 16, 8 hosts each": lambda: torus((8, 8, 16), LINK, hosts_per_switch=8),
+    "torus 16 x 16 x 32": lambda: torus((16, 16, 32), LINK),
+}
+
+HEADER = "| network | hosts | switches | cables | network s | routes s | engine s | all s | peak MB, routes | peak MB |"
+
+
+def row(case: str) -> str:
+    """Build one network in this process; a line of the table."""
+    from scenarios.schema import Dctcp, Switch
+    from sim.fabric.fabric import Fabric
+    from sim.routing import build_routing
+
+    clock = [time.perf_counter()]
+    network = CASES[case]()
+    clock.append(time.perf_counter())
+    routing = build_routing(network)
+    clock.append(time.perf_counter())
+    routes_mb = peak_mb()
+    fabric = Fabric(network, routing, switch=Switch(), transports=[Dctcp(kind="dctcp")], threads=2)
+    clock.append(time.perf_counter())
+    fabric.close()
+    times = [b - a for a, b in pairwise(clock)]
+    return (
+        f"| {case} | {network.host_count} | {network.switch_count} | {network.link_count // 2} | "
+        + " | ".join(f"{seconds:.2f}" for seconds in (*times, sum(times)))
+        + f" | {routes_mb:.0f} | {peak_mb():.0f} |"
+    )
+
+
+def peak_mb() -> float:
+    """The most memory this process has held so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def main(names: list[str]) -> int:
+    """Print the rows of the cases called `names`, by default of all. 2 if there is no such case."""
+    if names[:1] == ["--row"]:
+        print(row(names[1]))
+        return 0
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        print(f"no such case: {unknown[0]}; expected one of: {'; '.join(CASES)}", file=sys.stderr)
+        return 2
+    in_a_process(next(iter(CASES)))  # compiles the engine if it is new
+    print(HEADER, "|---|" + "---:|" * 9, sep="\n")
+    for name in names or CASES:
+        print(in_a_process(name), end="", flush=True)
+    return 0
+
+
+def in_a_process(case: str) -> str:
+    """What `row` returns in a process of its own, whose peak of memory is the case's."""
+    command = [sys.executable, "-m", "benchmarks.topologies", "--row", case]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, timeout=ROW_TIMEOUT_S, check=True
+    ).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
