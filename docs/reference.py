@@ -194,7 +194,7 @@ def _kind(schema: dict[str, Any]) -> str:
         return ", ".join(f'`"{name}"`' for name in BALANCERS) + ' or `"module:Class"`'
     choices = schema.get("enum")
     if choices:
-        return " or ".join(f'`"{choice}"`' for choice in choices)
+        return " or ".join(_toml(choice) for choice in choices)
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(_kind(option) for option in options))
