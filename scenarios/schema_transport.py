@@ -184,7 +184,7 @@ class Timely(Tcp):
     """Weight of the newest difference of round trips; the authors' code has 0.02."""
     add_rate: Rate = 10_000_000
     """Additive increase per segment on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
-    floor: Count = 1000
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
     """The rate never falls below line rate over this. Ours."""
     segment: Size = 16_384
     """The rate changes once per this many bytes acknowledged."""
@@ -193,8 +193,6 @@ class Timely(Tcp):
     def _thresholds(self) -> Timely:
         if self.t_low >= self.t_high:
             raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
-        if self.floor > 1 << 20:
-            raise refuse("floor", "is too much", self.floor, f"at most {1 << 20}")
         return self
 
     @property
@@ -234,6 +232,43 @@ class Swift(Tcp):
             what = "is not below fs_max_window"
             raise refuse("fs_min_window", what, self.fs_min_window, "fs_min_window < fs_max_window")
         return self
+
+
+class Ltp(Transport):
+    """LTP (Chen et al., IWQoS 2023): messages are closed early, by fraction and time, within their bound; over UDP.
+
+    Times are in units of what the message would take alone at line rate. All values are ours.
+    """
+
+    kind: Literal["ltp"]
+    threshold: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
+    """Until then the receiver waits for the whole message; from then on `fraction` of it is enough."""
+    deadline: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.0
+    """From then on whatever the message's bound allows is enough."""
+    fraction: Gain = 0.8
+    """Of the message's bytes; the bound holds as well."""
+    critical_must_arrive: Flag = True
+    """Whether a message also waits for every important packet."""
+    initial_window: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 10
+    """Packets in the first round trip, evenly spaced."""
+    min_timeout: PositiveTime = 200_000_000
+    """When nothing at all came back, all is sent again after the larger of this and three smoothed round trips."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The rate never falls below line rate over this."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Ltp:
+        if self.threshold > self.deadline:
+            raise refuse("threshold", "is above deadline", self.threshold, "threshold <= deadline")
+        return self
+
+    @property
+    def overhead(self) -> int:
+        return UDP_OVERHEAD
+
+    @property
+    def may_lose(self) -> bool:
+        return True
 
 
 class ConstantRate(Transport):
@@ -297,6 +332,7 @@ AnyTransport = Annotated[
     | Annotated[Pias, Tag("pias")]
     | Annotated[Timely, Tag("timely")]
     | Annotated[Swift, Tag("swift")]
+    | Annotated[Ltp, Tag("ltp")]
     | Annotated[ConstantRate, Tag("constant_rate")]
     | Annotated[UserTransport, Tag("user")],
     Discriminator(_tag),

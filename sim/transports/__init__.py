@@ -9,4 +9,5 @@ KINDS = {
     "timely": "sim.transports.timely:Timely",
     "swift": "sim.transports.swift:Swift",
     "pias": "sim.transports.pias:Pias",
+    "ltp": "sim.transports.ltp:Ltp",
 }

@@ -13,6 +13,7 @@ from sim.transports.base import bit
 
 SCOREBOARD = 3  # bitmaps of the window machinery
 BITMAPS = SCOREBOARD + 32
+LONGEST = 1 << 42  # 4.4 s: no longer delay is told, so that fractions of it in 20 bits fit a word
 
 
 @njit
@@ -29,4 +30,4 @@ def delay_of(M, f, kind, sequence, now):
     words = M[f + S_WORDS]
     if kind != ACK or bit(M, bits, sequence) or bit(M, bits + 2 * words, sequence):
         return 0
-    return now - M[bits + SCOREBOARD * words + sequence]
+    return min(now - M[bits + SCOREBOARD * words + sequence], LONGEST)

@@ -1,4 +1,4 @@
-"""CUBIC, TIMELY, Swift, PIAS and the constant rate, against the oracle: packet by packet, on random cases.
+"""CUBIC, TIMELY, Swift, PIAS, LTP and the constant rate, against the oracle: packet by packet, on random cases.
 
 A combination of its own, so that the other property tests keep theirs."""
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
-from scenarios.schema_transport import ConstantRate, Cubic, Pias, Swift, Timely
+from scenarios.schema_transport import ConstantRate, Cubic, Ltp, Pias, Swift, Timely
 
-CUBIC, TIMELY, SWIFT, PIAS, CONSTANT = range(5)
-LOSSY = (CONSTANT,)
+CUBIC, TIMELY, SWIFT, PIAS, LTP, CONSTANT = range(6)
+LOSSY = (LTP, CONSTANT)
 
 
 @st.composite
@@ -59,6 +59,16 @@ def more_transports(draw: st.DrawFn) -> list[Any]:
         Pias.model_validate({
             "kind": "pias", **common(), **tcp, "thresholds": [f"{size}B" for size in steps],
         }),
+        Ltp.model_validate({
+            "kind": "ltp", **common(),
+            "threshold": draw(st.sampled_from((0.0, 1.0))),
+            "deadline": draw(st.sampled_from((1.0, 5.0))),
+            "fraction": draw(st.sampled_from((0.5, 0.95))),
+            "critical_must_arrive": draw(st.booleans()),
+            "initial_window": draw(st.sampled_from((1, 10, 1000))),
+            "min_timeout": draw(st.sampled_from(("20us", "200us"))),
+            "floor": draw(st.sampled_from((4, 1000))),
+        }),
         ConstantRate.model_validate({
             "kind": "constant_rate", **common(),
             "share": draw(st.sampled_from((0.1, 0.5, 1.0))),
@@ -82,13 +92,16 @@ def more_cases(draw: st.DrawFn) -> Case:
         kind = draw(st.integers(0, len(tables) - 1))
         payload = tables[kind].payload
         packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 70)))
+        important: Any = draw(st.sampled_from((None, True, False, "mixed")))
+        if important == "mixed":
+            important = draw(st.lists(st.booleans(), min_size=packets, max_size=packets))
         letters.append(
             Letter(
                 draw(st.sampled_from((0, 0, 1, 100_000, US, 77 * US))), src, dst,
                 (packets - 1) * payload + draw(st.integers(1, payload)), kind,
                 priority=draw(st.sampled_from(classes)),
                 bound=draw(st.sampled_from((0.0, 0.1, 1.0))) if kind in LOSSY else 0.0,
-                important=draw(st.sampled_from((None, True, False))),
+                important=important,
             )
         )  # fmt: skip
     switch = draw(switches(tables))
