@@ -206,6 +206,7 @@ class Coupling:
         self._under_way: dict[int, Message] = {}
         self._running: dict[int, Block] = {}
         self._timed: dict[int, bool] = {}  # by program, running or not
+        self._traffic = False  # whether there was any
 
     def send(self, message: Message) -> None:
         """Hand a message to its host's network interface: it gets there after the software latency."""
@@ -235,6 +236,7 @@ class Coupling:
         self.blocks.append(block)
         self._running[block.program] = block
         self._timed[block.program] = block.timed
+        self._traffic |= block.timed
 
     def release(self, block: Block, those: NDArray[Any]) -> None:
         """Open the gate of messages of a block."""
@@ -323,10 +325,9 @@ class Coupling:
         )
 
     def _kept_waiting(self) -> bool:
-        """Whether traffic moves, and a job waits for something else."""
-        blocks = self._running.values()
-        jobs = bool(self._under_way) or not all(block.timed for block in blocks)
-        return jobs and any(block.timed for block in blocks)
+        """Whether there is traffic, now and then at least, and a job waits for something else."""
+        jobs = bool(self._under_way) or not all(block.timed for block in self._running.values())
+        return jobs and self._traffic
 
     def _of_traffic(self, delivery: Any) -> bool:
         return isinstance(delivery, Joined) and self._timed[delivery.program]
