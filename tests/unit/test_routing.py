@@ -126,8 +126,10 @@ def test_switches_with_many_ports(ports):
     graph = networkx.Graph([(0, spoke) for spoke in spokes])
     graph.add_edges_from([(-1, spoke) for spoke in spokes[::2]])
     networkx.add_cycle(graph, spokes)
-    graph.add_node(-2)
     graph.add_edge(-2, -1)
+    graph.add_edges_from(
+        [(-2 - spoke, spoke) for spoke in reversed(spokes)]
+    )  # the same sets again, backwards
     network = from_networkx(graph, LINK, hosts_per_switch=1)
     routing, first = build_routing(network), network.host_count
     hub = network.index["0"] - first
@@ -150,14 +152,15 @@ def test_switches_with_many_ports(ports):
 
 
 def test_distances_that_no_sixteen_bits_hold():
-    """600 switches in a row, 64 a cable: the far end is 38,336 away, and 599 hops."""
-    cables = [Cable(0, 2, 1, 1), Cable(1, 601, 1, 1)]
-    cables += [Cable(node, node + 1, 1, 1, cost=64) for node in range(2, 601)]
-    network = assemble(["a", "b"], [f"s{n}" for n in range(600)], cables, title="row")
+    """1025 switches in a row, 64 a cable but for the last: the far end is 65,535 away, which 16 bits take for -1."""
+    cables = [Cable(0, 2, 1, 1), Cable(1, 1026, 1, 1)]
+    cables += [Cable(node, node + 1, 1, 1, cost=64) for node in range(2, 1025)]
+    cables.append(Cable(1025, 1026, 1, 1, cost=63))
+    network = assemble(["a", "b"], [f"s{n}" for n in range(1025)], cables, title="row")
     routing = build_routing(network)
-    assert routing.hops(0, 1) == 601
-    assert len(next(routing.paths(0, 1))) == 601
+    assert routing.hops(0, 1) == 1026
     assert routing.distance[300].tolist()[0] == 300
+    assert (np.diff(routing.group_first) == 1).all()
 
 
 def test_costs_may_make_paths_of_different_lengths_equally_good():

@@ -18,11 +18,14 @@ from sim.topology import (
     Override,
     assemble,
     build_network,
+    dragonfly,
+    dumbbell,
     fat_tree,
     from_networkx,
     leaf_spine,
     read_graph,
     star,
+    torus,
 )
 
 GBPS, US = 10**9, 10**6
@@ -43,7 +46,20 @@ def degrees(network):
     return np.bincount(network.link_src, minlength=network.node_count)
 
 
-ALL = [star(5, LINK), leaf_spine(3, 4, 2, LINK), fat_tree(4, LINK), fat_tree(6, LINK)]
+ALL = [
+    star(5, LINK),
+    dumbbell(3, 2, LINK),
+    leaf_spine(3, 4, 2, LINK),
+    fat_tree(4, LINK),
+    fat_tree(6, LINK),
+    fat_tree(8, LINK, oversubscription=3),
+    fat_tree(8, LINK, oversubscription=0.6),
+    fat_tree(6, LINK, tiers=2, oversubscription=2),
+    dragonfly(2, LINK),
+    dragonfly(3, LINK, a=2, h=2, groups=3),
+    torus((4, 3), LINK),
+    torus((2, 3, 2), LINK, hosts_per_switch=3),
+]
 
 
 @pytest.mark.parametrize("network", ALL, ids=lambda network: f"{network.title}{network.host_count}")

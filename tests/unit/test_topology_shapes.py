@@ -81,7 +81,13 @@ def test_three_tiers_use_every_port_and_divide_those_of_the_edge(k, ratio, up):
         "edge": k * k // 2, "agg": k * up, "core": up * k // 2,
     }  # fmt: skip
     last = network.host_count - 1
-    assert networkx.diameter(between_switches(network)) == 4
+    graph = between_switches(network)
+    for j in range(k * up):
+        cores = {int(name[4:]) for name in graph[f"agg{j}"] if name.startswith("core")}
+        assert cores == set(range(j % up * k // 2, (j % up + 1) * k // 2)), (
+            "each in turn has a range of its own"
+        )
+    assert networkx.diameter(graph) == 4
     assert count_paths(network, 0, last) == up * k // 2, "one per core"
     assert count_paths(network, 0, k - up) == up, "within a pod, one per aggregation switch"
     assert build_routing(network).hops(0, last) == 6
