@@ -263,9 +263,9 @@ def test_the_command_line(tmp_path):
 def test_figures_of_flows_by_hand():
     """Two sizes, one flow under way: means, percentiles and slowdowns of the delivered ones."""
     number = np.arange(6)
-    columns: dict[str, Any] = {
-        name: number * 0 for name in ("iteration", "tensor", "part", "priority", "lost_bytes")
-    }
+    columns: dict[str, Any] = dict.fromkeys(
+        ("iteration", "tensor", "part", "priority", "lost_bytes"), number * 0
+    )
     columns |= {
         "message": number,
         "job": ["t"] * 5 + ["u"],
@@ -275,7 +275,7 @@ def test_figures_of_flows_by_hand():
     }
     columns |= {"bytes": np.array([10_000, 10_001, 5, 7, 9, 1]), "start_ps": number * 100}
     columns |= {"end_ps": np.array([40, 160, 210, 320, -1, 900]), "bound": number * 0.0}
-    columns |= {name: number for name in ("packets", "received_bytes", "retransmitted", "sent_packets")}
+    columns |= dict.fromkeys(("packets", "received_bytes", "retransmitted", "sent_packets"), number)
     flows = {"message": number, "ideal_ps": np.array([20, 40, 10, 10, 10, 10])}
     result = Result.build({"name": "r"}, {"messages": columns, "flows": flows})
     everything, small, larger = flow_times(result, "t")
