@@ -17,7 +17,7 @@ from scenarios.errors import Mistake
 from scenarios.explain import explain
 from scenarios.schema_job import HostPlacement, Job, ParameterServer
 from scenarios.schema_topology import MAX_HOSTS, Hpcc
-from scenarios.schema_transport import Dctcp
+from scenarios.schema_transport import Dctcp, Pias
 from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
@@ -53,9 +53,13 @@ def remarks(scenario: Scenario) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     found = []
     transport = scenario.transport
+    if isinstance(transport, Pias) and scenario.switch.queues == 1:
+        found.append("transport is pias but switch.queues is 1: there is no lower priority to sink to")
     if scenario.switch.ecn_threshold is None:
         if isinstance(transport, Dctcp) and transport.ecn:
-            found.append("transport is dctcp but switch.ecn_threshold is not set: no packet will be marked")
+            found.append(
+                f"transport is {transport.kind} but switch.ecn_threshold is not set: no packet will be marked"
+            )
         if any(job.tagging.magnitude for job in scenario.job):
             found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
     elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, US, Ends, Flow, play, star_of, transport
 
+from scenarios import checks
 from scenarios.errors import ScenarioError
 from scenarios.load import build_scenario
 from scenarios.schema_transport import Pias as Table
@@ -102,7 +103,18 @@ def test_the_defaults_are_those_of_the_authors_scripts():
 def test_thresholds_that_do_not_rise_or_are_too_many_are_refused(sizes):
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 4}, "transport": {"kind": "pias", "thresholds": sizes},
-        "job": [{"name": "j", "trace": "resnet50", "workers": 2}],
+        "job": [{"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}],
     }  # fmt: skip
     with pytest.raises(ScenarioError, match=r"transport\.thresholds.*not rising, or too many"):
         build_scenario(tables)
+
+
+@pytest.mark.parametrize(("queues", "told"), [(1, True), (2, False)])
+def test_check_says_when_there_is_nothing_to_sink_to(queues, told):
+    tables = {
+        "name": "x", "topology": {"kind": "star", "hosts": 4}, "transport": "pias", "switch": {"queues": queues},
+        "job": [{"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}],
+    }  # fmt: skip
+    remarks = checks.remarks(build_scenario(tables))
+    assert any("no lower priority" in remark for remark in remarks) == told
+    assert any("transport is pias but switch.ecn_threshold is not set" in remark for remark in remarks)
