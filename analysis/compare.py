@@ -51,8 +51,13 @@ class Comparison:
 
     @property
     def flat(self) -> list[Metrics]:
-        """The metrics of all runs and jobs in one list: the columns of the table."""
+        """The metrics of all runs, jobs and traffic in one list."""
         return [entry for entries in self.metrics for entry in entries]
+
+    @property
+    def shown(self) -> list[Metrics]:
+        """The columns of the main table: the jobs; without any, the traffic. Flows have tables of their own."""
+        return [entry for entry in self.flat if not entry.traffic] or self.flat
 
     @property
     def title(self) -> str:
@@ -61,7 +66,7 @@ class Comparison:
 
     def print(self) -> None:
         """Print the table to stdout."""
-        print_table(self.flat, self.title)
+        print_table(self.shown, self.title)
         for traffic, names, rows in flow_blocks(self.results, self.metrics):
             print_rows(names, rows, f"{self.title}: flows of {traffic}")
 

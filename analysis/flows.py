@@ -113,16 +113,14 @@ def flow_blocks(
     results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]
 ) -> list[tuple[str, list[str], list[Row]]]:
     """(traffic, headings of the runs, lines) of a table per traffic. `metrics` are those of each Result."""
-    flat = [entry for entries in metrics for entry in entries]
-    names = dict(zip(map(id, flat), headings(flat), strict=True))
-    found: dict[str, list[tuple[str, list[FlowTimes]]]] = {}
+    found: dict[str, list[tuple[Metrics, list[FlowTimes]]]] = {}
     for result, entries in zip(results, metrics, strict=True):
         for entry in entries if result.flows.num_rows else ():
             times = flow_times(result, entry.job)
             if times:
-                found.setdefault(entry.job, []).append((names[id(entry)], times))
+                found.setdefault(entry.job, []).append((entry, times))
     return [
-        (traffic, [name for name, _ in runs], _lines([times for _, times in runs]))
+        (traffic, headings([entry for entry, _ in runs]), _lines([times for _, times in runs]))
         for traffic, runs in found.items()
     ]
 

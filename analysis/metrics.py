@@ -89,6 +89,7 @@ class Metrics:
     packet_hops : packets times links crossed, acknowledgements included; not of this job alone.
     hops_per_s : speed of the run in wall-clock time; 0 if unknown.
     simulated_ps : when the run ended.
+    traffic : whether this is no job but traffic beside them.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Metrics:
     packet_hops: int
     hops_per_s: float
     simulated_ps: int
+    traffic: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
@@ -192,6 +194,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
         packet_hops=int(summary.get("engine", {}).get("packet_hops", 0)),
         hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
         simulated_ps=int(totals.get("simulated_ps", 0)),
+        traffic=set(_texts(messages, "kind")[rows]) == {"flow"},
     )
 
 

@@ -46,8 +46,7 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
     pictures : names of the PNG files beside the report.
     folders : of the Results, below `results/`, in their order.
     """
-    runs = comparison.flat
-    lines = [f"# {comparison.title}", "", *_provenance(comparison), "", markdown_table(runs)]
+    lines = [f"# {comparison.title}", "", *_provenance(comparison), "", markdown_table(comparison.shown)]
     flows = flow_blocks(comparison.results, comparison.metrics)
     for traffic, names, rows in flows:
         lines += [f"## Flows of {traffic}", "", markdown_rows(names, rows)]

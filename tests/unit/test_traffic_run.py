@@ -12,6 +12,7 @@ from sim_cases import make_trace, ps_job, ring_job, rows
 from typer.testing import CliRunner
 
 import gradwire
+from analysis.compare import compare
 from analysis.flows import flow_times
 from scenarios.errors import StallError
 from scenarios.load import build_scenario
@@ -289,3 +290,19 @@ def test_figures_of_flows_by_hand():
     assert (small.up_to, small.count, small.under_way, small.completion.max) == (10_000, 3, 1, 40)
     assert (larger.above, larger.up_to, larger.count, larger.slowdown.p999) == (10_000, 100_000, 1, 1.5)
     assert flow_times(result, "nobody") == []
+
+
+def test_jobs_and_traffic_have_tables_of_their_own(capsys):
+    """The main table is that of the jobs; traffic has one each, with the runs as columns."""
+    job = [{"name": "job", "trace": "none", "iterations": 1, **ps_job(2)}]
+    table = {"kind": "incast", "fan_in": 2, "size": "1kB", "period": "20us"}
+    comparison = compare([simulate(case(table, {**table, "size": "2kB"}, job=job), TRACE)])
+    assert [(entry.job, entry.traffic) for entry in comparison.shown] == [("job", False)]
+    assert {entry.job for entry in comparison.flat} == {"job", "t0", "t1"}
+    comparison.print()
+    text = capsys.readouterr().out
+    assert [line.strip() for line in text.splitlines() if "flows of" in line] == [
+        "case: flows of t0",
+        "case: flows of t1",
+    ]
+    assert text.count("as written") == 3 and "as written, " not in text
