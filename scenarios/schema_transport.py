@@ -278,7 +278,7 @@ class ConstantRate(Transport):
     share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
     """Of the line rate of the sending host."""
     repeat_after: PositiveTime = 1_000_000_000
-    """Silence after the last packet before the message is sent again from its beginning; at least the longest unloaded
+    """Silence after the last packet before the message is sent again; at least the longest unloaded
     round trip."""
 
     @property

@@ -1,9 +1,10 @@
 """A constant rate: packets leave at a share of the line, whatever happens. For tests, background load and examples.
 
 No paper. The sender paces its packets and listens for one thing only, the Stop by which the receiver says that it has
-as many bytes as the bound asks for. There are no acknowledgements. When the whole message has been sent and no Stop has
-come for `repeat_after`, it is sent again from the beginning, so that every message ends on links that lose packets
-too; on links that lose none, every packet is sent once.
+as many bytes as the bound asks for. There are no acknowledgements. When the whole message has been sent and no Stop
+has come for `repeat_after`, it is sent again, so that every message ends on links that lose packets too; on links
+that lose none, every packet is sent once. Each pass begins one packet later than the one before: constant rates that
+meet at a full queue lose packets in the same places each time, and the same packets would otherwise be lost for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from sim.fabric.layout import (
 from sim.transports.base import ONE, Context, bit, fraction, reply, set_bit
 
 FRESH = S_USER  # packets that have been sent at least once
-NEXT = S_USER + 1  # the next packet
+NEXT = S_USER + 1  # packets sent in this pass
+FIRST = S_USER + 2  # the packet that this pass began with
 
 K_SHARE, K_REPEAT = 0, 1
 
@@ -43,12 +45,15 @@ def start(M, k, f, now):
 @njit
 def pull(M, k, f, now):
     """The next packet; after the last one, wait for Stop."""
-    sequence = M[f + NEXT]
-    if sequence == M[f + S_PACKETS]:
+    packets = M[f + S_PACKETS]
+    if M[f + NEXT] == packets:
         if M[f + S_TIMER] == 0:
             M[f + S_TIMER] = now + M[k + K_REPEAT]
         return BLOCKED
-    M[f + NEXT] = sequence + 1
+    sequence = M[f + FIRST] + M[f + NEXT]
+    if sequence >= packets:
+        sequence -= packets
+    M[f + NEXT] += 1
     if sequence == M[f + FRESH]:
         M[f + FRESH] = sequence + 1
     return sequence
@@ -63,8 +68,11 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 
 @njit
 def on_timer(M, k, f, now):
-    """No Stop: once more from the beginning."""
+    """No Stop: once more, from the next packet on around to this one."""
     M[f + NEXT] = 0
+    M[f + FIRST] += 1
+    if M[f + FIRST] == M[f + S_PACKETS]:
+        M[f + FIRST] = 0
 
 
 @njit

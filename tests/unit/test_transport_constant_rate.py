@@ -36,6 +36,10 @@ def test_without_a_stop_everything_is_sent_again():
     flow.pull(0)
     now = flow.fire()
     assert now == 100 * US
+    assert flow.pull(now) == [1, 2, 0]
+    now = flow.fire()
+    assert flow.pull(now) == [2, 0, 1]
+    now = flow.fire()
     assert flow.pull(now) == [0, 1, 2]
     assert int(flow.run["pull"](flow.M, flow.k, flow.f, now)) == BLOCKED
 
@@ -56,3 +60,10 @@ def test_everything_ends_where_packets_are_lost(bound):
     outcome = play(star_of(5, loss=0.1), flows, transport("constant_rate", share=0.5), buffer=100_000)
     assert outcome.drops["tail"] > 0
     assert all(lost <= bound * 200_000 for lost in outcome.lost)
+
+
+def test_flows_in_step_at_a_full_queue_do_not_lose_the_same_packets_for_ever():
+    """Three hosts at full rate into one port with room for two packets."""
+    outcome = play(star_of(4), incast(3, 40 * 4096), transport("constant_rate", repeat_after="20us"), buffer=9_000)
+    assert outcome.lost == [0, 0, 0]
+    assert max(outcome.ends) < 100 * MS
