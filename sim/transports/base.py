@@ -12,7 +12,8 @@ A transport is a class with
 
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
-S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered). Functions use integers only, so that the
+S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), and the priority in S_DATA, which
+holds from the next packet on. Functions use integers only, so that the
 oracle of the tests can run the very same code uncompiled.
 
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says).
