@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analysis.terminal import Progress, for_people, progress
+from analysis.trace_cli import app as trace_app
 from scenarios import __version__
-from traces.cli import app as trace_app
 
 if TYPE_CHECKING:
     from scenarios.load import load_scenario

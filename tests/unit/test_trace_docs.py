@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gradwire
-from traces.cli import app
+from analysis.trace_cli import app
 from traces.storage import RMS, SCHEMAS
 
 ROOT = Path(gradwire.__file__).resolve().parent
