@@ -120,6 +120,27 @@ class Switch(Table):
     ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     """Pmax: the chance just below ecn_ceiling; it rises from 0 at ecn_threshold in a straight line."""
     selective_drop: Flag = False
+    trim_threshold: Size | None = None
+    """Above so many bytes in a queue a data packet is cut to its header, which goes into the queue of `trim_priority`
+    and is dropped only where that has no room either (NDP, SIGCOMM 2017). NDP: 8 full packets."""
+    trim_priority: Natural = 0
+    trim_size: Size = 64
+    """Bytes of a header on the wire."""
+    shortest_first: Flag = False
+    """Within a queue the packet of the message with the least left goes first, and where the buffer is full the packet
+    of the one with the most left is dropped (pFabric, SIGCOMM 2013). Needs a transport that says what is left."""
+    pfc: Flag = False
+    """Priority flow control (IEEE 802.1Qbb): a switch tells its neighbour to stop sending a class before it has to
+    drop packets of it. `buffer` and `shared_buffer` then hold no packet of these classes back."""
+    pfc_threshold: Size = 64 * 1024
+    """Bytes of one class that came in by one link and wait in the switch, above which the far end is told to stop."""
+    pfc_hysteresis: Size | None = None
+    """It is told to go on when there are so many less than the threshold; two full packets if absent (ours)."""
+    pfc_headroom: Size | None = None
+    """What is accepted above the threshold, until the far end has stopped. If absent, what can still come in: the
+    round trip of the cable and the packets under way at both ends."""
+    pfc_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
+    """The queues it is for; all if absent."""
     flowlet_gap: PositiveTime = 50_000_000
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
 

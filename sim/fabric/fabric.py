@@ -24,7 +24,7 @@ from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.program import Programs
 from sim.fabric.sends import Joined, Sends
-from sim.fabric.specialise import Kernel, resolve, specialise
+from sim.fabric.specialise import Features, Kernel, resolve, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team
 from sim.transports.base import Context
@@ -107,7 +107,7 @@ class Fabric:
         ]
         started = time.perf_counter()
         self.kernel: Kernel = specialise(
-            owners, balancer, policy, switch.shared() is not None, switch.quanta() is not None
+            owners, balancer, policy, Features(shared=switch.shared() is not None, turns=switch.quanta() is not None)
         )
         self.memory: Memory = build(
             network,

@@ -50,7 +50,13 @@ H_RED_KMAX = 59  # bytes in a queue from which on every packet is marked
 H_RED_PMAX = 60  # chance of a mark just below it << 32
 H_SHARED = 61  # bytes of the buffer that the ports of a switch share
 H_ALPHA = 62  # what a queue may take of what is free of it, times ALPHA_UNIT
-HEADER_WORDS = 64
+H_TRIM = 64  # bytes in a queue from which on packets are cut to their headers
+H_TRIM_SIZE = 65  # bytes of a header
+H_TRIM_CLASS = 66  # class of headers
+H_HYSTERESIS = 67  # pause: so far below the limit the far end is told to go on
+H_PAUSE_CLASSES = 68  # classes that can be paused
+H_PULL_GAP = 69  # pulls: bytes of a full packet on the wire, of which the host's line time is their distance
+HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
 
 RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
@@ -75,6 +81,13 @@ N_HEAP_COUNT = 13
 N_READY_MASK = 14  # host: classes that have flows ready to send
 N_READY_HEAD = 16  # host: first ready flow of each class (8 words), -1 = none
 N_READY_TAIL = 24  # host: last ready flow of each class (8 words)
+N_STILL = 33  # host: 1 while it stands still (neither sends nor takes what arrives)
+N_HELD_HEAD = 34  # host: packets that arrived meanwhile, entries of the pool
+N_HELD_TAIL = 35
+N_HELD = 36  # host: how many
+N_PULL_HEAD = 37  # host: first and last receiver that wants pulls sent (bases of their records), 0 = none
+N_PULL_TAIL = 38
+N_PULL_AT = 39  # host: no pull may be sent before this time
 SWITCH, HOST = 1, 0
 
 # --- port: an egress port and the link behind it ----------------------------------------------------------------
@@ -104,21 +117,34 @@ P_HEAD = 22  # where the consumer keeps its counters (HEADS)
 P_RED_KEY = 23  # key of the draws for marks
 P_TESTS = 24  # how many there were
 P_NODE = 25  # base of the node it belongs to
-P_ROUND = 26  # round robin: base of its turn (class | granted << 3), then deficits and quanta of the classes
+P_MORE = 26  # base of its words that most runs do not need (X_)
 P_CLASSES = 28  # class records follow
 CLASS_WORDS = 4
 C_HEAD = 0  # pool entry
 C_TAIL = 1
 C_BYTES = 2
 C_THRESHOLD = 3  # at or above: mark important, drop droppable packets; -1 = never
-ROUND_WORDS = 24
-ROUND_DEFICIT = 8
-ROUND_QUANTUM = 16
+MORE_WORDS = 56
+X_TURN = 0  # round robin: class whose turn it is | granted << 3
+X_SIGNAL = 1  # a pause frame is to be sent here
+X_WANTED = 2  # classes that the far end is to stop sending to this node
+X_TOLD = 3  # what it has been told last
+X_PAUSED = 4  # classes that the far end does not want
+X_PAUSES = 5  # pause frames that arrived for this port with something to stop
+X_TRIMMED = 6  # packets cut to their headers
+X_CAUSES = 8  # drops of the causes from CAUSE_EVICTED on
+X_DEFICIT = 16  # round robin: bytes that a class may still send
+X_QUANTUM = 24  # ... and that it gets per turn, 0 = strictly first
+X_HELD = 32  # bytes of each class that came in by the opposite link and wait anywhere in the switch
+X_LIMIT = 40  # pause: above so many bytes the far end is told to stop ...
+X_ROOM = 41  # ... and so many more are accepted until it has stopped
+X_DELAYS = 42  # base of the counts of waiting times, 0 = not wanted
 SHAPE_RING = 0xFFFFFF
 SHAPE_LOSSY, SHAPE_TRACED, SHAPE_SPILLING = 1 << 24, 1 << 25, 1 << 26
+SHAPE_DOWN = 1 << 27  # the cable is cut: what is sent is lost
 PORT_FLAG_SELECTIVE, PORT_FLAG_ACTIVE = 1, 2
 RING_WORDS = 3
-POOL_WORDS = 3  # next, A, B
+POOL_WORDS = 3  # next, A, B; more in runs that need more: see `core.bound`
 
 # --- consumer's end of a link, one per ingress link of a node
 HEAD_WORDS = 4
@@ -158,10 +184,10 @@ DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
 DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
 TRACE_WORDS = 5  # start time, port id, A, B, event
 DELIVERED, FINISHED = 0, 1
-CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK = 0, 1, 2
+CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK, CAUSE_EVICTED, CAUSE_DOWN, CAUSE_NO_ROUTE = 0, 1, 2, 3, 4, 5
 
 # --- sender and receiver: one record each per flow --------------------------------------------------------------
-SENDER_WORDS = 48
+SENDER_WORDS = 56
 S_DATA = 0  # word A of its data packets (full size)
 S_PACKETS = 1  # packets of the message
 S_LAST = 2  # bytes on the wire of the last packet
@@ -184,9 +210,13 @@ S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
 S_WAIT = 19  # things that still have to happen before it starts
 S_EARLIEST = 20  # it starts no earlier than this
 S_USER = 21  # first word that belongs to the transport
-SENDER_USER_WORDS = SENDER_WORDS - S_USER
+SENDER_USER_WORDS = 27
+S_RIDER = 48  # 22 bits that every data packet carries in its argument; `pull` sets it for the packet it returns
+S_STAMPS = 49  # base of its slots for what switches write about its packets, 0 = none
+S_SLOTS = 50  # how many slots - 1, a mask: a packet's slot is its rider & this
+S_PATHS = 51  # 5 words of the load balancer's
 
-RECEIVER_WORDS = 32
+RECEIVER_WORDS = 40
 R_CONTROL = 0  # word A of its control packets
 R_PACKETS = 1
 R_BYTES = 2  # payload bytes of the message
@@ -205,19 +235,36 @@ R_TELL = 14  # 1: Python has to hear of the delivery before its host could react
 R_FOLLOW = 15  # base of the list of senders that wait for the delivery: how many, then their bases; 0 = none
 R_JOIN = 16  # base of a count of deliveries, of the last of which Python has to hear; 0 = none
 R_USER = 17  # first word that belongs to the transport
-RECEIVER_USER_WORDS = RECEIVER_WORDS - R_USER
+RECEIVER_USER_WORDS = 15
+R_PULLS = 32  # pulls that wait for their turn; a transport may set it to 0
+R_PULLED = 33  # pulls sent
+R_PULL_NEXT = 34  # next receiver in the host's list, 0 = last
+R_PULL_LISTED = 35  # 1 while it is in that list
+R_MARKED = 36  # data packets that arrived with a mark
+R_TRIMMED = 37  # headers that arrived without their payload
+
+# --- what switches write about a packet (in-band telemetry): a slot of SLOT_WORDS per packet under way
+SLOT_WORDS = 32
+SLOT_HOPS = 0  # switches so far; then STAMP_WORDS for each, from SLOT_FIRST on
+SLOT_FIRST = 1
+STAMP_WORDS = 5
+STAMP_PORT, STAMP_QUEUE, STAMP_BYTES, STAMP_TIME, STAMP_SPEED = 0, 1, 2, 3, 4
+STAMP_MOST = 6  # switches that a slot has room for
 
 PARAM_WORDS = 32  # parameters of one transport
 
 # --- packet words -----------------------------------------------------------------------------------------------
-# A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | entropy 16
+# A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
+# entropy 16 | logged 1
 A_SIZE = 16
 A_KIND = 30
 A_PRIORITY = 33
 A_IMPORTANT = 36
 A_CE = 37
 A_ECHO = 38
+A_TRIMMED = 39
 A_ENTROPY = 40
+A_LOGGED = 56
 MASK_DESTINATION = 0xFFFF
 MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22
@@ -228,8 +275,8 @@ MASK_SEQUENCE = 0x3FFFFF
 MAX_PACKETS = MASK_SEQUENCE
 MAX_FLOWS = MASK_FLOW + 1
 MAX_HOSTS = MASK_DESTINATION + 1
-# packet kinds
-DATA, ACK, STOP, BITMAP, PROBE = 0, 1, 2, 3, 4
+# packet kinds. PAUSE belongs to the link: it has no flow, and its argument is the set of classes to stop
+DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = 0, 1, 2, 3, 4, 5, 6, 7
 
 FOREVER = 1 << 61
 SPEED_SHIFT = 16
@@ -238,7 +285,7 @@ SPEED_SHIFT = 16
 KEY_ORDER = 37
 MASK_KEY_SENDER = (1 << KEY_ORDER) - 1
 MASK_KEY_NUMBER = (1 << 26) - 1
-WHAT_START, WHAT_PACE, WHAT_TIMER = 0, 1, 2
+WHAT_START, WHAT_PACE, WHAT_TIMER, WHAT_PULL = 0, 1, 2, 3
 # what a sender's `pull` may answer beside a sequence number
 BLOCKED = -1
 PULL_PROBE = 1 << 40  # plus the argument: send a probe now

@@ -173,7 +173,7 @@ def build(
     group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
     groups = plan.take(max(1, group_entries))
     active = plan.take(links)
-    rounds = plan.take(links * at.ROUND_WORDS if quanta else 8)
+    more = plan.take(links * at.MORE_WORDS)
     table = plan.take((nodes - hosts) * balancer_words)
     params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
     keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
@@ -247,9 +247,10 @@ def build(
     M[port_bases + at.P_SHAPE] = shape
     M[port_bases + at.P_LOSS] = odds
     M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
+    more_bases = more + at.MORE_WORDS * np.arange(links)
+    M[port_bases + at.P_MORE] = more_bases
     for c, quantum in enumerate(quanta or ()):
-        M[port_bases + at.P_ROUND] = rounds + at.ROUND_WORDS * np.arange(links)
-        M[rounds + at.ROUND_WORDS * np.arange(links) + at.ROUND_QUANTUM + c] = quantum
+        M[more_bases + at.X_QUANTUM + c] = quantum
     M[port_bases + at.P_NODE] = node_bases[network.link_src]
     M[port_bases + at.P_RED_KEY] = key_of(seed, RED_DRAWS, np.arange(links))
     M[port_bases + at.P_ID] = np.arange(links)

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,12 @@ import numpy
 
 import sim.fabric.core
 from scenarios.errors import ScenarioError
+from sim.balancers.base import Balancer
+from sim.transports.base import Deaf
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
-RECEIVER_SIDE = ("on_data", "on_probe")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
+BALANCER_SIDE = ("choose", "pick", "heard")
 ARGUMENTS = {
     "start": "now",
     "pull": "now",
@@ -43,7 +46,26 @@ ARGUMENTS = {
     "on_timer": "now",
     "on_data": "sequence, size, ce, now",
     "on_probe": "argument, now",
+    "on_trimmed": "sequence, now",
 }
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the engine of a run can do beyond the usual; what is off costs nothing.
+
+    `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns. `trims`: packets are
+    cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
+    hosts may stand still and routes may be missing. `delays`: waiting times are counted.
+    """
+
+    shared: bool = False
+    turns: bool = False
+    trims: bool = False
+    pauses: bool = False
+    ranks: bool = False
+    faults: bool = False
+    delays: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,19 +131,26 @@ def _location(owner: type, name: str) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _source(transports: list[type], balancer: type, queue: type, shared: bool, turns: bool) -> str:
+def _source(transports: list[type], balancer: type, queue: type, features: Features) -> str:
     lines = ['"""Written by sim.fabric.specialise."""', "from numba import njit"]
     lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND")
-    module, name = _location(balancer, "choose")
-    lines.append(f"from {module} import {name} as choose")
+    for function in BALANCER_SIDE:
+        owner = balancer if hasattr(balancer, function) else Balancer
+        module, name = _location(owner, function)
+        lines.append(f"from {module} import {name} as {function}")
     lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
-    lines.append(f"SHARED, TURNS = {shared}, {turns}")
+    lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
+    lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
+    lines.append(f"STAMPS = {any(hasattr(transport, 'stamp_slots') for transport in transports)}")
+    lines.append(f"PULLS = {any(getattr(transport, 'pulls', False) for transport in transports)}")
+    for feature, on in asdict(features).items():
+        lines.append(f"{feature.upper()} = {on}")
     module, name = _location(queue, "admit")
     lines.append(f"from {module} import {name} as admit")
     for function in SENDER_SIDE + RECEIVER_SIDE:
         record, kind = ("f", "S_KIND") if function in SENDER_SIDE else ("r", "R_KIND")
         for i, transport in enumerate(transports):
-            module, name = _location(transport, function)
+            module, name = _location(transport if hasattr(transport, function) else Deaf, function)
             lines.append(f"from {module} import {name} as {function}_{i}")
         arguments = ARGUMENTS[function]
         lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
@@ -154,7 +183,7 @@ def _digest(source: str, classes: list[type]) -> str:
 
 
 def _functions(owner: type) -> list[Any]:
-    names = SENDER_SIDE + RECEIVER_SIDE + ("choose", "admit")
+    names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, "admit")
     return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
 
 
@@ -184,20 +213,15 @@ def _cached_under(folder: Path) -> Iterator[None]:
 
 
 def specialise(
-    transports: list[type], balancer: type, queue: type, shared: bool = False, turns: bool = False
+    transports: list[type], balancer: type, queue: type, features: Features | None = None
 ) -> Kernel:
-    """The engine for a list of transports (in the order of their numbers), a load balancer and a queue policy.
-
-    `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns.
-    """
-    return _specialise(tuple(transports), balancer, queue, shared, turns)
+    """The engine for a list of transports (in the order of their numbers), a load balancer and a queue policy."""
+    return _specialise(tuple(transports), balancer, queue, features or Features())
 
 
 @cache
-def _specialise(
-    transports: tuple[type, ...], balancer: type, queue: type, shared: bool, turns: bool
-) -> Kernel:
-    source = _source(list(transports), balancer, queue, shared, turns)
+def _specialise(transports: tuple[type, ...], balancer: type, queue: type, features: Features) -> Kernel:
+    source = _source(list(transports), balancer, queue, features)
     identity = _digest(source, [*transports, balancer, queue])
     package_name = f"sim.fabric.core_{identity}"
     package = types.ModuleType(package_name)

@@ -8,7 +8,17 @@ A transport is a class with
   counts probes (0 = none);
 * `important(settings) -> bool` - whether untagged packets are important (ECN-capable);
 * `parameters(settings, context) -> list[int]` - its numbers, at most 32, found at `k` by its functions;
-* the functions `start`, `pull`, `on_control`, `on_timer` (sender), `on_data`, `on_probe` (receiver), all `@njit`.
+* the functions `start`, `pull`, `on_control`, `on_timer` (sender), `on_data`, `on_probe` (receiver), all `@njit`;
+
+and, if it wants more of the network than that,
+
+* `on_trimmed(M, k, r, sequence, now) -> answer` - a packet of which a switch has left the header only has arrived;
+* `pulls = True` - its receivers pace their senders: `with_pulls` asks for PULL packets, which a host sends one every
+  full packet's time on its line, its receivers by turns; each tells in its argument how many there were so far;
+* `stamp_slots(settings, context) -> int` - its packets collect what switches write about their ports (in-band
+  telemetry): `pull` writes into S_RIDER which slot the packet it returns has, counting modulo S_SLOTS + 1 (a power of
+  two, at most what was asked for); when the receiver has returned it (`with_rider`), the sender finds the stamps of a
+  number of switches, SLOT_HOPS, from `M[f + S_STAMPS] + slot * SLOT_WORDS` on.
 
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
@@ -33,6 +43,18 @@ ONE = 1 << 20  # fixed point for fractions
 def reply(kind, echo, argument, size, count):
     """A receiver's answer as one word: `count` control packets of `kind`, each of `size` bytes (0 = as usual)."""
     return kind | (echo << 3) | (size << 4) | (count << 18) | (argument << 40)
+
+
+@njit
+def with_rider(answer):
+    """The same answer, with the rider of the packet it answers in the place of the sequence number."""
+    return answer | (1 << 30)
+
+
+@njit
+def with_pulls(answer, pulls):
+    """The same answer (0 for none), and `pulls` more pulls (at most 255) for the flow in the host's queue of pulls."""
+    return answer | (pulls << 31)
 
 
 @njit
@@ -69,3 +91,15 @@ class Context:
 def fraction(value: float) -> int:
     """A fraction in fixed point (20 bits)."""
     return round(value * ONE)
+
+
+@njit
+def on_trimmed(M, k, r, sequence, now):
+    """Nobody has taught this receiver what a header without its payload means."""
+    return 0
+
+
+class Deaf:
+    """Stands in for what a transport does not have."""
+
+    on_trimmed = staticmethod(on_trimmed)

@@ -373,7 +373,7 @@ class Host:
     def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
         """Queue the control packets that the receiver asks for: kind 3, echo 1, size 14, count 22, argument 22 bits,
         lowest first. One alone carries the sequence number of the packet that it answers; several are numbered."""
-        count = reply >> 18 & 0x3FFFFF
+        count = reply >> 18 & 0xFFF
         for number in range(count):
             answer = Packet(
                 flow.number, reply & 7, flow.src, reply >> 4 & 0x3FFF or flow.protocol.control_bytes,

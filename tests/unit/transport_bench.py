@@ -288,7 +288,7 @@ class Ends:
     @staticmethod
     def _reply(word: int) -> Reply:
         word = int(word)
-        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0x3FFFFF)
+        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF)
 
 
 def _checked(name: str) -> Any:

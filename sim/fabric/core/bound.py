@@ -6,6 +6,7 @@ same shape that dispatches over the transports of the scenario, in the place of 
 
 from numba import njit
 
+from sim.balancers.base import heard, pick
 from sim.balancers.ecmp import choose
 from sim.fabric.layout import H_PARAMS
 from sim.queues.threshold import admit
@@ -13,7 +14,16 @@ from sim.transports import dctcp
 
 SHARED = False  # the ports of a switch share its buffer
 TURNS = False  # some classes of a port take turns
+TRIMS = False  # packets are cut to their headers
+PAUSES = False  # priority flow control
+RANKS = False  # within a class the message with the least left goes first
+FAULTS = False  # hosts may stand still, routes may be missing
+DELAYS = False  # waiting times are counted
+STAMPS = False  # switches write about their ports into packets
+PULLS = False  # receivers pace their senders
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
+HOST_PATHS = False  # hosts choose the entropy of every packet
+SOURCE_ROUTES = False  # switches use up the entropy digit by digit
 
 
 @njit
@@ -52,7 +62,14 @@ def on_probe(M, r, argument, now):
     return dctcp.on_probe(M, M[H_PARAMS], r, argument, now)
 
 
+@njit
+def on_trimmed(M, r, sequence, now):
+    """The header of a data packet reaches receiver `r`. Returns its answer, 0 for none."""
+    return 0
+
+
 __all__ = [
-    "SEES_QUEUES", "SHARED", "TURNS", "admit", "choose", "on_control", "on_data", "on_probe", "on_timer", "pull",
-    "start",
+    "DELAYS", "FAULTS", "HOST_PATHS", "PAUSES", "PULLS", "RANKS", "SEES_QUEUES", "SHARED", "SOURCE_ROUTES", "STAMPS",
+    "TRIMS", "TURNS", "admit", "choose", "heard", "on_control", "on_data", "on_probe", "on_timer", "on_trimmed",
+    "pick", "pull", "start",
 ]  # fmt: skip

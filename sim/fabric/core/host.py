@@ -235,7 +235,7 @@ def _answer(M, th, node, p, r, reply, B, now):
     if size:
         A = (A & ~SIZE_FIELD) | (size << A_SIZE)
     size = (A >> A_SIZE) & MASK_SIZE
-    count = (reply >> 18) & MASK_SEQUENCE
+    count = (reply >> 18) & 0xFFF
     argument = (reply >> 40) & MASK_SEQUENCE
     M[r + R_SENT] += count
     B = (B & MASK_FLOW) | (argument << B_ARGUMENT) | (((B >> B_SEQUENCE) & MASK_SEQUENCE) << B_SEQUENCE)

@@ -45,11 +45,11 @@ from sim.fabric.layout import (
     P_LIMIT,
     P_LOSS,
     P_MARKS,
+    P_MORE,
     P_NODE,
     P_PEAK,
     P_QUEUE,
     P_RING,
-    P_ROUND,
     P_SEEN,
     P_SHAPE,
     P_SPEED,
@@ -61,8 +61,6 @@ from sim.fabric.layout import (
     POOL_WORDS,
     PORT_FLAG_ACTIVE,
     RING_WORDS,
-    ROUND_DEFICIT,
-    ROUND_QUANTUM,
     SHAPE_LOSSY,
     SHAPE_RING,
     SHAPE_SPILLING,
@@ -78,6 +76,9 @@ from sim.fabric.layout import (
     T_TRACE_BASE,
     T_WAKE,
     TRACE_WORDS,
+    X_DEFICIT,
+    X_QUANTUM,
+    X_TURN,
 )
 
 from .bound import SHARED, TURNS, admit
@@ -241,14 +242,14 @@ def send_first(M, th, p, c, start):
 def _turn(M, p, mask):
     """Deficit round robin (Shreedhar and Varghese, SIGCOMM '95): the class whose first packet may go. A class whose
     turn begins gets its quantum on top of what it had left; it gives up what is left when it runs empty."""
-    turns = M[p + P_ROUND]
-    c = M[turns] & 7
-    granted = M[turns] >> 3
+    more = M[p + P_MORE]
+    c = M[more + X_TURN] & 7
+    granted = M[more + X_TURN] >> 3
     while True:
-        deficit = turns + ROUND_DEFICIT + c
+        deficit = more + X_DEFICIT + c
         if (mask >> c) & 1:
             if not granted:
-                M[deficit] += M[turns + ROUND_QUANTUM + c]
+                M[deficit] += M[more + X_QUANTUM + c]
                 granted = 1
             record = p + P_CLASSES + c * CLASS_WORDS
             entry = M[record + C_HEAD]
@@ -257,9 +258,9 @@ def _turn(M, p, mask):
                 M[deficit] -= size
                 if entry == M[record + C_TAIL]:
                     M[deficit] = 0
-                    M[turns] = (c + 1) & 7
+                    M[more + X_TURN] = (c + 1) & 7
                 else:
-                    M[turns] = c | 8
+                    M[more + X_TURN] = c | 8
                 return c
         granted = 0
         c = (c + 1) & 7
@@ -277,7 +278,7 @@ def serve(M, th, p, limit):
         if mask == 0:
             break
         c = count_trailing_zeros(mask)
-        if TURNS and M[M[p + P_ROUND] + ROUND_QUANTUM + c]:
+        if TURNS and M[M[p + P_MORE] + X_QUANTUM + c]:
             c = _turn(M, p, mask)
         send_first(M, th, p, c, start)
 
