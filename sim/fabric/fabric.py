@@ -20,6 +20,9 @@ from scenarios.errors import GradwireError, ScenarioError
 from scenarios.units import format_time
 from sim import balancers, queues, transports
 from sim.fabric import layout as at
+from sim.fabric.agenda import Agenda
+from sim.fabric.control import Control
+from sim.fabric.deadlock import find_deadlock
 from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.program import Programs
@@ -33,6 +36,7 @@ CALL_SECONDS = (
     0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
 )
 CLOSE_BATCH = 64
+DEADLOCK_PS = 1_000_000_000  # how often it is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,11 @@ class Fabric:
         self._alone = True
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
+        self.deadlock = ""
+        self.agenda = Agenda()
+        self.control = Control(self.memory, network)
+        if switch.pfc:
+            self.agenda.add(DEADLOCK_PS, self._look_for_deadlock, watcher=True)
         self.wall_s = 0.0
         self.on_progress: Callable[[int], None] | None = None
         self._team = Team(M, self.kernel, threads)
@@ -249,25 +258,33 @@ class Fabric:
         due = M[self.memory.next : self.memory.next + nodes]
         wake = int(M[at.H_WAKE])
         quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
-        return bool(quiet and self._programs.soonest() >= at.FOREVER)
+        return bool(quiet and min(self._programs.soonest(), self.agenda.next_action) >= at.FOREVER)
 
     def run(self, until_ps: int) -> list[Delivery | Joined]:
         """Advance to `until_ps`, or, after the first delivery (of a message that was `send`) or join at c, to at most
-        c + host latency.
+        c + host latency. It returns early, once, when `deadlock` has come to say that flow control has stopped ports
+        for good.
 
         Raises
         ------
         GradwireError
             More packets wait in queues than the engine has room for.
         """
-        M, programs = self.memory.M, self._programs
+        M, programs, agenda = self.memory.M, self._programs, self.agenda
         events: list[Delivery | Joined] = []
         if until_ps <= self.now:
             return events
         started = time.perf_counter()
+        blocked = self.deadlock
         while not events and self.now < until_ps:
+            agenda.act(self.now)
+            if self.deadlock != blocked:
+                break
             programs.fill(self.now)
-            M[at.H_UNTIL] = min(until_ps, programs.soonest())
+            until = min(until_ps, programs.soonest(), agenda.next_action)
+            if agenda.next_watcher < until and not self.idle:
+                until = max(agenda.next_watcher, self.now + 1)
+            M[at.H_UNTIL] = until
             self._advance(events)
             programs.closed(self.flows.close(CLOSE_BATCH))
         self.wall_s += time.perf_counter() - started
@@ -313,6 +330,15 @@ class Fabric:
             self.stalled = "no packet is on its way and no timer is set"
         elif self.now - since >= 10_000_000_000_000:
             self.stalled = f"no new data has arrived anywhere since {format_time(since)}"
+
+    def _look_for_deadlock(self, now: int) -> int | None:
+        """Say so when flow control has stopped ports for good. Looks now and then until it has found one."""
+        circle = find_deadlock(self.memory, self.network)
+        if not circle:
+            return now + DEADLOCK_PS
+        ports = " waits for ".join([*circle, circle[0]])
+        self.deadlock = f"flow control has come to a deadlock at {format_time(now)} or before: {ports}"
+        return None
 
     def close(self) -> None:
         """End the worker threads."""
