@@ -170,8 +170,9 @@ def build(
     order_base = plan.take(nodes)
     dest = plan.take(hosts)
     route = plan.take((nodes - hosts) * len(edges))
-    group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
-    groups = plan.take(max(1, group_entries))
+    ways = np.diff(routing.group_first)  # of every group
+    several = ways > 1
+    groups = plan.take(max(1, int(ways[several].sum())))
     active = plan.take(links)
     more = plan.take(links * at.MORE_WORDS)
     table = plan.take((nodes - hosts) * balancer_words)
@@ -266,17 +267,14 @@ def build(
     # routes
     down = port_bases[np.asarray(routing.down_link)]
     M[dest : dest + hosts] = edge_index[routing.edge_of] | (down << 20)
-    words = np.zeros(len(routing.groups) + 1, dtype=np.int64)  # the last one stands for "none"
-    entry = 0
-    for i, group in enumerate(routing.groups):
-        if len(group) == 1:
-            words[i] = port_bases[group[0]] | (1 << 40)
-        else:
-            M[groups + entry : groups + entry + len(group)] = port_bases[list(group)]
-            words[i] = entry | (len(group) << 40)
-            entry += len(group)
-    rows = words[np.asarray(routing.group_of)[:, edges]]
-    M[route : route + rows.size] = rows.ravel()
+    links_of = port_bases[routing.group_links]
+    entries = links_of[np.repeat(several, ways)]
+    M[groups : groups + len(entries)] = entries
+    words = np.zeros(len(ways) + 1, dtype=np.int64)  # the last one stands for "none", which is number -1
+    entry = np.concatenate(([0], np.cumsum(np.where(several, ways, 0))))[:-1]
+    words[:-1] = np.where(several, entry, links_of[routing.group_first[:-1]]) | ways << 40
+    columns = routing.group_of if len(edges) == nodes - hosts else routing.group_of[:, edges]
+    np.take(words, columns, out=M[route : route + columns.size].reshape(columns.shape), mode="wrap")
 
     for i, values in enumerate(parameters):
         M[params + i * at.PARAM_WORDS : params + i * at.PARAM_WORDS + len(values)] = values
