@@ -18,17 +18,20 @@ NOTICEABLE = 0.002
 
 
 class Pace:
-    """Speed and remaining time of one run. `clock` counts seconds."""
+    """Speed and remaining time of one run, both from the first report on: what came before was preparation. `clock`
+    counts seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._begin = clock()
+        self._first = (0.0, 0.0)  # when, and the share
         self._share = 0.0
-        self._seen: deque[tuple[float, int]] = deque([(self._begin, 0)])  # (when, packet-hops so far)
+        self._seen: deque[tuple[float, int]] = deque()  # (when, packet-hops so far)
 
     def note(self, share: float, packet_hops: int) -> None:
         """So much is done by now."""
         now = self._clock()
+        if not self._seen:
+            self._first = (now, share)
         self._share = share
         self._seen.append((now, packet_hops))
         while len(self._seen) > 2 and now - self._seen[1][0] >= RECENT_S:
@@ -37,16 +40,19 @@ class Pace:
     @property
     def hops_per_s(self) -> float:
         """Packet-hops per second of late; 0 before anything is known."""
+        if not self._seen:
+            return 0.0
         (before, first), (now, last) = self._seen[0], self._seen[-1]
         return (last - first) / (now - before) if now > before else 0.0
 
     @property
     def left_s(self) -> float | None:
         """Seconds that the rest will take if it goes on like this; None if it is too early to say."""
-        spent = self._seen[-1][0] - self._begin
-        if self._share < NOTICEABLE or spent < FIRST_GUESS_S:
+        begin, before = self._first
+        spent = self._seen[-1][0] - begin if self._seen else 0.0
+        if self._share - before < NOTICEABLE or spent < FIRST_GUESS_S:
             return None
-        return spent * (1 - self._share) / self._share
+        return spent * (1 - self._share) / (self._share - before)
 
     def __str__(self) -> str:
         """ ", 12.3 M hops/s, about 40 s left", as far as it is known."""

@@ -117,4 +117,4 @@ class _Lines:
     def done(self) -> None:
         if self._reported is not None:
             share, words = self._reported
-            self.now(share, f"{words}, {time.monotonic() - self._start:.1f} s")
+            self.now(share, f"{words}, after {time.monotonic() - self._start:.1f} s")
