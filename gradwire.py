@@ -250,14 +250,21 @@ def cmd_capture(
 def cmd_bench_fabric(
     case: Annotated[str | None, typer.Option(help="permutation or incast; all if absent.")] = None,
     hosts: Annotated[int | None, typer.Option(help="128, 432 or 1024; all if absent.")] = None,
-    transport: Annotated[str | None, typer.Option(help="One transport; all if absent.")] = None,
+    transport: Annotated[
+        str | None, typer.Option(help="One transport, or all; the usual three if absent.")
+    ] = None,
+    feature: Annotated[
+        str | None, typer.Option(help="Something switches do besides, or a load balancer; or all.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="One thread count; 1 and 2 if absent.")] = None,
     as_json: Json = False,
 ) -> None:
     """Speed of the packet engine: packet-hops per second on fat-trees, for each transport."""
     from benchmarks.fabric import bench_fabric
 
-    bench_fabric(case=case, hosts=hosts, transport=transport, threads=threads, as_json=as_json)
+    bench_fabric(
+        case=case, hosts=hosts, transport=transport, feature=feature, threads=threads, as_json=as_json
+    )
 
 
 @bench_app.command("traces", epilog="Example: gradwire bench traces --case resnet50")
