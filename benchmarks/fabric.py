@@ -293,28 +293,21 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine()))
-    heads = [
-        "case",
-        "hosts",
-        "transport",
-        "threads",
-        "M hops",
-        "wall s",
-        "cpu s",
-        "M hops/s",
-        "peak MB",
-        "compile s",
-    ]
     compared = any("of_plain" in row for row in rows)
-    heads += ["feature", "of plain"] if compared else []
+    heads = ("case", "hosts", "transport", "threads", "M hops", "wall s", "cpu s", "M hops/s", "peak MB",
+             *(("feature", "of plain") if compared else ("compile s",)))  # fmt: skip
     for head in heads:
         table.add_column(head, justify="left" if head in ("case", "transport", "feature") else "right")
     for row in rows:
+        last = (
+            [row.get("feature", ""), f"{row.get('of_plain', 1):.2f}"]
+            if compared
+            else [f"{row['compile_s']:.2f}"]
+        )
         table.add_row(
             row["case"], str(row["hosts"]), row["transport"], str(row["threads"]), f"{row['packet_hops'] / 1e6:.2f}",
             f"{row['wall_s']:.2f}", f"{row['cpu_s']:.2f}", f"{row['hops_per_s'] / 1e6:.3g}",
-            f"{row['peak_rss_bytes'] / 1e6:.0f}", f"{row['compile_s']:.2f}",
-            *([row.get("feature", ""), f"{row.get('of_plain', 1):.2f}"] if compared else []),
+            f"{row['peak_rss_bytes'] / 1e6:.0f}", *last,
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 

@@ -29,7 +29,9 @@ def test_without_filters_there_are_the_usual_rows() -> None:
 
 def test_others_take_turns_with_plain_dctcp() -> None:
     groups = list(bench._groups("permutation", 432, "swift", None, None))
-    assert [(row["transport"], row["feature"]) for row in groups[0]] == [("dctcp", "")] * 2 + [("swift", "")] * 2
+    assert [(row["transport"], row["feature"]) for row in groups[0]] == [("dctcp", "")] * 2 + [
+        ("swift", "")
+    ] * 2
     assert [row["threads"] for row in groups[0]] == [1, 2, 1, 2] and len(groups) == 1
     pairs = list(itertools.pairwise(rows_of(case="incast", transport="dctcp", feature="all")))[::2]
     assert [one for one, _ in pairs] == [("incast", 128, "dctcp", 1, "")] * len(pairs)
@@ -111,7 +113,14 @@ def scale_network() -> Any:
 
 
 def test_bars() -> None:
-    good = {"hosts": 8192, "transport": "dctcp", "threads": 2, "build_s": 2.0, "peak_rss_bytes": 3e8, "hops_per_s": 9e6}
+    good = {
+        "hosts": 8192,
+        "transport": "dctcp",
+        "threads": 2,
+        "build_s": 2.0,
+        "peak_rss_bytes": 3e8,
+        "hops_per_s": 9e6,
+    }
     assert "MISSED" not in " ".join(scale.bars([good]))
     for change in ({"build_s": 20.0}, {"peak_rss_bytes": 6e9}, {"hops_per_s": 7.9e6}):
         (text,) = scale.bars([{**good, **change}])
