@@ -254,7 +254,7 @@ def cmd_bench_fabric(
         str | None, typer.Option(help="One transport, or all; the usual three if absent.")
     ] = None,
     feature: Annotated[
-        str | None, typer.Option(help="Something switches do besides, or a load balancer; or all.")
+        str | None, typer.Option(help="Something switches or the engine do besides, a load balancer, or all.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="One thread count; 1 and 2 if absent.")] = None,
     as_json: Json = False,

@@ -14,7 +14,7 @@ there) and the network built. The last row, `oracle`, is the event-per-packet mo
 scale; it is there when run from a checkout.
 
 Three transports are measured unless one is asked for: any that a scenario may name, or "all". A `feature` is something
-that switches do besides (`FEATURES`), or a load balancer. What is none of the three rows takes turns with plain
+that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of the three rows takes turns with plain
 `dctcp`, and `of_plain` is its speed over that one's.
 """
 
@@ -48,6 +48,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "trimming": {"trim_threshold": "33312B"},  # eight full packets
     "turns": {"queues": 4, "drr_quantum": "8KiB"},
 }
+OF_THE_ENGINE = ("delays", "faults")  # options of `Fabric`: counting waiting times, room for failures
 RATE, LATENCY = 100_000_000_000, 1_000_000
 SWITCH = {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"}
 SEED = 1
@@ -118,9 +119,9 @@ def _groups(
             f"no transport {transport}", "--transport", f'{", ".join(sorted(transports.KINDS))}, or "all"'
         )
     if feature == "all":
-        features = [*FEATURES, *(name for name in sorted(balancers.KINDS) if name != "ecmp")]
-    elif feature is not None and feature not in (*FEATURES, *balancers.KINDS):
-        known = ", ".join((*FEATURES, *sorted(balancers.KINDS)))
+        features = [*FEATURES, *OF_THE_ENGINE, *(name for name in sorted(balancers.KINDS) if name != "ecmp")]
+    elif feature is not None and feature not in (*FEATURES, *OF_THE_ENGINE, *balancers.KINDS):
+        known = ", ".join((*FEATURES, *OF_THE_ENGINE, *sorted(balancers.KINDS)))
         raise GradwireError(f"no feature {feature}", "--feature", f'{known}, or "all"')
     for name in ("permutation", "incast"):
         for size in PERMUTATIONS if name == "permutation" else (128,):
@@ -218,7 +219,7 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     return Fabric(
         network, build_routing(network), switch=Switch.model_validate(switch), transports=[table],
         balancing=feature if feature in balancers.KINDS else usual, seed=SEED, threads=threads,
-        host_latency_ps=PATIENCE,
+        host_latency_ps=PATIENCE, **({feature: True} if feature in OF_THE_ENGINE else {}),
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from benchmarks import scale
 from scenarios.errors import GradwireError
 from sim import balancers, transports
 
+EVERYTHING = {*bench.FEATURES, *bench.OF_THE_ENGINE, *balancers.KINDS} - {"ecmp"}
+
 
 def rows_of(**filters: Any) -> list[tuple[Any, ...]]:
     asked = {"case": None, "hosts": None, "transport": None, "threads": 1, "feature": None, **filters}
@@ -35,7 +37,7 @@ def test_others_take_turns_with_plain_dctcp() -> None:
     assert [row["threads"] for row in groups[0]] == [1, 2, 1, 2] and len(groups) == 1
     pairs = list(itertools.pairwise(rows_of(case="incast", transport="dctcp", feature="all")))[::2]
     assert [one for one, _ in pairs] == [("incast", 128, "dctcp", 1, "")] * len(pairs)
-    assert {other[4] for _, other in pairs} == {*bench.FEATURES, *balancers.KINDS} - {"ecmp"}
+    assert {other[4] for _, other in pairs} == EVERYTHING
     kinds = {row[2] for row in rows_of(case="incast", transport="all")}
     assert kinds == set(transports.KINDS)
 
@@ -76,7 +78,7 @@ def test_speeds_are_compared_and_what_fails_is_told_last(
         bench.bench_fabric(**options, feature="all", as_json=True)
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["of_plain"] for row in rows} == {0.4} and {row["wall_s"] for row in rows} == {2.0}
-    assert {row["feature"] for row in rows} == {*bench.FEATURES, *balancers.KINDS} - {"ecmp", "red"}
+    assert {row["feature"] for row in rows} == EVERYTHING - {"red"}
     bench.bench_fabric(**options, feature="turns", as_json=False)
     shown = capsys.readouterr().out
     assert "turns" in shown and "0.40" in shown
@@ -98,12 +100,13 @@ def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr("sim.fabric.fabric.Fabric", lambda *a, **options: made.append(options))
     network = scale_network()
-    for feature in (*bench.FEATURES, "least_queue"):
+    for feature in (*bench.FEATURES, "delays", "least_queue"):
         bench.make_fabric(network, "dctcp", 1, feature)
         switch = made[-1]["switch"]
         for name in bench.FEATURES.get(feature, {}):
             assert getattr(switch, name) != getattr(type(switch)(), name)
     assert made[-1]["balancing"] == "least_queue" and made[0]["balancing"] == "ecmp"
+    assert made[-2]["delays"] and "delays" not in made[0]
 
 
 def scale_network() -> Any:

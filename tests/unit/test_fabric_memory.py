@@ -6,6 +6,7 @@ import networkx
 import numpy as np
 import pytest
 
+from scenarios.schema_network import Switch
 from sim.fabric import layout as at
 from sim.fabric.memory import build
 from sim.routing import build_routing
@@ -27,8 +28,8 @@ def test_routes_read_back(name: str) -> None:
     network = NETWORKS[name]()
     routing = build_routing(network)
     memory = build(
-        network, routing, queues=2, buffer=10**6, thresholds=None, selective=False, parameters=[[]],
-        longest_frame=1500, host_latency=2 * 10**6, seed=1, threads=1, trace=False,
+        network, routing, Switch(), parameters=[[]], longest_frame=1500, host_latency=2 * 10**6, seed=1, threads=1,
+        trace=False,
     )  # fmt: skip
     M, hosts = memory.M, network.host_count
     edges = np.unique(routing.edge_of).tolist()
