@@ -41,7 +41,7 @@ class Control:
         self._flag(p, at.SHAPE_LOSSY, odds > 0)
 
     def cut(self, link: int, now: int) -> None:
-        """A directed link loses everything from now on. What the far end had asked to be stopped goes out, and is lost."""
+        """A directed link loses everything from now on, also what the far end had asked not to be sent."""
         p = self._port(link)
         self._flag(p, at.SHAPE_DOWN, True)
         M, more = self.memory.M, int(self.memory.M[self._port(link) + at.P_MORE])

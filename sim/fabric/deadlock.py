@@ -1,8 +1,8 @@
 """Priority flow control can stop a network for good: ports that wait for each other in a circle.
 
-A class of a port is *stuck* if the far end has stopped it, and every packet that holds the far end up - those that came
-by this very link and still wait there - waits at a port where the same class is stuck. Nothing that happens elsewhere can
-end that, so a set of stuck ports is a proof, not a guess.
+A class of a port is *stuck* if the far end has stopped it, and every packet that holds the far end up - those that
+came by this very link and still wait there - waits at a port where the same class is stuck. Nothing that happens
+elsewhere can end that, so a set of stuck ports is a proof, not a guess.
 """
 
 from __future__ import annotations

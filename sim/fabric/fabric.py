@@ -157,7 +157,7 @@ class Fabric:
         if switch.pfc:
             self.agenda.add(DEADLOCK_PS, self._look_for_deadlock, watcher=True)
         self.wall_s = 0.0
-        self.on_progress: Callable[[int], None] | None = None
+        self.on_progress: Callable[[int], bool] | None = None  # true: `run` returns where it is
         self._team = Team(M, self.kernel, threads)
         self._finalizer = weakref.finalize(self, self._team.quit)
 
@@ -244,6 +244,11 @@ class Fabric:
         return self._undelivered
 
     @property
+    def settled_bytes(self) -> int:
+        """Payload bytes of all messages that were delivered, and those that have arrived of the others."""
+        return self.flows.settled()
+
+    @property
     def packet_hops(self) -> int:
         """Transmissions so far: one packet crossing one link, lost on it or not."""
         ports = self.memory.port_base
@@ -285,15 +290,18 @@ class Fabric:
             if agenda.next_watcher < until and not self.idle:
                 until = max(agenda.next_watcher, self.now + 1)
             M[at.H_UNTIL] = until
-            self._advance(events)
+            told = self._advance(events)
             programs.closed(self.flows.close(CLOSE_BATCH))
+            if told:
+                break
         self.wall_s += time.perf_counter() - started
         if not events:
             self._watch()
         return events
 
-    def _advance(self, events: list[Delivery | Joined]) -> None:
-        """Run the engine to where it was told to go, or where it has to stop for what it found."""
+    def _advance(self, events: list[Delivery | Joined]) -> bool:
+        """Run the engine to where it was told to go, or where it has to stop for what it found; true if `on_progress`
+        ended it earlier."""
         M = self.memory.M
         while True:
             M[at.H_STATUS] = at.RUNNING
@@ -304,7 +312,7 @@ class Fabric:
             self._harvest(events)
             status = int(M[at.H_STATUS])
             if status == at.REACHED:
-                return
+                return False
             if status == at.POOL_FULL:
                 raise GradwireError(
                     "more than 33 million packets wait in queues", "fabric", "smaller buffers"
@@ -315,8 +323,8 @@ class Fabric:
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
                 self._budget = max(16, int(self._budget * factor))
-            if self.on_progress is not None:
-                self.on_progress(self.now)
+            if self.on_progress is not None and self.on_progress(self.now):
+                return True
 
     def _watch(self) -> None:
         """Note when time passes and no byte arrives: then something will never end."""
