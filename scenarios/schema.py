@@ -35,6 +35,7 @@ from scenarios.schema_topology import (
     GraphFile,
     Hpcc,
     LeafSpine,
+    Rail,
     Star,
     Topology,
     Torus,
@@ -53,7 +54,7 @@ from scenarios.units import PositiveTime, UnitError
 
 __all__ = [
     "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Graph", "GraphFile", "Host", "HostPlacement",
-    "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy", "Ring", "Scenario",
+    "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy", "Rail", "Ring", "Scenario",
     "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 

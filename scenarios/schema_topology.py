@@ -15,7 +15,7 @@ from scenarios.base import Count, Table, refuse
 from scenarios.units import Rate, Time
 
 MAX_HOSTS = 65_536
-"""What the simulator can address."""
+"""What the simulator can address; hosts with several network cards count by their cards."""
 
 
 class TopologyTable(Table):
@@ -25,6 +25,11 @@ class TopologyTable(Table):
     def host_count(self) -> int | None:
         """None where it is unknown before a file has been read."""
         raise NotImplementedError
+
+    @property
+    def card_count(self) -> int | None:
+        """Network cards of all hosts; None where it is unknown before a file has been read."""
+        return self.host_count
 
     def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
         """Rate and latency of the cables between switches, by tier, when [link] has `rate` and `latency`."""
@@ -104,6 +109,35 @@ class LeafSpine(TopologyTable):
 
     def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
         return ((self.resolved_uplink_rate(rate), _or(self.uplink_latency, latency)),)
+
+
+class Rail(TopologyTable):
+    """Rail-optimised, for hosts with several network cards: card i of every host of a group hangs on the group's rail
+    switch i, rail<group>_<i>, and every rail switch on every spine. Cards are called h<number>.nic<i>. A message leaves
+    and enters by cards of the same number."""
+
+    kind: Literal["rail"]
+    hosts: Annotated[int, Field(ge=2, strict=True)]
+    cards: Count
+    """Network cards of every host, and rail switches of every group."""
+    hosts_per_group: Count | None = None
+    """Hosts that share rail switches; all unless given. The last group may be smaller."""
+    spines: Count
+    uplink_rate: Rate | None = None
+    """Rate of each cable between a rail switch and a spine; `link.rate` unless given."""
+    uplink_latency: Time | None = None
+    """The same for its latency."""
+
+    @property
+    def host_count(self) -> int:
+        return self.hosts
+
+    @property
+    def card_count(self) -> int:
+        return self.hosts * self.cards
+
+    def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
+        return ((_or(self.uplink_rate, rate), _or(self.uplink_latency, latency)),)
 
 
 def edge_ports(k: int, oversubscription: float) -> tuple[int, int] | None:
@@ -267,5 +301,5 @@ class Hpcc(GraphFile):
 
 
 Topology = Annotated[
-    Star | Dumbbell | LeafSpine | FatTree | Dragonfly | Torus | Graph | Hpcc, Field(discriminator="kind")
+    Star | Dumbbell | LeafSpine | Rail | FatTree | Dragonfly | Torus | Graph | Hpcc, Field(discriminator="kind")
 ]
