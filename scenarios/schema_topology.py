@@ -301,5 +301,6 @@ class Hpcc(GraphFile):
 
 
 Topology = Annotated[
-    Star | Dumbbell | LeafSpine | Rail | FatTree | Dragonfly | Torus | Graph | Hpcc, Field(discriminator="kind")
+    Star | Dumbbell | LeafSpine | Rail | FatTree | Dragonfly | Torus | Graph | Hpcc,
+    Field(discriminator="kind"),
 ]

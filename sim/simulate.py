@@ -98,6 +98,7 @@ def simulate(
             traces[number],
             coupling,
             places[number],
+            network.cards,
             seed=scenario.seed,
             payload=(job.transport or scenario.transport).payload,
             transport=scenario.transport_of(job),
@@ -257,7 +258,9 @@ def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list
         return []
     check_files(scenario)
     return [
-        Feed(table, flows_of(scenario, number, network), coupling, scenario.transport_of(table))
+        Feed(
+            table, flows_of(scenario, number, network), coupling, scenario.transport_of(table), network.cards
+        )
         for number, table in enumerate(scenario.traffic)
     ]
 

@@ -182,7 +182,11 @@ def rail(
         for host in range(hosts)
         for card in range(cards)
     ]
-    cables += [Cable(leaf, first_spine + spine, *uplink) for leaf in range(hosts, first_spine) for spine in range(spines)]
+    cables += [
+        Cable(leaf, first_spine + spine, *uplink)
+        for leaf in range(hosts, first_spine)
+        for spine in range(spines)
+    ]
     pods = [
         [
             *range(group * group_size, min(hosts, (group + 1) * group_size)),

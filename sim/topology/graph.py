@@ -1,11 +1,12 @@
 """Any network at all: from a networkx graph, or from a GraphML, GML or edge-list file.
 
-Nodes may carry `kind` ("host" or "switch"); without it a node of degree 1 is a host and every other one a
-switch.  A host with several edges has as many network cards (see `cards.py`); nodes of kind "host" with the same
-attribute `host` are one host of that name.  A switch may carry `hosts`, a number: so many hosts are hung on it, which is how a graph of switches alone
-(a random regular graph, a map of a provider's network) becomes a network.  Edges may carry `rate`, `latency` and
-`loss`, as text with a unit ("25Gbps", "2us") or as plain numbers in bits per second, picoseconds and probability -
-what is missing comes from the scenario's [link] - and `cost`, what routing adds up (1 unless given).
+Nodes may carry `kind` ("host" or "switch"); without it a node of degree 1 is a host and every other one a switch.
+A host with several edges has as many network cards (see `cards.py`); nodes of kind "host" with the same attribute
+`host` are one host of that name.  A switch may carry `hosts`, a number: so many hosts are hung on it, which is how
+a graph of switches alone (a random regular graph, a map of a provider's network) becomes a network.  Edges may
+carry `rate`, `latency` and `loss`, as text with a unit ("25Gbps", "2us") or as plain numbers in bits per second,
+picoseconds and probability - what is missing comes from the scenario's [link] - and `cost`, what routing adds up (1
+unless given).
 """
 
 from __future__ import annotations

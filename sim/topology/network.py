@@ -196,8 +196,9 @@ def assemble(
     Raises
     ------
     ScenarioError
-        With every fault found: duplicate names, host-host cables, hosts without links, loops, rates that are not positive, negative latencies, losses outside [0, 1), costs outside
-        1 to LARGEST_COST, parts that are not connected.
+        With every fault found: duplicate names, host-host cables, hosts without links, loops, rates that are not
+        positive, negative latencies, losses outside [0, 1), costs outside 1 to LARGEST_COST, parts that are not
+        connected.
     """
     found = [*mistakes, *_check((*hosts, *switches), len(hosts), cables, where)]
     refuse(found)
