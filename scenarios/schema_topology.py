@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.base import Count, Table, refuse
+from scenarios.base import Count, Natural, Table, refuse
 from scenarios.units import Rate, Time
 
 MAX_HOSTS = 65_536
@@ -122,11 +122,20 @@ class Rail(TopologyTable):
     """Network cards of every host, and rail switches of every group."""
     hosts_per_group: Count | None = None
     """Hosts that share rail switches; all unless given. The last group may be smaller."""
-    spines: Count
+    spines: Natural
+    """With one group there may be none: messages stay on their rail."""
     uplink_rate: Rate | None = None
     """Rate of each cable between a rail switch and a spine; `link.rate` unless given."""
     uplink_latency: Time | None = None
     """The same for its latency."""
+
+    @model_validator(mode="after")
+    def _joined(self) -> Rail:
+        if not self.spines and self.hosts_per_group is not None and self.hosts_per_group < self.hosts:
+            raise refuse(
+                "spines", "is zero, but the groups have to be joined", 0, "at least one, or one group"
+            )
+        return self
 
     @property
     def host_count(self) -> int:
@@ -137,6 +146,8 @@ class Rail(TopologyTable):
         return self.hosts * self.cards
 
     def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
+        if not self.spines:
+            return ()
         return ((_or(self.uplink_rate, rate), _or(self.uplink_latency, latency)),)
 
 

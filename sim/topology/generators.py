@@ -149,7 +149,8 @@ def rail(
     ----------
     hosts : number of hosts, named h0, h1, ...
     cards : network cards of each; card i of h3 is called h3.nic<i> (h3 where there is one).
-    spines : named spine0...; rail switch i of group g is called rail<g>_<i>.
+    spines : named spine0...; rail switch i of group g is called rail<g>_<i>. With one group there may be none: then
+        every rail is a network of its own ("rail-only").
     link : of the cables of the cards; the uplinks share its loss, and by default its rate and latency.
     hosts_per_group : all in one group unless given; the last group may be smaller.
     uplink_rate, uplink_latency : bits per second and picoseconds of a cable between rail switch and spine.
@@ -171,10 +172,14 @@ def rail(
     References
     ----------
     "NVIDIA DGX SuperPOD: next generation scalable infrastructure for AI leadership", reference architecture, 2023 ff.
+    Wang et al.: "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters", 2023,
+    for rails without spines [abstract].
     """
     group_size = hosts if hosts_per_group is None else hosts_per_group
-    check(link, hosts=hosts, cards=cards, spines=spines, hosts_per_group=group_size)
+    check(link, hosts=hosts, cards=cards, hosts_per_group=group_size)
     groups = -(-hosts // group_size)
+    if spines < (groups > 1):
+        refuse([Mistake("topology.spines", "are too few to join the groups", spines, "1 or more")])
     uplink = link.but(uplink_rate, uplink_latency)
     first_spine = hosts + groups * cards
     cables = [

@@ -6,7 +6,8 @@ fault at once, and only then builds the arrays.  So a `Network` that exists is c
 on exactly one switch, and every rate is positive; nothing downstream checks that again.
 
 A host with several network cards is several such nodes, one per card, each on one switch; `Network.cards` knows which
-belong together (see `cards.py`).  Whatever deals with packets sees cards only and calls them hosts.
+belong together (see `cards.py`).  Whatever deals with packets sees cards only and calls them hosts.  Where all hosts
+have as many, what is connected may be each rail by itself: the cards of one number, between which messages go.
 
 Why hosts come first: node ids 0..H-1 are hosts, so that "is it a host" is one comparison and a host id is
 its row in every per-host table.  Why cables come in pairs: cable *i* is the directed links 2i (a -> b) and
@@ -205,7 +206,7 @@ def assemble(
     cards, grouped, cables, order = split(hosts, cables, order)
     names = (*cards, *switches)
     if grouped is not None:  # what held of the hosts need not hold of their cards
-        refuse([*_check_names(names, where), *_check_connected(names, [1] * len(names), cables, where)])
+        refuse([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
     if order is None:
         order = walk_order(len(names), len(cards), cables)
     src = np.empty(2 * len(cables), dtype=np.int32)
@@ -327,7 +328,31 @@ def _check_connected(
     if start is None:
         return []
     near = neighbours(len(names), cables)
-    seen = [False] * len(names)
+    seen = set(_reached(start, near))
+    apart = [name for node, name in enumerate(names) if node not in seen]
+    if not apart:
+        return []
+    what = f"the network is not connected: {names[start]} cannot reach {listed(apart)}"
+    return [Mistake(where, what, expected="a path between any two nodes")]
+
+
+def _check_rails(names: tuple[str, ...], cards: Cards, cables: Sequence[Cable], where: str) -> list[Mistake]:
+    """Whether every node reaches every other, or else, if all hosts have as many network cards, every card those of
+    the same number: messages between such hosts never leave their rail, so rails may be networks of their own."""
+    found = _check_connected(names, [1] * len(names), cables, where)
+    if not found or len(set(cards.counts.tolist())) > 1:
+        return found
+    near = neighbours(len(names), cables)
+    for card in range(int(cards.first[1])):
+        reached = set(_reached(card, near))
+        if not reached.issuperset((cards.first[:-1] + card).tolist()):
+            return found
+    return []
+
+
+def _reached(start: int, near: list[list[int]]) -> list[int]:
+    """The nodes that can be reached from one."""
+    seen = [False] * len(near)
     seen[start] = True
     queue = [start]
     for node in queue:
@@ -335,8 +360,4 @@ def _check_connected(
             if not seen[other]:
                 seen[other] = True
                 queue.append(other)
-    apart = [name for name, reached in zip(names, seen, strict=True) if not reached]
-    if not apart:
-        return []
-    what = f"the network is not connected: {names[start]} cannot reach {listed(apart)}"
-    return [Mistake(where, what, expected="a path between any two nodes")]
+    return queue
