@@ -113,11 +113,12 @@ class LeafSpine(TopologyTable):
 
 class Rail(TopologyTable):
     """Rail-optimised, for hosts with several network cards: card i of every host of a group hangs on the group's rail
-    switch i, rail<group>_<i>, and every rail switch on every spine. Cards are called h<number>.nic<i>. A message leaves
-    and enters by cards of the same number."""
+    switch i, and every rail switch on every spine. Switches are rail0_0, rail0_1, ... (group 0, cards 0 and 1) and
+    spine0..; cards are h0.nic0, h0.nic1, ... A message leaves and enters by cards of the same number."""
 
     kind: Literal["rail"]
     hosts: Annotated[int, Field(ge=2, strict=True)]
+    """Jobs and traffic are placed on these, whatever their cards."""
     cards: Count
     """Network cards of every host, and rail switches of every group."""
     hosts_per_group: Count | None = None
@@ -293,7 +294,8 @@ class GraphFile(TopologyTable):
 class Graph(GraphFile):
     """Any connected graph from a file: GraphML (.graphml), GML (.gml) or an edge list (any other ending).
 
-    Node attribute `kind` is "host" or "switch" (unless given, nodes of degree 1 are hosts); edge attributes `rate`,
+    Node attribute `kind` is "host" or "switch" (unless given, nodes of degree 1 are hosts); a host with several edges
+    has as many network cards; edge attributes `rate`,
     `latency` ("100Gbps", "1us") and `loss` take the place of `[link]`, and `cost` is what routing adds up. The path is
     relative to the scenario file.
     """
