@@ -202,6 +202,13 @@ def test_cards_that_messages_would_not_reach_are_refused():
             from_networkx(graph, LINK)
 
 
+def test_a_host_with_one_card_joins_no_network_of_two_rails():
+    """Also if it is the first host, and the cards of all others reach each other rail by rail."""
+    cables = [Cable(0, 2, 1, 1), Cable(1, 2, 1, 1), Cable(1, 3, 1, 1)]
+    with pytest.raises(ScenarioError, match=r"not connected: c cannot reach a\.nic1, r1"):
+        assemble(["c", "a"], ["r0", "r1"], cables, title="x")
+
+
 def test_a_card_may_not_take_a_name_that_is_taken():
     cables = [Cable(0, 2, 1, 1), Cable(0, 3, 1, 1), Cable(1, 2, 1, 1), Cable(2, 3, 1, 1)]
     with pytest.raises(ScenarioError, match=r'several nodes have the same name \(got "a.nic1"\)'):

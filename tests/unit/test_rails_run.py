@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
 from scenarios.errors import ScenarioError, StallError
 from scenarios.load import build_scenario
 from scenarios.result import Result, check_loss_invariant
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp
 from sim import collectives
 from sim.simulate import simulate
-from sim.topology import build_network
+from sim.topology import LinkSpec, build_network, rail
 from sim.traffic import flows_of
 from sim.traffic.base import Flows
 from sim.traffic.rails import ends
@@ -141,6 +144,21 @@ def test_messages_stay_on_their_rail_and_threads_change_nothing():
         sent = {row["port"]: row["packets"] for row in rows(results[0].ports)}
         assert all(count == 0 for port, count in sent.items() if "spine" in port) == quiet
         assert cards_of(results[0]) == {(f"nic{card}",) * 2 for card in range(4)}
+
+
+def test_the_engine_and_the_oracle_agree_on_a_network_of_rails():
+    """Flows between cards of one rail and across rails, packet by packet; small buffers, so that packets are lost."""
+    network = rail(6, 2, 2, LinkSpec(10**11, US), hosts_per_group=3)
+    transports = [Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})]
+    rng = np.random.default_rng(5)
+    pairs = [rng.choice(12, 2, replace=False).tolist() for _ in range(40)] + [
+        [card, 4] for card in (0, 2, 6, 8, 1)
+    ]
+    letters = [Letter(int(rng.integers(3 * US)), a, b, int(rng.integers(1, 60_000))) for a, b in pairs]
+    switch = Switch.model_validate({"buffer": "30KB", "ecn_threshold": "15KB"})
+    made = Case(network, transports, sorted(letters, key=lambda letter: letter.time), switch)
+    outcome = run_engine(made)
+    assert outcome.drops and first_difference(outcome, run_oracle(made)) == ""
 
 
 # --- parameter servers ------------------------------------------------------------------------------------------------
