@@ -122,6 +122,7 @@ class RingProgram(Ring):
             ),
             joined=lambda join: self._joined(iteration, number, join),
             transport=context.transport,
+            receivers="hosts" if self.rails == 1 else "network cards",
         )
         self._coupling.submit(block)
         return block

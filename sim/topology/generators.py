@@ -166,14 +166,14 @@ def rail(
     their rail (`sim.topology.cards`), so that the spines carry what goes between groups only.  NVIDIA's DGX SuperPOD
     with B200 of 128 hosts is ``rail(128, 8, 16, link, hosts_per_group=32)`` with uplinks of twice the rate: 32 rail
     switches, 16 spines, 1024 cables up from the hosts and two from each rail switch to each spine [its reference
-    architecture].  In Alibaba's HPN (Qian et al., SIGCOMM 2024) a card has two ports, to two switches [abstract]: here
+    architecture].  In Alibaba's HPN (Qian et al., SIGCOMM 2024) a card has two ports, to two switches [recalled]: here
     those would be two cards.
 
     References
     ----------
     "NVIDIA DGX SuperPOD: next generation scalable infrastructure for AI leadership", reference architecture, 2023 ff.
     Wang et al.: "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters", 2023,
-    for rails without spines [abstract].
+    for rails without spines [recalled].
     """
     group_size = hosts if hosts_per_group is None else hosts_per_group
     check(link, hosts=hosts, cards=cards, hosts_per_group=group_size)

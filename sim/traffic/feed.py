@@ -80,6 +80,7 @@ class Feed:
             joined=self._joined,
             transport=self.transport,
             timed=True,
+            receivers="hosts" if self.cards.single else "network cards",
         )
         self._coupling.submit(block)
         self.blocks.append(block)

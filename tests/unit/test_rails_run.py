@@ -204,6 +204,15 @@ def test_a_report_of_a_stall_names_hosts():
         simulate(case, make_trace([[10, 10]]), fabric=Ideal(swallow=lambda number: number > 0))
 
 
+def test_a_report_of_a_stall_counts_cards():
+    case = scenario(ring_job(3), topology=rails(3, 2), transport="dlcp", link={"loss": 0.9999999})
+    says = (
+        r"reduce_scatter and all_gather of iteration 0, messages 0 to 23: 6 network cards have not received"
+    )
+    with pytest.raises(StallError, match=says):
+        simulate(case, make_trace([[1000]]))
+
+
 # --- traffic ----------------------------------------------------------------------------------------------------------
 
 
