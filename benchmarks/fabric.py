@@ -14,8 +14,8 @@ there) and the network built. The last row, `oracle`, is the event-per-packet mo
 scale; it is there when run from a checkout.
 
 Three transports are measured unless one is asked for: any that a scenario may name, or "all". A `feature` is something
-that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of the three rows takes turns with plain
-`dctcp`, and `of_plain` is its speed over that one's.
+that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of
+the three rows takes turns with plain `dctcp`, and `of_plain` is its speed over that one's.
 """
 
 from __future__ import annotations

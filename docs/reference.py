@@ -21,7 +21,7 @@ from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
-from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Star, Torus
+from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Rail, Star, Torus
 from scenarios.schema_traffic import AllToAll, FlowList, Incast, Matrix, Permutation, Poisson, Traffic
 from scenarios.schema_transport import (
     ConstantRate,
@@ -46,6 +46,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[topology] kind = "star"', Star),
     ('[topology] kind = "dumbbell"', Dumbbell),
     ('[topology] kind = "leaf_spine"', LeafSpine),
+    ('[topology] kind = "rail"', Rail),
     ('[topology] kind = "fat_tree"', FatTree),
     ('[topology] kind = "dragonfly"', Dragonfly),
     ('[topology] kind = "torus"', Torus),

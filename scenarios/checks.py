@@ -78,9 +78,10 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _topology(scenario: Scenario) -> Iterator[Mistake]:
-    total = scenario.topology.host_count
+    hosts, total = scenario.topology.host_count, scenario.topology.card_count
     if total is not None and total > MAX_HOSTS:
-        yield Mistake("topology", f"has {total} hosts", None, f"at most {MAX_HOSTS}")
+        what = f"has {total} hosts" if total == hosts else f"has {total} network cards"
+        yield Mistake("topology", what, None, f"at most {MAX_HOSTS}")
     if isinstance(scenario.topology, Hpcc) and scenario.link.model_fields_set:
         what = "would not be used: the file of the topology says what every cable is like"
         yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))

@@ -35,6 +35,7 @@ from scenarios.schema_topology import (
     GraphFile,
     Hpcc,
     LeafSpine,
+    Rail,
     Star,
     Topology,
     Torus,
@@ -52,9 +53,10 @@ from scenarios.schema_transport import (
 from scenarios.units import PositiveTime, UnitError
 
 __all__ = [
-    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Graph", "GraphFile", "Host", "HostPlacement",
-    "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy", "Ring", "Scenario",
-    "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport", "UserTransport", "json_schema",
+    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Graph", "GraphFile", "Host",
+    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy",
+    "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport",
+    "UserTransport", "json_schema",
 ]  # fmt: skip
 
 BALANCERS = (

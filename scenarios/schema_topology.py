@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.base import Count, Table, refuse
+from scenarios.base import Count, Natural, Table, refuse
 from scenarios.units import Rate, Time
 
 MAX_HOSTS = 65_536
-"""What the simulator can address."""
+"""What the simulator can address; hosts with several network cards count by their cards."""
 
 
 class TopologyTable(Table):
@@ -25,6 +25,11 @@ class TopologyTable(Table):
     def host_count(self) -> int | None:
         """None where it is unknown before a file has been read."""
         raise NotImplementedError
+
+    @property
+    def card_count(self) -> int | None:
+        """Network cards of all hosts; None where it is unknown before a file has been read."""
+        return self.host_count
 
     def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
         """Rate and latency of the cables between switches, by tier, when [link] has `rate` and `latency`."""
@@ -104,6 +109,47 @@ class LeafSpine(TopologyTable):
 
     def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
         return ((self.resolved_uplink_rate(rate), _or(self.uplink_latency, latency)),)
+
+
+class Rail(TopologyTable):
+    """Rail-optimised, for hosts with several network cards: card i of every host of a group hangs on the group's rail
+    switch i, and every rail switch on every spine. Switches are rail0_0, rail0_1, ... (group 0, cards 0 and 1) and
+    spine0..; cards are h0.nic0, h0.nic1, ... A message leaves and enters by cards of the same number."""
+
+    kind: Literal["rail"]
+    hosts: Annotated[int, Field(ge=2, strict=True)]
+    """Jobs and traffic are placed on these, whatever their cards."""
+    cards: Count
+    """Network cards of every host, and rail switches of every group."""
+    hosts_per_group: Count | None = None
+    """Hosts that share rail switches; all unless given. The last group may be smaller."""
+    spines: Natural
+    """With one group there may be none: messages stay on their rail."""
+    uplink_rate: Rate | None = None
+    """Rate of each cable between a rail switch and a spine; `link.rate` unless given."""
+    uplink_latency: Time | None = None
+    """The same for its latency."""
+
+    @model_validator(mode="after")
+    def _joined(self) -> Rail:
+        if not self.spines and self.hosts_per_group is not None and self.hosts_per_group < self.hosts:
+            raise refuse(
+                "spines", "is zero, but the groups have to be joined", 0, "at least one, or one group"
+            )
+        return self
+
+    @property
+    def host_count(self) -> int:
+        return self.hosts
+
+    @property
+    def card_count(self) -> int:
+        return self.hosts * self.cards
+
+    def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
+        if not self.spines:
+            return ()
+        return ((_or(self.uplink_rate, rate), _or(self.uplink_latency, latency)),)
 
 
 def edge_ports(k: int, oversubscription: float) -> tuple[int, int] | None:
@@ -248,7 +294,8 @@ class GraphFile(TopologyTable):
 class Graph(GraphFile):
     """Any connected graph from a file: GraphML (.graphml), GML (.gml) or an edge list (any other ending).
 
-    Node attribute `kind` is "host" or "switch" (unless given, nodes of degree 1 are hosts); edge attributes `rate`,
+    Node attribute `kind` is "host" or "switch" (unless given, nodes of degree 1 are hosts); a host with several edges
+    has as many network cards; edge attributes `rate`,
     `latency` ("100Gbps", "1us") and `loss` take the place of `[link]`, and `cost` is what routing adds up. The path is
     relative to the scenario file.
     """
@@ -267,5 +314,6 @@ class Hpcc(GraphFile):
 
 
 Topology = Annotated[
-    Star | Dumbbell | LeafSpine | FatTree | Dragonfly | Torus | Graph | Hpcc, Field(discriminator="kind")
+    Star | Dumbbell | LeafSpine | Rail | FatTree | Dragonfly | Torus | Graph | Hpcc,
+    Field(discriminator="kind"),
 ]

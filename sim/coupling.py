@@ -167,6 +167,8 @@ class Block:
     timed: bool = False
     """whether the sends have start times of their own, at which they enter the hosts' interfaces: traffic, which is
     nobody's decision and which nobody waits for"""
+    receivers: str = "hosts"
+    """what the joins stand for: hosts, or "network cards" where they have several"""
     program: int = -1
     first: int = -1
     """the fabric's number of its first message"""
@@ -372,10 +374,13 @@ def _in_words(block: Block) -> str:
     what = " and ".join(block.kinds)
     if block.timed:
         last = block.first + len(block.sends) - 1
-        return f"traffic {block.job}: messages {block.first} to {last}: {block.left} hosts have not received everything"
+        return (
+            f"traffic {block.job}: messages {block.first} to {last}: {block.left} {block.receivers} have not "
+            f"received everything"
+        )
     return (
         f"job {block.job}: {what} of iteration {block.iteration}, messages {block.first} to "
-        f"{block.first + len(block.sends) - 1}: {block.left} hosts have not received everything"
+        f"{block.first + len(block.sends) - 1}: {block.left} {block.receivers} have not received everything"
     )
 
 

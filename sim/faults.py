@@ -1,7 +1,7 @@
 """Faults of a scenario, put on the agenda of a fabric.
 
-A directed link may be hit by several faults at once: it is cut while any of them cuts it, and of several rates or losses
-the worst counts. Routes are those without the cables that routing has noticed to be cut.
+A directed link may be hit by several faults at once: it is cut while any of them cuts it, and of several rates or
+losses the worst counts. Routes are those without the cables that routing has noticed to be cut.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from sim.collectives import ALL_LAYERS, Inbox, JobContext, make_exchange
 from sim.coupling import Coupling, Message
 from sim.placement import Places
 from sim.schedulers import SCHEDULERS, Scheduler
+from sim.topology import Cards
 from traces.trace import Iteration, Trace
 
 Times = NDArray[np.int64]
@@ -119,6 +120,7 @@ class TrainingJob:
         trace: Trace,
         coupling: Coupling,
         places: Places,
+        cards: Cards,
         *,
         seed: int,
         payload: int,
@@ -137,6 +139,7 @@ class TrainingJob:
         self.name: str = table.name
         self.trace = trace
         self.places = places
+        self.cards = cards
         self.seed = seed
         self.transport = transport
         self.records: list[IterationRecord] = []
@@ -189,7 +192,7 @@ class TrainingJob:
         return lines
 
     def _host(self, worker: int) -> str:
-        return self._coupling.names[self.places.workers[worker]]
+        return self.cards.hosts[self.places.workers[worker]]
 
     def _context(self, payload: int) -> JobContext:
         # Imported here: tagging is not needed to know what a job is.
@@ -207,7 +210,7 @@ class TrainingJob:
             table=self.table,
             workers=self.places.workers,
             servers=self.places.servers,
-            node_names=self._coupling.names,
+            cards=self.cards,
             post=self._post,
             coupling=self._coupling if self._coupling.programs and self.table.order == "fifo" else None,
             priorities=priorities,
@@ -219,7 +222,7 @@ class TrainingJob:
         )
 
     def _post(self, message: Message) -> None:
-        """A message is ready: note the time and let the scheduler of its host release it."""
+        """A message is ready: note the time and let the scheduler of its host's network card release it."""
         message.start_ps = int(self._env.now)
         message.transport = self.transport
         scheduler = self._schedulers.get(message.src)

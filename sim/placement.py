@@ -5,6 +5,8 @@
 * random: any hosts, drawn from the scenario's seed and the job's name;
 * by name.
 
+Hosts are counted as `Network.cards` counts them: a host with several network cards is one host.
+
 Hosts named by some job are not handed out by the rules, and no host is handed out twice.  Jobs that are
 placed by name may share hosts, and a worker and a server of one job may (they then exchange through
 memory).  Co-located servers sit on evenly chosen hosts of the workers.
@@ -25,7 +27,7 @@ from sim.topology.network import listed
 
 
 class Places(NamedTuple):
-    """Node ids of one job's hosts, by worker and by server."""
+    """Numbers of one job's hosts (`Network.cards`), by worker and by server."""
 
     workers: tuple[int, ...]
     servers: tuple[int, ...]
@@ -70,7 +72,7 @@ def host_sequence(network: Network, rule: str, key: Sequence[int] = (1,)) -> lis
         raise ScenarioError(f"unknown rule {rule!r}", where="placement", expected="packed, spread or random")
     racks: dict[int, list[int]] = {}
     for host in hosts:
-        racks.setdefault(int(network.edge_of[host]), []).append(host)
+        racks.setdefault(int(network.edge_of[network.cards.first[host]]), []).append(host)
     return [host for turn in zip_longest(*racks.values()) for host in turn if host is not None]
 
 
@@ -109,12 +111,15 @@ def _by_name(job: Any, number: int, network: Network, mistakes: list[Mistake]) -
     for role in ("workers", "servers"):
         hosts = []
         for position, name in enumerate(getattr(job.placement, role)):
-            node = network.index.get(name, -1)
-            if 0 <= node < network.host_count:
-                hosts.append(node)
+            host = network.cards.index.get(name, -1)
+            if host >= 0:
+                hosts.append(host)
                 continue
-            what = "is a switch" if node >= 0 else "is no node of the network"
-            expected = "a host: " + listed(network.names[: network.host_count])
+            node = network.index.get(name, -1)
+            what = "is no node of the network"
+            if node >= 0:
+                what = "is a switch" if node >= network.host_count else "is one network card of a host"
+            expected = "a host: " + listed(network.cards.hosts)
             mistakes.append(Mistake(f"job[{number}].placement.{role}[{position}]", what, name, expected))
         places.append(tuple(hosts))
     return Places(places[0], places[1])

@@ -51,7 +51,8 @@ class Routing:
         The directed links host -> switch and switch -> host.
     group_of : int32[switches, switches]
         ``group_of[switch, edge]``: the group that leads from a switch towards an edge switch; -1 where
-        there is none to take: at the edge switch itself, and for switches without hosts.
+        there is none to take: at the edge switch itself, for switches without hosts, and for those of another rail
+        that nothing joins to this one.
     group_first : int64[groups + 1]
         The links of group g are ``group_links[group_first[g] : group_first[g + 1]]``.
     group_links : int32[...]
@@ -277,7 +278,7 @@ def _bits(words: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
 
 
 def _refuse_unreached(network: Network, edges: NDArray[np.int32], cost: NDArray[Any]) -> None:
-    if (cost != UNREACHED).all():
+    if network.grouped is not None or (cost != UNREACHED).all():  # rails may be networks of their own
         return
     first = network.host_count
     lost = np.argwhere(cost == UNREACHED)

@@ -96,6 +96,7 @@ def simulate(
             traces[number],
             coupling,
             places[number],
+            network.cards,
             seed=scenario.seed,
             payload=(job.transport or scenario.transport).payload,
             transport=scenario.transport_of(job),
@@ -272,7 +273,9 @@ def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list
         return []
     check_files(scenario)
     return [
-        Feed(table, flows_of(scenario, number, network), coupling, scenario.transport_of(table))
+        Feed(
+            table, flows_of(scenario, number, network), coupling, scenario.transport_of(table), network.cards
+        )
         for number, table in enumerate(scenario.traffic)
     ]
 

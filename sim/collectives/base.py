@@ -10,6 +10,7 @@ from typing import Any
 import simpy
 
 from sim.coupling import Coupling, Importance, Message
+from sim.topology import Cards
 from traces.trace import Trace
 
 ALL_LAYERS = -1
@@ -61,7 +62,8 @@ class JobContext:
     Attributes
     ----------
     table : the scenario's [[job]] table.
-    workers, servers : node ids of their hosts.
+    workers, servers : numbers of their hosts.
+    cards : the hosts, and which nodes are their network cards; a message goes from card to card.
     post : hands a message to the scheduler of its sending host.
     coupling : takes blocks of messages that start each other (`Block`); None where messages have to pass through the
         schedulers one by one, or the network takes no blocks.
@@ -79,7 +81,7 @@ class JobContext:
     table: Any
     workers: Sequence[int]
     servers: Sequence[int]
-    node_names: Sequence[str]
+    cards: Cards
     post: Callable[[Message], None]
     coupling: Coupling | None
     priorities: Sequence[int]
@@ -88,6 +90,12 @@ class JobContext:
     tagger: Any
     payload: int
     transport: int = 0
+
+    @property
+    def rails(self) -> int:
+        """Network cards of the host of the job that has the most: into so many shares an exchange is divided."""
+        hosts = [*self.workers, *self.servers]
+        return int(self.cards.counts[hosts].max())
 
 
 class Exchange(ABC):

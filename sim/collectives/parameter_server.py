@@ -1,11 +1,12 @@
 """Parameter servers: workers push gradients, servers add them up, workers pull the result.
 
-Tensors are cut into partitions, and every partition lives on one server; the largest partitions are placed
-first, each on the server with the fewest bytes so far.  A worker pushes a tensor's partitions as soon as its
-gradient is ready.  When a server has the pushes of all workers for a partition it sends the result to every
-worker: nobody asks for it, as the "pull" of the literature does, because the request would only be one more
-small packet [notes: P3 broadcasts right after aggregation].  So workers are synchronised by their data alone:
-layer-wise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
+Tensors are cut into partitions, and every partition lives on one server; the largest partitions are placed first,
+each on the server with the fewest bytes so far.  Where hosts have several network cards, a partition travels by one
+of them, chosen in the same turn: the card with the fewest bytes of that server, then of all.  A worker pushes a
+tensor's partitions as soon as its gradient is ready.  When a server has the pushes of all workers for a partition
+it sends the result to every worker: nobody asks for it, as the "pull" of the literature does, because the request
+would only be one more small packet [notes: P3 broadcasts right after aggregation].  So workers are synchronised by
+their data alone: layer-wise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
 
 Our choices: the server's optimiser step is part of `server_rate` (the captured optimiser time belongs to a
 worker that updates the whole model and is not charged); pulls to the workers start with another worker for
@@ -36,6 +37,8 @@ class Partition(NamedTuple):
     layer: int
     server: int
     """index of the server it lives on"""
+    card: int
+    """number of the network card that it travels by, at both ends"""
 
 
 class ParameterServers(Exchange):
@@ -45,7 +48,7 @@ class ParameterServers(Exchange):
         super().__init__(context)
         table = context.table.exchange
         self.layerwise = table.pull == "layerwise"
-        self.partitions = partition_tensors(context, table.partition, len(context.servers))
+        self.partitions = partition_tensors(context, table.partition, len(context.servers), context.rails)
         self._of_tensor: list[list[int]] = [[] for _ in context.trace.tensors]
         self._pieces = [0] * len(context.trace.layers)
         for number, piece in enumerate(self.partitions):
@@ -87,7 +90,7 @@ class ParameterServers(Exchange):
             if summed < len(context.workers):
                 lines.append(
                     f"{context.trace.tensors[piece.tensor].name} part {piece.part}: server "
-                    f"{context.node_names[context.servers[piece.server]]} has {summed} of "
+                    f"{context.cards.hosts[context.servers[piece.server]]} has {summed} of "
                     f"{len(context.workers)} pushes"
                 )
         return lines or ["pulls that its servers have sent"]
@@ -111,8 +114,8 @@ class ParameterServers(Exchange):
                 iteration,
                 piece.tensor,
                 piece.part,
-                src,
-                dst,
+                context.cards.node(src, piece.card),
+                context.cards.node(dst, piece.card),
                 piece.bytes,
                 context.priorities[piece.tensor],
                 bound,
@@ -172,11 +175,12 @@ class ParameterServers(Exchange):
         self.inbox(worker, message.iteration).arrive(layer)
 
 
-def partition_tensors(context: JobContext, partition: int, servers: int) -> list[Partition]:
-    """Cut all tensors into partitions of at most `partition` bytes and place them on servers.
+def partition_tensors(context: JobContext, partition: int, servers: int, cards: int = 1) -> list[Partition]:
+    """Cut all tensors into partitions of at most `partition` bytes and place them on servers, and on their `cards`.
 
     Whole partitions first and the remainder last, in tensor order.  Placement is greedy: by falling size
-    (then tensor, part), each to the server with the fewest bytes (then the lowest index).
+    (then tensor, part), each to the server with the fewest bytes (then the lowest index), and there to the
+    network card with the fewest bytes of that server, then with the fewest in all (then the lowest number).
     """
     cuts = []
     for tensor, info in enumerate(context.trace.tensors):
@@ -184,12 +188,19 @@ def partition_tensors(context: JobContext, partition: int, servers: int) -> list
         for part, first in enumerate(range(0, info.numel, step)):
             elements = min(step, info.numel - first)
             cuts.append(
-                Partition(tensor, part, first, elements, elements * info.element_bytes, info.layer, -1)
+                Partition(tensor, part, first, elements, elements * info.element_bytes, info.layer, -1, -1)
             )
     load = [0] * servers
-    home = [0] * len(cuts)
+    of_server = [[0] * cards for _ in range(servers)]
+    of_card = [0] * cards
+    home = [(-1, -1)] * len(cuts)
     for number in sorted(range(len(cuts)), key=lambda number: -cuts[number].bytes):
         server = load.index(min(load))
+        card = min(range(cards), key=lambda card: (of_server[server][card], of_card[card]))
         load[server] += cuts[number].bytes
-        home[number] = server
-    return [piece._replace(server=server) for piece, server in zip(cuts, home, strict=True)]
+        of_server[server][card] += cuts[number].bytes
+        of_card[card] += cuts[number].bytes
+        home[number] = (server, card)
+    return [
+        piece._replace(server=server, card=card) for piece, (server, card) in zip(cuts, home, strict=True)
+    ]

@@ -14,7 +14,11 @@ What a worker sends in step s + 1 is what it received in step s, so step s + 1 w
 in the reduce-scatter, for the worker's own bucket), and for nothing else.  Every worker sends 2(N - 1) S/N
 bytes.
 
-Our choices: segments are S/N rounded up to whole elements, all of equal size (libraries pad as well);
+Where hosts have C network cards, a segment is cut into C parts, one per card, and there are C such rings side by side,
+each on a rail of its own: a worker sends on by the card by which it received.  NCCL does the same ("creates 4 rings,
+each using a different NIC" [its issue 601]).  Where hosts have different numbers of cards, C is the largest.
+
+Our choices: segments are S/N (or S/NC) rounded up to whole elements, all of equal size (libraries pad as well);
 buckets do not wait for each other beyond their start; forward waits for all buckets and then for the
 captured optimiser step; in a reduce-scatter the sender's own gradient stands for the magnitude of the
 partial sum that it passes on. A loss bound holds per message: losses of the steps add up [notes: for a
@@ -54,7 +58,7 @@ class _Turn:
     def __init__(self, tensors: int) -> None:
         self.lacking = tensors  # gradients not ready yet
         self.started = False
-        self.held: list[int] = []  # steps received before the own bucket was ready
+        self.held: list[tuple[int, int]] = []  # (step, rail) received before the own bucket was ready
         self.received = 0
 
 
@@ -65,6 +69,7 @@ class Ring(Exchange):
 
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)
+        self.rails = context.rails
         self.buckets = fill_buckets(context, context.table.exchange.bucket)
         self._bucket_of = {
             tensor: number for number, bucket in enumerate(self.buckets) for tensor in bucket.tensors
@@ -72,7 +77,7 @@ class Ring(Exchange):
         self._pieces = [0] * len(context.trace.layers)
         for info in context.trace.tensors:
             self._pieces[info.layer] += 1
-        self._bits: dict[tuple[int, int, int], NDArray[np.bool_]] = {}  # (captured, bucket, segment)
+        self._bits: dict[tuple[int, int, int], NDArray[np.bool_]] = {}  # (captured, bucket, segment and rail)
         self._turns: dict[tuple[int, int, int], _Turn] = {}  # (iteration, worker, bucket)
         self._next: dict[tuple[int, int], int] = {}  # (iteration, worker) -> the bucket to start next
 
@@ -94,7 +99,7 @@ class Ring(Exchange):
             del self._next[iteration, worker]
 
     def explain(self, worker: int, iteration: int, layer: int) -> list[str]:
-        steps = 2 * (len(self.context.workers) - 1)
+        steps = 2 * (len(self.context.workers) - 1) * self.rails
         lines = []
         for number, bucket in enumerate(self.buckets):
             layers = {self.context.trace.tensors[tensor].layer for tensor in bucket.tensors}
@@ -117,14 +122,15 @@ class Ring(Exchange):
         if len(self.context.workers) == 1:
             self._complete(iteration, worker, number)
             return
-        self._send(iteration, worker, number, 0)
-        for step in sorted(turn.held):
-            self._send(iteration, worker, number, step + 1)
+        for rail in range(self.rails):
+            self._send(iteration, worker, number, 0, rail)
+        for step, rail in sorted(turn.held):
+            self._send(iteration, worker, number, step + 1, rail)
         turn.held.clear()
 
-    def _send(self, iteration: int, worker: int, number: int, step: int) -> None:
+    def _send(self, iteration: int, worker: int, number: int, step: int, rail: int) -> None:
         context, bucket, count = self.context, self.buckets[number], len(self.context.workers)
-        segment = (worker - step) % count
+        segment = (worker - step) % count * self.rails + rail
         reducing = step < count - 1
         bits: Importance = None if context.tagger is None else True
         if reducing or not context.table.pull_important:
@@ -136,28 +142,28 @@ class Ring(Exchange):
                 "reduce_scatter" if reducing else "all_gather",
                 iteration,
                 -1,
-                number * count + segment,
-                context.workers[worker],
-                context.workers[receiver],
+                number * count * self.rails + segment,
+                context.cards.node(context.workers[worker], rail),
+                context.cards.node(context.workers[receiver], rail),
                 bucket.segment_bytes,
                 bucket.priority,
                 context.table.push_bound if reducing else context.table.pull_bound,
                 bits,
                 bucket.front,
-                partial(self._received, receiver, number, step),
+                partial(self._received, receiver, number, step, rail),
             )
         )
 
-    def _received(self, worker: int, number: int, step: int, message: Message) -> None:
+    def _received(self, worker: int, number: int, step: int, rail: int, message: Message) -> None:
         iteration, last = message.iteration, 2 * len(self.context.workers) - 3
         turn = self._turn(iteration, worker, number)
         turn.received += 1
         if step < last:
             if turn.started:
-                self._send(iteration, worker, number, step + 1)
+                self._send(iteration, worker, number, step + 1, rail)
             else:
-                turn.held.append(step)
-        if turn.received == last + 1:
+                turn.held.append((step, rail))
+        if turn.received == (last + 1) * self.rails:
             self._complete(iteration, worker, number)
 
     def _complete(self, iteration: int, worker: int, number: int) -> None:
@@ -210,7 +216,7 @@ def fill_buckets(context: JobContext, size: int) -> list[Bucket]:
 def _bucket(context: JobContext, tensors: tuple[int, ...]) -> Bucket:
     infos = [context.trace.tensors[tensor] for tensor in tensors]
     offsets = np.concatenate([[0], np.cumsum([info.numel for info in infos])]).tolist()
-    elements = -(-offsets[-1] // len(context.workers))
+    elements = -(-offsets[-1] // (len(context.workers) * context.rails))
     # Mixed types in one bucket travel as the widest of them.
     width = max(info.element_bytes for info in infos)
     return Bucket(

@@ -1,8 +1,9 @@
 """The ring all-reduce as a program of the fabric: what `ring` does, without asking Python at every step.
 
-Message s N + w is worker w's in step s. It waits for the message of step s - 1 that comes to w, and up to step N - 1,
-whose segment w has to add its own part to (or finish), for w's own bucket as well: a gate that opens when the bucket
-is ready. When all messages to a worker have arrived, so has its bucket.
+Message s N + w is worker w's in step s; with C rings side by side (one per network card), message (s N + w) C + c
+is its message in ring c. It waits for the message of step s - 1 that comes to w, and up to step N - 1, whose
+segment w has to add its own part to (or finish), for w's own bucket as well: a gate that opens when the bucket is
+ready. When all messages to a worker, on all its cards, have arrived, so has its bucket.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ KINDS = ("reduce_scatter", "all_gather")
 
 @dataclass(frozen=True)
 class _Steps:
-    """Columns that all programs of a ring have in common; N workers, 2 (N - 1) N messages."""
+    """Columns that all programs of a ring have in common; N workers, C rails, 2 (N - 1) N C messages."""
 
     step: NDArray[np.int64]
     worker: NDArray[np.int64]
+    rail: NDArray[np.int64]
     receiver: NDArray[np.int64]
     segment: NDArray[np.int64]
     edges: NDArray[np.int64]
 
     @classmethod
-    def of(cls, workers: int) -> _Steps:
-        step, worker = np.divmod(np.arange(2 * (workers - 1) * workers), workers)
+    def of(cls, workers: int, rails: int) -> _Steps:
+        turn, rail = np.divmod(np.arange(2 * (workers - 1) * workers * rails), rails)
+        step, worker = np.divmod(turn, workers)
         receiver = (worker + 1) % workers
-        before = np.arange(len(step) - workers)
-        edges = np.stack((before, (step[before] + 1) * workers + receiver[before]), axis=1)
-        return cls(step, worker, receiver, (worker - step) % workers, edges)
+        before = np.arange(len(step) - workers * rails)
+        after = ((step[before] + 1) * workers + receiver[before]) * rails + rail[before]
+        segment = (worker - step) % workers * rails + rail
+        return cls(step, worker, rail, receiver, segment, np.stack((before, after), axis=1))
 
 
 class RingProgram(Ring):
@@ -44,8 +48,11 @@ class RingProgram(Ring):
 
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)
-        self._steps = _Steps.of(len(context.workers))
+        self._steps = _Steps.of(len(context.workers), self.rails)
         self._blocks: dict[tuple[int, int], Block] = {}  # (iteration, bucket)
+        self._rails_left: dict[
+            tuple[int, int, int], int
+        ] = {}  # (iteration, worker, bucket), until they are all done
 
     @property
     def _coupling(self) -> Coupling:
@@ -72,7 +79,16 @@ class RingProgram(Ring):
         block = self._blocks.get((iteration, number))
         if block is None:
             block = self._blocks[iteration, number] = self._submit(iteration, number)
-        self._coupling.release(block, worker + count * np.arange(count))
+        first = self.rails * (worker + count * np.arange(count))
+        self._coupling.release(block, (first[:, None] + np.arange(self.rails)).ravel())
+
+    def _joined(self, iteration: int, number: int, join: int) -> None:
+        """Everything that comes to a worker by one of its rails is there."""
+        key = (iteration, join // self.rails, number)
+        self._rails_left[key] = self._rails_left.get(key, self.rails) - 1
+        if not self._rails_left[key]:
+            del self._rails_left[key]
+            self._complete(iteration, key[1], number)
 
     def _complete(self, iteration: int, worker: int, number: int) -> None:
         super()._complete(iteration, worker, number)
@@ -91,10 +107,10 @@ class RingProgram(Ring):
             iteration=iteration,
             kinds=KINDS,
             kind=(~reducing).astype(np.int8),
-            part=number * count + steps.segment,
+            part=number * count * self.rails + steps.segment,
             sends=Sends(
-                src=hosts[steps.worker],
-                dst=hosts[steps.receiver],
+                src=context.cards.nodes(hosts[steps.worker], steps.rail),
+                dst=context.cards.nodes(hosts[steps.receiver], steps.rail),
                 nbytes=np.full(len(steps.step), bucket.segment_bytes, dtype=np.int64),
                 priority=bucket.priority,
                 bound=np.where(reducing, context.table.push_bound, context.table.pull_bound),
@@ -102,10 +118,11 @@ class RingProgram(Ring):
                 pattern=pattern,
                 edges=steps.edges,
                 gates=(steps.step < count).astype(np.int64),
-                join=steps.receiver,
+                join=steps.receiver * self.rails + steps.rail,
             ),
-            joined=lambda worker: self._complete(iteration, worker, number),
+            joined=lambda join: self._joined(iteration, number, join),
             transport=context.transport,
+            receivers="hosts" if self.rails == 1 else "network cards",
         )
         self._coupling.submit(block)
         return block
@@ -118,7 +135,8 @@ class RingProgram(Ring):
         if context.tagger is None:
             return [], None
         captured = np.array([context.captured(worker, iteration) for worker in range(len(context.workers))])
-        keys = captured[steps.worker] * len(context.workers) + steps.segment
+        segments = len(context.workers) * self.rails
+        keys = captured[steps.worker] * segments + steps.segment
         everything = -1
         if context.table.pull_important:
             keys = np.where(reducing, keys, everything)
@@ -129,7 +147,7 @@ class RingProgram(Ring):
             if key == everything:
                 patterns.append(np.ones(packets, dtype=np.bool_))
                 continue
-            iteration_, segment = divmod(key, len(context.workers))
+            iteration_, segment = divmod(key, segments)
             bits = self._segment_bits(iteration_, number, segment)
             assert isinstance(bits, np.ndarray)
             patterns.append(bits)

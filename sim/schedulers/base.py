@@ -12,7 +12,7 @@ Release = Callable[[Message], None]
 
 
 class Scheduler(ABC):
-    """The messages of one job at one sending host."""
+    """The messages of one job at one sending host; at one of its network cards if it has several."""
 
     def __init__(self, release: Release, partition: int) -> None:
         """`partition` is the size in bytes of the job's largest messages, the natural unit of a credit."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from scenarios.errors import ScenarioError
 from sim.topology.cables import LinkSpec, Override
+from sim.topology.cards import Cards
 from sim.topology.direct import dragonfly, torus
-from sim.topology.generators import dumbbell, fat_tree, leaf_spine, star
+from sim.topology.generators import dumbbell, fat_tree, leaf_spine, rail, star
 from sim.topology.graph import from_networkx, read_graph
 from sim.topology.hpcc import read_hpcc
 from sim.topology.network import HOST, SWITCH, Cable, Network, assemble
@@ -22,6 +23,7 @@ __all__ = [
     "SWITCH",
     "TOPOLOGIES",
     "Cable",
+    "Cards",
     "LinkSpec",
     "Network",
     "Override",
@@ -32,6 +34,7 @@ __all__ = [
     "fat_tree",
     "from_networkx",
     "leaf_spine",
+    "rail",
     "read_graph",
     "read_hpcc",
     "star",
@@ -56,6 +59,7 @@ TOPOLOGIES: dict[str, Callable[[Any, LinkSpec, list[Override]], Network]] = {
         **_given(table, "left", "right"),
     ),
     "leaf_spine": lambda table, link, overrides: leaf_spine(link=link, overrides=overrides, **_given(table)),
+    "rail": lambda table, link, overrides: rail(link=link, overrides=overrides, **_given(table)),
     "fat_tree": lambda table, link, overrides: fat_tree(link=link, overrides=overrides, **_given(table)),
     "dragonfly": lambda table, link, overrides: dragonfly(link=link, overrides=overrides, **_given(table)),
     "torus": lambda table, link, overrides: torus(link=link, overrides=overrides, **_given(table)),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from scenarios.errors import Mistake
+from sim.topology.cards import cables_of, card_name
 from sim.topology.network import Cable, Network, assemble, refuse
 
 
@@ -33,26 +34,34 @@ class Override(NamedTuple):
 
 
 def override_cables(
-    names: Sequence[str], cables: list[Cable], overrides: Iterable[Override]
+    names: Sequence[str], hosts: int, cables: list[Cable], overrides: Iterable[Override]
 ) -> tuple[list[Cable], list[Mistake]]:
-    """The cables with the overrides applied, and one Mistake for every override that fits no cable."""
+    """The cables with the overrides applied, and one Mistake for every override that fits no cable.
+
+    The first `hosts` names are hosts. One with several network cards may be named as a whole, or one card of it.
+    """
     overrides = list(overrides)
     if not overrides:
         return cables, []
     mistakes = []
-    index = {name: node for node, name in enumerate(names)}
-    places: dict[frozenset[int], list[int]] = {}
+    known = set(names)
+    places: dict[frozenset[str], list[int]] = {}
     for place, cable in enumerate(cables):
-        places.setdefault(frozenset((cable.a, cable.b)), []).append(place)
+        places.setdefault(frozenset((names[cable.a], names[cable.b])), []).append(place)
+    for host, mine in enumerate(cables_of(hosts, cables)):
+        for number, place in enumerate(mine if len(mine) > 1 else ()):
+            card, other = card_name(names[host], number), names[cables[place].a + cables[place].b - host]
+            known.add(card)
+            places.setdefault(frozenset((card, other)), []).append(place)
     cables = list(cables)
     for number, override in enumerate(overrides):
         where = f"link_override[{number}].between"
-        unknown = [name for name in override.between if name not in index]
+        unknown = [name for name in override.between if name not in known]
         if unknown:
             like = f"a name like {names[0]}"
             mistakes += [Mistake(where, "there is no such node", name, like) for name in unknown]
             continue
-        pair = frozenset(index[name] for name in override.between)
+        pair = frozenset(override.between)
         if pair not in places:
             ends = " - ".join(override.between)
             mistakes.append(Mistake(where, "there is no such link", ends, "two neighbours"))
@@ -72,7 +81,7 @@ def build(
     order: Sequence[int],
 ) -> Network:
     """The checked Network of a generator's nodes and cables, `overrides` applied."""
-    cables, mistakes = override_cables(hosts + switches, cables, overrides)
+    cables, mistakes = override_cables(hosts + switches, len(hosts), cables, overrides)
     return assemble(hosts, switches, cables, title=title, order=order, mistakes=mistakes)
 
 

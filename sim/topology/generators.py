@@ -1,4 +1,4 @@
-"""Trees: star, dumbbell, leaf-spine and fat-tree.
+"""Trees: star, dumbbell, leaf-spine, fat-tree, and rails, a leaf-spine for hosts with several network cards.
 
 Every generator takes a `LinkSpec` for the cables it lays and returns a checked `Network` whose `order`
 goes pod by pod.  Switches of the upper tiers belong to no pod; they are spread evenly between the pods in
@@ -14,7 +14,7 @@ from scenarios.schema_topology import edge_ports, edge_ratios
 from sim.topology.cables import LinkSpec, Override, build, check, interleave, numbered
 from sim.topology.network import Cable, Network, refuse
 
-__all__ = ["LinkSpec", "Override", "dumbbell", "fat_tree", "leaf_spine", "star"]
+__all__ = ["LinkSpec", "Override", "dumbbell", "fat_tree", "leaf_spine", "rail", "star"]
 
 
 def star(hosts: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Network:
@@ -129,6 +129,80 @@ def leaf_spine(
     order = interleave(pods, range(first_spine, first_spine + spines))
     switches = numbered("leaf", leaves) + numbered("spine", spines)
     return build(numbered("h", hosts), switches, cables, overrides, "leaf_spine", order)
+
+
+def rail(
+    hosts: int,
+    cards: int,
+    spines: int,
+    link: LinkSpec,
+    *,
+    hosts_per_group: int | None = None,
+    uplink_rate: int | None = None,
+    uplink_latency: int | None = None,
+    overrides: Iterable[Override] = (),
+) -> Network:
+    """Rail-optimised: card i of every host of a group hangs on the group's rail switch i; all rail switches are joined
+    to every spine by one cable.
+
+    Parameters
+    ----------
+    hosts : number of hosts, named h0, h1, ...
+    cards : network cards of each; card i of h3 is called h3.nic<i> (h3 where there is one).
+    spines : named spine0...; rail switch i of group g is called rail<g>_<i>. With one group there may be none: then
+        every rail is a network of its own ("rail-only").
+    link : of the cables of the cards; the uplinks share its loss, and by default its rate and latency.
+    hosts_per_group : all in one group unless given; the last group may be smaller.
+    uplink_rate, uplink_latency : bits per second and picoseconds of a cable between rail switch and spine.
+    overrides : other properties for single cables.
+
+    Returns
+    -------
+    Network
+
+    Notes
+    -----
+    Between cards of one rail there is 1 shortest path inside a group and `spines` between groups; messages stay on
+    their rail (`sim.topology.cards`), so that the spines carry what goes between groups only.  NVIDIA's DGX SuperPOD
+    with B200 of 128 hosts is ``rail(128, 8, 16, link, hosts_per_group=32)`` with uplinks of twice the rate: 32 rail
+    switches, 16 spines, 1024 cables up from the hosts and two from each rail switch to each spine [its reference
+    architecture].  In Alibaba's HPN (Qian et al., SIGCOMM 2024) a card has two ports, to two switches [recalled]: here
+    those would be two cards.
+
+    References
+    ----------
+    "NVIDIA DGX SuperPOD: next generation scalable infrastructure for AI leadership", reference architecture, 2023 ff.
+    Wang et al.: "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters", 2023,
+    for rails without spines [recalled].
+    """
+    group_size = hosts if hosts_per_group is None else hosts_per_group
+    check(link, hosts=hosts, cards=cards, hosts_per_group=group_size)
+    groups = -(-hosts // group_size)
+    if spines < (groups > 1):
+        refuse([Mistake("topology.spines", "are too few to join the groups", spines, "1 or more")])
+    uplink = link.but(uplink_rate, uplink_latency)
+    first_spine = hosts + groups * cards
+    cables = [
+        Cable(host, hosts + host // group_size * cards + card, *link)
+        for host in range(hosts)
+        for card in range(cards)
+    ]
+    cables += [
+        Cable(leaf, first_spine + spine, *uplink)
+        for leaf in range(hosts, first_spine)
+        for spine in range(spines)
+    ]
+    pods = [
+        [
+            *range(group * group_size, min(hosts, (group + 1) * group_size)),
+            *range(hosts + group * cards, hosts + (group + 1) * cards),
+        ]
+        for group in range(groups)
+    ]
+    order = interleave(pods, range(first_spine, first_spine + spines))
+    switches = [f"rail{group}_{card}" for group in range(groups) for card in range(cards)]
+    switches += numbered("spine", spines)
+    return build(numbered("h", hosts), switches, cables, overrides, "rail", order)
 
 
 def fat_tree(

@@ -1,10 +1,12 @@
 """Any network at all: from a networkx graph, or from a GraphML, GML or edge-list file.
 
-Nodes may carry `kind` ("host" or "switch"); without it a node of degree 1 is a host and every other one a
-switch.  A switch may carry `hosts`, a number: so many hosts are hung on it, which is how a graph of switches alone
-(a random regular graph, a map of a provider's network) becomes a network.  Edges may carry `rate`, `latency` and
-`loss`, as text with a unit ("25Gbps", "2us") or as plain numbers in bits per second, picoseconds and probability -
-what is missing comes from the scenario's [link] - and `cost`, what routing adds up (1 unless given).
+Nodes may carry `kind` ("host" or "switch"); without it a node of degree 1 is a host and every other one a switch.
+A host with several edges has as many network cards (see `cards.py`); nodes of kind "host" with the same attribute
+`host` are one host of that name.  A switch may carry `hosts`, a number: so many hosts are hung on it, which is how
+a graph of switches alone (a random regular graph, a map of a provider's network) becomes a network.  Edges may
+carry `rate`, `latency` and `loss`, as text with a unit ("25Gbps", "2us") or as plain numbers in bits per second,
+picoseconds and probability - what is missing comes from the scenario's [link] - and `cost`, what routing adds up (1
+unless given).
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def from_networkx(
     if graph.is_directed():
         raise ScenarioError("the graph is directed", where=where, expected="an undirected graph")
     mistakes: list[Mistake] = []
-    hosts: list[Any] = []
+    owner: dict[Any, Any] = {}
     switches: list[Any] = []
     for node, data in graph.nodes(data=True):
         alone = graph.degree(node) == 1 and hosts_per_switch is None
@@ -65,11 +67,16 @@ def from_networkx(
             mistakes.append(Mistake(f"{where}.{node}", "unknown kind of node", kind, '"host" or "switch"'))
         if kind == HOST and "hosts" in data:
             mistakes.append(Mistake(f"{where}.{node}.hosts", "hangs hosts on a host", data["hosts"]))
-        (hosts if kind == HOST else switches).append(node)
+        if kind == HOST:
+            owner[node] = data.get("host", node)
+        else:
+            switches.append(node)
+    hosts = list(dict.fromkeys(owner.values()))
     hung = [_hosts_on(graph.nodes[node], hosts_per_switch, f"{where}.{node}", mistakes) for node in switches]
     names = [*map(str, hosts), *numbered("h", sum(hung)), *map(str, switches)]
     first = len(hosts) + sum(hung)
-    index = {node: number for number, node in enumerate(hosts)}
+    number_of = {host: number for number, host in enumerate(hosts)}
+    index = {node: number_of[host] for node, host in owner.items()}
     index.update({node: first + number for number, node in enumerate(switches)})
     below = (first + number for number, count in enumerate(hung) for _ in range(count))
     cables = [Cable(host, switch, *link) for host, switch in enumerate(below, len(hosts))]
@@ -87,7 +94,7 @@ def from_networkx(
                 _attribute(data, "cost", 1, _cost, at, mistakes),
             )
         )
-    cables, unfit = override_cables(names, cables, overrides)
+    cables, unfit = override_cables(names, first, cables, overrides)
     return assemble(names[:first], names[first:], cables, title=title, where=where, mistakes=mistakes + unfit)
 
 

@@ -42,11 +42,11 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
     ------
     ScenarioError
         With every fault, each with its line: numbers that do not agree with the first line, nodes out of range, rates,
-        delays and losses that cannot be read, and everything that `assemble` refuses, such as hosts with two cables
-        (HPCC's own 320-host network has them).
+        delays and losses that cannot be read, and everything that `assemble` refuses.
 
     Notes
     -----
+    A host with several cables (HPCC's own 320-host network) has as many network cards, see `sim.topology.cards`.
     Rates are read as "100Gbps" or "100Gb/s", delays with any unit of time.  SimAI's topologies, whose first line has
     more numbers, are refused.
 
@@ -84,7 +84,7 @@ class _Reader:
             self.wrong(self.rows[0][0], f"says {links} links, but {len(rows)} follow")
         self.refuse()
         names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
-        cables, unfit = override_cables(names[0] + names[1], cables, overrides)
+        cables, unfit = override_cables(names[0] + names[1], len(hosts), cables, overrides)
         return assemble(*names, cables, title=self.path.stem, where=self.path.name, mistakes=unfit)
 
     def header(self) -> list[int]:

@@ -5,6 +5,10 @@ A `Network` is data and nothing else: no routing, no state.  Generators (`genera
 fault at once, and only then builds the arrays.  So a `Network` that exists is connected, every host hangs
 on exactly one switch, and every rate is positive; nothing downstream checks that again.
 
+A host with several network cards is several such nodes, one per card, each on one switch; `Network.cards` knows which
+belong together (see `cards.py`).  Whatever deals with packets sees cards only and calls them hosts.  Where all hosts
+have as many, what is connected may be each rail by itself: the cards of one number, between which messages go.
+
 Why hosts come first: node ids 0..H-1 are hosts, so that "is it a host" is one comparison and a host id is
 its row in every per-host table.  Why cables come in pairs: cable *i* is the directed links 2i (a -> b) and
 2i + 1 (b -> a), so that the reverse of link *l* is `l ^ 1`.
@@ -22,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.errors import Mistake, ScenarioError
+from sim.topology.cards import Cards, split
 
 if TYPE_CHECKING:
     import networkx
@@ -59,7 +64,7 @@ class Network:
     ----------
     names : tuple of str, one per node; hosts first, then switches.
     host_count : int
-        Nodes ``0 .. host_count - 1`` are hosts.
+        Nodes ``0 .. host_count - 1`` are hosts; where hosts have several network cards, their cards.
     link_src, link_dst : int32[links]
         Node ids; links 2i and 2i + 1 are the two directions of cable i.
     link_rate : int64[links], bits per second.
@@ -70,6 +75,7 @@ class Network:
     order : int32[nodes]
         All node ids, neighbours close together (pod by pod).  Contiguous pieces of it are given to
         threads, so it decides how much crosses between threads and nothing else.
+    grouped : which of those nodes are the cards of one host; None where every host has one card.
     """
 
     names: tuple[str, ...]
@@ -82,6 +88,12 @@ class Network:
     order: NDArray[np.int32]
     title: str = field(default="graph")
     link_cost: NDArray[np.int32] | None = None
+    grouped: Cards | None = None
+
+    @cached_property
+    def cards(self) -> Cards:
+        """The hosts, by name and number, and their network cards."""
+        return self.grouped or Cards.one_each(self.names[: self.host_count])
 
     @property
     def node_count(self) -> int:
@@ -121,8 +133,11 @@ class Network:
 
     @cached_property
     def host_order(self) -> NDArray[np.int32]:
-        """The hosts in locality order: neighbours on a switch are neighbours here."""
-        return self.order[self.order < self.host_count]
+        """The hosts (their numbers in `cards`) in locality order: neighbours on a switch are neighbours here.  Of a
+        host with several cards, the first one counts."""
+        place = np.empty(self.node_count, dtype=np.int64)
+        place[self.order] = np.arange(self.node_count)
+        return np.argsort(place[self.cards.first[:-1]]).astype(np.int32)
 
     def link_name(self, link: int) -> str:
         """Name of a directed link, and of the port that feeds it: "a->b"."""
@@ -134,8 +149,8 @@ class Network:
         Returns
         -------
         networkx.Graph (MultiGraph where two nodes have several cables)
-            Node attribute `kind`; edge attributes `rate` (bits/s), `latency` (ps), `loss`, and `cost` where
-            it is not 1.
+            Node attribute `kind`, and `host` of the cards of a host with several; edge attributes `rate`
+            (bits/s), `latency` (ps), `loss`, and `cost` where it is not 1.
         """
         import networkx
 
@@ -144,6 +159,9 @@ class Network:
         graph = networkx.MultiGraph() if parallel else networkx.Graph()
         for name, kind in zip(self.names, self.kinds, strict=True):
             graph.add_node(name, kind=kind)
+        for host, (card, count) in enumerate(zip(self.cards.first, self.cards.counts, strict=False)):
+            for name in self.names[card : card + count] if count > 1 else ():
+                graph.nodes[name]["host"] = self.cards.hosts[host]
         for cable, (a, b) in enumerate(pairs):
             costs = {} if self.link_cost is None else {"cost": int(self.link_cost[2 * cable])}
             graph.add_edge(
@@ -172,22 +190,25 @@ def assemble(
     Parameters
     ----------
     hosts, switches : node names; ids count through hosts, then switches.
-    cables : endpoints are those ids.
+    cables : endpoints are those ids. A host with several becomes several nodes, one per network card.
     order : locality order of all nodes, by default a breadth-first walk.
     mistakes : faults that the caller found already, reported together with the ones found here.
 
     Raises
     ------
     ScenarioError
-        With every fault found: duplicate names, host-host cables, hosts without or with several links,
-        loops, rates that are not positive, negative latencies, losses outside [0, 1), costs outside
-        1 to LARGEST_COST, parts that are not connected.
+        With every fault found: duplicate names, host-host cables, hosts without links, loops, rates that are not
+        positive, negative latencies, losses outside [0, 1), costs outside 1 to LARGEST_COST, parts that are not
+        connected.
     """
-    names = (*hosts, *switches)
-    found = [*mistakes, *_check(names, len(hosts), cables, where)]
+    found = [*mistakes, *_check((*hosts, *switches), len(hosts), cables, where)]
     refuse(found)
+    cards, grouped, cables, order = split(hosts, cables, order)
+    names = (*cards, *switches)
+    if grouped is not None:  # what held of the hosts need not hold of their cards
+        refuse([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
     if order is None:
-        order = walk_order(len(names), len(hosts), cables)
+        order = walk_order(len(names), len(cards), cables)
     src = np.empty(2 * len(cables), dtype=np.int32)
     dst = np.empty_like(src)
     src[0::2] = dst[1::2] = [cable.a for cable in cables]
@@ -195,7 +216,7 @@ def assemble(
     costs = np.repeat(np.array([cable.cost for cable in cables], dtype=np.int32), 2)
     return Network(
         names=names,
-        host_count=len(hosts),
+        host_count=len(cards),
         link_src=src,
         link_dst=dst,
         link_rate=np.repeat(np.array([cable.rate for cable in cables], dtype=np.int64), 2),
@@ -204,6 +225,7 @@ def assemble(
         order=np.array(order, dtype=np.int32),
         title=title,
         link_cost=costs if (costs != 1).any() else None,
+        grouped=grouped,
     )
 
 
@@ -252,11 +274,7 @@ def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], whe
         mistakes.append(Mistake(where, "there is no host", expected="at least one"))
     if host_count == len(names):
         mistakes.append(Mistake(where, "there is no switch", expected="at least one"))
-    mistakes += [
-        Mistake(where, "several nodes have the same name", name, "unique names")
-        for name, count in Counter(names).items()
-        if count > 1
-    ]
+    mistakes += _check_names(names, where)
     links = [0] * len(names)
     for cable in cables:
         links[cable.a] += 1
@@ -267,21 +285,21 @@ def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], whe
     return mistakes
 
 
+def _check_names(names: tuple[str, ...], where: str) -> list[Mistake]:
+    return [
+        Mistake(where, "several nodes have the same name", name, "unique names")
+        for name, count in Counter(names).items()
+        if count > 1
+    ]
+
+
 def _check_hosts(names: tuple[str, ...], links: list[int], where: str) -> list[Mistake]:
-    """Hosts without a link, and hosts with several: the engine's hosts have one network card."""
-    mistakes = [
+    """Hosts without a link."""
+    return [
         Mistake(f"{where}.{names[host]}", "the host cannot be reached: it has no link", expected="one link")
         for host, count in enumerate(links)
         if count == 0
     ]
-    several = [host for host, count in enumerate(links) if count > 1]
-    mistakes += [
-        Mistake(f"{where}.{names[host]}", "the host has several links", links[host], "one (one network card)")
-        for host in several[:SHOWN]
-    ]
-    if len(several) > SHOWN:
-        mistakes.append(Mistake(where, f"{len(several) - SHOWN} more hosts have several links"))
-    return mistakes
 
 
 def _check_cable(names: tuple[str, ...], host_count: int, cable: Cable, where: str) -> list[Mistake]:
@@ -310,7 +328,31 @@ def _check_connected(
     if start is None:
         return []
     near = neighbours(len(names), cables)
-    seen = [False] * len(names)
+    seen = set(_reached(start, near))
+    apart = [name for node, name in enumerate(names) if node not in seen]
+    if not apart:
+        return []
+    what = f"the network is not connected: {names[start]} cannot reach {listed(apart)}"
+    return [Mistake(where, what, expected="a path between any two nodes")]
+
+
+def _check_rails(names: tuple[str, ...], cards: Cards, cables: Sequence[Cable], where: str) -> list[Mistake]:
+    """Whether every node reaches every other, or else, if all hosts have as many network cards, every card those of
+    the same number: messages between such hosts never leave their rail, so rails may be networks of their own."""
+    found = _check_connected(names, [1] * len(names), cables, where)
+    if not found or len(set(cards.counts.tolist())) > 1:
+        return found
+    near = neighbours(len(names), cables)
+    for card in range(int(cards.first[1])):
+        reached = set(_reached(card, near))
+        if not reached.issuperset((cards.first[:-1] + card).tolist()):
+            return found
+    return []
+
+
+def _reached(start: int, near: list[list[int]]) -> list[int]:
+    """The nodes that can be reached from one."""
+    seen = [False] * len(near)
     seen[start] = True
     queue = [start]
     for node in queue:
@@ -318,8 +360,4 @@ def _check_connected(
             if not seen[other]:
                 seen[other] = True
                 queue.append(other)
-    apart = [name for name, reached in zip(names, seen, strict=True) if not reached]
-    if not apart:
-        return []
-    what = f"the network is not connected: {names[start]} cannot reach {listed(apart)}"
-    return [Mistake(where, what, expected="a path between any two nodes")]
+    return queue

@@ -69,14 +69,16 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
     table = scenario.traffic[number]
     where = f"traffic[{number}]"
     hosts = _hosts(table, where, network)
+    cards = network.cards
+    cable_rates = network.link_rate[network.up_link].astype(np.int64)
     ends = [time for time in (table.stop, scenario.duration) if time is not None]
     return KINDS[table.kind](
         Setting(
             table=table,
             where=where,
             hosts=hosts,
-            rates=network.link_rate[network.up_link[hosts]].astype(np.int64),
-            index=network.index,
+            rates=np.add.reduceat(cable_rates, cards.first[:-1])[hosts],
+            index=cards.index,
             end_ps=min(ends, default=None),
             rng=generator(scenario.seed, table.name),
         )
@@ -84,18 +86,16 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
 
 
 def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
-    """Node ids of who takes part. What a scenario's checks know already is said here for graph files as well."""
-    total = network.host_count
-    named = network.names[:total] if table.hosts == "all" else table.hosts
+    """Numbers of who takes part. What a scenario's checks know already is said here for graph files as well."""
+    cards = network.cards
+    named = cards.hosts if table.hosts == "all" else table.hosts
     mistakes = [
-        Mistake(
-            f"{where}.hosts", "is no host of the network", name, ", ".join(network.names[: min(total, 8)])
-        )
+        Mistake(f"{where}.hosts", "is no host of the network", name, ", ".join(cards.hosts[:8]))
         for name in named
-        if not 0 <= network.index.get(name, -1) < total
+        if name not in cards.index
     ]
     receiver = getattr(table, "receiver", None)
-    if receiver is not None and not 0 <= network.index.get(receiver, -1) < total:
+    if receiver is not None and receiver not in cards.index:
         mistakes.append(Mistake(f"{where}.receiver", "is no host of the network", receiver))
     if not mistakes and len(named) < table.hosts_needed:
         mistakes.append(
@@ -108,4 +108,4 @@ def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
         mistakes.append(Mistake(f"{where}.shift", "makes every host send to itself", shift))
     if mistakes:
         raise ScenarioError("the traffic does not fit the network:", mistakes=mistakes)
-    return np.array([network.index[name] for name in named], dtype=np.int64)
+    return np.array([cards.index[name] for name in named], dtype=np.int64)

@@ -3,6 +3,9 @@
 In order "at_once" all n (n - 1) flows start together. In "shifts", host i sends to i + 1, then to i + 2 and so on, a
 flow starting when the one before to this host has been delivered: one flow out and one in per host, as long as all keep
 pace.
+
+Where hosts have several network cards, flows at once take turns by shift, so that every host sends and receives as much
+by each card. In shifts, flows follow each other along a chain, and a chain stays on its card.
 """
 
 from __future__ import annotations
@@ -50,5 +53,5 @@ def _shifts(setting: Setting, number: int, begin: int, first: int, end: int) -> 
     many = len(src)
     return Flows(
         hosts[src], hosts[(src + shift) % n], np.full(many, setting.table.size), np.full(many, begin),
-        np.full(many, number), number * n * (n - 1) + (first - 1) * n + np.arange(many),
+        np.full(many, number), number * n * (n - 1) + (first - 1) * n + np.arange(many), rail=shift,
     )  # fmt: skip

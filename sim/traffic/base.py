@@ -28,9 +28,9 @@ class Setting:
     ----------
     table : the `[[traffic]]` table.
     where : its place in the scenario, for messages.
-    hosts : int64[n], node ids of who takes part, in the order in which the table names them.
-    rates : int64[n], bit/s of their links.
-    index : node id by name, of all nodes.
+    hosts : int64[n], numbers of the hosts that take part, in the order in which the table names them.
+    rates : int64[n], bit/s of their links, all network cards together.
+    index : number by name, of all hosts.
     end_ps : no flow starts at this time or later; None if there is no such time.
     rng : source of every draw; depends on the scenario's seed and the table's name only.
     """
@@ -54,12 +54,14 @@ class Flows:
 
     Attributes
     ----------
-    src, dst : int64[n], node ids.
+    src, dst : int64[n], numbers of hosts.
     nbytes : int64[n].
     start_ps : int64[n]: when a flow enters its host's interface; rising over those that wait for nothing.
     round : int64[n]: which repetition it belongs to.
     flow : int64[n]: its number within the traffic, or the one that its file gives it.
     edges : int64[m, 2]: flows (before, after); `after` starts one software latency after `before` was delivered.
+    rail : int64[n] or None: where hosts have several network cards, its number modulo theirs is the card that it leaves
+        and enters by; None: the number of the flow.
     """
 
     src: Ints
@@ -69,9 +71,15 @@ class Flows:
     round: Ints
     flow: Ints
     edges: Ints = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    rail: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.src)
+
+    @property
+    def rails(self) -> Ints:
+        """The numbers that choose network cards (see `sim.traffic.rails`)."""
+        return self.flow if self.rail is None else self.rail
 
 
 Kind = Callable[[Setting], Iterator[Flows]]
@@ -117,4 +125,5 @@ def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
 
 def _joined(parts: list[Flows]) -> Flows:
     names = ("src", "dst", "nbytes", "start_ps", "round", "flow")
-    return Flows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Flows(**columns, rail=np.concatenate([part.rails for part in parts]))

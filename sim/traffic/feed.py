@@ -10,7 +10,9 @@ import simpy
 
 from sim.coupling import Block, Coupling
 from sim.fabric.sends import Sends
+from sim.topology import Cards
 from sim.traffic.base import Flows
+from sim.traffic.rails import ends
 
 KINDS = ("flow",)
 
@@ -24,19 +26,22 @@ class Feed:
     blocks : they, in order.
     """
 
-    def __init__(self, table: Any, source: Iterator[Flows], coupling: Coupling, transport: int) -> None:
-        self.table, self.transport = table, transport
+    def __init__(
+        self, table: Any, source: Iterator[Flows], coupling: Coupling, transport: int, cards: Cards
+    ) -> None:
+        """`cards` : the hosts of the network. `transport` : the fabric's number of what carries the flows."""
+        self.table, self.transport, self.cards = table, transport, cards
         self.submitted = 0
         self.blocks: list[Block] = []
         self._source, self._coupling = source, coupling
         self._bytes = 0.0
         self._drawn = False
-        self._hosts_left = 0  # joins that are still to come, of all blocks
+        self._receivers_left = 0  # joins that are still to come, of all blocks
 
     @property
     def done(self) -> bool:
         """Whether every flow has been delivered and no more will come."""
-        return self._drawn and not self._hosts_left
+        return self._drawn and not self._receivers_left
 
     @property
     def expected_bytes(self) -> float:
@@ -71,7 +76,8 @@ class Feed:
 
     def _submit(self, batch: Flows) -> None:
         table = self.table
-        receivers, join = np.unique(batch.dst, return_inverse=True)
+        src, dst = ends(batch, self.cards)
+        receivers, join = np.unique(dst, return_inverse=True)
         block = Block(
             job=table.name,
             iteration=batch.round,
@@ -79,8 +85,8 @@ class Feed:
             kind=np.zeros(len(batch), dtype=np.int8),
             part=batch.flow,
             sends=Sends(
-                src=batch.src,
-                dst=batch.dst,
+                src=src,
+                dst=dst,
                 nbytes=batch.nbytes,
                 priority=table.priority,
                 bound=table.bound,
@@ -92,12 +98,13 @@ class Feed:
             joined=self._joined,
             transport=self.transport,
             timed=True,
+            receivers="hosts" if self.cards.single else "network cards",
         )
         self._coupling.submit(block)
         self.blocks.append(block)
         self.submitted += len(batch)
         self._bytes += float(batch.nbytes.sum())
-        self._hosts_left += len(receivers)
+        self._receivers_left += len(receivers)
 
     def _joined(self, join: int) -> None:
-        self._hosts_left -= 1
+        self._receivers_left -= 1

@@ -224,16 +224,15 @@ def test_attribute_faults_name_edge_and_value(tmp_path):
 
 def test_all_faults_of_a_graph_are_found_at_once():
     graph = networkx.Graph()
-    for name in ("lonely", "two", "a", "b"):
+    for name in ("lonely", "a", "b"):
         graph.add_node(name, kind="host")
     graph.add_node("odd", kind="router")
-    graph.add_edges_from([("two", "s"), ("two", "t"), ("a", "b"), ("s", "s"), ("x", "y"), ("odd", "s")])
+    graph.add_edges_from([("t", "s"), ("a", "b"), ("s", "s"), ("x", "y"), ("odd", "s")])
     with pytest.raises(ScenarioError) as error:
         from_networkx(graph, LINK)
     text = "\n".join(mistakes(error))
     for piece in (
         "topology.lonely: the host cannot be reached",
-        "topology.two: the host has several links (got 2)",
         "topology.a-b: the link joins two hosts",
         "topology.s-s: the link ends where it starts",
         'unknown kind of node (got "router")',

@@ -43,6 +43,19 @@ KINDS = [
         4,
     ),
     ({"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 3, "spines": 2, "uplink_latency": "3us"}, 6),
+    ({"kind": "rail", "hosts": 3, "cards": 2, "spines": 0}, 3),
+    (
+        {
+            "kind": "rail",
+            "hosts": 7,
+            "cards": 3,
+            "hosts_per_group": 4,
+            "spines": 2,
+            "uplink_rate": "200Gbps",
+            "uplink_latency": "3us",
+        },
+        7,
+    ),
     ({"kind": "fat_tree", "k": 4}, 16),
     ({"kind": "fat_tree", "k": 8, "oversubscription": 3, "core_rate": "400Gbps", "core_latency": "4us"}, 192),
     ({"kind": "fat_tree", "k": 4, "tiers": 2, "uplink_rate": "200Gbps"}, 8),
@@ -69,8 +82,8 @@ def test_the_table_knows_its_hosts_and_cables_without_building_anything(topology
     link = {"rate": "100Gbps", "latency": "1us"}
     network = built(topology, link=link)
     table = scenario(topology, link=link).topology
-    assert table.host_count == network.host_count == hosts
-    assert network.names[:hosts] == tuple(f"h{host}" for host in range(hosts))
+    assert table.host_count == len(network.cards.hosts) == hosts and table.card_count == network.host_count
+    assert network.cards.hosts == tuple(f"h{host}" for host in range(hosts))
     cables = {*table.cables(100 * GBPS, US), (100 * GBPS, US)}
     assert set(zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)) == cables
 
@@ -78,7 +91,7 @@ def test_the_table_knows_its_hosts_and_cables_without_building_anything(topology
 @pytest.mark.parametrize(("topology", "hosts"), KINDS)
 def test_a_scenario_is_written_as_it_was_read(topology, hosts):
     written = scenario(topology).as_written()["topology"]
-    assert built(written).host_count == hosts
+    assert len(built(written).cards.hosts) == hosts
     assert set(written) == set(topology)
 
 
@@ -86,14 +99,16 @@ def test_the_documentation_names_every_kind_and_its_examples_load():
     text = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) >= set(TOPOLOGIES)
     examples = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
-    assert len(examples) == 3
+    assert len(examples) == 4
     tree = scenario(**examples[0])
     assert tree.topology.host_count == 1536
     made = scenario(examples[0]["topology"], link_override=examples[1]["link_override"])
     network = build_network(made.topology, made.link, made.link_override)
     assert network.switch_count == 16 * 8 + 16 * 4 + 4 * 8
     assert (network.link_rate == 10 * GBPS).sum() == 2
-    assert scenario(examples[2]["topology"]).topology.host_count is None
+    pod = scenario(**examples[2]).topology
+    assert (pod.host_count, pod.card_count) == (128, 1024)
+    assert scenario(examples[3]["topology"]).topology.host_count is None
     rows = re.findall(r"^\| (\d) \| (\d+), (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(rows) == 4
     for p, a, h, hosts, switches, groups in (map(int, row) for row in rows):
@@ -109,8 +124,9 @@ def test_every_kind_is_tried_here():
 def test_one_packet_takes_the_time_of_every_cable_on_its_way(topology, hosts):
     """From the first host to the last: latency plus transmission, cable after cable."""
     network = built(topology)
-    path = next(build_routing(network).paths(0, hosts - 1))
-    outcome = play(network, [Flow(0, hosts - 1, 1000)], transport("dctcp"))
+    last = network.cards.node(hosts - 1, 0)
+    path = next(build_routing(network).paths(0, last))
+    outcome = play(network, [Flow(0, last, 1000)], transport("dctcp"))
     size = frame_bytes(1000, transport("dctcp").overhead)
     rates, latencies = network.link_rate[list(path)], network.link_latency[list(path)]
     assert outcome.ends == [int(sum(latencies)) + sum(serialisation_ps(size, int(rate)) for rate in rates)]
@@ -120,10 +136,10 @@ def test_one_packet_takes_the_time_of_every_cable_on_its_way(topology, hosts):
 @pytest.mark.parametrize("topology", [topology for topology, hosts in KINDS if hosts > 5])
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_random"])
 def test_everybody_reaches_everybody(topology, balancing):
-    """Host i sends to host i + n, for two different n at once."""
+    """Host i sends to host i + n, for two different n at once; by all cards, and from card to card across rails too."""
     network = built(topology)
-    hosts = network.host_count
-    flows = [Flow(h, (h + n) % hosts, 20_000, at=n) for n in (1, hosts // 2) for h in range(hosts)]
+    cards = network.host_count
+    flows = [Flow(h, (h + n) % cards, 20_000, at=n) for n in (1, cards // 2) for h in range(cards)]
     outcome = play(network, flows, transport("dctcp"), buffer=1 << 20, threshold=1 << 19, balancing=balancing)
     assert outcome.lost == [0] * len(flows)
 
@@ -148,6 +164,17 @@ def test_the_schema_and_the_engine_agree_on_the_most_hosts():
             {"kind": "fat_tree", "k": 8, "tiers": 2, "core_rate": "1Gbps"},
             {},
             "topology.core_rate: needs aggregation",
+        ),
+        ({"kind": "rail", "hosts": 4, "cards": 0, "spines": 1}, {}, "topology.cards: is out of range (got 0)"),
+        (
+            {"kind": "rail", "hosts": 4, "cards": 2, "spines": 0, "hosts_per_group": 2},
+            {},
+            "topology.spines: is zero, but the groups have to be joined (got 0)",
+        ),
+        (
+            {"kind": "rail", "hosts": 10_000, "cards": 8, "spines": 1},
+            {},
+            "topology: has 80000 network cards; expected at most 65536",
         ),
         ({"kind": "fat_tree", "k": 128}, {}, "topology: has 524288 hosts; expected at most 65536"),
         ({"kind": "dragonfly", "p": 2, "groups": 10}, {}, "topology.groups: is more than 4 switches with 2"),
