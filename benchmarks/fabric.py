@@ -215,11 +215,12 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     switch = {**SWITCH, "queues": 8 if transport == "pias" else 1}
     for name in [*(name for name, wanted in needs.items() if wanted), feature]:
         switch |= FEATURES.get(name, {})
+    options: dict[str, Any] = {feature: True} if feature in OF_THE_ENGINE else {}
     usual = "spray_random" if transport in SPRAYED else "ecmp"
     return Fabric(
         network, build_routing(network), switch=Switch.model_validate(switch), transports=[table],
         balancing=feature if feature in balancers.KINDS else usual, seed=SEED, threads=threads,
-        host_latency_ps=PATIENCE, **({feature: True} if feature in OF_THE_ENGINE else {}),
+        host_latency_ps=PATIENCE, **options,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Result: what a run leaves behind, the same from the simulator and from an emulated network.
 
-A Result is a summary and five tables. Written, it is a directory:
+A Result is a summary and eight tables. Written, it is a directory:
 
     result.json           the summary: what was run (name, policy, seed, hashes, versions) and its totals
     iterations.parquet    one row per job, worker and iteration
@@ -8,6 +8,9 @@ A Result is a summary and five tables. Written, it is a directory:
     flows.parquet         one row per message of traffic
     drops.parquet         one row per packet lost
     ports.parquet         one row per egress port
+    samples.parquet       queues as time goes by       (if asked for)
+    delays.parquet        how long packets waited      (if asked for)
+    packets.parquet       one row per transmission     (if asked for)
     timing.json           how fast the run was; the only file that differs between two equal runs
 
 Times are picoseconds of simulated time, sizes bytes of payload (`ports.bytes`: bytes on the link). `TABLES`
@@ -56,6 +59,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "job": "string",
         "iteration": "int32",
         "tensor": "int32",  # -1 for what is no tensor: a bucket or a ring segment
+        "layer": "int32",  # of the tensor, 0 = nearest the input; -1 as well
         "part": "int32",
         "kind": "string",  # one of KINDS
         "src": "string",
@@ -101,6 +105,31 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "pauses": "int64",  # pause frames that came for this port and stopped something
         "peak_queue_bytes": "int64",
     },
+    "samples": {  # with output.queue_samples
+        "time_ps": "int64",
+        "port": "string",
+        "queue_bytes": "int64",  # that wait
+        "sent_bytes": "int64",  # since the beginning
+    },
+    "delays": {  # with output.delays
+        "port": "string",
+        "from_ps": "int64",  # so long or longer ...
+        "to_ps": "int64",  # ... and less than that
+        "packets": "int64",  # waited at the port
+    },
+    "packets": {  # with output.packet_log: a packet crosses a link
+        "start_ps": "int64",
+        "port": "string",
+        "message": "int64",  # -1 for pause frames
+        "kind": "string",
+        "packet": "int32",  # its number in the message; -1 for control packets
+        "bytes": "int32",
+        "priority": "int8",
+        "important": "bool",
+        "marked": "bool",
+        "trimmed": "bool",
+        "lost": "bool",  # on this link
+    },
 }
 
 KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow")
@@ -117,6 +146,9 @@ class Result:
     flows: pyarrow.Table
     drops: pyarrow.Table
     ports: pyarrow.Table
+    samples: pyarrow.Table
+    delays: pyarrow.Table
+    packets: pyarrow.Table
     timing: dict[str, Any] = field(default_factory=dict)
     """Wall-clock figures of the run, such as packet-hops per second. Kept apart: they never repeat."""
 

@@ -6,6 +6,7 @@
       job[]                                           scenarios.schema_job
         tagging                                       scenarios.policy
       traffic[]                                       scenarios.schema_traffic
+      fault[]                                         scenarios.schema_fault
       policy[]                                        variants of the scenario, for comparing
       output
 
@@ -23,8 +24,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from scenarios import checks
-from scenarios.base import Flag, Mistakes, Table
+from scenarios.base import Flag, Mistakes, Table, refuse
 from scenarios.policy import Policy, Tagging, overlay
+from scenarios.schema_fault import AnyFault
 from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import (
@@ -74,8 +76,20 @@ def _balancer(value: Any) -> str:
 class Output(Table):
     """What a run records beyond its tables."""
 
-    packet_log: Flag = False
-    """Every packet's journey; for small networks only."""
+    packet_log: Flag | tuple[str, ...] = False
+    """Every transmission of every packet, or of the jobs and traffic named; for small networks only."""
+    queue_samples: PositiveTime | None = None
+    """How often to note what waits at ports and what they have sent; never if absent."""
+    sample_ports: tuple[str, ...] | None = None
+    """Which: ports such as "leaf0->h3", or nodes for all their ports. All of all switches if absent."""
+    delays: Flag = False
+    """Count how long packets wait at every port."""
+
+    @model_validator(mode="after")
+    def _samples(self) -> Output:
+        if self.sample_ports is not None and self.queue_samples is None:
+            raise refuse("sample_ports", "is of no use", list(self.sample_ports), "queue_samples as well")
+        return self
 
 
 class Scenario(Table):
@@ -101,6 +115,7 @@ class Scenario(Table):
     transport: AnyTransport = Dctcp(kind="dctcp")
     job: tuple[Job, ...] = ()
     traffic: tuple[AnyTraffic, ...] = ()
+    fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
 

@@ -96,6 +96,7 @@ class FabricLike(Protocol):
         priority: int = 0,
         bound: float = 0.0,
         important: Importance = None,
+        logged: bool = True,
     ) -> int: ...
 
     def run(self, until_ps: int) -> Sequence[Any]: ...
@@ -199,15 +200,23 @@ class Coupling:
     messages : every message handed to the fabric by itself, in the order of its number.
     blocks : every block of messages handed to it.
     programs : whether the fabric takes blocks.
+    logged : jobs and traffic of which packets are to be noted, where the fabric does so; or all.
     """
 
-    def __init__(self, fabric: FabricLike, host_latency_ps: int, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        fabric: FabricLike,
+        host_latency_ps: int,
+        names: Sequence[str],
+        logged: bool | Sequence[str] = True,
+    ) -> None:
         if host_latency_ps <= 0:
             raise ValueError("the software latency is the lookahead between jobs and fabric: it must be > 0")
         self.env = simpy.Environment(initial_time=0)
         self.fabric = fabric
         self.latency = host_latency_ps
         self.names = names
+        self.logged = logged
         self.messages: list[Message] = []
         self.blocks: list[Block] = []
         self.programs = hasattr(fabric, "submit")
@@ -227,6 +236,7 @@ class Coupling:
             priority=message.priority,
             bound=message.bound,
             important=message.important,
+            logged=self._logged(message.job),
         )
         message.number = number
         self.messages.append(message)
@@ -236,7 +246,9 @@ class Coupling:
         """Hand over a block. Its messages without edges and gates start after the software latency."""
         fabric: Any = self.fabric
         begin = block.sends.start_ps if block.timed else int(self.env.now) + self.latency
-        block.sends = replace(block.sends, start_ps=begin, transport=block.transport)
+        block.sends = replace(
+            block.sends, start_ps=begin, transport=block.transport, logged=self._logged(block.job)
+        )
         block.program, block.first = fabric.submit(block.sends)
         ungated = np.broadcast_to(block.sends.gates, len(block.sends)) == 0
         block.released_ps = np.where(ungated, begin if block.timed else int(self.env.now), -1)
@@ -333,6 +345,9 @@ class Coupling:
             f"{message.iteration}, {self.names[message.src]} -> {self.names[message.dst]}, "
             f"{message.bytes} bytes, since {format_time(message.start_ps)}"
         )
+
+    def _logged(self, job: str) -> bool:
+        return self.logged if isinstance(self.logged, bool) else job in self.logged
 
     def _kept_waiting(self) -> bool:
         """Whether there is traffic, now and then at least, and a job waits for something else."""

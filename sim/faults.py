@@ -28,7 +28,7 @@ from sim.routing import build_routing
 from sim.topology import Network
 
 Slowness = Callable[[int, int], float]
-"""(host, picoseconds) -> how many times longer computing takes there"""
+"""(number of a host, picoseconds) -> how many times longer computing takes there"""
 
 
 class Faults:
@@ -95,10 +95,12 @@ class Faults:
         if isinstance(self.tables[number], HostPaused):
             still = {host for other in self._active_of(HostPaused) for host in self.hosts[other]}
             for host in self.hosts[number]:
-                if host in still:
-                    control.stop_host(host)
-                else:
-                    control.resume_host(host, now)
+                first, beyond = self.network.cards.first[host : host + 2].tolist()
+                for card in range(first, beyond):
+                    if host in still:
+                        control.stop_host(card)
+                    else:
+                        control.resume_host(card, now)
             return
         rates: dict[int, int] = defaultdict(lambda: 1 << 62)
         losses: dict[int, float] = defaultdict(float)
@@ -162,13 +164,14 @@ class Faults:
         return links
 
     def _hosts(self, number: int, table: Any, mistakes: list[Mistake]) -> list[int]:
-        """The network cards (nodes) of the host that a fault is about."""
+        """The host (its number) that a fault is about."""
         if not isinstance(table, (HostPaused, HostSlow)):
             return []
-        node = self._node(f"fault[{number}].host", table.host, mistakes)
-        if node is not None and node >= self.network.host_count:
-            mistakes.append(Mistake(f"fault[{number}].host", "is a switch", table.host, "the name of a host"))
-        return [] if node is None else [node]
+        host = self.network.cards.index.get(table.host)
+        if host is None:
+            like = f"a name like {self.network.cards.hosts[0]}"
+            mistakes.append(Mistake(f"fault[{number}].host", "there is no such host", table.host, like))
+        return [] if host is None else [host]
 
     def _node(self, where: str, name: str, mistakes: list[Mistake]) -> int | None:
         node = self.network.index.get(name)

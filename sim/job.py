@@ -26,7 +26,7 @@ Time that the capture spent between two layers belongs to the earlier one, and w
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,6 +43,9 @@ from sim.topology import Cards
 from traces.trace import Iteration, Trace
 
 Times = NDArray[np.int64]
+
+Slowness = Callable[[int, int], float]
+"""(number of a host, picoseconds) -> how many times longer computing takes there"""
 
 
 class IterationRecord(NamedTuple):
@@ -126,9 +129,10 @@ class TrainingJob:
         payload: int,
         transport: int = 0,
         where: str = "job",
+        slowness: Slowness = lambda host, now: 1.0,
     ) -> None:
         """Nothing runs before `start`. `transport` is the fabric's number of what carries the messages, `payload` its
-        bytes of a full packet.
+        bytes of a full packet. `slowness`: how many times longer computing takes on a host (its number) at a time.
 
         Raises
         ------
@@ -142,6 +146,7 @@ class TrainingJob:
         self.cards = cards
         self.seed = seed
         self.transport = transport
+        self._slowness = slowness
         self.records: list[IterationRecord] = []
         self._coupling = coupling
         self._env = coupling.env
@@ -232,7 +237,7 @@ class TrainingJob:
         scheduler.offer(message)
 
     def _timetable(self, worker: int, iteration: int) -> Timetable:
-        factor = self.table.compute_scale
+        factor = self.table.compute_scale * self._slowness(self.places.workers[worker], int(self._env.now))
         if self.table.jitter:
             key = (self.seed, zlib.crc32(self.name.encode()), worker, iteration)
             draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()

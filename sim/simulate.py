@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.units import format_time
 from scenarios.wire import MIN_FRAME, serialisation_ps
 from sim.coupling import Coupling, FabricLike
+from sim.faults import Faults
 from sim.interrupt import CtrlC
 from sim.job import IterationRecord, TrainingJob, captured_iterations
 from sim.message_table import message_columns
 from sim.placement import place
 from sim.progress import Lookout, OutOfTime, Progress, Standing, share_of_flows
 from sim.routing import Routing, build_routing
+from sim.telemetry import Samples, delay_columns, packet_columns, ports_of
 from sim.topology import Network, build_network
 from sim.traffic import check_files, flows_of
 from sim.traffic.feed import Feed
@@ -88,8 +91,14 @@ def simulate(
     places = place(scenario.job, network, scenario.seed)
     traces = load_traces(scenario, trace)
     routing = build_routing(network)
+    faults = Faults(scenario.fault, network)
+    sampled = ports_of(scenario.output.sample_ports, network)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
-    coupling = Coupling(engine, scenario.host.software_latency, network.names)
+    coupling = Coupling(engine, scenario.host.software_latency, network.names, scenario.output.packet_log)
+    faults.schedule(engine)
+    samples = None
+    if scenario.output.queue_samples is not None:
+        samples = Samples(engine, network, sampled, scenario.output.queue_samples)
     jobs = [
         TrainingJob(
             job,
@@ -101,6 +110,7 @@ def simulate(
             payload=(job.transport or scenario.transport).payload,
             transport=scenario.transport_of(job),
             where=f"job[{number}]",
+            slowness=faults.slowness,
         )
         for number, job in enumerate(scenario.job)
     ]
@@ -109,7 +119,7 @@ def simulate(
         job.start()
     for feed in feeds:
         feed.start()
-    state = Run(scenario, network, routing, coupling, jobs, feeds)
+    state = Run(scenario, network, routing, coupling, jobs, feeds, samples)
     ready = time.perf_counter()
 
     def collect() -> Result:
@@ -154,7 +164,9 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         seed=scenario.seed,
         host_latency_ps=scenario.host.software_latency,
         threads=threads,
-        packet_log=scenario.output.packet_log,
+        packet_log=bool(scenario.output.packet_log),
+        faults=any(table.engine for table in scenario.fault),
+        delays=scenario.output.delays,
         folder=scenario.folder,
     )
     return made
@@ -217,6 +229,7 @@ class Run:
     coupling: Coupling
     jobs: Sequence[TrainingJob]
     feeds: Sequence[Feed]
+    samples: Samples | None = None
     ended_by: str = "interrupt"
     """done, duration, max_wall, or interrupt, which it is unless one of the others becomes known"""
 
@@ -306,6 +319,7 @@ def collect_result(
         coupling.latency,
         state.end_ps,
     )
+    messages["layer"] = layers_of(messages, jobs)
     ends = np.asarray(messages["end_ps"])
     totals = {
         "simulated_ps": state.end_ps,
@@ -328,6 +342,7 @@ def collect_result(
             "flows": flow_columns(state, messages),
             "drops": dict(tables.drops),
             "ports": dict(tables.ports),
+            **telemetry(state),
         },
         {
             **times,
@@ -336,6 +351,31 @@ def collect_result(
             "hops_per_s": hops / times["run_s"] if times["run_s"] > 0 else 0.0,
         },
     )
+
+
+def layers_of(messages: Mapping[str, Any], jobs: Sequence[TrainingJob]) -> NDArray[np.int64]:
+    """The layer of the tensor that every message carries, -1 for those that carry none."""
+    names = np.asarray(messages["job"], dtype=object)
+    tensors = np.asarray(messages["tensor"], dtype=np.int64)
+    layers = np.full(len(tensors), -1, dtype=np.int64)
+    for job in jobs:
+        own = np.flatnonzero((names == job.name) & (tensors >= 0))
+        of_tensor = np.array([tensor.layer for tensor in job.trace.tensors], dtype=np.int64)
+        layers[own] = of_tensor[tensors[own]]
+    return layers
+
+
+def telemetry(state: Run) -> dict[str, dict[str, Any]]:
+    """The tables that the scenario has asked for besides."""
+    output, engine, network = state.scenario.output, state.coupling.fabric, state.network
+    found = {}
+    if state.samples is not None:
+        found["samples"] = state.samples.columns()
+    if output.delays:
+        found["delays"] = delay_columns(engine, network)
+    if output.packet_log:
+        found["packets"] = packet_columns(engine, network)
+    return found
 
 
 def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:

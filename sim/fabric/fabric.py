@@ -174,11 +174,12 @@ class Fabric:
         priority: int = 0,
         bound: float = 0.0,
         important: NDArray[Any] | bool | None = None,
+        logged: bool = True,
     ) -> int:
         """Hand `nbytes` bytes to the network interface of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
-        by default what the transport says (ECN-capable transports: all).
+        by default what the transport says (ECN-capable transports: all). `logged`: its packets are noted, if any are.
 
         Raises
         ------
@@ -193,7 +194,8 @@ class Fabric:
                 f"no message of {nbytes} bytes ({packets} packets) from host {src} to host {dst}"
             )
         f = self.flows.open(
-            src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important
+            src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important,
+            logged=logged,
         )  # fmt: skip
         self._start(src, at_ps, f)
         self._undelivered += 1

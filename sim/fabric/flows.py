@@ -55,8 +55,8 @@ class Bound:
 class Records:
     """What the records of one message, or of many, begin with. Every field is a number or int64[messages].
 
-    `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `wait`, `earliest`, `tell`,
-    `follow`, `join`: see the layout.
+    `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `logged`: 1 if its packets are
+    noted; `wait`, `earliest`, `tell`, `follow`, `join`: see the layout.
     """
 
     number: Any
@@ -73,6 +73,7 @@ class Records:
     tell: Any = 1
     follow: Any = 0
     join: Any = 0
+    logged: int = 1
 
 
 class Flows:
@@ -140,6 +141,7 @@ class Flows:
         priority: int,
         bound: float,
         important: NDArray[Any] | bool | None,
+        logged: bool = True,
     ) -> int:
         """A new message with both its records. Returns the base of the sender's."""
         M = self.memory.M
@@ -155,7 +157,9 @@ class Flows:
         )  # fmt: skip
         self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)
-        begin = Records(number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted)
+        begin = Records(
+            number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted, logged=int(logged)
+        )
         slots = int(kind.slots_for(packets))
         stamps = self.words.take(slots * at.SLOT_WORDS) if slots else 0
         sender, receiver = self._layout(begin, transport, words, bits, peer, stamps)
@@ -204,7 +208,7 @@ class Flows:
         last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
         last = max(last, SMALLEST_FRAME) if isinstance(last, int) else np.maximum(last, SMALLEST_FRAME)
         control = kind.owner.control_bytes << at.A_SIZE | kind.control_priority << at.A_PRIORITY
-        entropy |= 1 << at.A_LOGGED
+        entropy |= begin.logged << at.A_LOGGED
         sender = (
             (at.S_DATA, begin.dst | full | begin.priority << at.A_PRIORITY | entropy),
             (at.S_PACKETS, begin.packets),

@@ -115,7 +115,7 @@ class Program:
                 packets=row[:, PACKETS], priority=priority[part],
                 allowed=(bound[part] * row[:, BYTES]).astype(np.int64), tags=self.tags[which],
                 wanted=self.wanted[which], wait=self.waiting[which], earliest=self.earliest[which], tell=0,
-                follow=follow[part], join=join[part],
+                follow=follow[part], join=join[part], logged=int(sends.logged),
             )  # fmt: skip
             senders[part] = flows.open_many(begin, kind)
         self._enlist(those, senders)

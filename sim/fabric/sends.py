@@ -54,6 +54,7 @@ class Sends:
     start_ps : int64[n], or one for all. In rising order over the messages without edges and gates.
     edges : int64[m, 2]: messages (before, after), with dst[before] == src[after].
     gates : int64[n], or one for all: how many releases a message waits for.
+    logged : whether their packets are noted, in a fabric that does so.
     join : int64[n]: number (from 0) of the join that its delivery counts towards, -1 for none; the messages of a join
         have one destination. Python hears when the last message of a join is delivered.
     """
@@ -67,6 +68,7 @@ class Sends:
     patterns: Sequence[NDArray[np.bool_]] = ()
     pattern: Ints | None = None
     important: bool | None = None
+    logged: bool = True
     start_ps: Any = 0
     edges: Ints = field(default_factory=_no_edges)
     gates: Any = 0

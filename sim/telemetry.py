@@ -1,0 +1,119 @@
+"""What a scenario wants recorded beyond counters: queues as time goes by, waiting times, packets.
+
+Samples are taken between two runs of the engine, exactly at multiples of the period; while nothing is under way there
+are none. Waiting times and packets are noted by the engine itself, where it has been built to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import Mistake, ScenarioError
+from sim.fabric import layout as at
+from sim.topology import Network
+
+PACKET_KINDS = ("data", "ack", "stop", "bitmap", "probe", "nack", "pull", "pause")
+
+
+def ports_of(names: Sequence[str] | None, network: Network) -> NDArray[np.int64]:
+    """Directed links by the names of ports ("leaf0->h3") or of nodes (all their ports); None: all ports of switches.
+
+    Raises
+    ------
+    ScenarioError
+        With every name that is neither.
+    """
+    if names is None:
+        return np.flatnonzero(network.link_src >= network.host_count)
+    by_name = {network.link_name(link): link for link in range(network.link_count)}
+    found: set[int] = set()
+    mistakes = []
+    for number, name in enumerate(names):
+        if name in by_name:
+            found.add(by_name[name])
+        elif name in network.index:
+            found.update(np.flatnonzero(network.link_src == network.index[name]).tolist())
+        else:
+            like = f"a node such as {network.names[-1]} or a port such as {network.link_name(network.link_count - 1)}"
+            mistakes.append(Mistake(f"output.sample_ports[{number}]", "is no port and no node", name, like))
+    if mistakes:
+        raise ScenarioError("the ports to be sampled are not in the network", mistakes=mistakes)
+    return np.array(sorted(found), dtype=np.int64)
+
+
+class Samples:
+    """Bytes that wait, and bytes sent so far, of some ports at every multiple of a period."""
+
+    def __init__(self, fabric: Any, network: Network, links: NDArray[np.int64], period: int) -> None:
+        self.network, self.links, self.period = network, links, period
+        self._M = fabric.memory.M
+        self._ports = fabric.memory.port_base[links]
+        self._times: list[int] = []
+        self._queues: list[NDArray[np.int64]] = []
+        self._sent: list[NDArray[np.int64]] = []
+        fabric.agenda.add(period, self._take, watcher=True)
+
+    def _take(self, now: int) -> int:
+        if now % self.period == 0:
+            self._times.append(now)
+            self._queues.append(self._M[self._ports + at.P_QUEUE] >> 8)
+            self._sent.append(self._M[self._ports + at.P_BYTES])
+        return (now // self.period + 1) * self.period
+
+    def columns(self) -> dict[str, Any]:
+        """The Result's table `samples`, by time and port."""
+        if not self._times:
+            return {}
+        names = [self.network.link_name(link) for link in self.links.tolist()]
+        return {
+            "time_ps": np.repeat(np.array(self._times), len(names)),
+            "port": names * len(self._times),
+            "queue_bytes": np.concatenate(self._queues),
+            "sent_bytes": np.concatenate(self._sent),
+        }
+
+
+def bin_edges() -> NDArray[np.int64]:
+    """Where the bins of waiting times begin, picoseconds: four to the octave."""
+    octaves = np.arange(at.DELAY_BINS - 1) // 4 + at.DELAY_FIRST
+    quarters = np.arange(at.DELAY_BINS - 1) % 4
+    return np.concatenate(([0], (4 + quarters) << (octaves - 2)))
+
+
+def delay_columns(fabric: Any, network: Network) -> dict[str, Any]:
+    """The Result's table `delays`: how many packets waited how long at which port; bins without any are left out. A
+    host's interface holds control packets only."""
+    M, ports = fabric.memory.M, fabric.memory.port_base
+    bases = M[M[ports + at.P_MORE] + at.X_DELAYS]
+    counts = M[bases[:, None] + np.arange(at.DELAY_BINS)]
+    links, bins = np.nonzero(counts)
+    edges = np.append(bin_edges(), at.FOREVER)
+    return {
+        "port": [network.link_name(link) for link in links.tolist()],
+        "from_ps": edges[bins],
+        "to_ps": edges[bins + 1],
+        "packets": counts[links, bins],
+    }
+
+
+def packet_columns(fabric: Any, network: Network) -> dict[str, Any]:
+    """The Result's table `packets`: every transmission that was noted, by time and link."""
+    start, links, A, B, lost, message = fabric.packet_log().T
+    kinds = (A >> at.A_KIND) & 7
+    return {
+        "start_ps": start,
+        "port": [network.link_name(link) for link in links.tolist()],
+        "message": message,
+        "kind": [PACKET_KINDS[kind] for kind in kinds.tolist()],
+        "packet": np.where(kinds == at.DATA, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1),
+        "bytes": (A >> at.A_SIZE) & at.MASK_SIZE,
+        "priority": (A >> at.A_PRIORITY) & 7,
+        "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
+        "marked": ((A >> at.A_CE) & 1).astype(bool),
+        "trimmed": ((A >> at.A_TRIMMED) & 1).astype(bool),
+        "lost": lost.astype(bool),
+    }
