@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scenarios.load import load_scenario
     from scenarios.result import Result
     from scenarios.schema import Scenario
+    from sim.progress import Standing
     from sim.simulate import simulate
     from traces.capture import capture
     from traces.trace import load_trace
@@ -76,6 +77,10 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of the simulator; results do not depend on it.")]
+MaxWall = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="End every run after so long on the wall clock, such as 30s or 5m."),
+]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -98,7 +103,7 @@ def cmd_demo(threads: Threads = 1, out: Out = None, as_json: Json = False) -> No
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
     from scenarios.result import fresh_directory
 
-    _compare(["demo"], None, None, threads, out or fresh_directory("results/demo"), as_json)
+    _compare(["demo"], None, None, threads, None, out or fresh_directory("results/demo"), as_json)
 
 
 @app.command("run", epilog="Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight")
@@ -109,17 +114,19 @@ def cmd_run(
     trace: TraceName = None,
     set_: Set = None,
     threads: Threads = 1,
+    max_wall: MaxWall = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken."""
+    """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
     from scenarios.load import load_scenario, pick_variant
     from scenarios.result import refuse_existing
 
     if out is not None:
         refuse_existing(out)
+    limit = _seconds(max_wall)
     chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
-    results, finished = _simulate([chosen], threads, as_json)
+    results, finished = _simulate([chosen], threads, limit, as_json)
     if out is not None and results:
         results[0].write(out)
         if not as_json:
@@ -136,11 +143,13 @@ def cmd_compare(
     trace: TraceName = None,
     set_: Set = None,
     threads: Threads = 1,
+    max_wall: MaxWall = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound."""
-    _compare(sources, trace, set_, threads, out, as_json)
+    """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
+    run's time was up."""
+    _compare(sources, trace, set_, threads, _seconds(max_wall), out, as_json)
 
 
 @app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")
@@ -241,14 +250,21 @@ def cmd_capture(
 def cmd_bench_fabric(
     case: Annotated[str | None, typer.Option(help="permutation or incast; all if absent.")] = None,
     hosts: Annotated[int | None, typer.Option(help="128, 432 or 1024; all if absent.")] = None,
-    transport: Annotated[str | None, typer.Option(help="One transport; all if absent.")] = None,
+    transport: Annotated[
+        str | None, typer.Option(help="One transport, or all; the usual three if absent.")
+    ] = None,
+    feature: Annotated[
+        str | None, typer.Option(help="Something switches or the engine do besides, a load balancer, or all.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="One thread count; 1 and 2 if absent.")] = None,
     as_json: Json = False,
 ) -> None:
     """Speed of the packet engine: packet-hops per second on fat-trees, for each transport."""
     from benchmarks.fabric import bench_fabric
 
-    bench_fabric(case=case, hosts=hosts, transport=transport, threads=threads, as_json=as_json)
+    bench_fabric(
+        case=case, hosts=hosts, transport=transport, feature=feature, threads=threads, as_json=as_json
+    )
 
 
 @bench_app.command("traces", epilog="Example: gradwire bench traces --case resnet50")
@@ -267,15 +283,28 @@ def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
     return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
 
 
-def _simulate(scenarios: list[Scenario], threads: int, quiet: bool) -> tuple[list[Result], bool]:
-    """One Result per scenario, and whether all are finished; after Ctrl-C those that hold something."""
+def _seconds(max_wall: str | None) -> float | None:
+    from scenarios.errors import GradwireError
+    from scenarios.units import UnitError, parse_wall
+
+    try:
+        return None if max_wall is None else parse_wall(max_wall)
+    except UnitError as error:
+        raise GradwireError(error.what, "--max-wall", error.expected) from None
+
+
+def _simulate(
+    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool
+) -> tuple[list[Result], bool]:
+    """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
     from sim.simulate import simulate
 
     results: list[Result] = []
     for scenario in scenarios:
         try:
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
-                results.append(simulate(scenario, threads=threads, progress=_simulated(show, scenario)))
+                told = _simulated(show, scenario)
+                results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
         except KeyboardInterrupt as stop:
             partial: Result | None = getattr(stop, "result", None)
             seen = partial and (partial.iterations.num_rows or partial.messages.num_rows)
@@ -283,15 +312,15 @@ def _simulate(scenarios: list[Scenario], threads: int, quiet: bool) -> tuple[lis
     return results, True
 
 
-def _simulated(show: Progress, scenario: Scenario) -> Callable[[int, int, int], None]:
+def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]:
     """Progress of a simulation in words."""
-    what, duration = ("iterations" if scenario.job else "flows"), scenario.duration
+    from analysis.pace import Pace
 
-    def progressed(done: int, total: int, now: int) -> None:
-        share = done / total if total else 1.0
-        if duration is not None:
-            share = max(now / duration, share if scenario.job else 0.0)
-        show(min(1.0, share), f"{done}/{total} {what}, {now / 1e9:.1f} ms simulated")
+    what, pace = ("iterations" if scenario.job else "flows"), Pace()
+
+    def progressed(at: Standing) -> None:
+        pace.note(at.share, at.packet_hops)
+        show(at.share, f"{at.done}/{at.total} {what}, {at.now_ps / 1e9:.1f} ms simulated{pace}")
 
     return progressed
 
@@ -301,6 +330,7 @@ def _compare(
     trace: str | None,
     set_: list[str] | None,
     threads: int,
+    max_wall_s: float | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -315,7 +345,7 @@ def _compare(
             results.append(Result.read(source))
         elif finished:
             variants = load_scenario(source, set=_overrides(set_, trace)).variants()
-            simulated, finished = _simulate(variants, threads, as_json)
+            simulated, finished = _simulate(variants, threads, max_wall_s, as_json)
             results += simulated
     _show(results, finished, out, as_json)
 
@@ -323,7 +353,8 @@ def _compare(
 def _show(results: list[Result], finished: bool, out: Path | None, as_json: bool) -> None:
     """Print a comparison and write it to `out` with its results and plots.
 
-    Exits with 1 if a loss bound is broken, and as after Ctrl-C if the runs were not `finished`.
+    Exits with 1 if a loss bound is broken or the time of a run was up, and as after Ctrl-C if the runs were not
+    `finished`.
     """
     from analysis.compare import compare
 
@@ -340,10 +371,14 @@ def _show(results: list[Result], finished: bool, out: Path | None, as_json: bool
             typer.echo(f"report and results: {out}")
     for violation in comparison.violations:
         typer.echo(f"loss bound broken: {violation}", err=True)
+    for text in comparison.cut_short:
+        typer.echo(f"time was up: {text}", err=True)
     if comparison.violations:
         raise typer.Exit(1)
     if not finished:
         raise KeyboardInterrupt
+    if comparison.cut_short:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 
 from analysis.flows import flow_blocks, flow_times, write_flows
 from analysis.metrics import Metrics, measure
-from analysis.tables import headings, print_rows, print_table
+from analysis.tables import headings, print_rows, print_table, time_text
 from scenarios.result import Result, Violation, check_loss_invariant, refuse_existing
 
 FORMAT = 1
@@ -63,6 +63,16 @@ class Comparison:
     def title(self) -> str:
         """The names of the scenarios."""
         return ", ".join(dict.fromkeys(entry.name for entry in self.flat))
+
+    @property
+    def cut_short(self) -> list[str]:
+        """What the wall clock has ended, by name: how far it came is no property of the scenario."""
+        return [
+            f"{result.summary['name']} {result.summary['policy']}, at "
+            f"{time_text(result.summary['totals']['simulated_ps'])} of simulated time"
+            for result in self.results
+            if result.summary.get("totals", {}).get("ended_by") == "max_wall"
+        ]
 
     def print(self) -> None:
         """Print the table to stdout."""
@@ -152,7 +162,7 @@ def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
     """One line of comparison.csv: nested metrics become columns such as `push_p99_ps`."""
     row: dict[str, Any] = {
         "run": heading, "name": metrics.name, "policy": metrics.policy, "job": metrics.job,
-        "finished": metrics.finished, "iterations": metrics.iteration.count,
+        "finished": metrics.finished, "ended_by": metrics.ended_by, "iterations": metrics.iteration.count,
         "iteration_mean_ps": metrics.iteration.mean_ps, "iteration_p50_ps": metrics.iteration.p50_ps,
         "iteration_p99_ps": metrics.iteration.p99_ps, "iteration_max_ps": metrics.iteration.max_ps,
         "exposed_mean_ps": metrics.exposed.mean_ps, "exposed_share": metrics.exposed_share,

@@ -90,6 +90,7 @@ class Metrics:
     hops_per_s : speed of the run in wall-clock time; 0 if unknown.
     simulated_ps : when the run ended.
     traffic : whether this is no job but traffic beside them.
+    ended_by : what ended the run: "done", "duration", "max_wall" or "interrupt".
     """
 
     name: str
@@ -114,6 +115,7 @@ class Metrics:
     hops_per_s: float
     simulated_ps: int
     traffic: bool = False
+    ended_by: str = "done"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
@@ -162,6 +164,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
     summary, ports = result.summary, result.ports
     totals = summary.get("totals", {})
     total = int(iteration.sum())
+    finished = bool(totals.get("finished", True))
 
     def in_messages(column: str) -> int:
         return int(messages[column].to_numpy()[rows].sum())
@@ -174,7 +177,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
         policy=summary.get("policy", ""),
         label=summary.get("label", ""),
         job=job,
-        finished=bool(totals.get("finished", True)),
+        finished=finished,
         iteration=_times(iteration),
         exposed=_times(exposed),
         exposed_share=int(exposed.sum()) / total if total else 0.0,
@@ -195,6 +198,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
         hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
         simulated_ps=int(totals.get("simulated_ps", 0)),
         traffic=set(_texts(messages, "kind")[rows]) == {"flow"},
+        ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
     )
 
 

@@ -84,7 +84,7 @@ def facts(comparison: Comparison) -> Iterator[str]:
     yield _bound(comparison)
     for entry, name in zip(runs, names, strict=True):
         if not entry.finished:
-            yield f"{name} was interrupted: its figures cover {time_text(entry.simulated_ps)} of simulated time."
+            yield f"{name}: unfinished, so its figures cover {time_text(entry.simulated_ps)} of simulated time only."
 
 
 def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:

@@ -30,6 +30,9 @@ KIND_WORDS = {
     "flow": "flow",
 }
 
+ENDED = {"interrupt": "interrupted", "duration": "ended by its duration", "max_wall": "time was up"}
+"""What is said of an unfinished run."""
+
 
 class Row(NamedTuple):
     """One line of the table: what it is, and a text per run. `section` starts a group of lines."""
@@ -84,7 +87,7 @@ def heading(metrics: Metrics, metrics_list: Sequence[Metrics]) -> str:
         text = f"{metrics.name}: {text}"
     if len({(other.name, other.job) for other in same}) > 1 and metrics.job:
         text = f"{text}, {metrics.job}"
-    return text if metrics.finished else f"{text} (interrupted)"
+    return text if metrics.finished else f"{text} ({ENDED.get(metrics.ended_by, metrics.ended_by)})"
 
 
 def headings(metrics_list: Sequence[Metrics]) -> list[str]:

@@ -26,6 +26,8 @@ Progress = Callable[[float, str], None]
 LINE_EVERY_S = 5.0
 PATIENCE_S = 1.5
 """After this long without a report, a person wants to know what is going on."""
+WIDE, BAR_WIDTH = 120, 20
+"""From so many characters a line on a bar is shown, so long."""
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -91,8 +93,11 @@ def _bar(title: str) -> Iterator[Progress]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
-    with RichProgress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as shown:
+    console = Console(stderr=True)
+    bar = [BarColumn(BAR_WIDTH)] if console.width >= WIDE else []  # the words say more
+    texts = (TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.fields[words]}"))
+    columns = (TextColumn("{task.description}"), *bar, *texts, TimeElapsedColumn())
+    with RichProgress(*columns, console=console, transient=True) as shown:
         task = shown.add_task(title, total=1.0, words="")
         yield lambda share, words: shown.update(task, completed=share, words=words)
 
@@ -117,4 +122,4 @@ class _Lines:
     def done(self) -> None:
         if self._reported is not None:
             share, words = self._reported
-            self.now(share, f"{words}, {time.monotonic() - self._start:.1f} s")
+            self.now(share, f"{words}, after {time.monotonic() - self._start:.1f} s")

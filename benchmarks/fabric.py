@@ -12,6 +12,10 @@ number of threads alone take turns, so that a machine whose speed drifts does no
 from the first packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is
 there) and the network built. The last row, `oracle`, is the event-per-packet model of the tests on a small case, for
 scale; it is there when run from a checkout.
+
+Three transports are measured unless one is asked for: any that a scenario may name, or "all". A `feature` is something
+that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of the three rows takes turns with plain
+`dctcp`, and `of_plain` is its speed over that one's.
 """
 
 from __future__ import annotations
@@ -22,26 +26,35 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from scenarios.errors import GradwireError
+from sim import balancers, transports
 
 MEGABYTE = 1_000_000
 PERMUTATIONS = {128: 10 * MEGABYTE, 432: 10 * MEGABYTE, 1024: MEGABYTE}
 ARITY = {128: 8, 432: 12, 1024: 16}
 INCAST_SENDERS, INCAST_BYTES = 32, 20 * MEGABYTE
 TRANSPORTS = ("tcp_newreno", "dctcp", "dlcp")
-BALANCING = {"tcp_newreno": "ecmp", "dctcp": "ecmp", "dlcp": "spray_random"}
+PLAIN = ("dctcp", "")
+SPRAYED = ("dlcp", "ndp", "nscc")  # the others are balanced by ECMP
+FEATURES: dict[str, dict[str, Any]] = {
+    "pfc": {"pfc": True},
+    "red": {"ecn_ceiling": "400KiB", "ecn_probability": 0.2},
+    "shared_buffer": {"shared_buffer": "4MiB"},
+    "shortest_first": {"shortest_first": True},
+    "trimming": {"trim_threshold": "33312B"},  # eight full packets
+    "turns": {"queues": 4, "drr_quantum": "8KiB"},
+}
+OF_THE_ENGINE = ("delays", "faults")  # options of `Fabric`: counting waiting times, room for failures
 RATE, LATENCY = 100_000_000_000, 1_000_000
-BUFFER, THRESHOLD = 512 * 1024, 100 * 1024
+SWITCH = {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"}
 SEED = 1
 REPEATS = 5
 PATIENCE = 1_000_000_000_000  # ps: no job waits for deliveries here, so none of them has to stop the engine
 ROW_TIMEOUT_S = 900
-COLUMNS = ("case", "hosts", "transport", "threads", "packet_hops", "wall_s", "cpu_s", "hops_per_s", "peak_rss_bytes",
-           "compile_s")  # fmt: skip
 
 
 class BenchmarkError(GradwireError):
@@ -51,117 +64,192 @@ class BenchmarkError(GradwireError):
 
 
 def bench_fabric(
-    *, case: str | None, hosts: int | None, transport: str | None, threads: int | None, as_json: bool
+    *,
+    case: str | None,
+    hosts: int | None,
+    transport: str | None,
+    threads: int | None,
+    as_json: bool,
+    feature: str | None = None,
 ) -> None:
     """Run the rows that fit the filters and print them as a table, or as one JSON object.
 
     Raises
     ------
     GradwireError
-        A filter that names nothing there is.
+        A filter that names nothing there is; or, after all others have been shown, rows that did not end well.
     """
-    asked = list(_rows(case, hosts, transport, threads))
-    if not asked:
+    groups = list(_groups(case, hosts, transport, threads, feature))
+    if not groups:
         raise GradwireError(
             "no such benchmark", "bench fabric",
-            f"--case permutation or incast, --hosts {', '.join(map(str, ARITY))}, --transport {', '.join(TRANSPORTS)}",
+            f"--case permutation or incast (128 hosts), --hosts {', '.join(map(str, ARITY))}",
         )  # fmt: skip
     rows: list[dict[str, Any]] = []
-    for title, group in itertools.groupby(asked, _title):
-        print(f"{len(rows) + 1}/{len(asked)}: {title}", file=sys.stderr, flush=True)
-        rows += _medians(list(group))
-    if case is None and hosts is None and transport is None:
+    failed: list[str] = []
+    for number, group in enumerate(groups, 1):
+        print(f"{number}/{len(groups)}: {_title(group)}", file=sys.stderr, flush=True)
+        try:
+            rows += _against_plain(medians(group, "benchmarks.fabric", REPEATS))
+        except BenchmarkError as error:
+            if len(groups) == 1:
+                raise
+            failed.append(str(error))
+    if case is None and hosts is None and transport is None and feature is None:
         rows += _oracle()
     if as_json:
         print(json.dumps({"machine": machine(), "rows": rows}))
     else:
         _print(rows)
+    if failed:
+        raise BenchmarkError("\n".join(failed), f"{len(failed)} of {len(groups)} rows", "runs that end")
 
 
-def _rows(case: str | None, hosts: int | None, transport: str | None, threads: int | None) -> Any:
+def _groups(
+    case: str | None, hosts: int | None, transport: str | None, threads: int | None, feature: str | None
+) -> Iterator[list[dict[str, Any]]]:
+    """Rows that take turns. Raises GradwireError for a transport or feature that there is not."""
     counts = [threads] if threads is not None else [n for n in (1, 2) if n <= (os.cpu_count() or 1)]
+    kinds = [*TRANSPORTS] if transport is None else [transport]
+    features = [""] if feature is None else [feature]
+    if transport == "all":
+        kinds = sorted(transports.KINDS)
+    elif transport is not None and transport not in transports.KINDS and ":" not in transport:
+        raise GradwireError(
+            f"no transport {transport}", "--transport", f'{", ".join(sorted(transports.KINDS))}, or "all"'
+        )
+    if feature == "all":
+        features = [*FEATURES, *OF_THE_ENGINE, *(name for name in sorted(balancers.KINDS) if name != "ecmp")]
+    elif feature is not None and feature not in (*FEATURES, *OF_THE_ENGINE, *balancers.KINDS):
+        known = ", ".join((*FEATURES, *OF_THE_ENGINE, *sorted(balancers.KINDS)))
+        raise GradwireError(f"no feature {feature}", "--feature", f'{known}, or "all"')
     for name in ("permutation", "incast"):
         for size in PERMUTATIONS if name == "permutation" else (128,):
-            for kind in TRANSPORTS:
-                for count in counts:
-                    if case in (None, name) and hosts in (None, size) and transport in (None, kind):
-                        yield {"case": name, "hosts": size, "transport": kind, "threads": count}
+            for kind, extra in itertools.product(kinds, features):
+                if case not in (None, name) or hosts not in (None, size):
+                    continue
+                usual = kind in TRANSPORTS and not extra
+                yield [
+                    {"case": name, "hosts": size, "transport": one, "threads": count, "feature": more}
+                    for one, more in ([] if usual else [PLAIN]) + [(kind, extra)]
+                    for count in counts
+                ]
 
 
-def _title(row: dict[str, Any]) -> str:
-    return f"{row['case']} {row['hosts']} hosts {row['transport']}"
+def _title(group: list[dict[str, Any]]) -> str:
+    row = group[-1]
+    words = (row.get("case", "permutation"), str(row["hosts"]), "hosts", row["transport"], row.get("feature"))
+    return " ".join(filter(None, words))
 
 
-def _medians(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run rows by turns, `REPEATS` times; of each the run of median wall time."""
-    rounds = [[_in_own_process(row) for row in group] for _ in range(REPEATS)]
+def medians(group: list[dict[str, Any]], module: str, repeats: int) -> list[dict[str, Any]]:
+    """Run rows of a module by turns, several times; of each the run of median wall time."""
+    rounds = [[_in_own_process(row, module) for row in group] for _ in range(repeats)]
     return [
-        sorted(runs, key=lambda run: float(run["wall_s"]))[REPEATS // 2] for runs in zip(*rounds, strict=True)
+        sorted(runs, key=lambda run: float(run["wall_s"]))[repeats // 2] for runs in zip(*rounds, strict=True)
     ]
 
 
-def _in_own_process(row: dict[str, Any]) -> dict[str, Any]:
+def _against_plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that were asked for, with their speed over the plain one's if that was among them."""
+    plain = {row["threads"]: row for row in rows if (row["transport"], row["feature"]) == PLAIN}
+    others = [row for row in rows if (row["transport"], row["feature"]) != PLAIN]
+    if not plain or not others:
+        return rows
+    for row in others:
+        row["of_plain"] = round(row["hops_per_s"] / plain[row["threads"]]["hops_per_s"], 3)
+    return others
+
+
+def _in_own_process(row: dict[str, Any], module: str) -> dict[str, Any]:
     root = str(Path(__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "benchmarks.fabric", json.dumps(row)]
+    command = [sys.executable, "-m", module, json.dumps(row)]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=ROW_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchmarkError(f"no end after {ROW_TIMEOUT_S} s", _title(row), "a faster machine") from error
+        raise BenchmarkError(f"no end after {ROW_TIMEOUT_S} s", _title([row]), "a faster machine") from error
     if done.returncode:
-        raise BenchmarkError(done.stderr.strip()[-2000:], _title(row), "a run that ends")
+        raise BenchmarkError(done.stderr.strip()[-2000:], _title([row]), "a run that ends")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
-def run_row(case: str, hosts: int, transport: str, threads: int) -> dict[str, Any]:
+def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = "") -> dict[str, Any]:
     """Run one row once, in this process. Times in seconds, memory in bytes."""
-    import resource
-
     import numpy as np
 
-    from scenarios import schema_transport
-    from sim.fabric.fabric import Fabric
-    from sim.routing import build_routing
     from sim.topology.generators import LinkSpec, fat_tree
 
-    models = {"tcp_newreno": "TcpNewReno", "dctcp": "Dctcp", "dlcp": "Dlcp"}
-    table = getattr(schema_transport, models[transport])(kind=transport)
-    network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))
-    switch = SimpleNamespace(
-        queues=1, buffer=BUFFER, thresholds=lambda: (THRESHOLD,), ramp=lambda: None, shared=lambda: None,
-        quanta=lambda: None, selective_drop=False, flowlet_gap=0,
-    )  # fmt: skip
-    fabric = Fabric(
-        network, build_routing(network), switch=switch, transports=[table], balancing=BALANCING[transport],
-        seed=SEED, threads=threads, host_latency_ps=PATIENCE,
-    )  # fmt: skip
+    fabric = make_fabric(fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY)), transport, threads, feature)
     random = np.random.default_rng(SEED)
     if case == "permutation":
-        pairs = list(enumerate(_derangement(hosts, random).tolist()))
+        pairs = permutation(hosts)
         size = PERMUTATIONS[hosts]
     else:
         pairs = [(int(source), 0) for source in 1 + random.permutation(hosts - 1)[:INCAST_SENDERS]]
         size = INCAST_BYTES
+    return {
+        "case": case, "hosts": hosts, "transport": transport, "threads": threads, "feature": feature,
+        **timed(fabric, pairs, size, case),
+    }  # fmt: skip
+
+
+def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -> Any:
+    """The engine on a network, with what the transport needs switches to do."""
+    from pydantic import TypeAdapter
+
+    from scenarios.schema_network import Switch
+    from scenarios.schema_transport import AnyTransport
+    from sim.fabric.fabric import Fabric
+    from sim.routing import build_routing
+
+    table: Any = TypeAdapter(AnyTransport).validate_python(transport)
+    needs = {
+        "trimming": getattr(table, "wants_trimming", False),
+        "shortest_first": getattr(table, "wants_shortest_first", False),
+        "pfc": getattr(table, "wants_pfc", False),
+    }
+    switch = {**SWITCH, "queues": 8 if transport == "pias" else 1}
+    for name in [*(name for name, wanted in needs.items() if wanted), feature]:
+        switch |= FEATURES.get(name, {})
+    usual = "spray_random" if transport in SPRAYED else "ecmp"
+    return Fabric(
+        network, build_routing(network), switch=Switch.model_validate(switch), transports=[table],
+        balancing=feature if feature in balancers.KINDS else usual, seed=SEED, threads=threads,
+        host_latency_ps=PATIENCE, **({feature: True} if feature in OF_THE_ENGINE else {}),
+    )  # fmt: skip
+
+
+def timed(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title: str) -> dict[str, Any]:
+    """Send a message for every pair (source, destination), all at time 0, until all are delivered."""
+    import resource
+
     for source, destination in pairs:
-        fabric.send(0, source, destination, size)
+        fabric.send(0, source, destination, nbytes)
     wall, cpu = time.perf_counter(), time.process_time()
     delivered = 0
     while delivered < len(pairs):
         delivered += len(fabric.run(fabric.now + PATIENCE))
         if fabric.stalled:
-            raise BenchmarkError(fabric.stalled, case, "a run that ends")
+            raise BenchmarkError(fabric.stalled, title, "a run that ends")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     hops = fabric.packet_hops
     fabric.close()
     return {
-        "case": case, "hosts": hosts, "transport": transport, "threads": threads, "packet_hops": hops,
-        "wall_s": round(wall, 4), "cpu_s": round(cpu, 4), "hops_per_s": round(hops / wall),
+        "packet_hops": hops, "wall_s": round(wall, 4), "cpu_s": round(cpu, 4), "hops_per_s": round(hops / wall),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "compile_s": round(fabric.compile_s, 3),
     }  # fmt: skip
+
+
+def permutation(hosts: int) -> list[tuple[int, int]]:
+    """Who sends to whom; nobody to itself."""
+    import numpy as np
+
+    return list(enumerate(_derangement(hosts, np.random.default_rng(SEED)).tolist()))
 
 
 def _derangement(n: int, random: Any) -> Any:
@@ -206,15 +294,21 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine()))
+    compared = any("of_plain" in row for row in rows)
     heads = ("case", "hosts", "transport", "threads", "M hops", "wall s", "cpu s", "M hops/s", "peak MB",
-             "compile s")  # fmt: skip
+             *(("feature", "of plain") if compared else ("compile s",)))  # fmt: skip
     for head in heads:
-        table.add_column(head, justify="left" if head in ("case", "transport") else "right")
+        table.add_column(head, justify="left" if head in ("case", "transport", "feature") else "right")
     for row in rows:
+        last = (
+            [row.get("feature", ""), f"{row.get('of_plain', 1):.2f}"]
+            if compared
+            else [f"{row['compile_s']:.2f}"]
+        )
         table.add_row(
             row["case"], str(row["hosts"]), row["transport"], str(row["threads"]), f"{row['packet_hops'] / 1e6:.2f}",
             f"{row['wall_s']:.2f}", f"{row['cpu_s']:.2f}", f"{row['hops_per_s'] / 1e6:.3g}",
-            f"{row['peak_rss_bytes'] / 1e6:.0f}", f"{row['compile_s']:.2f}",
+            f"{row['peak_rss_bytes'] / 1e6:.0f}", *last,
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 

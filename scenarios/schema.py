@@ -61,6 +61,7 @@ __all__ = [
 
 BALANCERS = (
     "ecmp", "ecmp_weighted", "spray_random", "spray_round_robin", "least_queue", "flowlet", "flowlet_least_queue",
+    "source_random", "source_round_robin", "reps",
 )  # fmt: skip
 
 
@@ -95,7 +96,8 @@ class Scenario(Table):
         str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(BALANCERS)})
     ] = "ecmp"
     """Which of the shortest paths a packet takes: by flow hash (weighted: in proportion to the links' rates), packet by
-    packet (spray, least_queue), or burst by burst (flowlet)."""
+    packet (spray, least_queue), burst by burst (flowlet), or as the sending host says, packet by packet (source routes;
+    reps: hashes of entropies of which those that went well are used again)."""
     transport: AnyTransport = Dctcp(kind="dctcp")
     job: tuple[Job, ...] = ()
     traffic: tuple[AnyTraffic, ...] = ()

@@ -29,6 +29,7 @@ MS = 1_000_000_000
 S = 1_000_000_000_000
 
 TIME_UNITS: Mapping[str, int] = {"ps": PS, "ns": NS, "us": US, "ms": MS, "s": S}
+WALL_UNITS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 SIZE_UNITS: Mapping[str, int] = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30,
 }  # fmt: skip
@@ -51,6 +52,16 @@ class UnitError(ValueError):
 def parse_time(value: object) -> int:
     """Picoseconds of a time such as "2.5ms". Raises `UnitError`."""
     return _parse(value, "time", TIME_UNITS, "picoseconds", "2us")
+
+
+def parse_wall(value: object) -> float:
+    """Seconds on the wall clock of a time such as "30s", "5m" or "1h". Raises `UnitError`.
+
+    Not a time of the simulation: there "m" would look like a millisecond's."""
+    milliseconds = _parse(value, "wall-clock time", WALL_UNITS, "milliseconds", "5m")
+    if milliseconds <= 0:
+        raise UnitError("is no time to run", 'a positive wall-clock time, such as "5m"')
+    return milliseconds / 1000
 
 
 def parse_size(value: object) -> int:

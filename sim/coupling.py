@@ -81,6 +81,10 @@ class FabricLike(Protocol):
     def stalled(self) -> str:
         """Why nothing moves any more though messages are under way; empty while something does."""
 
+    @property
+    def deadlock(self) -> str:
+        """How flow control has stopped part of the network for good; empty while it has not."""
+
     def send(
         self,
         at_ps: int,
@@ -287,6 +291,8 @@ class Coupling:
             alone = head == math.inf
             target = max(before, int(env.now)) + PATIENCE_PS if alone else int(head) + self.latency
             deliveries = fabric.run(int(min(target, limit)))
+            if fabric.deadlock:
+                raise self._stall(fabric.deadlock, waiting())
             for delivery in sorted(deliveries, key=_time_and_number):
                 _Arrival(env, delivery, self._deliver)
             now = fabric.now

@@ -162,6 +162,11 @@ class TrainingJob:
     def done(self) -> bool:
         return len(self.records) == self.total
 
+    @property
+    def share(self) -> float:
+        """0 to 1: how many of the results of all iterations have reached their workers."""
+        return max(len(self.records), self.exchange.received) / self.total
+
     def start(self) -> None:
         """Make the workers processes of the coupling's environment."""
         for worker in range(self.table.workers):

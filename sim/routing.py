@@ -15,7 +15,7 @@ of those whose distance has bit j - which are widened to numbers once, at the en
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,6 +28,9 @@ from scenarios.errors import Mistake, ScenarioError
 from sim.topology.network import Network, listed, refuse
 
 UNREACHED = -1
+
+FAR = 30_000
+"""A cost above that of any path, below what 16 bits hold."""
 
 LARGEST_TABLE = 1 << 28
 """Switches times edge switches (our choice: 16,384 switches that all have hosts; a table of 1 GiB)."""
@@ -113,12 +116,13 @@ class Wiring(NamedTuple):
         return len(self.first) - 1
 
 
-def build_routing(network: Network) -> Routing:
+def build_routing(network: Network, without: Collection[int] = ()) -> Routing:
     """Find all shortest paths.
 
     Parameters
     ----------
     network : Network
+    without : directed links that no path may take. What cannot be reached then has no group and no distance.
 
     Returns
     -------
@@ -150,11 +154,17 @@ def build_routing(network: Network) -> Routing:
             "topology",
             f"at most {LARGEST_TABLE:,}: fewer switches, or more hosts on each",
         )
-    wiring = _wire(network)
+    wiring = _wire(network, without)
     cost = _search(wiring, edges)
-    _refuse_unreached(network, edges, cost)
+    unreached = cost == UNREACHED
+    if without:
+        cost[unreached] = FAR
+    else:
+        _refuse_unreached(network, edges, cost)
     group_of, group_first, group_links = _group(wiring, edges, cost)
     hops = cost if network.link_cost is None else _longest(wiring, cost)
+    if without:
+        hops[unreached] = UNREACHED
     if len(edges) == switches:
         distance = hops
     else:
@@ -172,9 +182,10 @@ def build_routing(network: Network) -> Routing:
     )
 
 
-def _wire(network: Network) -> Wiring:
+def _wire(network: Network, without: Collection[int]) -> Wiring:
     first = network.host_count
     links = np.flatnonzero((network.link_src >= first) & (network.link_dst >= first)).astype(np.int32)
+    links = links[~np.isin(links, list(without))]
     links = links[np.argsort(network.link_src[links], kind="stable")]  # by switch, then by link id
     counts = np.bincount(network.link_src[links] - first, minlength=network.switch_count)
     costs = np.ones(len(links)) if network.link_cost is None else network.link_cost[links]

@@ -24,6 +24,7 @@ from sim.interrupt import CtrlC
 from sim.job import IterationRecord, TrainingJob, captured_iterations
 from sim.message_table import message_columns
 from sim.placement import place
+from sim.progress import Lookout, OutOfTime, Progress, Standing, share_of_flows
 from sim.routing import Routing, build_routing
 from sim.topology import Network, build_network
 from sim.traffic import check_files, flows_of
@@ -34,14 +35,8 @@ if TYPE_CHECKING:
     from scenarios.schema import Scenario
     from traces.trace import Trace
 
-Progress = Callable[[int, int, int], None]
-"""(worker-iterations done, worker-iterations in all, simulated picoseconds); without jobs: flows delivered, flows so
-far"""
-
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
 """(scenario, network, routing, threads) -> fabric"""
-
-PROGRESS_SECONDS = 0.1
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,6 +53,7 @@ def simulate(
     *,
     threads: int = 1,
     progress: Progress | None = None,
+    max_wall_s: float | None = None,
     fabric: FabricMaker | None = None,
 ) -> Result:
     """Run a scenario.
@@ -67,13 +63,15 @@ def simulate(
     trace : replayed by every job instead of the traces that they name.
     threads : of the fabric; the Result does not depend on it.
     progress : called now and then (about every 0.1 s) and once at the end.
+    max_wall_s : ends the run after so many seconds on the wall clock, counted from the first event on: building the
+        network and compiling the engine come before. Where it ends then depends on the machine.
     fabric : makes the network that the jobs use, by default the packet engine; tests put an ideal one here.
 
     Returns
     -------
     Result
-        Messages that had not arrived when `duration` ended the run have end_ps -1; worker-iterations that
-        were not over have no row.
+        Messages that had not arrived when `duration` or `max_wall_s` ended the run have end_ps -1; worker-iterations
+        that were not over have no row. `summary["totals"]["ended_by"]` says what ended it.
 
     Raises
     ------
@@ -121,23 +119,25 @@ def simulate(
 
     try:
         with CtrlC() as ctrl_c:
-            tick = _ticker(state, progress, ctrl_c)
+            lookout = Lookout(state.standing, progress, ctrl_c, max_wall_s)
             if hasattr(engine, "on_progress"):
-                engine.on_progress = tick  # reports from within a long call as well
-            state.cut = not coupling.run(
+                engine.on_progress = lookout.within
+            reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
                 waiting=lambda: [line for job in jobs for line in job.waiting()],
-                tick=tick,
+                tick=lookout.between,
             )
+            state.ended_by = "done" if reached else "duration"
+    except OutOfTime:
+        state.ended_by = "done" if state.done else "max_wall"
     except KeyboardInterrupt:
         raise Interrupted(collect()) from None
     finally:
         close = getattr(engine, "close", None)
         if close is not None:
             close()  # its threads
-    if progress is not None:
-        _report(state, progress, coupling.now)
+    lookout.report(state.end_ps, last=True)
     return collect()
 
 
@@ -217,8 +217,8 @@ class Run:
     coupling: Coupling
     jobs: Sequence[TrainingJob]
     feeds: Sequence[Feed]
-    cut: bool = False
-    """whether it was ended by the scenario's duration"""
+    ended_by: str = "interrupt"
+    """done, duration, max_wall, or interrupt, which it is unless one of the others becomes known"""
 
     @property
     def done(self) -> bool:
@@ -228,14 +228,16 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether it came as far as was asked for: traffic alone may be cut by the duration."""
-        return self.done or (self.cut and not self.jobs)
+        return self.done or (self.ended_by == "duration" and not self.jobs)
 
     @property
     def end_ps(self) -> int:
-        """When it ended."""
-        if self.cut and not self.jobs and self.scenario.duration is not None:
+        """When it ended; where it was ended from outside: as far as the network has come."""
+        if self.ended_by == "duration" and not self.jobs and self.scenario.duration is not None:
             return self.scenario.duration
-        return self.coupling.now
+        if self.ended_by in ("done", "duration"):
+            return self.coupling.now
+        return max(self.coupling.now, self.coupling.fabric.now)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -244,6 +246,19 @@ class Run:
             return sum(len(job.records) for job in self.jobs), sum(job.total for job in self.jobs)
         submitted = sum(feed.submitted for feed in self.feeds)
         return submitted - getattr(self.coupling.fabric, "undelivered", 0), submitted
+
+    def standing(self, now_ps: int) -> Standing:
+        """How far it is at a time of the network's."""
+        done, total = self.progress
+        if self.done or self.ended_by == "duration":
+            share = 1.0
+        elif self.jobs:
+            share = sum(job.share * job.total for job in self.jobs) / total
+        else:
+            share = share_of_flows(self.feeds, self.coupling.fabric)
+        if self.scenario.duration is not None:
+            share = max(share, min(1.0, now_ps / self.scenario.duration))
+        return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
 
 
 def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list[Feed]:
@@ -295,6 +310,7 @@ def collect_result(
     totals = {
         "simulated_ps": state.end_ps,
         "finished": state.finished,
+        "ended_by": state.ended_by,
         "iterations": len(records),
         "iterations_wanted": sum(job.total for job in jobs),
         "messages": len(ends),
@@ -342,21 +358,3 @@ def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
     message = np.concatenate(numbers)
     order = np.argsort(message)
     return {"message": message[order], "ideal_ps": np.concatenate(ideal)[order]}
-
-
-def _ticker(state: Run, progress: Progress | None, ctrl_c: CtrlC) -> Callable[[int], None]:
-    """Calls `progress` when PROGRESS_SECONDS have passed on the wall clock since it last did; ends on Ctrl-C."""
-    due = time.monotonic() + PROGRESS_SECONDS
-
-    def tick(now_ps: int) -> None:
-        nonlocal due
-        ctrl_c.check()
-        if progress is not None and time.monotonic() >= due:
-            _report(state, progress, now_ps)
-            due = time.monotonic() + PROGRESS_SECONDS
-
-    return tick
-
-
-def _report(state: Run, progress: Progress, now_ps: int) -> None:
-    progress(*state.progress, now_ps)

@@ -5,7 +5,8 @@ A balancer is a class (derived from `Balancer` in `base`) with one compiled func
     choose(M, node, ways, n, A, B, count, now) -> index below n
 
 called where there is more than one way (n > 1). `M[ways + i]` is the record of the i-th way's port, `count` the number
-of packets this switch has balanced before, `now` the time of arrival in picoseconds.
+of packets this switch has balanced before, `now` the time of arrival in picoseconds. Where hosts choose the ways,
+packet by packet, it has a second one, `pick`, and may have a third, `heard` (see `base`).
 """
 
 KINDS = {
@@ -16,4 +17,7 @@ KINDS = {
     "least_queue": "sim.balancers.least_queue:LeastQueue",
     "flowlet": "sim.balancers.flowlet:Flowlet",
     "flowlet_least_queue": "sim.balancers.flowlet_least_queue:FlowletLeastQueue",
+    "source_random": "sim.balancers.source_random:SourceRandom",
+    "source_round_robin": "sim.balancers.source_round_robin:SourceRoundRobin",
+    "reps": "sim.balancers.reps:Reps",
 }

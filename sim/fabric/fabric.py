@@ -20,6 +20,9 @@ from scenarios.errors import GradwireError, ScenarioError
 from scenarios.units import format_time
 from sim import balancers, queues, transports
 from sim.fabric import layout as at
+from sim.fabric.agenda import Agenda
+from sim.fabric.control import Control
+from sim.fabric.deadlock import find_deadlock
 from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.program import Programs
@@ -33,6 +36,7 @@ CALL_SECONDS = (
     0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
 )
 CLOSE_BATCH = 64
+DEADLOCK_PS = 1_000_000_000  # how often it is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +151,13 @@ class Fabric:
         self._alone = True
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
+        self.deadlock = ""
+        self.agenda = Agenda()
+        self.control = Control(self.memory, network)
+        if switch.pfc:
+            self.agenda.add(DEADLOCK_PS, self._look_for_deadlock, watcher=True)
         self.wall_s = 0.0
-        self.on_progress: Callable[[int], None] | None = None
+        self.on_progress: Callable[[int], bool] | None = None  # true: `run` returns where it is
         self._team = Team(M, self.kernel, threads)
         self._finalizer = weakref.finalize(self, self._team.quit)
 
@@ -235,6 +244,11 @@ class Fabric:
         return self._undelivered
 
     @property
+    def settled_bytes(self) -> int:
+        """Payload bytes of all messages that were delivered, and those that have arrived of the others."""
+        return self.flows.settled()
+
+    @property
     def packet_hops(self) -> int:
         """Transmissions so far: one packet crossing one link, lost on it or not."""
         ports = self.memory.port_base
@@ -249,34 +263,45 @@ class Fabric:
         due = M[self.memory.next : self.memory.next + nodes]
         wake = int(M[at.H_WAKE])
         quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
-        return bool(quiet and self._programs.soonest() >= at.FOREVER)
+        return bool(quiet and min(self._programs.soonest(), self.agenda.next_action) >= at.FOREVER)
 
     def run(self, until_ps: int) -> list[Delivery | Joined]:
         """Advance to `until_ps`, or, after the first delivery (of a message that was `send`) or join at c, to at most
-        c + host latency.
+        c + host latency. It returns early, once, when `deadlock` has come to say that flow control has stopped ports
+        for good.
 
         Raises
         ------
         GradwireError
             More packets wait in queues than the engine has room for.
         """
-        M, programs = self.memory.M, self._programs
+        M, programs, agenda = self.memory.M, self._programs, self.agenda
         events: list[Delivery | Joined] = []
         if until_ps <= self.now:
             return events
         started = time.perf_counter()
+        blocked = self.deadlock
         while not events and self.now < until_ps:
+            agenda.act(self.now)
+            if self.deadlock != blocked:
+                break
             programs.fill(self.now)
-            M[at.H_UNTIL] = min(until_ps, programs.soonest())
-            self._advance(events)
+            until = min(until_ps, programs.soonest(), agenda.next_action)
+            if agenda.next_watcher < until and not self.idle:
+                until = max(agenda.next_watcher, self.now + 1)
+            M[at.H_UNTIL] = until
+            told = self._advance(events)
             programs.closed(self.flows.close(CLOSE_BATCH))
+            if told:
+                break
         self.wall_s += time.perf_counter() - started
         if not events:
             self._watch()
         return events
 
-    def _advance(self, events: list[Delivery | Joined]) -> None:
-        """Run the engine to where it was told to go, or where it has to stop for what it found."""
+    def _advance(self, events: list[Delivery | Joined]) -> bool:
+        """Run the engine to where it was told to go, or where it has to stop for what it found; true if `on_progress`
+        ended it earlier."""
         M = self.memory.M
         while True:
             M[at.H_STATUS] = at.RUNNING
@@ -287,7 +312,7 @@ class Fabric:
             self._harvest(events)
             status = int(M[at.H_STATUS])
             if status == at.REACHED:
-                return
+                return False
             if status == at.POOL_FULL:
                 raise GradwireError(
                     "more than 33 million packets wait in queues", "fabric", "smaller buffers"
@@ -298,8 +323,8 @@ class Fabric:
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
                 self._budget = max(16, int(self._budget * factor))
-            if self.on_progress is not None:
-                self.on_progress(self.now)
+            if self.on_progress is not None and self.on_progress(self.now):
+                return True
 
     def _watch(self) -> None:
         """Note when time passes and no byte arrives: then something will never end."""
@@ -313,6 +338,15 @@ class Fabric:
             self.stalled = "no packet is on its way and no timer is set"
         elif self.now - since >= 10_000_000_000_000:
             self.stalled = f"no new data has arrived anywhere since {format_time(since)}"
+
+    def _look_for_deadlock(self, now: int) -> int | None:
+        """Say so when flow control has stopped ports for good. Looks now and then until it has found one."""
+        circle = find_deadlock(self.memory, self.network)
+        if not circle:
+            return now + DEADLOCK_PS
+        ports = " waits for ".join([*circle, circle[0]])
+        self.deadlock = f"flow control has come to a deadlock at {format_time(now)} or before: {ports}"
+        return None
 
     def close(self) -> None:
         """End the worker threads."""

@@ -313,6 +313,13 @@ class Flows:
         got = self.receiver(np.arange(self._records)) + at.R_GOT
         return int(self.memory.M[got].sum())
 
+    def settled(self) -> int:
+        """Payload bytes of all messages that were delivered, and those that have arrived of the others."""
+        book = self.book[: self.count]
+        delivered = book[:, END] >= 0
+        live = book[~delivered & (book[:, FLOW] >= 0), FLOW]
+        return int(book[delivered, BYTES].sum() + self.memory.M[self.receiver(live) + at.R_GOT].sum())
+
     def sent(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Per message: packets sent (data and probes), and data packets that had been sent before."""
         numbers = np.flatnonzero(self.book[: self.count, FLOW] >= 0)

@@ -169,7 +169,8 @@ def build(
     order_base = plan.take(nodes)
     dest = plan.take(hosts)
     route = plan.take((nodes - hosts) * len(edges))
-    group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
+    ways = np.diff(routing.group_first)  # of every group
+    group_entries = int(ways[ways > 1].sum())
     groups = plan.take(REROUTED_ENTRIES if reroutes else max(1, group_entries))
     back = plan.take(links)
     delay_bins = plan.take(links * at.DELAY_BINS if delays else 8)
@@ -348,20 +349,19 @@ def lay_routes(memory: Memory, routing: Any, room: int) -> None:
     down = ports[np.asarray(routing.down_link)]
     dest = int(M[at.H_DEST])
     M[dest : dest + len(down)] = memory.edge_index[routing.edge_of] | (down << 20)
-    words = np.zeros(len(routing.groups) + 1, dtype=np.int64)  # the last one stands for "none"
-    entries: list[int] = []
-    for i, group in enumerate(routing.groups):
-        if len(group) == 1:
-            words[i] = ports[group[0]] | (1 << 40)
-        else:
-            words[i] = len(entries) | (len(group) << 40)
-            entries += group
+    ways = np.diff(routing.group_first)  # of every group
+    links, alone = ports[routing.group_links], ways == 1
+    entries = links[np.repeat(~alone, ways)]
+    words = np.zeros(len(ways) + 1, dtype=np.int64)  # the last one stands for "none", which is number -1
+    words[:-1] = np.cumsum(np.where(alone, 0, ways)) - ways  # where the entries of a group begin
+    words[:-1][alone] = links[routing.group_first[:-1][alone]]
+    words[:-1] |= ways << 40
     if len(entries) > max(1, room):
         raise GradwireError(f"{len(entries)} entries of routing groups", "fabric", f"at most {room}")
     groups, route = int(M[at.H_GROUPS]), int(M[at.H_ROUTE])
-    M[groups : groups + len(entries)] = ports[entries]
-    rows = words[np.asarray(routing.group_of)[:, edges]]
-    M[route : route + rows.size] = rows.ravel()
+    M[groups : groups + len(entries)] = entries
+    group_of = routing.group_of if len(edges) == len(memory.edge_index) else routing.group_of[:, edges]
+    np.take(words, group_of, out=M[route : route + group_of.size].reshape(group_of.shape), mode="wrap")
 
 
 def headroom(network: Any, switch: Any, longest: int) -> NDArray[np.int64]:

@@ -38,7 +38,10 @@ def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
     late = {cause: M[more + at.X_CAUSES + i] for i, cause in enumerate(CAUSES[at.CAUSE_EVICTED :])}
     return {
         "port": [network.link_name(link) for link in range(len(base))],
-        "packets": M[base + at.P_TAIL] + M[base + at.P_SPILL_TAIL] + M[base + at.P_DROP_LINK] + late["link_down"],
+        "packets": M[base + at.P_TAIL]
+        + M[base + at.P_SPILL_TAIL]
+        + M[base + at.P_DROP_LINK]
+        + late["link_down"],
         "bytes": M[base + at.P_BYTES],
         "drops_tail": M[base + at.P_DROP_TAIL],
         "drops_selective": M[base + at.P_DROP_SELECTIVE],

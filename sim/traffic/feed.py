@@ -34,6 +34,7 @@ class Feed:
         self.submitted = 0
         self.blocks: list[Block] = []
         self._source, self._coupling = source, coupling
+        self._bytes = 0.0
         self._drawn = False
         self._receivers_left = 0  # joins that are still to come, of all blocks
 
@@ -41,6 +42,23 @@ class Feed:
     def done(self) -> bool:
         """Whether every flow has been delivered and no more will come."""
         return self._drawn and not self._receivers_left
+
+    @property
+    def expected_bytes(self) -> float:
+        """Of all flows; while there are more to come, as many as there will be if they go on like this."""
+        if self._drawn or not self.blocks:
+            return self._bytes
+        table, last = self.table, self.blocks[-1]
+        flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
+        ahead = []  # how many times as many
+        if isinstance(flows, int):
+            ahead.append(flows / self.submitted)
+        if isinstance(rounds, int):
+            ahead.append(rounds / (1 + int(np.max(last.iteration))))
+        reached = int(np.max(last.sends.start_ps)) - table.start
+        if table.stop is not None and reached > 0:
+            ahead.append((table.stop - table.start) / reached)
+        return self._bytes * max(1.0, min(ahead, default=1.0))
 
     def start(self) -> None:
         """Make it a process of the coupling's environment."""
@@ -85,6 +103,7 @@ class Feed:
         self._coupling.submit(block)
         self.blocks.append(block)
         self.submitted += len(batch)
+        self._bytes += float(batch.nbytes.sum())
         self._receivers_left += len(receivers)
 
     def _joined(self, join: int) -> None:

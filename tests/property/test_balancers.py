@@ -15,7 +15,9 @@ from scenarios.schema_network import Switch
 from scenarios.schema_transport import Dctcp
 from sim.topology import LinkSpec, from_networkx, leaf_spine
 
-KINDS = ("ecmp_weighted", "least_queue", "flowlet", "flowlet_least_queue")
+KINDS = (
+    "ecmp_weighted", "least_queue", "flowlet", "flowlet_least_queue", "source_random", "source_round_robin", "reps",
+)  # fmt: skip
 
 
 def dctcp(payload: str = "1000B", **more):

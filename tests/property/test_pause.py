@@ -71,7 +71,7 @@ def paused_cases(draw: st.DrawFn, shared: bool) -> Case:
     )  # fmt: skip
 
 
-@budget(0.5)
+@budget()
 @given(case=paused_cases(shared=False))
 def test_engine_and_oracle_pause_alike(case):
     oracle = run_oracle(case, until=SOON)
@@ -79,7 +79,7 @@ def test_engine_and_oracle_pause_alike(case):
     assert first_difference(run_engine(case, until=SOON, threads=2, prepare=together), oracle) == ""
 
 
-@budget(0.25)
+@budget(0.5)
 @given(case=paused_cases(shared=True))
 def test_engine_and_oracle_pause_alike_with_a_shared_buffer(case):
     assert first_difference(run_engine(case, until=SOON), run_oracle(case, until=SOON)) == ""

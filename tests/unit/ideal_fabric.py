@@ -60,6 +60,7 @@ class IdealFabric:
         return not (self._arrivals or self._done or any(self._waiting.values()))
 
     stalled = ""
+    deadlock = ""
 
     def send(self, at_ps, src, dst, nbytes, *, transport=0, priority=0, bound=0.0, important=None):
         assert type(at_ps) is int and type(nbytes) is int and at_ps >= self.now and nbytes > 0 and src != dst

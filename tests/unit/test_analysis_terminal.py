@@ -60,4 +60,19 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setenv("TERM", "xterm")
     with progress("work", at_first="warming up") as show:
         show(0.5, "half")
-    assert "work" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "work" in shown and " 50%" in shown and "half" in shown
+
+
+def test_a_narrow_terminal_shows_the_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    words = "24/60 iterations, 88.3 ms simulated, 1.89 M hops/s, about 7 s left"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for columns, bar in ((90, False), (150, True)):
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with progress("demo") as show:
+            show(0.4, words)
+        shown = capsys.readouterr().err
+        assert words in shown and ("━" in shown) == bar

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import gradwire
 from scenarios.errors import StallError
 from scenarios.result import Result, summarise
+from sim.progress import Standing
 
 ROOT = Path(gradwire.__file__).resolve().parent
 
@@ -148,6 +149,9 @@ class Comparison:
 
     def __init__(self, results: list[Result], violations: list[str]) -> None:
         self.results, self.violations = results, violations
+        self.cut_short = [
+            result.summary["policy"] for result in results if "ended_by" in result.summary["totals"]
+        ]
 
     def print(self) -> None:
         print("table of", [result.summary["policy"] for result in self.results])
@@ -162,11 +166,12 @@ class Comparison:
 @pytest.fixture
 def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Stand-ins for sim and analysis; `simulate` may be replaced, `violations` filled, `calls` read."""
-    state = types.SimpleNamespace(calls=[], violations=[])
+    state = types.SimpleNamespace(calls=[], violations=[], limits=[])
 
-    def simulate(scenario: Any, *, threads: int, progress: Any) -> Result:
-        progress(1, 2, 10**9)
+    def simulate(scenario: Any, *, threads: int, progress: Any, max_wall_s: float | None) -> Result:
+        progress(Standing(1, 2, 0.25, 10**9, 1000))
         state.calls.append((scenario.policy_name, threads, [job.trace for job in scenario.job]))
+        state.limits.append(max_wall_s)
         iterations = {name: [0] for name in ("worker", "iteration", "start_ps", "forward_end_ps", "end_ps")}
         iterations |= {name: [0] for name in ("backward_end_ps", "compute_ps", "exposed_ps")}
         return Result.build(summarise(scenario, "", {}, {}), {"iterations": {"job": ["j"], **iterations}})
@@ -235,6 +240,31 @@ def test_a_bug_keeps_its_traceback(rooms: Any):
 
     rooms.simulate = broken
     assert isinstance(invoke("run", "demo").exception, ZeroDivisionError)
+
+
+def test_a_run_whose_time_is_up_is_exit_1_and_the_others_go_on(rooms: Any, own_directory: Path):
+    works = rooms.simulate
+
+    def second_is_late(scenario: Any, **options: Any) -> Result:
+        result: Result = works(scenario, **options)
+        if scenario.policy_name == "dctcp-priority":
+            result.summary["totals"]["ended_by"] = "max_wall"
+        return result
+
+    rooms.simulate = second_is_late
+    done = invoke("compare", "demo", "--max-wall", "1.5m", "--out", "out", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {"policies": ["dctcp", "dctcp-priority", "dlcp"]}
+    assert done.stderr == "time was up: dctcp-priority\n"
+    assert rooms.limits == [90.0] * 3
+    assert Path("out").is_dir()
+
+
+@pytest.mark.parametrize("text", ["30", "5us", "0s", "-1s", "soon"])
+def test_wall_clock_times_that_are_none(rooms: Any, text: str):
+    done = invoke("run", "demo", f"--max-wall={text}")
+    assert (done.exit_code, rooms.calls) == (2, [])
+    assert done.stderr.startswith("gradwire: --max-wall: ")
 
 
 def test_ctrl_c_keeps_what_is_finished(rooms: Any, own_directory: Path):

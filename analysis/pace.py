@@ -1,0 +1,70 @@
+"""How fast a simulation goes, from what it reports now and then: for people who wait for it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from analysis.tables import three_digits
+
+RECENT_S = 5.0
+"""Speed is that of the last few seconds; what is left is reckoned from all that was done (our choice: the share that is
+done grows in jumps)."""
+FIRST_GUESS_S = 2.0
+"""Nothing is said about the rest before."""
+NOTICEABLE = 0.002
+"""Nor before this share is done."""
+
+
+class Pace:
+    """Speed and remaining time of one run, both from the first report on: what came before was preparation. `clock`
+    counts seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first = (0.0, 0.0)  # when, and the share
+        self._share = 0.0
+        self._seen: deque[tuple[float, int]] = deque()  # (when, packet-hops so far)
+
+    def note(self, share: float, packet_hops: int) -> None:
+        """So much is done by now."""
+        now = self._clock()
+        if not self._seen:
+            self._first = (now, share)
+        self._share = share
+        self._seen.append((now, packet_hops))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= RECENT_S:
+            self._seen.popleft()
+
+    @property
+    def hops_per_s(self) -> float:
+        """Packet-hops per second of late; 0 before anything is known."""
+        if not self._seen:
+            return 0.0
+        (before, first), (now, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (now - before) if now > before else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that the rest will take if it goes on like this; None if it is too early to say."""
+        begin, before = self._first
+        spent = self._seen[-1][0] - begin if self._seen else 0.0
+        if self._share - before < NOTICEABLE or spent < FIRST_GUESS_S:
+            return None
+        return spent * (1 - self._share) / (self._share - before)
+
+    def __str__(self) -> str:
+        """ ", 12.3 M hops/s, about 40 s left", as far as it is known."""
+        speed, left = self.hops_per_s, self.left_s
+        text = f", {three_digits(speed / 1e6)} M hops/s" if speed else ""
+        return text + (f", about {wall_text(left)} left" if left and self._share < 1 else "")
+
+
+def wall_text(seconds: float) -> str:
+    """Seconds on the wall clock in words, no more precise than a guess is."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 99.5 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{three_digits(seconds / 3600)} h"

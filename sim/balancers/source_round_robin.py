@@ -1,0 +1,25 @@
+"""Source routes by turns: the sending host deals the packets of a message out over all paths, the switches follow.
+
+Paths are numbers as in `source_random`; one after the other uses every way of the first switch, then of the next. A
+message begins with a path of its own.
+"""
+
+from numba import njit
+
+from sim.balancers.base import Balancer
+from sim.balancers.source_random import choose
+from sim.fabric.layout import A_ENTROPY, S_DATA
+
+
+@njit
+def pick(M, f, count):
+    """The path after that of the last packet."""
+    return ((M[f + S_DATA] >> A_ENTROPY) + count) & 0xFFFF
+
+
+class SourceRoundRobin(Balancer):
+    """Load balancer `source_round_robin`."""
+
+    choose = staticmethod(choose)
+    pick = staticmethod(pick)
+    source_routes = True

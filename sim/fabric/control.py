@@ -1,0 +1,103 @@
+"""Changing a network while it runs: cables that are cut, slowed or lose packets, hosts that stand still, new routes.
+
+To be called between two runs of the engine. A packet that is on a link when something happens to it still arrives; what
+starts afterwards meets the new state (our choice).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from sim.fabric import layout as at
+from sim.fabric.memory import REROUTED_ENTRIES, Memory, lay_routes, speed_of
+
+
+class Control:
+    """The knobs of one fabric's network."""
+
+    def __init__(self, memory: Memory, network: Any) -> None:
+        self.memory, self.network = memory, network
+
+    def set_rate(self, link: int, rate: int) -> None:
+        """Another rate for a directed link, no higher than the one it was built with.
+
+        Raises
+        ------
+        ValueError
+            A higher one: the lookahead of the run rests on the rates.
+        """
+        if rate > self.network.link_rate[link]:
+            raise ValueError(
+                f"link {self.network.link_name(link)} was built with {self.network.link_rate[link]} bit/s"
+            )
+        self.memory.M[self._port(link) + at.P_SPEED] = speed_of(rate)
+
+    def set_loss(self, link: int, loss: float) -> None:
+        """Another probability of loss for a directed link."""
+        M, p = self.memory.M, self._port(link)
+        odds = ceil(loss * 2**32)
+        M[p + at.P_LOSS] = odds
+        self._flag(p, at.SHAPE_LOSSY, odds > 0)
+
+    def cut(self, link: int, now: int) -> None:
+        """A directed link loses everything from now on, also what the far end had asked not to be sent."""
+        p = self._port(link)
+        self._flag(p, at.SHAPE_DOWN, True)
+        M, more = self.memory.M, int(self.memory.M[self._port(link) + at.P_MORE])
+        if M[more + at.X_PAUSED]:
+            M[more + at.X_PAUSED] = 0
+            M[p + at.P_BUSY] = max(int(M[p + at.P_BUSY]), now)
+            self._wake(int(M[p + at.P_NODE]), now)
+
+    def mend(self, link: int, now: int) -> None:
+        """A directed link works again. Its node repeats what it wants the far end to stop."""
+        M, p = self.memory.M, self._port(link)
+        self._flag(p, at.SHAPE_DOWN, False)
+        more, node = int(M[p + at.P_MORE]), int(M[p + at.P_NODE])
+        if M[more + at.X_WANTED] and not M[more + at.X_SIGNAL]:
+            M[more + at.X_SIGNAL] = max(now, 1)
+            if not M[p + at.P_FLAGS] & at.PORT_FLAG_ACTIVE:
+                M[p + at.P_FLAGS] |= at.PORT_FLAG_ACTIVE
+                M[int(M[node + at.N_ACTIVE]) + int(M[node + at.N_ACTIVE_COUNT])] = p
+                M[node + at.N_ACTIVE_COUNT] += 1
+            self._wake(node, now)
+
+    def stop_host(self, host: int) -> None:
+        """A host neither sends nor takes what arrives, and no timer of it goes off, until `resume_host`; the packet it
+        is sending leaves."""
+        self.memory.M[int(self.memory.node_base[host]) + at.N_STILL] = 1
+
+    def resume_host(self, host: int, now: int) -> None:
+        """It goes on: first the timers that have passed meanwhile, then what has arrived, in order."""
+        M, node = self.memory.M, int(self.memory.node_base[host])
+        M[node + at.N_STILL] = 0
+        heap, count = int(M[node + at.N_HEAP]), int(M[node + at.N_HEAP_COUNT])
+        entries = M[heap : heap + 2 * count].reshape(-1, 2).tolist()
+        for entry in entries:
+            time, key = entry
+            if time < now:
+                entry[0] = now
+                f = (key & at.MASK_KEY_SENDER) >> 2
+                if key & 3 == at.WHAT_TIMER and M[f + at.S_ARMED] == time:
+                    M[f + at.S_ARMED] = now
+        entries.sort()  # a sorted list is a heap
+        M[heap : heap + 2 * count] = [word for entry in entries for word in entry]
+        p = int(M[node + at.N_PORT])
+        M[p + at.P_BUSY] = max(int(M[p + at.P_BUSY]), now)
+        self._wake(node, now)
+
+    def reroute(self, routing: Any) -> None:
+        """New routes, at all switches at once. Where there is none, packets are dropped."""
+        lay_routes(self.memory, routing, REROUTED_ENTRIES)
+
+    def _port(self, link: int) -> int:
+        return int(self.memory.port_base[link])
+
+    def _flag(self, p: int, flag: int, on: bool) -> None:
+        shape = int(self.memory.M[p + at.P_SHAPE])
+        self.memory.M[p + at.P_SHAPE] = shape | flag if on else shape & ~flag
+
+    def _wake(self, node: int, now: int) -> None:
+        due = self.memory.next + int(self.memory.M[node + at.N_POSITION])
+        self.memory.M[due] = min(int(self.memory.M[due]), now)

@@ -1,0 +1,178 @@
+"""Faults of a scenario, put on the agenda of a fabric.
+
+A directed link may be hit by several faults at once: it is cut while any of them cuts it, and of several rates or losses
+the worst counts. Routes are those without the cables that routing has noticed to be cut.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from scenarios.errors import Mistake, ScenarioError
+from scenarios.schema_fault import (
+    GrayLoss,
+    HostPaused,
+    HostSlow,
+    LinkDegraded,
+    LinkDown,
+    LinkFault,
+    SwitchDown,
+)
+from scenarios.units import format_rate
+from sim.routing import build_routing
+from sim.topology import Network
+
+Slowness = Callable[[int, int], float]
+"""(host, picoseconds) -> how many times longer computing takes there"""
+
+
+class Faults:
+    """The faults of a run.
+
+    Raises
+    ------
+    ScenarioError
+        With every name that the network does not have, and every rate above a cable's own.
+    """
+
+    def __init__(self, tables: Sequence[Any], network: Network) -> None:
+        self.network = network
+        self.tables = tables
+        mistakes: list[Mistake] = []
+        self.links = [self._links(number, table, mistakes) for number, table in enumerate(tables)]
+        self.hosts = [self._hosts(number, table, mistakes) for number, table in enumerate(tables)]
+        if mistakes:
+            raise ScenarioError("the faults do not fit the network", mistakes=mistakes)
+        self._active: set[int] = set()
+        self._noticed: set[int] = set()
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether hosts may stand still or routes change."""
+        return any(table.engine for table in self.tables)
+
+    def schedule(self, fabric: Any) -> None:
+        """Put all of them on a fabric's agenda."""
+        for number, table in enumerate(self.tables):
+            if isinstance(table, HostSlow):
+                continue
+            delay = getattr(table, "noticed_after", None)
+            for time, change in ((table.at, self._begin), (table.until, self._end)):
+                if time is None:
+                    continue
+                fabric.agenda.add(time, partial(change, fabric, number))
+                if delay is not None:
+                    notice = self._noticed.add if change == self._begin else self._noticed.discard
+                    fabric.agenda.add(time + delay, partial(self._notice, fabric, partial(notice, number)))
+
+    def slowness(self, host: int, now: int) -> float:
+        """How many times longer computing takes on a host."""
+        factor = 1.0
+        for table, hosts in zip(self.tables, self.hosts, strict=True):
+            if isinstance(table, HostSlow) and host in hosts:
+                if table.at <= now and (table.until is None or now < table.until):
+                    factor *= table.factor
+        return factor
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def _begin(self, fabric: Any, number: int, now: int) -> None:
+        self._active.add(number)
+        self._apply(fabric, number, now)
+
+    def _end(self, fabric: Any, number: int, now: int) -> None:
+        self._active.discard(number)
+        self._apply(fabric, number, now)
+
+    def _apply(self, fabric: Any, number: int, now: int) -> None:
+        """Bring what fault `number` is about to the state that all active faults ask for."""
+        control, network = fabric.control, self.network
+        if isinstance(self.tables[number], HostPaused):
+            still = {host for other in self._active_of(HostPaused) for host in self.hosts[other]}
+            for host in self.hosts[number]:
+                if host in still:
+                    control.stop_host(host)
+                else:
+                    control.resume_host(host, now)
+            return
+        rates: dict[int, int] = defaultdict(lambda: 1 << 62)
+        losses: dict[int, float] = defaultdict(float)
+        for other in self._active_of(LinkDegraded, GrayLoss):
+            table = self.tables[other]
+            for link in self.links[other]:
+                rates[link] = min(rates[link], getattr(table, "rate", 1 << 62))
+                losses[link] = max(losses[link], getattr(table, "loss", 0.0))
+        dead = self._dead(self._active)
+        for link in self.links[number]:
+            control.set_rate(link, min(int(network.link_rate[link]), rates[link]))
+            control.set_loss(link, max(float(network.link_loss[link]), losses[link]))
+            if link in dead:
+                control.cut(link, now)
+            else:
+                control.mend(link, now)
+
+    def _notice(self, fabric: Any, change: Callable[[], None], now: int) -> None:
+        change()
+        fabric.control.reroute(build_routing(self.network, self._dead(self._noticed)))
+
+    def _active_of(self, *kinds: type) -> list[int]:
+        return [number for number in sorted(self._active) if isinstance(self.tables[number], kinds)]
+
+    def _dead(self, numbers: set[int]) -> set[int]:
+        cutting = (number for number in numbers if isinstance(self.tables[number], (LinkDown, SwitchDown)))
+        return {link for number in cutting for link in self.links[number]}
+
+    # --- names --------------------------------------------------------------------------------------------------
+
+    def _links(self, number: int, table: Any, mistakes: list[Mistake]) -> list[int]:
+        network = self.network
+        if isinstance(table, SwitchDown):
+            node = self._node(f"fault[{number}].switch", table.switch, mistakes)
+            if node is not None and node < network.host_count:
+                mistakes.append(
+                    Mistake(f"fault[{number}].switch", "is a host", table.switch, "the name of a switch")
+                )
+            return (
+                []
+                if node is None
+                else np.flatnonzero((network.link_src == node) | (network.link_dst == node)).tolist()
+            )
+        if not isinstance(table, LinkFault):
+            return []
+        where = f"fault[{number}].between"
+        a, b = (self._node(where, name, mistakes) for name in table.between)
+        if a is None or b is None:
+            return []
+        forward = (network.link_src == a) & (network.link_dst == b)
+        backward = (network.link_src == b) & (network.link_dst == a)
+        if not forward.any():
+            mistakes.append(
+                Mistake(where, "there is no such link", " - ".join(table.between), "two neighbours")
+            )
+        links: list[int] = np.flatnonzero(forward if table.one_way else forward | backward).tolist()
+        if isinstance(table, LinkDegraded) and any(table.rate > network.link_rate[link] for link in links):
+            own = format_rate(int(network.link_rate[links].min()))
+            what = "is above that of the cable"
+            mistakes.append(Mistake(f"fault[{number}].rate", what, format_rate(table.rate), f"at most {own}"))
+        return links
+
+    def _hosts(self, number: int, table: Any, mistakes: list[Mistake]) -> list[int]:
+        """The network cards (nodes) of the host that a fault is about."""
+        if not isinstance(table, (HostPaused, HostSlow)):
+            return []
+        node = self._node(f"fault[{number}].host", table.host, mistakes)
+        if node is not None and node >= self.network.host_count:
+            mistakes.append(Mistake(f"fault[{number}].host", "is a switch", table.host, "the name of a host"))
+        return [] if node is None else [node]
+
+    def _node(self, where: str, name: str, mistakes: list[Mistake]) -> int | None:
+        node = self.network.index.get(name)
+        if node is None:
+            like = f"a name like {self.network.names[0]} or {self.network.names[-1]}"
+            mistakes.append(Mistake(where, "there is no such node", name, like))
+        return node
