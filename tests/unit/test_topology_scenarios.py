@@ -165,7 +165,11 @@ def test_the_schema_and_the_engine_agree_on_the_most_hosts():
             {},
             "topology.core_rate: needs aggregation",
         ),
-        ({"kind": "rail", "hosts": 4, "cards": 0, "spines": 1}, {}, "topology.cards: is out of range (got 0)"),
+        (
+            {"kind": "rail", "hosts": 4, "cards": 0, "spines": 1},
+            {},
+            "topology.cards: is out of range (got 0)",
+        ),
         (
             {"kind": "rail", "hosts": 4, "cards": 2, "spines": 0, "hosts_per_group": 2},
             {},
