@@ -39,7 +39,7 @@ class Seen:
     def of(self, which: NDArray[np.bool_]) -> Seen:
         """Some of them."""
         columns = (self.start, self.link, self.size, self.message, self.data, self.marked)
-        return Seen(self.network, *(column[which] for column in columns), self.lost)  # type: ignore[arg-type]
+        return Seen(self.network, *(column[which] for column in columns), self.lost)
 
     def leaving(self) -> Seen:
         """Data packets on the cables of the hosts that send them."""

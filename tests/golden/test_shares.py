@@ -10,8 +10,8 @@ Three results, for flows that always have something to send, with DCTCP between 
   one more packet a round trip and gives up a share p / 2 of W for the share p of its packets that are marked, so that
   W p stays where it is: windows are in inverse proportion to p. Rates are windows over round trips.
 * A flow over m such ports beside one flow at each meets m times the marks and so has an m-th of their window. For
-  windows like 1 / p that is proportional fairness (Kelly, Maulloo and Tan 1998), not max-min; a TCP that halves its
-  window would have 1 / sqrt(m).
+  windows like 1 / p that is proportional fairness (Kelly, Maulloo and Tan 1998), not max-min. A TCP that halves its
+  window at a mark has W^2 p fixed instead (Mathis et al. 1997), and the long flow 1 / sqrt(m) of the others' window.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from sim.topology import Network
 
 FRAME = 1066
 DCTCP = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})
+HALVING = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "g": 1e-9})
+"""Its alpha stays at 1, so that it does to marks what TCP does (RFC 3168)."""
 BEYOND = 10**9  # bytes: more than any flow sends
 
 
@@ -60,14 +62,16 @@ def parking_lot(
     return network_of(cables), paths
 
 
-def long_flows(network: Network, count: int, until: int, queues: int = 1, **switch: object) -> Seen:
+def long_flows(
+    network: Network, count: int, until: int, queues: int = 1, transport: Dctcp = DCTCP, **switch: object
+) -> Seen:
     """A flow from ha0 to hb0 and so on; with several queues, each has one."""
 
     def send(fabric):
         for n in range(count):
             fabric.send(n * US, network.index[f"ha{n}"], network.index[f"hb{n}"], BEYOND, priority=n % queues)
 
-    seen = watch(network, send, until, DCTCP, queues=queues, **switch)
+    seen = watch(network, send, until, transport, queues=queues, **switch)
     assert seen.lost == 0
     return seen
 
@@ -149,3 +153,20 @@ def test_a_flow_that_meets_more_marks_has_a_smaller_window(hops):
     long, *short = windows(seen, len(flows), back, begin, end)
     for one in short:
         assert_ratio(one, long, hops)
+
+
+def test_a_window_that_halves_falls_with_the_root_of_the_marks():
+    """The same over two ports with the other law: a ratio of 1.4, not 2. A halved window takes some 50 round trips to
+    grow back, so that odds have to be smaller and the queue longer for it not to run empty, and there are fewer marks
+    to take the mean of."""
+    hops = 2
+    flows = [(0, hops, 40), *((n, n + 1, 40) for n in range(hops))]
+    network, _ = parking_lot([10] * hops, flows, 50 * US)
+    begin, end = 100 * MS, 600 * MS
+    seen = long_flows(network, len(flows), end, transport=HALVING, **RAMP | {"ecn_ceiling": "300MB"})
+    back = [(50 + 1 + (flow[1] - flow[0])) * US for flow in flows]
+    long, *short = windows(seen, len(flows), back, begin, end)
+    for one in short:
+        error = np.hypot(one[1] / one[0], long[1] / long[0])
+        assert error < 0.06
+        assert one[0] / long[0] == pytest.approx(hops**0.5, rel=4 * error)
