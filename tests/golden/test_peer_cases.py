@@ -1,0 +1,87 @@
+"""The two cases of "Beside the peers" in sim/README.md against what arithmetic allows: bounds, and what makes up the rest."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from measured import MS, US
+
+from scenarios.load import load_scenario, pick_variant
+from scenarios.result import Result
+from sim.simulate import simulate
+
+PER_BYTE = 80  # ps at 100 Gbps
+FRAME, HEADERS = 4096 + 66, 66
+
+
+def wire(nbytes: int) -> int:
+    """Bytes on a link of a flow in packets of 4 KiB."""
+    return nbytes + -(-nbytes // 4096) * HEADERS
+
+
+@cache
+def outcome(scenario: str, policy: str) -> Result:
+    return simulate(pick_variant(load_scenario(scenario), policy))
+
+
+def times(result: Result) -> np.ndarray:
+    """From the start of each flow to its delivery, ps."""
+    return np.array(result.messages["end_ps"]) - np.array(result.messages["start_ps"])
+
+
+def total(result: Result, column: str) -> int:
+    return int(np.sum(np.array(result.ports[column])))
+
+
+INCAST = 32 * wire(20_000_000) * PER_BYTE + FRAME * PER_BYTE + 2 * US
+"""All bytes over the receiver's link, after one packet on the first link and two latencies: 52.03 ms."""
+
+
+@pytest.mark.parametrize("policy", ["slow", "deep"])
+def test_an_incast_without_losses_takes_what_its_bytes_take(policy):
+    """The queue is never empty once it has begun, whatever windows do: within ten packets of the bound."""
+    result = outcome("incast-32", policy)
+    assert total(result, "drops_tail") == 0
+    assert INCAST <= times(result).max() < INCAST + 10 * FRAME * PER_BYTE
+
+
+def test_an_incast_that_loses_first_windows_waits_for_the_timer():
+    """The first windows are 32 x 10 packets, two and a half times the buffer. One flow comes through; the others lose the
+    end of theirs, which no acknowledgement can tell. The one has the link to itself and is done before the others'
+    timers, so that of 2 ms less than a fifth is idle - and of a longer time-out all that is beyond."""
+    results = {policy: outcome("incast-32", policy) for policy in ("dctcp", "rto10", "rto200")}
+    last = {policy: int(times(result).max()) for policy, result in results.items()}
+    assert last["rto10"] - last["dctcp"] == 8 * MS
+    assert last["rto200"] - last["dctcp"] == 198 * MS
+    assert INCAST < last["dctcp"] < INCAST + 0.2 * 2 * MS
+    assert np.sum(times(results["dctcp"]) < 2 * MS) == 1
+    assert total(results["dctcp"], "drops_tail") > 100
+
+
+def busiest(result: Result) -> int:
+    """What the link with most bytes needs to carry them, ps."""
+    return int(np.max(np.array(result.ports["bytes"]))) * PER_BYTE
+
+
+def test_a_permutation_takes_as_long_as_its_busiest_link():
+    """Under ECMP five flows meet on one link. The last of them is over when the link has carried all five, and the way
+    there and back has been crossed: within 3 percent."""
+    result = outcome("permutation", "ecmp")
+    assert busiest(result) == pytest.approx(5 * wire(10_000_000) * PER_BYTE, rel=0.01)  # acknowledgements too
+    assert 5 * wire(10_000_000) * PER_BYTE < times(result).max() < 1.03 * busiest(result)
+
+
+def test_spraying_evens_out_links_but_dctcp_takes_reordering_for_loss():
+    """All links carry the same and nothing is dropped; but three packets that overtake one make DCTCP send it again and
+    halve its window. DLCP has no such rule, and is done in half the time."""
+    dctcp, dlcp = (outcome("permutation", policy) for policy in ("spray", "dlcp-spray"))
+    for result in (dctcp, dlcp):
+        assert busiest(result) < 1.1 * wire(10_000_000) * PER_BYTE
+        assert total(result, "drops_tail") == 0
+        assert (times(result) >= np.array(result.flows["ideal_ps"])).all()
+    assert np.sum(np.array(dctcp.messages["retransmitted"])) > 500
+    assert np.sum(np.array(dlcp.messages["retransmitted"])) == 0
+    assert 2 * times(dlcp).max() < times(dctcp).max()
+    assert times(dlcp).max() < 1.5 * busiest(dlcp)
