@@ -4,8 +4,8 @@ Every packet collects a stamp at each switch it passes (in-band telemetry): the 
 the bytes the port had sent before, the time, and the speed. The acknowledgement brings the stamps back. The rule
 [recalled; checked against the authors' Internet draft and their ns-3 code [code]], with T the unloaded round trip:
 
-* for each port on the way, compared with the stamps of the acknowledgement before: u = (rate at which it sent) / speed +
-  (the smaller of the two queues) / (speed T). The largest u counts, and moves the estimate U by its share of T:
+* for each port on the way, compared with the stamps of the acknowledgement before: u = (rate at which it sent) /
+  speed + (the smaller of the two queues) / (speed T). The largest u counts, and moves the estimate U by its share of T:
   U += (u - U) min(tau, T) / T, tau being the time between the two stamps of that port;
 * W = Wc eta / U + W_AI if U >= eta, or when Wc has grown `max_stage` times in a row; else W = Wc + W_AI. Every
   acknowledgement sets W; Wc follows it only once per round trip, with the first acknowledgement of a packet that was
@@ -16,11 +16,11 @@ W starts at the bandwidth-delay product of the host's line, which it never excee
 is (1 - eta) / `flows` of the first window: that many flows grow into the spare 5 % without a queue; 100 of them are
 ours (the paper's 80 bytes are near it at 100 Gbps).
 
-Choices: T is the unloaded round trip of the longest path, the same for all flows as the paper asks; a window counts bytes
-on the wire; U starts at 1 [code]; no window below the first one over `floor` (ours; ns-3 has a smallest rate). When the
-ports on the way are other ones than before, the new stamps are only kept to compare with (as the path number of the
-paper's header is for), and so they are after 2 s of silence; stamps that have overtaken others say nothing. Losses
-change no window [code].
+Choices: T is the unloaded round trip of the longest path, the same for all flows as the paper asks; a window counts
+bytes on the wire; U starts at 1 [code]; no window below the first one over `floor` (ours; ns-3 has a smallest rate).
+When the ports on the way are other ones than before, the new stamps are only kept to compare with (as the path number
+of the paper's header is for), and so they are after 2 s of silence; stamps that have overtaken others say nothing.
+Losses change no window [code].
 
 The stamps of a packet are in a slot, whose number it carries. A slot must not be given away while its packet may be on
 its way: they are used in turn, and when all have been used since the latest packet that was answered, packets go with
@@ -80,7 +80,8 @@ ANSWERED = OWN + 6  # all of these up to here are no longer on their way
 LIMIT = OWN + 7  # the first window
 
 # parameters, after those of go-back-N
-K_ETA, K_STAGES, K_GROWTH, K_FLOOR, K_RTT, K_PACKET = K_OWN, K_OWN + 1, K_OWN + 2, K_OWN + 3, K_OWN + 4, K_OWN + 5
+K_ETA, K_STAGES, K_GROWTH = K_OWN, K_OWN + 1, K_OWN + 2
+K_FLOOR, K_RTT, K_PACKET = K_OWN + 3, K_OWN + 4, K_OWN + 5
 
 SHIFT = 8
 LONGEST = 1 << 41  # 2.2 s: no longer time is measured, so that fractions of it in 20 bits fit a word
