@@ -84,6 +84,9 @@ def test_starts_with_what_the_line_carries_in_a_round_trip():
     flow = Told()
     assert (flow.window, flow.reference, flow[S_GAP]) == (BDP, BDP, flow[S_LINE])
     assert len(flow.pull()) == 60  # 59 are 248 036 bytes, less than the window
+    flow = Told()
+    flow[WINDOW] = 10 * 4204 << 8
+    assert len(flow.pull()) == 10
 
 
 def test_the_first_stamps_are_only_kept():
@@ -172,6 +175,16 @@ def test_the_reference_follows_once_per_round_trip_and_the_window_always():
     assert flow.reference == flow.window == pytest.approx(reference * 0.95 + AI, abs=1)
 
 
+def test_the_reference_waits_a_round_trip_after_the_first_stamps_too():
+    flow = Told()
+    flow.pull(0, most=3)
+    flow.answer(row(10))
+    assert flow.answer(row(30), advance=2) < BDP
+    assert flow.reference == BDP
+    flow.answer(row(50), advance=2)
+    assert flow.reference < BDP
+
+
 def test_never_more_than_the_line_carries_nor_less_than_the_floor():
     flow = Told(floor=50, max_stage=0)
     flow.answer(row(10, 0.01))
@@ -195,6 +208,8 @@ def test_other_ports_on_the_way_are_kept_to_compare_with():
     assert flow.answer(row(30, queue=10**6, port=8)) == BDP
     assert flow.answer(row(50), row(51, port=9)) == BDP
     assert flow.answer(row(70), row(71, port=9)) == pytest.approx(0.95 * BDP + AI, abs=1)
+    window = flow.window
+    assert flow.answer(row(90, queue=10**6)) == window  # the first of the ports before, but no second
 
 
 def test_stamps_that_overtook_others_say_nothing():
