@@ -9,5 +9,7 @@ KINDS = {
     "timely": "sim.transports.timely:Timely",
     "swift": "sim.transports.swift:Swift",
     "pias": "sim.transports.pias:Pias",
+    "dcqcn": "sim.transports.dcqcn:Dcqcn",
+    "hpcc": "sim.transports.hpcc:Hpcc",
     "ltp": "sim.transports.ltp:Ltp",
 }
