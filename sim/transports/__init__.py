@@ -9,5 +9,8 @@ KINDS = {
     "timely": "sim.transports.timely:Timely",
     "swift": "sim.transports.swift:Swift",
     "pias": "sim.transports.pias:Pias",
+    "ndp": "sim.transports.ndp:Ndp",
+    "pfabric": "sim.transports.pfabric:PFabric",
+    "nscc": "sim.transports.nscc:Nscc",
     "ltp": "sim.transports.ltp:Ltp",
 }
