@@ -26,6 +26,7 @@ from scenarios.schema_traffic import AllToAll, FlowList, Incast, Matrix, Permuta
 from scenarios.schema_transport import (
     ConstantRate,
     Cubic,
+    Dcqcn,
     Dctcp,
     Dlcp,
     Ltp,
@@ -33,9 +34,11 @@ from scenarios.schema_transport import (
     Swift,
     TcpNewReno,
     Timely,
-    Transport,
     UserTransport,
 )
+from scenarios.schema_transport import Hpcc as HpccTransport
+from scenarios.schema_transport_base import Transport
+from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
 from scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")
@@ -64,6 +67,11 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "swift"', Swift),
     ('[transport] kind = "pias"', Pias),
     ('[transport] kind = "ltp"', Ltp),
+    ('[transport] kind = "dcqcn"', Dcqcn),
+    ('[transport] kind = "hpcc"', HpccTransport),
+    ('[transport] kind = "ndp"', Ndp),
+    ('[transport] kind = "pfabric"', PFabric),
+    ('[transport] kind = "nscc"', Nscc),
     ('[transport] kind = "constant_rate"', ConstantRate),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
@@ -116,6 +124,8 @@ MORE: dict[tuple[str, str], str] = {
     ("Pias", "max_rto"): "Largest retransmission time-out.",
     ("Pias", "ecn"): "Whether packets are ECN-capable.",
     ("Dctcp", "ecn"): "Whether packets are ECN-capable.",
+    ("Dcqcn", "max_rto"): "Largest time-out.",
+    ("Hpcc", "max_rto"): "Largest time-out.",
     ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",
     ("Dlcp", "t_high"): "TIMELY's upper delay threshold.",
     ("Dlcp", "beta"): "TIMELY's multiplicative decrease.",

@@ -55,8 +55,10 @@ def remarks(scenario: Scenario) -> list[str]:
     transport = scenario.transport
     if isinstance(transport, Pias) and scenario.switch.queues == 1:
         found.append("transport is pias but switch.queues is 1: there is no lower priority to sink to")
+    if transport.wants_pfc and not scenario.switch.pfc:
+        found.append(f"transport is {transport.kind} but switch.pfc is off: each loss costs it a round trip")
     if scenario.switch.ecn_threshold is None:
-        if isinstance(transport, Dctcp) and transport.ecn:
+        if transport.wants_marks or (isinstance(transport, Dctcp) and transport.ecn):
             found.append(
                 f"transport is {transport.kind} but switch.ecn_threshold is not set: no packet will be marked"
             )

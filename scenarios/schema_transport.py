@@ -13,63 +13,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from scenarios.base import Count, Flag, Natural, Table, refuse
+from scenarios.base import Count, Flag, refuse
 from scenarios.schema_network import Thresholds
+from scenarios.schema_transport_base import Gain, Tcp, Transport
+from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
 from scenarios.units import PositiveTime, Rate, Size, format_size, format_time
-from scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
+from scenarios.wire import HPCC_OVERHEAD, ROCE_OVERHEAD, TCP_OVERHEAD, UDP_OVERHEAD
 
 USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a scenario names something of the user's own: "module:Class"."""
 
 DEFAULT_KIND = "dctcp"
-MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
 MOST_THRESHOLDS = 7  # of PIAS: there are eight priorities
-
-Gain = Annotated[float, Field(gt=0, le=1, strict=True)]
-
-
-class Transport(Table):
-    """What all transports have."""
-
-    payload: Size = 4096
-    """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
-    control_priority: Natural = 0
-    """Queue of acknowledgements and control packets."""
-
-    @model_validator(mode="after")
-    def _whole_values(self) -> Transport:
-        if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
-            raise refuse(
-                "payload", "fits no packet of whole float32 values", format_size(self.payload),
-                f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B",
-            )  # fmt: skip
-        return self
-
-    @property
-    def overhead(self) -> int:
-        """Header bytes of a data packet, as `scenarios.wire` counts them."""
-        return TCP_OVERHEAD
-
-    @property
-    def may_lose(self) -> bool:
-        """Whether the transport can deliver a message with some of its packets missing."""
-        return False
-
-
-class Tcp(Transport):
-    """What TCP's variants share: selective acknowledgements and time-outs [RFC 5681, 6582, 6675, 6298]."""
-
-    initial_window: Count = 10
-    """Packets [RFC 6928]."""
-    min_rto: PositiveTime = 2_000_000_000
-    """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
-    max_rto: PositiveTime = 1_000_000_000_000
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Tcp:
-        if self.min_rto > self.max_rto:
-            raise refuse("min_rto", "is above max_rto", format_time(self.min_rto), "min_rto <= max_rto")
-        return self
 
 
 class TcpNewReno(Tcp):
@@ -271,6 +226,82 @@ class Ltp(Transport):
         return True
 
 
+class Roce(Transport):
+    """What the transports over RoCEv2 share: go-back-N, as its reliable connections have it [recalled].
+
+    A loss costs a round trip, a packet out of order as much: they want `switch.pfc` and no spraying.
+    """
+
+    wants_pfc = True
+
+    rto: PositiveTime = 2_000_000_000
+    """Time-out without progress; at least three unloaded round trips. It doubles each time in a row. Ours."""
+    max_rto: PositiveTime = 1_000_000_000_000
+
+    @model_validator(mode="after")
+    def _rto_ordered(self) -> Roce:
+        if self.rto > self.max_rto:
+            raise refuse("rto", "is above max_rto", format_time(self.rto), "rto <= max_rto")
+        return self
+
+    @property
+    def overhead(self) -> int:
+        return ROCE_OVERHEAD
+
+
+class Dcqcn(Roce):
+    """DCQCN (Zhu et al., SIGCOMM 2015): rates over RoCE by notifications about marks; starts at line rate.
+
+    It needs marks: `ecn_threshold` (Kmin), `ecn_ceiling` (Kmax) and `ecn_probability` (Pmax) of the switch. The paper has
+    5 KB, 200 KB and 0.01 at 40 Gbps [recalled]; the HPCC paper 4 KB and 16 KB per Gbps and 0.2 [code].
+    """
+
+    wants_marks = True
+
+    kind: Literal["dcqcn"]
+    g: Gain = 0.00390625
+    """Weight of a notification in alpha, 1/256 [recalled], as all that is not marked."""
+    alpha_period: PositiveTime = 55_000_000
+    """alpha falls by g for every such time without a notification."""
+    rate_timer: PositiveTime = 55_000_000
+    """The rate rises at each tick of this clock. Adapters have 300 us [code]."""
+    byte_counter: Size = 10_000_000
+    """And whenever so much has been sent."""
+    cnp_interval: PositiveTime = 50_000_000
+    """The receiver sends one notification in this time at most."""
+    fast_recovery: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
+    """So many ticks of a clock halve the distance to the target before the target rises."""
+    rate_ai: Rate = 40_000_000
+    """Additive increase on a 40 Gbps line; scaled with the line rate (the scaling is ours)."""
+    rate_hai: Rate = 400_000_000
+    """Hyper increase, once both clocks are beyond fast_recovery; scaled likewise. Ours: ten times rate_ai, as in [code]."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The rate never falls below line rate over this. Ours."""
+
+
+class Hpcc(Roce):
+    """HPCC (Li et al., SIGCOMM 2019): a paced window by what switches tell about their ports; over RoCE.
+
+    [recalled] unless marked; the rule as the authors' ns-3 and their Internet draft have it [code].
+    """
+
+    switches_between = 6
+
+    kind: Literal["hpcc"]
+    eta: Gain = 0.95
+    """The utilisation it aims at."""
+    max_stage: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
+    """So many round trips of additive increase follow each other before the window is set by the utilisation again."""
+    flows: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 100
+    """Flows that may share a link without a queue: a window grows by (1 - eta) / flows of the first window per step."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The window never falls below the first one over this. Ours."""
+
+    @property
+    def overhead(self) -> int:
+        return HPCC_OVERHEAD
+
+
 class ConstantRate(Transport):
     """Packets at a constant rate over UDP, no acknowledgements: for tests and background load."""
 
@@ -333,6 +364,11 @@ AnyTransport = Annotated[
     | Annotated[Timely, Tag("timely")]
     | Annotated[Swift, Tag("swift")]
     | Annotated[Ltp, Tag("ltp")]
+    | Annotated[Dcqcn, Tag("dcqcn")]
+    | Annotated[Hpcc, Tag("hpcc")]
+    | Annotated[Ndp, Tag("ndp")]
+    | Annotated[PFabric, Tag("pfabric")]
+    | Annotated[Nscc, Tag("nscc")]
     | Annotated[ConstantRate, Tag("constant_rate")]
     | Annotated[UserTransport, Tag("user")],
     Discriminator(_tag),

@@ -10,11 +10,15 @@ A packet is one of
 
     data over TCP   Ethernet | IPv4 | TCP with timestamps | payload                 (66 bytes of headers)
     data over UDP   Ethernet | IPv4 | UDP | gradwire header | payload               (58 bytes of headers)
-    acknowledgement the same headers, no payload, padded to the smallest frame
+    data over RoCE  Ethernet | IPv4 | UDP | BTH | payload | ICRC                    (58 bytes of headers)
+    acknowledgement the same headers, no payload, padded to the smallest frame; over RoCE with an AETH (62 bytes)
 
 The TCP header is its fixed 20 bytes [RFC 9293] and the 12 bytes that the timestamp option takes with its
 padding [RFC 7323], which Linux sends by default. The gradwire header (tensor, offset, length, sequence,
-flags) of 16 bytes is our choice.
+flags) of 16 bytes is our choice. RoCEv2 has the InfiniBand base transport header and a check sequence of its own; the
+header of a write (RETH), on the first packet of a message only, is left out (our choice). HPCC adds the telemetry that
+switches fill in, two bytes and eight per switch [recalled from the paper], with room for six switches from the start,
+and its acknowledgements carry it back.
 """
 
 from __future__ import annotations
@@ -26,11 +30,20 @@ IPV4: Final = 20
 UDP: Final = 8
 TCP: Final = 20 + 12
 GRADWIRE: Final = 16
+BTH: Final = 12
+AETH: Final = 4
+ICRC: Final = 4
+TELEMETRY: Final = 2 + 6 * 8
 
 TCP_OVERHEAD: Final = ETHERNET + IPV4 + TCP
 """Header bytes of a data packet over TCP (66)."""
 UDP_OVERHEAD: Final = ETHERNET + IPV4 + UDP + GRADWIRE
 """Header bytes of a data packet over UDP (58)."""
+
+ROCE_OVERHEAD: Final = ETHERNET + IPV4 + UDP + BTH + ICRC
+"""Header bytes of a data packet over RoCEv2 (58)."""
+HPCC_OVERHEAD: Final = ROCE_OVERHEAD + TELEMETRY
+"""Header bytes of a data packet that collects telemetry (108)."""
 
 MIN_FRAME: Final = 60
 """The smallest Ethernet frame without its check sequence [IEEE 802.3: 64 with it]."""
@@ -41,6 +54,10 @@ ACK_BYTES: Final = max(TCP_OVERHEAD, MIN_FRAME)
 """A TCP acknowledgement without data."""
 DLCP_ACK_BYTES: Final = max(UDP_OVERHEAD, MIN_FRAME)
 """A DLCP acknowledgement or control packet: 58 bytes of headers, padded."""
+ROCE_ACK_BYTES: Final = ROCE_OVERHEAD + AETH
+"""An acknowledgement or refusal over RoCEv2 (62)."""
+HPCC_ACK_BYTES: Final = ROCE_ACK_BYTES + TELEMETRY
+"""One that carries telemetry back (112)."""
 
 
 def frame_bytes(payload: int, overhead: int) -> int:

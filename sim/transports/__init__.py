@@ -12,5 +12,7 @@ KINDS = {
     "ndp": "sim.transports.ndp:Ndp",
     "pfabric": "sim.transports.pfabric:PFabric",
     "nscc": "sim.transports.nscc:Nscc",
+    "dcqcn": "sim.transports.dcqcn:Dcqcn",
+    "hpcc": "sim.transports.hpcc:Hpcc",
     "ltp": "sim.transports.ltp:Ltp",
 }

@@ -70,8 +70,8 @@ from sim.transports.window import (
     timeout,
 )
 
-# a sender's own words, after those of the window machinery, of which it has the timer and the list of what is to be sent
-# again. Its bitmaps: packets acknowledged, to be sent again, and out there (sent, and nothing has been heard of them)
+# a sender's own words, after those of the window machinery, of which it uses the timer and the list of what is to be
+# sent again. Bitmaps: packets acknowledged, to be sent again, and out there (nothing has been heard of them)
 CREDIT = S_USER + 21  # packets that may be sent
 OUT = S_USER + 22  # packets out there
 PULLED = S_USER + 23  # pulls heard of

@@ -204,7 +204,7 @@ class Ends:
         self.last = payload if last is None else last
         size = payload * (packets - 1) + self.last
         words = -(-packets // 32)
-        self.k, self.f, self.r, tagged, sender_bits = 0, 32, 80, 112, 112 + words
+        self.k, self.f, self.r, tagged, sender_bits = 0, 32, 88, 128, 128 + words
         receiver_bits = sender_bits + owner.sender_bitmaps * words
         end = receiver_bits + owner.receiver_bitmaps * words
         self.M: Any = [word(0)] * end
