@@ -29,7 +29,8 @@ Our choices, some where the specification leaves them to whoever builds it:
 * the base round trip is learnt from packets sent once, not from headers, which are faster than any packet;
 * quick adapt by delay alone (`qa_threshold`) is for switches that do not trim and is on there only;
 * a packet is taken for lost when one sent 1.5 windows (at least five packets) later has been acknowledged [code: an
-  option of htsim], and by a time-out as in the window machinery, which here costs the window what was out there;
+  option of htsim]; where more than the window is out there, as after quick adapt, that counts. And by a time-out as in
+  the window machinery, which here costs the window what was out there;
 * data goes one class below the one the message asks for, as for NDP; headers and control packets have the first queue;
 * no receiver flow control (its penalty is always 0), no receiver credits (RCCC), and no probe for the base round trip.
   Paths are those of the load balancer.
@@ -247,8 +248,8 @@ def _lose(M, f, sequence):
 @njit
 def _overtaken(M, k, f):
     """Take for lost what packets sent long after it have overtaken."""
-    window = min(M[f + CWND] + (M[f + CWND] >> 1), largest(M, k, f)) >> SHIFT
-    limit = M[f + HIGHEST] - max(window, OVERTAKEN)
+    reach = max(M[f + CWND] >> SHIFT, M[f + FLIGHT])
+    limit = M[f + HIGHEST] - max(reach + (reach >> 1), OVERTAKEN)
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]
     again = lost + M[f + S_WORDS]

@@ -177,6 +177,7 @@ class Reply:
     argument: int
     size: int
     count: int
+    pulls: int = 0
 
 
 class Ends:
@@ -227,8 +228,8 @@ class Ends:
         for place, value in values.items():
             self.M[place] = word(value)
         made: dict[Any, Any] = {}
-        names = ("start", "pull", "on_control", "on_timer", "on_data", "on_probe")
-        self.run = {name: plain(getattr(owner, name), made) for name in names}
+        names = ("start", "pull", "on_control", "on_timer", "on_data", "on_probe", "on_trimmed")
+        self.run = {name: plain(getattr(owner, name), made) for name in names if hasattr(owner, name)}
         self.word = word
         self.run["start"](self.M, self.k, self.f, word(0))
 
@@ -281,6 +282,10 @@ class Ends:
         numbers = (self.word(sequence), self.word(size), self.word(ce), self.word(now))
         return self._reply(self.run["on_data"](self.M, self.k, self.r, *numbers))
 
+    def header(self, sequence: int, now: int = 0) -> Reply:
+        """The header of a data packet reaches the receiver."""
+        return self._reply(self.run["on_trimmed"](self.M, self.k, self.r, self.word(sequence), self.word(now)))
+
     def probe(self, number: int, now: int = 0) -> Reply:
         """A probe reaches the receiver."""
         return self._reply(self.run["on_probe"](self.M, self.k, self.r, self.word(number), self.word(now)))
@@ -288,7 +293,7 @@ class Ends:
     @staticmethod
     def _reply(word: int) -> Reply:
         word = int(word)
-        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF)
+        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF, (word >> 31) & 0xFF)
 
 
 def _checked(name: str) -> Any:
