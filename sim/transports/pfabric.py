@@ -77,8 +77,6 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     M[f + BACKOFF] = 0
     una = M[f + UNA]
     if kind == BITMAP:
-        if argument <= una:
-            return
         sequence = argument - 1
     newly = acknowledge(M, k, f, sequence, argument, now)
     M[f + S_RIDER] -= newly

@@ -11,8 +11,8 @@ import pytest
 from transport_bench import GBPS, MS, US, Ends, Word
 
 from sim.fabric.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
-from sim.transports.nscc import APPLIED_AT, AVERAGE, AVERAGED_AT, BASE, FLIGHT, LOWERED_AT, TO_IGNORE, Nscc
-from sim.transports.window import CWND, NXT, SHIFT
+from sim.transports.nscc import APPLIED_AT, AVERAGE, AVERAGED_AT, BASE, LOWERED_AT, TO_IGNORE, Nscc
+from sim.transports.window import CWND, FLIGHT, NXT, SHIFT
 
 TRIP = 12 * US
 TARGET = 9 * US
@@ -89,9 +89,11 @@ def test_a_small_window_grows_by_more_of_itself():
     assert flow.window == pytest.approx(10 + 45 / 10, abs=0.001)
 
 
-def test_marks_without_delay_change_nothing():
-    flow = begun(20, TARGET - 1000)
-    flow.answers(20, TARGET - 1000, marked=True)
+@pytest.mark.parametrize("delay", [0, 2 * US, TARGET - 1000])
+def test_marks_without_delay_change_nothing(delay):
+    flow = begun(20, delay)
+    flow[AVERAGE], flow[LOWERED_AT] = 50 * US, 0
+    flow.answers(20, delay, marked=True)
     assert flow.window == 20
 
 
@@ -146,9 +148,9 @@ def test_gains_are_scaled_with_the_bandwidth_delay_product():
 # --- fast increase --------------------------------------------------------------------------------------------------------
 
 
-def clear():
+def clear(**fields):
     """A window of 30 packets, all of which came back without delay, and the next 30 sent."""
-    flow = begun(30, 0, alpha=0.0)
+    flow = begun(30, 0, alpha=0.0, **fields)
     flow.answers(30)
     flow.send(TRIP)
     flow.settled(2 * TRIP)
@@ -163,10 +165,17 @@ def test_after_a_window_without_delay_every_packet_adds_a_quarter():
         assert flow.window == pytest.approx(30 + number / 4, abs=0.001)
 
 
-def test_the_first_delay_ends_it():
+def test_it_goes_on_when_the_window_is_above_what_came_without_delay():
+    flow = clear(fi_scale=2.0)
+    flow.answers(5)
+    assert flow.window == pytest.approx(40, abs=0.001)
+
+
+@pytest.mark.parametrize("delay, marked", [(2 * US, False), (TARGET, True)])
+def test_the_first_delay_ends_it(delay, marked):
     flow = clear()
     flow.answers(4)
-    flow.answers(1, 2 * US)
+    flow.answers(1, delay, marked)
     flow.answers(8)
     assert flow.window == pytest.approx(31, abs=0.001)
 
@@ -269,11 +278,13 @@ def test_quick_adapt_can_be_off():
 
 
 def test_marks_of_what_was_out_there_are_ignored_after_it():
-    """54 sent, 1 + 3 came, 1 was cut: 49 are out there. Marks do not count until they are answered."""
+    """54 sent, 1 + 3 came, 1 was cut: 49 are out there. Marks do not count until they are answered, and ten
+    packets out of order are no loss yet."""
     flow, _, end = congested(3)
     assert flow[TO_IGNORE] == flow[FLIGHT] == 49
     flow[AVERAGE], flow[LOWERED_AT] = 50 * US, 0
-    for number in range(48):
+    flow.ack(flow.out.pop(10), 0, echo=1, now=end)
+    for number in range(47):
         flow.ack(flow.out.pop(0), 0, echo=1, now=end + number)
     assert flow.window == 3
     flow.ack(flow.out.pop(0), 0, echo=1, now=end + 48)

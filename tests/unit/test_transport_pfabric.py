@@ -128,6 +128,7 @@ def test_the_answer_that_nothing_has_come_starts_it_with_one_packet():
     flow.pull(now)
     flow.control(BITMAP, 0, 0, now=now + BASE)
     assert flow.pull(now + BASE) == [0]
+    assert flow[S_TIMER] == now + BASE + RTO
     assert flow[S_RIDER] == 50
 
 
