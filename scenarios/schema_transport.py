@@ -252,8 +252,8 @@ class Roce(Transport):
 class Dcqcn(Roce):
     """DCQCN (Zhu et al., SIGCOMM 2015): rates over RoCE by notifications about marks; starts at line rate.
 
-    It needs marks: `ecn_threshold` (Kmin), `ecn_ceiling` (Kmax) and `ecn_probability` (Pmax) of the switch. The paper has
-    5 KB, 200 KB and 0.01 at 40 Gbps [recalled]; the HPCC paper 4 KB and 16 KB per Gbps and 0.2 [code].
+    It needs marks: `ecn_threshold` (Kmin), `ecn_ceiling` (Kmax) and `ecn_probability` (Pmax) of the switch. The paper
+    has 5 KB, 200 KB and 0.01 at 40 Gbps [recalled]; the HPCC paper 4 KB and 16 KB per Gbps and 0.2 [code].
     """
 
     wants_marks = True
@@ -274,7 +274,7 @@ class Dcqcn(Roce):
     rate_ai: Rate = 40_000_000
     """Additive increase on a 40 Gbps line; scaled with the line rate (the scaling is ours)."""
     rate_hai: Rate = 400_000_000
-    """Hyper increase, once both clocks are beyond fast_recovery; scaled likewise. Ours: ten times rate_ai, as in [code]."""
+    """Hyper increase, once both clocks are beyond fast_recovery; scaled likewise. Ours: ten times rate_ai."""
     floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
     """The rate never falls below line rate over this. Ours."""
 

@@ -20,7 +20,8 @@ either's tick, the slower clock having ticked i times and the faster j:
 * hyper increase when i > 5: the target rises by (i - 5) times `rate_hai`, then halfway to it.
 
 40 Mbps for `rate_ai` at 40 Gbps; ten times that for `rate_hai`, the relation of the ns-3 code; both scaled with the
-line, and no rate below the line's over `floor`: ours. The clock of bytes counts full packets (ours). There is no window.
+line, and no rate below the line's over `floor`: ours. The clock of bytes counts full packets (ours). There is no
+window.
 
 The clocks need no timers: what a tick changes matters only when the next packet leaves or the next notification comes,
 so the ticks since then are made up for at these times, in their order.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from transport_bench import GBPS, MS, US, Ends, Flow, Reply, Word, incast, play, star_of, transport
+from transport_bench import MS, US, Ends, Flow, Reply, Word, incast, play, star_of, transport
 
 from scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
 from sim.fabric.layout import ACK, NACK, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_TIMER

@@ -207,9 +207,11 @@ class Ends:
         words = -(-packets // 32)
         self.k, self.f, self.r, tagged, sender_bits = 0, 32, 88, 128, 128 + words
         receiver_bits = sender_bits + owner.sender_bitmaps * words
-        end = receiver_bits + owner.receiver_bitmaps * words
-        self.M: Any = [word(0)] * end
-        parameters = owner.parameters(settings, Context(line, payload, base_rtt))
+        context = Context(line, payload, base_rtt)
+        slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
+        stamps = receiver_bits + owner.receiver_bitmaps * words
+        self.M: Any = [word(0)] * (stamps + slots * at.SLOT_WORDS)
+        parameters = owner.parameters(settings, context)
         values = dict(enumerate(parameters))
         flags = [] if isinstance(tags, bool) else list(tags)
         for i, flag in enumerate(flags):
@@ -217,7 +219,7 @@ class Ends:
         where = int(tags) if isinstance(tags, bool) else tagged
         sender = {
             at.S_PACKETS: packets, at.S_BITS: sender_bits, at.S_WORDS: words, at.S_PEER: receiver_bits,
-            at.S_LINE: line, at.S_TAGS: where,
+            at.S_LINE: line, at.S_TAGS: where, at.S_STAMPS: stamps, at.S_SLOTS: max(slots - 1, 0),
         }  # fmt: skip
         receiver = {
             at.R_PACKETS: packets, at.R_BYTES: size, at.R_PAYLOAD: payload, at.R_BITS: receiver_bits,

@@ -1,0 +1,106 @@
+"""DCQCN and HPCC, against the oracle: packet by packet, on random cases.
+
+A combination of its own, so that the other property tests keep theirs. HPCC hears of at most six switches, which no way
+of these networks exceeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
+from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
+
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dcqcn, Hpcc
+
+
+@st.composite
+def roce(draw: st.DrawFn) -> list[Any]:
+    """Both, with clocks and time-outs that small messages meet."""
+
+    def common() -> dict[str, Any]:
+        return {
+            "payload": f"{draw(st.sampled_from(PAYLOADS))}B",
+            "control_priority": draw(st.integers(0, 7)),
+            "rto": draw(st.sampled_from(("20us", "200us", "2ms"))),
+            "max_rto": "20ms",
+            "floor": draw(st.sampled_from((1, 4, 1000))),
+        }
+
+    return [
+        Dcqcn.model_validate({
+            "kind": "dcqcn", **common(),
+            "g": draw(st.sampled_from((0.00390625, 0.5, 1.0))),
+            "alpha_period": draw(st.sampled_from(("1us", "55us"))),
+            "rate_timer": draw(st.sampled_from(("1us", "55us", "1ms"))),
+            "byte_counter": draw(st.sampled_from(("1B", "10KB", "10MB"))),
+            "cnp_interval": draw(st.sampled_from(("1us", "50us"))),
+            "fast_recovery": draw(st.sampled_from((0, 1, 5))),
+            "rate_ai": draw(st.sampled_from(("40Mbps", "1Gbps"))),
+            "rate_hai": draw(st.sampled_from(("400Mbps", "10Gbps"))),
+        }),
+        Hpcc.model_validate({
+            "kind": "hpcc", **common(),
+            "eta": draw(st.sampled_from((0.5, 0.95, 1.0))),
+            "max_stage": draw(st.sampled_from((0, 1, 5))),
+            "flows": draw(st.sampled_from((1, 100))),
+        }),
+    ]  # fmt: skip
+
+
+@st.composite
+def roce_switches(draw: st.DrawFn, tables: list[Any]) -> Switch:
+    """As everywhere, with random marks now and then."""
+    table = draw(switches(tables)).model_dump(mode="json")
+    table["selective_drop"] = False
+    if draw(st.booleans()):
+        table |= {"ecn_threshold": "3KB", "ecn_ceiling": "20KB", "ecn_probability": 0.5}
+    return Switch.model_validate(table)
+
+
+@st.composite
+def roce_cases(draw: st.DrawFn, kinds: tuple[int, ...] = (0,)) -> Case:
+    """A few messages, often to the same host."""
+    network = draw(networks())
+    tables = draw(roce())
+    centre = draw(st.integers(0, network.host_count - 1))
+    classes = draw(st.sampled_from(((0,), (0, 1), tuple(range(8)))))
+    letters = []
+    for _ in range(draw(st.integers(1, 14))):
+        src, dst = draw(st.lists(st.integers(0, network.host_count - 1), min_size=2, max_size=2, unique=True))
+        if src != centre and draw(st.booleans()):
+            dst = centre
+        kind = draw(st.sampled_from(kinds))
+        payload = tables[kind].payload
+        packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 70)))
+        letters.append(
+            Letter(
+                draw(st.sampled_from((0, 0, 1, 100_000, US, 77 * US))), src, dst,
+                (packets - 1) * payload + draw(st.integers(1, payload)), kind,
+                priority=draw(st.sampled_from(classes)),
+            )
+        )  # fmt: skip
+    return Case(
+        network, tables, letters, draw(roce_switches(tables)),
+        balancing=draw(st.sampled_from(("ecmp", "spray_random"))),
+        seed=draw(st.integers(0, 2**40)), host_latency=LATENCY,
+    )  # fmt: skip
+
+
+@budget(2.0)
+@given(roce_cases())
+def test_engine_and_oracle_agree_on_every_packet(case):
+    difference = first_difference(run_engine(case), run_oracle(case))
+    assert not difference, difference
+
+
+@budget(0.3)
+@given(roce_cases(), st.integers(1, 10**9))
+def test_threads_and_windows_change_nothing(case, window):
+    case = replace(case, letters=case.letters[:6])
+    alone = run_engine(case)
+    assert not first_difference(alone, run_engine(case, threads=2))
+    assert not first_difference(alone, run_engine(case, window=window))
