@@ -71,9 +71,10 @@ def play(
     seed: int = 1,
     limit_ps: int = 100 * SECOND,
     log: bool = False,
+    **more: Any,
 ) -> Outcome:
     """Run until nothing moves any more; with `log`, find out which packets were sent although they were already
-    there or still on their way.
+    there or still on their way. `more`: further keys of the switch table.
 
     Raises
     ------
@@ -84,6 +85,7 @@ def play(
         buffer=f"{buffer}B",
         ecn_threshold=None if threshold is None else f"{threshold}B",
         selective_drop=selective,
+        **more,
     )  # type: ignore[arg-type]  # sizes are text with a unit
     fabric = Fabric(
         network, build_routing(network), switch=switch, transports=[table], balancing=balancing, seed=seed,
