@@ -104,6 +104,7 @@ class PFabric(TcpNewReno):
     control_bytes = ACK_BYTES
     data_overhead = TCP_OVERHEAD
     probe_word = PROBES
+    rides = True
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)

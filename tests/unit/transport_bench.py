@@ -110,7 +110,7 @@ def play(
     tables = fabric.finish()
     drops = {"tail": 0, "selective": 0, "link_loss": 0}
     for cause in tables.drops["cause"]:
-        drops[cause] += 1
+        drops[cause] = drops.get(cause, 0) + 1
     redundant, probes = _redundant(fabric, network) if log else (-1, -1)
     finished = fabric.now
     fabric.close()
