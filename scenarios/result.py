@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from scenarios.schema import Scenario
 
-FORMAT = 2
+FORMAT = 3
 """Version of the directory's layout; a Result of another one is refused."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -70,6 +70,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "bound": "float64",
         "retransmitted": "int32",  # packets sent again
         "sent_packets": "int32",  # packets sent in all
+        "marked": "int32",  # data packets that arrived with a congestion mark
+        "trimmed": "int32",  # headers that arrived without their payload
     },
     "flows": {  # of traffic; what the table of messages does not say of them
         "message": "int64",
@@ -82,6 +84,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "time_ps": "int64",
         "cause": "string",  # one of CAUSES
         "important": "bool",
+        "priority": "int8",
     },
     "ports": {
         "port": "string",  # "a->b"
@@ -90,13 +93,18 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "drops_tail": "int64",
         "drops_selective": "int64",
         "drops_loss": "int64",
+        "drops_evicted": "int64",
+        "drops_down": "int64",
+        "drops_no_route": "int64",
         "marks": "int64",
+        "trimmed": "int64",  # packets cut to their headers
+        "pauses": "int64",  # pause frames that came for this port and stopped something
         "peak_queue_bytes": "int64",
     },
 }
 
 KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow")
-CAUSES = ("tail", "selective", "link_loss")
+CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 
 @dataclass(frozen=True, eq=False)

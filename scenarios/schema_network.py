@@ -150,7 +150,10 @@ class Switch(Table):
             return self
         if self.ecn_threshold is None:
             raise refuse(
-                "ecn_ceiling", "needs a threshold below it", format_size(self.ecn_ceiling), "ecn_threshold as well"
+                "ecn_ceiling",
+                "needs a threshold below it",
+                format_size(self.ecn_ceiling),
+                "ecn_threshold as well",
             )
         if self.ecn_ceiling <= max(self.ecn_threshold):
             raise refuse(
@@ -163,12 +166,17 @@ class Switch(Table):
     def _turns_fit(self) -> Switch:
         if self.drr_quantum is None:
             if self.drr_after:
-                raise refuse("drr_after", "means nothing without turns", self.drr_after, "drr_quantum as well")
+                raise refuse(
+                    "drr_after", "means nothing without turns", self.drr_after, "drr_quantum as well"
+                )
             return self
         turns = self.queues - self.drr_after
         if turns < 1:
             raise refuse(
-                "drr_after", f"leaves none of {self.queues} queues", self.drr_after, f"less than {self.queues}"
+                "drr_after",
+                f"leaves none of {self.queues} queues",
+                self.drr_after,
+                f"less than {self.queues}",
             )
         if len(self.drr_quantum) not in (1, turns):
             raise refuse(

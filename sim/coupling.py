@@ -63,6 +63,8 @@ class FabricTables(Protocol):
     drops: Mapping[str, Any]
     sent_packets: Sequence[int]
     retransmitted: Sequence[int]
+    marked: Sequence[int]
+    trimmed: Sequence[int]
     packet_hops: int
 
 

@@ -48,8 +48,8 @@ def message_columns(
     numbers = columns["message"]
     payload = np.asarray(payloads)[columns.pop("transport").astype(np.int64)]
     columns["packets"] = -(-columns["bytes"] // payload)
-    columns["sent_packets"] = np.asarray(tables.sent_packets, dtype=np.int64)[numbers]
-    columns["retransmitted"] = np.asarray(tables.retransmitted, dtype=np.int64)[numbers]
+    for name in ("sent_packets", "retransmitted", "marked", "trimmed"):
+        columns[name] = np.asarray(getattr(tables, name), dtype=np.int64)[numbers]
     return {name: values.tolist() if values.dtype == object else values for name, values in columns.items()}
 
 

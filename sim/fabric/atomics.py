@@ -93,6 +93,17 @@ def count_trailing_zeros(typing_context, value):
     return types.int64(value), codegen
 
 
+@intrinsic
+def bit_length(typing_context, value):
+    """How many bits a value takes; 0 for zero."""
+
+    def codegen(context, builder, signature, args):
+        value64 = context.cast(builder, args[0], signature.args[0], types.int64)
+        return builder.sub(_I64(64), builder.ctlz(value64, ir.Constant(ir.IntType(1), 0)))
+
+    return types.int64(value), codegen
+
+
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 SPINS_BEFORE_YIELDING = 4000
@@ -109,6 +120,7 @@ def wait_while_equal(words, index, value):
 
 
 __all__ = [
+    "bit_length",
     "count_trailing_zeros",
     "fetch_add",
     "load_acquire",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from scenarios.errors import GradwireError, ScenarioError
 from scenarios.units import format_time
 from sim import balancers, queues, transports
 from sim.fabric import layout as at
-from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Bound, Flows
+from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Bound, Flows
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.program import Programs
 from sim.fabric.sends import Joined, Sends
@@ -61,6 +61,8 @@ class Fabric:
     balancing : name of a load balancer, or "module:Class".
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.
     threads : how many threads advance the network; results do not depend on it.
+    faults : hosts may be told to stand still and routes to change.
+    delays : count how long packets wait at every port (`delays` afterwards).
     packet_log : keep every transmission (`packet_log` afterwards); for tests and packet captures.
     folder : where modules of the user's own are looked for first; the working directory by default.
     window_ps : shorter windows than the lookahead allows; for tests. Results do not depend on it.
@@ -83,6 +85,8 @@ class Fabric:
         host_latency_ps: int = 2_000_000,
         threads: int = 1,
         packet_log: bool = False,
+        faults: bool = False,
+        delays: bool = False,
         window_ps: int | None = None,
         folder: Path | None = None,
     ) -> None:
@@ -101,32 +105,28 @@ class Fabric:
         frames = [bound.payload + bound.owner.data_overhead for bound in self.transports]
         base_rtt = base_round_trip(network, routing, max(frames))
         fastest = int(network.link_rate[network.up_link].max())
-        parameters = [
-            owner.parameters(table.model_dump(), Context(int(speed_of(fastest)), bound.payload, base_rtt))
-            for owner, table, bound in zip(owners, transports, self.transports, strict=True)
-        ]
+        parameters = []
+        for number, (table, bound) in enumerate(zip(transports, self.transports, strict=True)):
+            context = Context(int(speed_of(fastest)), bound.payload, base_rtt)
+            parameters.append(bound.owner.parameters(table.model_dump(), context))
+            if hasattr(bound.owner, "stamp_slots"):
+                slots = bound.owner.stamp_slots(table.model_dump(), context)
+                self.transports[number] = replace(bound, slots=slots)
         started = time.perf_counter()
-        self.kernel: Kernel = specialise(
-            owners, balancer, policy, Features(shared=switch.shared() is not None, turns=switch.quanta() is not None)
-        )
+        self.kernel: Kernel = specialise(owners, balancer, policy, features_of(switch, faults, delays))
         self.memory: Memory = build(
             network,
             routing,
-            queues=switch.queues,
-            buffer=switch.buffer,
-            thresholds=switch.thresholds(),
-            selective=switch.selective_drop,
+            switch,
             parameters=parameters,
             longest_frame=max(frames),
             host_latency=host_latency_ps,
             seed=seed,
             threads=threads,
             trace=packet_log,
-            ramp=switch.ramp(),
-            shared=switch.shared(),
-            quanta=switch.quanta(),
+            delays=delays,
+            reroutes=faults,
             balancer_words=getattr(balancer, "table_words", 0),
-            flowlet_gap=switch.flowlet_gap,
             window=window_ps,
         )
         M = self.memory.M
@@ -328,8 +328,9 @@ class Fabric:
         traced = _take_logs(M, bases, at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
         if len(traced):
             traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
-            self._packet_log.append(np.column_stack((traced, flows.message_of[traced[:, 3] & at.MASK_FLOW])))
+            self._packet_log.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
         if len(drops):
+            drops = drops[(drops[:, 2] >> at.A_KIND) & 7 != at.PAUSE]  # ports count those
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
             lost = drops[:, 3] & at.MASK_FLOW
             np.add.at(flows.dropped, lost, 1)
@@ -342,6 +343,12 @@ class Fabric:
             order = np.lexsort((numbers, arrived[:, 0]))
             self._delivered(arrived[order], numbers[order], events)
         flows.note(done[done[:, 2] == at.FINISHED, 1], FINISHED)
+
+    def _messages_of(self, second_words: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The messages of packets, by their words B; -1 for frames that belong to a link."""
+        flow = second_words & at.MASK_FLOW
+        known = flow < at.MASK_FLOW
+        return np.where(known, self.flows.message_of[np.where(known, flow, 0)], -1)
 
     def _delivered(
         self, rows: NDArray[np.int64], numbers: NDArray[np.int64], events: list[Delivery | Joined]
@@ -369,6 +376,8 @@ class Fabric:
             drops=collect_drops(self.network, self._drop_log),
             sent_packets=sent,
             retransmitted=again,
+            marked=book[:, MARKED],
+            trimmed=book[:, TRIMMED],
             end_ps=book[:, END],
             received_bytes=book[:, GOT],
             packet_hops=self.packet_hops,
@@ -385,6 +394,19 @@ class Fabric:
         if not self._drop_log:
             return np.zeros((0, at.DROP_WORDS + 1), dtype=np.int64)
         return np.concatenate(self._drop_log)
+
+
+def features_of(switch: Any, faults: bool, delays: bool) -> Features:
+    """What the engine has to be able to do for a scenario's switches."""
+    return Features(
+        shared=switch.shared() is not None,
+        turns=switch.quanta() is not None,
+        trims=switch.trim_threshold is not None,
+        pauses=switch.pfc,
+        ranks=switch.shortest_first,
+        faults=faults,
+        delays=delays,
+    )
 
 
 def transport_kinds() -> dict[str, str]:

@@ -23,19 +23,26 @@ from sim.fabric.words import Words
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 
 # columns of the book of messages
-SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS = range(12)
-BOOK_WORDS = 12
+SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS, MARKED, TRIMMED = range(14)
+BOOK_WORDS = 14
 DELIVERED, FINISHED = 1, 2  # bits of STATE
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One transport of a run: its class and the numbers that a message needs."""
+    """One transport of a run: its class and the numbers that a message needs. `slots`: most packets under way whose
+    stamps are kept apart, 0 = it wants none."""
 
     owner: Any
     payload: int
     control_priority: int
     important: bool
+    slots: int = 0
+
+    def slots_for(self, packets: Any) -> Any:
+        """How many slots a message of so many packets gets (a power of two), or each of many."""
+        twice = 1 << np.ceil(np.log2(2 * np.maximum(packets, 4))).astype(np.int64)
+        return np.minimum(twice, self.slots)
 
     @classmethod
     def to(cls, owner: Any, table: Any) -> Bound:
@@ -144,12 +151,14 @@ class Flows:
         number = self.enter(1)
         flow = self._take(1)[0]
         self.book[number] = (
-            src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0,
+            src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0,
         )  # fmt: skip
         self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)
         begin = Records(number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted)
-        sender, receiver = self._layout(begin, transport, words, bits, peer)
+        slots = int(kind.slots_for(packets))
+        stamps = self.words.take(slots * at.SLOT_WORDS) if slots else 0
+        sender, receiver = self._layout(begin, transport, words, bits, peer, stamps)
         M[f : f + at.SENDER_WORDS] = 0
         for word, value in sender:
             M[f + word] = value
@@ -167,10 +176,11 @@ class Flows:
         words = -(-begin.packets // 32)
         bits = self.words.take_many(words * kind.owner.sender_bitmaps)
         peer = self.words.take_many(words * kind.owner.receiver_bitmaps)
+        stamps = self.words.take_many(kind.slots_for(begin.packets) * at.SLOT_WORDS)
         flows = np.array(self._take(len(begin.number)), dtype=np.int64)
         self.book[begin.number, FLOW] = flows
         self.message_of[flows] = begin.number
-        sender, receiver = self._layout(begin, transport, words, bits, peer)
+        sender, receiver = self._layout(begin, transport, words, bits, peer, stamps)
         for base, size, pairs in (
             (self.memory.senders, at.SENDER_WORDS, sender),
             (self.memory.receivers, at.RECEIVER_WORDS, receiver),
@@ -185,7 +195,7 @@ class Flows:
             self._room_for_timers(host)
         return np.asarray(self.sender(flows))
 
-    def _layout(self, begin: Records, transport: int, words: Any, bits: Any, peer: Any) -> Any:
+    def _layout(self, begin: Records, transport: int, words: Any, bits: Any, peer: Any, stamps: Any) -> Any:
         """The words of sender and receiver that do not begin at zero, as pairs of word and value."""
         kind = self.transports[transport]
         overhead = kind.owner.data_overhead
@@ -194,6 +204,7 @@ class Flows:
         last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
         last = max(last, SMALLEST_FRAME) if isinstance(last, int) else np.maximum(last, SMALLEST_FRAME)
         control = kind.owner.control_bytes << at.A_SIZE | kind.control_priority << at.A_PRIORITY
+        entropy |= 1 << at.A_LOGGED
         sender = (
             (at.S_DATA, begin.dst | full | begin.priority << at.A_PRIORITY | entropy),
             (at.S_PACKETS, begin.packets),
@@ -208,6 +219,8 @@ class Flows:
             (at.S_TAGS, begin.tags),
             (at.S_WAIT, begin.wait),
             (at.S_EARLIEST, begin.earliest),
+            (at.S_STAMPS, stamps),
+            (at.S_SLOTS, kind.slots_for(begin.packets) - 1),
         )
         receiver = (
             (at.R_CONTROL, begin.src | control | 1 << at.A_IMPORTANT | entropy),
@@ -318,6 +331,9 @@ class Flows:
             probes = M[f + owner.probe_word] if owner.probe_word else 0
             self.book[those, SENT] = sent
             self.book[those, AGAIN] = sent - probes - M[f + owner.fresh_word]
+            r = self.receiver(self.book[those, FLOW])
+            self.book[those, MARKED] = M[r + at.R_MARKED]
+            self.book[those, TRIMMED] = M[r + at.R_TRIMMED]
 
     def close(self, at_least: int = 1) -> NDArray[np.int64]:
         """Free the records of flows of which no packet is left anywhere, if that many are waiting for it. Returns the
@@ -329,7 +345,7 @@ class Flows:
         f, r = self.sender(flows), self.receiver(flows)
         sent = M[f + at.S_SENT] + M[r + at.R_SENT]
         gone = M[f + at.S_HEARD] + M[r + at.R_ARRIVED] + self.dropped[flows]
-        free = (sent == gone) & (M[f + at.S_LISTED] == 0)
+        free = (sent == gone) & (M[f + at.S_LISTED] == 0) & (M[r + at.R_PULL_LISTED] == 0)
         self._closing = flows[~free]
         flows, f, r = flows[free], f[free], r[free]
         if not len(flows):
@@ -342,6 +358,8 @@ class Flows:
         self.words.give_many(words * self._sender_bitmaps[book[:, TRANSPORT]], M[f + at.S_BITS])
         self.words.give_many(words * self._receiver_bitmaps[book[:, TRANSPORT]], M[r + at.R_BITS])
         self.words.give_many(np.where(book[:, TAGS] > 0, words, 0), book[:, TAGS])
+        stamps = M[f + at.S_STAMPS]
+        self.words.give_many(np.where(stamps > 0, (M[f + at.S_SLOTS] + 1) * at.SLOT_WORDS, 0), stamps)
         follow = M[r + at.R_FOLLOW]
         self.words.give_many(np.where(follow > 0, 1 + M[follow], 0), follow)
         self.dropped[flows] = 0

@@ -55,6 +55,7 @@ H_TRIM_SIZE = 65  # bytes of a header
 H_TRIM_CLASS = 66  # class of headers
 H_HYSTERESIS = 67  # pause: so far below the limit the far end is told to go on
 H_PAUSE_CLASSES = 68  # classes that can be paused
+H_BACK = 70  # region: for every entry of INGRESS the port that leads back
 H_PULL_GAP = 69  # pulls: bytes of a full packet on the wire, of which the host's line time is their distance
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
@@ -77,6 +78,7 @@ N_ROUTE = 9  # base of its row of the routing table
 N_KEY = 10  # key of its random draws
 N_TABLE = 11  # switch: base of the words of its load balancer
 N_HEAP = 12  # host: base of its timer heap, entries of two words (time, key)
+N_WANTED = 12  # switch: classes, summed over its links, that it wants stopped
 N_HEAP_COUNT = 13
 N_READY_MASK = 14  # host: classes that have flows ready to send
 N_READY_HEAD = 16  # host: first ready flow of each class (8 words), -1 = none
@@ -100,7 +102,7 @@ P_RING = 5  # base of the ring, entries of three words (time, A, B)
 P_SHAPE = 6  # ring mask | SHAPE_ flags | position of the node at the far end << 32
 P_SEEN = 7  # the consumer's end of the ring when last looked at
 P_LIMIT = 8  # buffer limit in bytes, over all classes
-P_FLAGS = 9  # 1 selective drop, 2 listed as active, last class << 8
+P_FLAGS = 9  # PORT_FLAG_, last class << 8
 P_LOSS = 10  # random loss: probability << 32
 P_ID = 11  # directed link index
 P_KEY = 12  # key of the loss draws; their counter is the number of packets ever transmitted
@@ -128,21 +130,22 @@ MORE_WORDS = 56
 X_TURN = 0  # round robin: class whose turn it is | granted << 3
 X_SIGNAL = 1  # a pause frame is to be sent here
 X_WANTED = 2  # classes that the far end is to stop sending to this node
-X_TOLD = 3  # what it has been told last
+X_LIMIT = 3  # pause: above so many bytes of a class the far end is told to stop ...
 X_PAUSED = 4  # classes that the far end does not want
-X_PAUSES = 5  # pause frames that arrived for this port with something to stop
+X_PAUSES = 5  # pause frames that arrived for this port and stopped something
 X_TRIMMED = 6  # packets cut to their headers
 X_CAUSES = 8  # drops of the causes from CAUSE_EVICTED on
 X_DEFICIT = 16  # round robin: bytes that a class may still send
 X_QUANTUM = 24  # ... and that it gets per turn, 0 = strictly first
 X_HELD = 32  # bytes of each class that came in by the opposite link and wait anywhere in the switch
-X_LIMIT = 40  # pause: above so many bytes the far end is told to stop ...
-X_ROOM = 41  # ... and so many more are accepted until it has stopped
-X_DELAYS = 42  # base of the counts of waiting times, 0 = not wanted
+X_ROOM = 40  # ... and so many more are accepted until it has stopped
+X_DELAYS = 41  # base of the counts of waiting times
+DELAY_BINS = 128  # four to the octave, from DELAY_FIRST on; the first one has all that is shorter
+DELAY_FIRST = 10  # 2**10 ps
 SHAPE_RING = 0xFFFFFF
 SHAPE_LOSSY, SHAPE_TRACED, SHAPE_SPILLING = 1 << 24, 1 << 25, 1 << 26
 SHAPE_DOWN = 1 << 27  # the cable is cut: what is sent is lost
-PORT_FLAG_SELECTIVE, PORT_FLAG_ACTIVE = 1, 2
+PORT_FLAG_SELECTIVE, PORT_FLAG_ACTIVE, PORT_FLAG_STAMPS = 1, 2, 4
 RING_WORDS = 3
 POOL_WORDS = 3  # next, A, B; more in runs that need more: see `core.bound`
 
@@ -174,6 +177,7 @@ T_ADDRESS = 14  # scratch: ring entries
 T_BUCKETS = 15  # scratch: counts of the bucket sort
 T_LOG_LIMIT = 16  # entries any log may hold before the engine has to return
 T_SPARE = 17  # second scratch for keys
+T_BACK = 18  # scratch: the port opposite to the link that a packet came by
 T_EARLIEST = 24  # earliest arrival it has put on any link in this window
 T_DELIVERED = 25  # earliest delivery in this window
 T_WAKE = 26  # base of the half of the wake flags that the next window reads
@@ -211,7 +215,9 @@ S_WAIT = 19  # things that still have to happen before it starts
 S_EARLIEST = 20  # it starts no earlier than this
 S_USER = 21  # first word that belongs to the transport
 SENDER_USER_WORDS = 27
-S_RIDER = 48  # 22 bits that every data packet carries in its argument; `pull` sets it for the packet it returns
+S_RIDER = (
+    48  # 22 bits that every data packet carries in its argument; `pull` sets it for the packet it returns
+)
 S_STAMPS = 49  # base of its slots for what switches write about its packets, 0 = none
 S_SLOTS = 50  # how many slots - 1, a mask: a packet's slot is its rider & this
 S_PATHS = 51  # 5 words of the load balancer's
@@ -273,7 +279,7 @@ B_ARGUMENT = 42
 MASK_FLOW = 0xFFFFF
 MASK_SEQUENCE = 0x3FFFFF
 MAX_PACKETS = MASK_SEQUENCE
-MAX_FLOWS = MASK_FLOW + 1
+MAX_FLOWS = MASK_FLOW  # the last number is that of packets without a flow
 MAX_HOSTS = MASK_DESTINATION + 1
 # packet kinds. PAUSE belongs to the link: it has no flow, and its argument is the set of classes to stop
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = 0, 1, 2, 3, 4, 5, 6, 7

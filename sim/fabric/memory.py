@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import GradwireError, ScenarioError
 from sim.fabric import layout as at
 from sim.fabric.draws import key_of
 
@@ -23,6 +23,9 @@ LONGEST_WINDOW = 8_000_000  # ps; a longer window saves nothing and would need l
 LOG_ENTRIES = 1 << 16
 BITMAP_WORDS = 1 << 30
 POOL_ENTRIES = 1 << 25
+MOST_POOL_WORDS = at.POOL_WORDS + 2
+REROUTED_ENTRIES = 1 << 24
+PAUSE_FRAME = 60
 HEAP_WORDS = 1 << 26
 FIRST_HEAP = 32  # entries
 
@@ -48,6 +51,7 @@ class Memory:
     heap_end: int
     bits_end: int
     positions: NDArray[np.int64]
+    edge_index: NDArray[np.int64]
 
     def __post_init__(self) -> None:
         self.address = int(self.M.ctypes.data)
@@ -102,31 +106,26 @@ def split(order: NDArray[Any], weight: NDArray[Any], parts: int) -> list[NDArray
 def build(
     network: Any,
     routing: Any,
+    switch: Any,
     *,
-    queues: int,
-    buffer: int,
-    thresholds: tuple[int, ...] | None,
-    selective: bool,
     parameters: list[list[int]],
     longest_frame: int,
     host_latency: int,
     seed: int,
     threads: int,
     trace: bool,
-    ramp: tuple[int, float] | None = None,
-    shared: tuple[int, float] | None = None,
-    quanta: tuple[int, ...] | None = None,
+    delays: bool = False,
+    reroutes: bool = False,
     balancer_words: int = 0,
-    flowlet_gap: int = 0,
     window: int | None = None,
 ) -> Memory:
     """Reserve the array and write every static word.
 
-    `ramp`: where marks become certain (bytes), and how likely they are just below. `shared`: bytes of a switch's common
-    buffer, and alpha. `quanta`: bytes per turn of each class, 0 = strictly first. `balancer_words`: words that the load
-    balancer keeps at every switch. `flowlet_gap` in picoseconds. `window` shortens the windows (results do not depend
-    on it). Sizes in bytes, times in picoseconds.
+    `switch`: the scenario's `Switch`. `delays`: waiting times are counted. `reroutes`: routes may change, so that their
+    tables need room. `balancer_words`: words that the load balancer keeps at every switch. `window` shortens the
+    windows (results do not depend on it). Sizes in bytes, times in picoseconds.
     """
+    queues, thresholds, shared, ramp = switch.queues, switch.thresholds(), switch.shared(), switch.ramp()
     hosts, links = network.host_count, len(network.link_src)
     nodes = len(network.names)
     speed = speed_of(network.link_rate.astype(object)).astype(np.int64)
@@ -171,13 +170,16 @@ def build(
     dest = plan.take(hosts)
     route = plan.take((nodes - hosts) * len(edges))
     group_entries = sum(len(group) for group in routing.groups if len(group) > 1)
-    groups = plan.take(max(1, group_entries))
+    groups = plan.take(REROUTED_ENTRIES if reroutes else max(1, group_entries))
+    back = plan.take(links)
+    delay_bins = plan.take(links * at.DELAY_BINS if delays else 8)
     active = plan.take(links)
     more = plan.take(links * at.MORE_WORDS)
     table = plan.take((nodes - hosts) * balancer_words)
     params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
     keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
     spare = [plan.take(most_arrivals + 8) for _ in range(threads)]
+    backs = [plan.take(most_arrivals + 8) for _ in range(threads)]
     address = [plan.take(most_arrivals + 8) for _ in range(threads)]
     buckets = [plan.take(128) for _ in range(threads)]
     burst = links * per_window
@@ -186,7 +188,7 @@ def build(
     trace_base = [plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if trace else 8) for _ in range(threads)]
     rings = plan.take(int(ring_sizes.sum()) * at.RING_WORDS)
     spills = plan.take(int(spill_sizes.sum()) * at.RING_WORDS)
-    pools = [plan.take(POOL_ENTRIES * at.POOL_WORDS) for _ in range(threads)]
+    pools = [plan.take(POOL_ENTRIES * MOST_POOL_WORDS) for _ in range(threads)]
     senders = plan.take(at.MAX_FLOWS * at.SENDER_WORDS)
     receivers = plan.take(at.MAX_FLOWS * at.RECEIVER_WORDS)
     heap = plan.take(HEAP_WORDS)
@@ -209,7 +211,8 @@ def build(
     M[node_bases[hosts:] + at.N_ROUTE] = route + len(edges) * np.arange(nodes - hosts)
     M[node_bases[hosts:] + at.N_TABLE] = table + balancer_words * np.arange(nodes - hosts)
     M[node_bases + at.N_KEY] = [key_of(seed, NODE_DRAWS, node) for node in range(nodes)]
-    M[node_bases[:hosts] + at.N_PORT] = port_bases[np.asarray(routing.up_link)]
+    M[node_bases[network.link_src[::-1]] + at.N_PORT] = port_bases[::-1]  # a node's first link comes last
+    M[back : back + links] = port_bases[by_destination ^ 1]
 
     weight = ingress_count + (np.arange(nodes) < hosts)
     parts = split(np.asarray(network.order), weight, threads)
@@ -223,13 +226,14 @@ def build(
         M[base + at.T_COUNT] = len(part)
         first += len(part)
         M[base + at.T_BUMP] = pools[thread]
-        M[base + at.T_BUMP_END] = pools[thread] + POOL_ENTRIES * at.POOL_WORDS
+        M[base + at.T_BUMP_END] = pools[thread] + POOL_ENTRIES * MOST_POOL_WORDS
         M[base + at.T_DONE_BASE] = done_base[thread]
         M[base + at.T_DROPS_BASE] = drop_base[thread]
         M[base + at.T_TRACE_BASE] = trace_base[thread]
         M[base + at.T_KEYS] = keys[thread]
         M[base + at.T_SPARE] = spare[thread]
         M[base + at.T_ADDRESS] = address[thread]
+        M[base + at.T_BACK] = backs[thread]
         M[base + at.T_BUCKETS] = buckets[thread]
         M[base + at.T_LOG_LIMIT] = LOG_ENTRIES
     M[node_bases + at.N_POSITION] = positions
@@ -249,34 +253,22 @@ def build(
     M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
     more_bases = more + at.MORE_WORDS * np.arange(links)
     M[port_bases + at.P_MORE] = more_bases
-    for c, quantum in enumerate(quanta or ()):
+    for c, quantum in enumerate(switch.quanta() or ()):
         M[more_bases + at.X_QUANTUM + c] = quantum
+    M[more_bases + at.X_DELAYS] = delay_bins + at.DELAY_BINS * np.arange(links)
+    if switch.pfc:
+        M[more_bases + at.X_LIMIT] = switch.pfc_threshold
+        M[more_bases + at.X_ROOM] = headroom(network, switch, longest_frame)
     M[port_bases + at.P_NODE] = node_bases[network.link_src]
     M[port_bases + at.P_RED_KEY] = key_of(seed, RED_DRAWS, np.arange(links))
     M[port_bases + at.P_ID] = np.arange(links)
     from_switch = network.link_src >= hosts
-    M[port_bases + at.P_LIMIT] = np.where(from_switch, buffer, at.FOREVER)
-    M[port_bases + at.P_FLAGS] = (queues - 1) << 8 | np.where(
-        from_switch & selective, at.PORT_FLAG_SELECTIVE, 0
-    )
+    M[port_bases + at.P_LIMIT] = np.where(from_switch, switch.buffer, at.FOREVER)
+    flags = at.PORT_FLAG_STAMPS | (at.PORT_FLAG_SELECTIVE if switch.selective_drop else 0)
+    M[port_bases + at.P_FLAGS] = (queues - 1) << 8 | np.where(from_switch, flags, 0)
     for c in range(queues):
         threshold = at.FOREVER if thresholds is None else thresholds[c]
         M[port_bases + at.P_CLASSES + at.CLASS_WORDS * c + at.C_THRESHOLD] = threshold
-
-    # routes
-    down = port_bases[np.asarray(routing.down_link)]
-    M[dest : dest + hosts] = edge_index[routing.edge_of] | (down << 20)
-    words = np.zeros(len(routing.groups) + 1, dtype=np.int64)  # the last one stands for "none"
-    entry = 0
-    for i, group in enumerate(routing.groups):
-        if len(group) == 1:
-            words[i] = port_bases[group[0]] | (1 << 40)
-        else:
-            M[groups + entry : groups + entry + len(group)] = port_bases[list(group)]
-            words[i] = entry | (len(group) << 40)
-            entry += len(group)
-    rows = words[np.asarray(routing.group_of)[:, edges]]
-    M[route : route + rows.size] = rows.ravel()
 
     for i, values in enumerate(parameters):
         M[params + i * at.PARAM_WORDS : params + i * at.PARAM_WORDS + len(values)] = values
@@ -305,15 +297,22 @@ def build(
         at.H_EDGES: len(edges),
         at.H_POSITIONS: nodes,
         at.H_ORDER: order_base,
-        at.H_FLOWLET_GAP: flowlet_gap,
+        at.H_FLOWLET_GAP: switch.flowlet_gap,
         at.H_SHARED: shared[0] if shared else 0,
         at.H_ALPHA: round(shared[1] * at.ALPHA_UNIT) if shared else 0,
         at.H_RED_KMAX: ramp[0] if ramp else 0,
         at.H_RED_PMAX: int(ramp[1] * 2**32) if ramp else 0,
+        at.H_TRIM: switch.trim_threshold or 0,
+        at.H_TRIM_SIZE: switch.trim_size,
+        at.H_TRIM_CLASS: switch.trim_priority,
+        at.H_HYSTERESIS: switch.pfc_hysteresis or 2 * longest_frame,
+        at.H_PAUSE_CLASSES: sum(1 << c for c in switch.pfc_classes or range(queues)),
+        at.H_PULL_GAP: longest_frame,
+        at.H_BACK: back,
     }
     for word, value in header.items():
         M[word] = value
-    return Memory(
+    memory = Memory(
         M=M,
         node_base=node_bases,
         port_base=port_bases,
@@ -329,7 +328,52 @@ def build(
         heap_end=heap + HEAP_WORDS,
         bits_end=bits + BITMAP_WORDS,
         positions=positions,
+        edge_index=edge_index,
     )
+    lay_routes(memory, routing, REROUTED_ENTRIES if reroutes else group_entries)
+    return memory
+
+
+def lay_routes(memory: Memory, routing: Any, room: int) -> None:
+    """Write the routing tables: for every destination its edge switch and the port that leads down to it, and for every
+    switch and edge switch a group of ports, of which the entries go to a region of `room` words.
+
+    Raises
+    ------
+    GradwireError
+        The groups do not fit.
+    """
+    M, ports = memory.M, memory.port_base
+    edges = np.flatnonzero(memory.edge_index >= 0)
+    down = ports[np.asarray(routing.down_link)]
+    dest = int(M[at.H_DEST])
+    M[dest : dest + len(down)] = memory.edge_index[routing.edge_of] | (down << 20)
+    words = np.zeros(len(routing.groups) + 1, dtype=np.int64)  # the last one stands for "none"
+    entries: list[int] = []
+    for i, group in enumerate(routing.groups):
+        if len(group) == 1:
+            words[i] = ports[group[0]] | (1 << 40)
+        else:
+            words[i] = len(entries) | (len(group) << 40)
+            entries += group
+    if len(entries) > max(1, room):
+        raise GradwireError(f"{len(entries)} entries of routing groups", "fabric", f"at most {room}")
+    groups, route = int(M[at.H_GROUPS]), int(M[at.H_ROUTE])
+    M[groups : groups + len(entries)] = ports[entries]
+    rows = words[np.asarray(routing.group_of)[:, edges]]
+    M[route : route + rows.size] = rows.ravel()
+
+
+def headroom(network: Any, switch: Any, longest: int) -> NDArray[np.int64]:
+    """Bytes that may still arrive over every link's opposite one after its switch has decided to stop it.
+
+    The pause frame waits for a full packet at its own port, takes its time and the cable's; by then the far end has
+    started one more packet, and the cable was full: rate times round trip, and three packets.
+    """
+    if switch.pfc_headroom is not None:
+        return np.full(network.link_count, switch.pfc_headroom, dtype=np.int64)
+    cable = -(-2 * network.link_latency.astype(object) * network.link_rate.astype(object) // (8 * 10**12))
+    return (cable + 3 * longest + PAUSE_FRAME).astype(np.int64)
 
 
 def _powers_of_two(counts: NDArray[Any]) -> NDArray[np.int64]:

@@ -141,7 +141,9 @@ def _source(transports: list[type], balancer: type, queue: type, features: Featu
     lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
     lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
-    lines.append(f"STAMPS = {any(hasattr(transport, 'stamp_slots') for transport in transports)}")
+    stamps = any(hasattr(transport, "stamp_slots") for transport in transports)
+    lines.append(f"STAMPS = {stamps}")
+    lines.append(f"RIDES = {stamps or any(getattr(transport, 'rides', False) for transport in transports)}")
     lines.append(f"PULLS = {any(getattr(transport, 'pulls', False) for transport in transports)}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")

@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 from sim.fabric import layout as at
 from sim.fabric.memory import Memory
 
-CAUSES = ("tail", "selective", "link_loss")
+CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 
 @dataclass(frozen=True)
 class Tables:
     """`ports` and `drops`: columns by name as in `scenarios.result`; the others hold one number per message: packets
-    sent, data packets sent again, time of delivery (-1: not yet) and payload bytes delivered."""
+    sent, data packets sent again, data packets that arrived marked, headers that arrived alone, time of delivery (-1:
+    not yet) and payload bytes delivered."""
 
     ports: dict[str, Any]
     drops: dict[str, Any]
     sent_packets: NDArray[np.int64]
     retransmitted: NDArray[np.int64]
+    marked: NDArray[np.int64]
+    trimmed: NDArray[np.int64]
     end_ps: NDArray[np.int64]
     received_bytes: NDArray[np.int64]
     packet_hops: int
@@ -31,14 +34,21 @@ class Tables:
 def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
     """One row per directed link: packets and bytes transmitted, drops by cause, marks, most bytes that ever waited."""
     M, base = memory.M, memory.port_base
+    more = M[base + at.P_MORE]
+    late = {cause: M[more + at.X_CAUSES + i] for i, cause in enumerate(CAUSES[at.CAUSE_EVICTED :])}
     return {
         "port": [network.link_name(link) for link in range(len(base))],
-        "packets": M[base + at.P_TAIL] + M[base + at.P_SPILL_TAIL] + M[base + at.P_DROP_LINK],
+        "packets": M[base + at.P_TAIL] + M[base + at.P_SPILL_TAIL] + M[base + at.P_DROP_LINK] + late["link_down"],
         "bytes": M[base + at.P_BYTES],
         "drops_tail": M[base + at.P_DROP_TAIL],
         "drops_selective": M[base + at.P_DROP_SELECTIVE],
         "drops_loss": M[base + at.P_DROP_LINK],
+        "drops_evicted": late["evicted"],
+        "drops_down": late["link_down"],
+        "drops_no_route": late["no_route"],
         "marks": M[base + at.P_MARKS],
+        "trimmed": M[more + at.X_TRIMMED],
+        "pauses": M[more + at.X_PAUSES],
         "peak_queue_bytes": M[base + at.P_PEAK],
     }
 
@@ -58,4 +68,5 @@ def collect_drops(network: Any, log: list[NDArray[np.int64]]) -> dict[str, Any]:
         "time_ps": rows[:, 0],
         "cause": [CAUSES[cause] for cause in (rows[:, 1] >> 32).tolist()],
         "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
+        "priority": ((A >> at.A_PRIORITY) & 7).astype(np.int8),
     }

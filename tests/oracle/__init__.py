@@ -1,6 +1,6 @@
 """The oracle: the same network as the compiled engine, one SimPy event per thing that happens, meant to be obviously right.
 
-`model` holds links, ports, switches, hosts; `flows` the records that transports work on; `uncompiled` turns the
+`model` holds the clock and links, `switch` ports and switches, `host` hosts; `flows` the records that transports work on; `uncompiled` turns the
 transports' compiled functions back into Python, so that no rule is written twice; `cases` describes one run, makes it
 with the engine and with the oracle, and tells the first difference.
 

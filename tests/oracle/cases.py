@@ -21,8 +21,10 @@ from sim.topology import Network
 from sim.transports.base import Context
 
 from .flows import Flow, Protocol, Words
-from .model import SENT_ON, Clock, Host, Link, Log, Port, Switch
+from .host import Host
+from .model import SENT_ON, Clock, Link, Log
 from .packets import Arrival, Counters, Drop, Transmission, packet_of
+from .switch import Port, Switch
 
 FOREVER = 10**13  # 10 s: longer than any case takes
 
@@ -133,7 +135,8 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
     """What a fabric has to tell at the end of a run."""
     fabric.close()
     tables = fabric.finish()
-    columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
+    columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "drops_evicted", "marks", "trimmed",
+               "pauses", "peak_queue_bytes")  # fmt: skip
     return Outcome(
         transmissions=sorted(
             (
@@ -147,7 +150,9 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
             for time, port, a, b, flow in fabric.drop_log().tolist()
         ),
         arrivals=arrivals,
-        ports=[Counters(*map(int, row)) for row in zip(*(tables.ports[name] for name in columns), strict=True)],
+        ports=[
+            Counters(*map(int, row)) for row in zip(*(tables.ports[name] for name in columns), strict=True)
+        ],
         sent=[int(count) for count in tables.sent_packets],
         again=[int(count) for count in tables.retransmitted],
     )
@@ -206,45 +211,61 @@ class _Oracle:
             )
             for index in range(network.link_count)
         ]  # fmt: skip
-        self.hosts = [
-            Host(self.clock, self.log, self.links[up], table.queues, self.flows, self._delivered)
-            for up in routing.up_link.tolist()
-        ]
+        owners = [resolve(transport_kinds(), each.kind, "transport") for each in case.transports]
+        longest = max(
+            each.payload + owner.data_overhead for owner, each in zip(owners, case.transports, strict=True)
+        )
         balancer = resolve(balancers.KINDS, case.balancing, "load_balancing")
+        self.hosts = [
+            Host(
+                self.clock, self.log, self.links[up], table.queues, self.flows, self._delivered, balancer,
+                table.shortest_first, longest,
+            )
+            for up in routing.up_link.tolist()
+        ]  # fmt: skip
         switches = [
             Switch(
-                self.clock, network.host_count + index, case.seed, _Ways(routing, index), balancer,
-                table.flowlet_gap,
+                self.clock, network.host_count + index, case.seed, _Ways(routing, index), balancer, table, self.flows,
+                longest,
             )
             for index in range(network.switch_count)
-        ]
+        ]  # fmt: skip
         nodes: list[Host | Switch] = [*self.hosts, *switches]
         self.ports: list[Port | Host] = []
         for index, link in enumerate(self.links):
             link.receive = nodes[network.link_dst[index]].receive
             near = nodes[network.link_src[index]]
             if isinstance(near, Switch):
-                port = Port(self.log, link, table.queues, table.buffer, table.thresholds(), table.selective_drop, table.ramp(), case.seed,
-                            table.shared(), near.ports, table.quanta())
+                port = Port(self.log, link, table, case.seed, near)
                 near.ports[index] = port
+                near.room[index ^ 1] = self._headroom(link, longest)
                 self.ports.append(port)
             else:
                 self.ports.append(near)
         self.protocols = self._protocols(routing)
 
+    def _headroom(self, link: Link, longest: int) -> int:
+        """Rate times round trip of the cable, three full packets and the pause frame."""
+        given = self.case.switch.pfc_headroom
+        rate = int(self.case.network.link_rate[link.index])
+        return -(-2 * link.latency * rate // (8 * 10**12)) + 3 * longest + 60 if given is None else given
+
     def _protocols(self, routing: Routing) -> list[Protocol]:
         case, memory = self.case, Words([0])
         owners = [resolve(transport_kinds(), table.kind, "transport") for table in case.transports]
-        longest = max(table.payload + owner.data_overhead for owner, table in zip(owners, case.transports, strict=True))
+        longest = max(
+            table.payload + owner.data_overhead for owner, table in zip(owners, case.transports, strict=True)
+        )
         rtt = base_round_trip(case.network, routing, longest)
         speed = min(self.links[up].speed for up in routing.up_link.tolist())
-        return [
-            Protocol(
-                memory, number, owner, table,
-                owner.parameters(table.model_dump(), Context(speed, table.payload, int(rtt))),
+        protocols = []
+        for number, (owner, table) in enumerate(zip(owners, case.transports, strict=True)):
+            settings, context = table.model_dump(), Context(speed, table.payload, int(rtt))
+            slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
+            protocols.append(
+                Protocol(memory, number, owner, table, owner.parameters(settings, context), slots)
             )
-            for number, (owner, table) in enumerate(zip(owners, case.transports, strict=True))
-        ]  # fmt: skip
+        return protocols
 
     def run(self, until: int) -> Outcome:
         for letter in _unprompted(self.case):
@@ -257,7 +278,10 @@ class _Oracle:
             arrivals=sorted(self.log.arrivals),
             ports=[port.counters() for port in self.ports],
             sent=[flow.sent for flow in self.flows],
-            again=[sum(Counter(flow.sequences_sent).values()) - len(set(flow.sequences_sent)) for flow in self.flows],
+            again=[
+                sum(Counter(flow.sequences_sent).values()) - len(set(flow.sequences_sent))
+                for flow in self.flows
+            ],
         )
 
     def _post(self, letter: int, time: int) -> None:

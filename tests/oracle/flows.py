@@ -11,11 +11,12 @@ from typing import Any
 
 from sim.fabric import layout as at
 from sim.fabric.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
+from sim.transports.base import Deaf
 
 from .uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
-RECEIVER_SIDE = ("on_data", "on_probe")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
 ALL_IMPORTANT, NONE_IMPORTANT = 1, 0
 
 
@@ -36,7 +37,8 @@ class Words(list[int]):
 class Protocol:
     """One transport of a run: its class, its parameters, its functions uncompiled."""
 
-    def __init__(self, memory: Words, number: int, owner: Any, table: Any, parameters: Sequence[int]) -> None:
+    def __init__(self, memory: Words, number: int, owner: Any, table: Any, parameters: Sequence[int],
+                 slots: int = 0) -> None:  # fmt: skip
         settings = table.model_dump()
         self.number = number
         self.payload = int(table.payload)
@@ -50,7 +52,12 @@ class Protocol:
         self.parameters = memory.take(PARAM_WORDS)
         for offset, value in enumerate(parameters):
             memory[self.parameters + offset] = value
-        self._functions = {name: uncompiled(getattr(owner, name)) for name in SENDER_SIDE + RECEIVER_SIDE}
+        self._functions = {
+            name: uncompiled(getattr(owner, name, getattr(Deaf, name, None)))
+            for name in SENDER_SIDE + RECEIVER_SIDE
+        }
+        self.slots = int(slots)
+        self.rides = self.slots > 0 or getattr(owner, "rides", False)
 
     def call(self, name: str, record: int, *arguments: int) -> Any:
         """Call one of the transport's functions on a sender or receiver record."""
@@ -92,8 +99,16 @@ class Flow:
             tags = memory.take(words)
             for packet, flag in enumerate(self.tags):
                 memory[tags + packet // 32] += flag << packet % 32
+        slots = 8
+        while slots < 2 * self.packets:
+            slots *= 2
+        self.slots = min(slots, protocol.slots)
+        self.stamps = memory.take(self.slots * at.SLOT_WORDS)
         for offset, value in {
-            at.S_DATA: priority << at.A_PRIORITY,
+            at.S_DATA: priority << at.A_PRIORITY | entropy << at.A_ENTROPY,
+            at.S_ORDER: number << at.KEY_ORDER,
+            at.S_STAMPS: self.stamps if self.slots else 0,
+            at.S_SLOTS: self.slots - 1,
             at.S_PACKETS: self.packets,
             at.S_BITS: sender_bits,
             at.S_WORDS: words,
@@ -119,6 +134,7 @@ class Flow:
         self.ready = False  # it waits for its turn at the NIC
         self.resting = False  # it waits for the time in `not_before`
         self.not_before = 0
+        self.pulled = 0  # pulls sent
         self.sequences_sent: list[int] = []
 
     def payload_of(self, sequence: int) -> int:
@@ -143,6 +159,35 @@ class Flow:
     def priority(self) -> int:
         """The priority of the next packet; a transport may change it as it sends."""
         return self.memory[self.sender + at.S_DATA] >> at.A_PRIORITY & 7
+
+    @property
+    def rider(self) -> int:
+        """What the transport wants its next packet to carry."""
+        return self.memory[self.sender + at.S_RIDER]
+
+    def clear_stamps(self, rider: int) -> None:
+        """A packet leaves: nobody has written into its slot yet."""
+        if self.slots:
+            self.memory[self.stamps + rider % self.slots * at.SLOT_WORDS + at.SLOT_HOPS] = 0
+
+    def stamp(self, rider: int, *seen: int) -> None:
+        """A switch writes into a packet's slot: port, bytes that wait, bytes sent before, time, speed."""
+        slot = self.stamps + rider % max(self.slots, 1) * at.SLOT_WORDS
+        if not self.slots or self.memory[slot + at.SLOT_HOPS] == at.STAMP_MOST:
+            return
+        first = slot + at.SLOT_FIRST + self.memory[slot + at.SLOT_HOPS] * at.STAMP_WORDS
+        for offset, value in enumerate(seen):
+            self.memory[first + offset] = value
+        self.memory[slot + at.SLOT_HOPS] += 1
+
+    @property
+    def pulls(self) -> int:
+        """Pulls that wait for their turn; transports may take them back."""
+        return self.memory[self.receiver + at.R_PULLS]
+
+    @pulls.setter
+    def pulls(self, count: int) -> None:
+        self.memory[self.receiver + at.R_PULLS] = count
 
     @property
     def gap(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-DATA, ACK, STOP, BITMAP, PROBE = 0, 1, 2, 3, 4
+DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = range(8)
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,12 @@ class Packet:
     argument: int = 0
     ce: bool = False
     echo: bool = False
+    trimmed: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Lower goes first where the shortest message does: data packets say what is left."""
+        return self.argument if self.kind == DATA else 0
 
     def marked(self) -> Packet:
         """The same packet with the congestion mark set."""
@@ -30,10 +36,10 @@ class Packet:
 
     def words(self) -> tuple[int, int]:
         """The two words of the engine's format, for load balancers. Layout: destination 16, size 14, kind 3,
-        priority 3, important, ce, echo, entropy 16; and flow 20, sequence 22, argument 22 bits, lowest first."""
+        priority 3, important, ce, echo, trimmed, entropy 16; and flow 20, sequence 22, argument 22 bits, lowest first."""
         first = (
             self.dst | self.size << 16 | self.kind << 30 | self.priority << 33 | self.important << 36
-            | self.ce << 37 | self.echo << 38 | self.entropy << 40
+            | self.ce << 37 | self.echo << 38 | self.trimmed << 39 | self.entropy << 40
         )  # fmt: skip
         return first, self.flow | self.sequence << 20 | self.argument << 42
 
@@ -49,6 +55,7 @@ def packet_of(first: int, second: int, flow: int) -> Packet:
         important=bool(first >> 36 & 1),
         ce=bool(first >> 37 & 1),
         echo=bool(first >> 38 & 1),
+        trimmed=bool(first >> 39 & 1),
         entropy=first >> 40 & 0xFFFF,
         sequence=second >> 20 & 0x3FFFFF,
         argument=second >> 42 & 0x3FFFFF,
@@ -65,7 +72,8 @@ class Transmission(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """A packet lost at the port of `link`: "tail" or "selective" when it got there, "link_loss" when it had left."""
+    """A packet lost at the port of `link`: "tail", "selective" or "evicted" when it was there,
+    "link_loss" when it had left."""
 
     time: int
     link: int
@@ -90,5 +98,8 @@ class Counters(NamedTuple):
     tail: int
     selective: int
     link_loss: int
+    evicted: int
     marks: int
+    trimmed: int
+    pauses: int
     peak: int

@@ -53,11 +53,15 @@ def test_uncompiled_functions_call_no_compiled_ones():
     assert not any(hasattr(value, "py_func") for value in function.__globals__.values())
     assert function.__globals__["_below"] is uncompiled(_below)
     assert function.__globals__["base"].bit is uncompiled(base.bit)  # through the module
-    assert [function([0x5555AAAA], n) for n in range(100)] == [_above(np.array([0x5555AAAA]), n) for n in range(100)]
+    assert [function([0x5555AAAA], n) for n in range(100)] == [
+        _above(np.array([0x5555AAAA]), n) for n in range(100)
+    ]
 
 
 def test_a_packet_survives_its_words():
-    packet = Packet(5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True)
+    packet = Packet(
+        5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True
+    )
     assert packet_of(*packet.words(), 5) == packet
     assert packet_of(*Packet(5, 0, 1, 60, 0, False, 2).words(), 5) == Packet(5, 0, 1, 60, 0, False, 2)
 
@@ -80,7 +84,9 @@ def test_mixed_transports_keep_the_kinds_of_their_packets():
     """The dispatch over several transports once overwrote the packet kind: a DLCP flow took every acknowledgement
     for Stop."""
     network = star(3, LinkSpec(10**10, US, 0.1))
-    engine = agree(Case(network, tables(), [Letter(0, 0, 2, 50_000, kind) for kind in (DLCP, DCTCP, NEWRENO)]))
+    engine = agree(
+        Case(network, tables(), [Letter(0, 0, 2, 50_000, kind) for kind in (DLCP, DCTCP, NEWRENO)])
+    )
     assert any(engine.again)
 
 
@@ -100,8 +106,12 @@ def test_stop_ends_a_flow_that_waits_for_its_turn():
     together = agree(Case(network, tables(), letters * 3))
     for outcome in (alone, together):
         for number, sent in enumerate(outcome.sent):
-            stopped = max(t.start for t in outcome.transmissions if t.packet.flow == number and t.packet.kind == 2)
-            late = [t for t in outcome.transmissions if t.packet.flow == number and t.start > stopped + 20 * US]
+            stopped = max(
+                t.start for t in outcome.transmissions if t.packet.flow == number and t.packet.kind == 2
+            )
+            late = [
+                t for t in outcome.transmissions if t.packet.flow == number and t.start > stopped + 20 * US
+            ]
             assert sent < 150 and not [t for t in late if t.packet.kind == DATA and t.link == 0]
 
 

@@ -45,12 +45,15 @@ def messages(**changes: Any) -> dict[str, list[Any]]:
         "bound": [0.1, 0.1, 0.04, 0.0, 0.0],
         "retransmitted": [0, 1, 2, 0, 0],
         "sent_packets": [11, 12, 13, 10, 10],
+        "marked": [3, 0, 0, 1, 0],
+        "trimmed": [0, 2, 0, 0, 0],
     }
     return columns | changes
 
 
 def ports() -> dict[str, list[Any]]:
-    """Two ports: together 3 tail drops, 5 selective ones, 1 link loss and 30 marks."""
+    """Two ports: together 3 tail drops, 5 selective ones, 1 link loss, 2 evicted, 7 on a cut cable, 1 without a
+    route, and 30 marks."""
     return {
         "port": ["a->b", "b->c"],
         "packets": [30, 26],
@@ -58,7 +61,12 @@ def ports() -> dict[str, list[Any]]:
         "drops_tail": [3, 0],
         "drops_selective": [1, 4],
         "drops_loss": [0, 1],
+        "drops_evicted": [2, 0],
+        "drops_down": [0, 7],
+        "drops_no_route": [0, 1],
         "marks": [10, 20],
+        "trimmed": [4, 0],
+        "pauses": [0, 3],
         "peak_queue_bytes": [500, 700],
     }
 

@@ -29,6 +29,8 @@ class Delivery:
 class Tables:
     sent_packets: list[int]
     retransmitted: list[int]
+    marked: list[int]
+    trimmed: list[int]
     packet_hops: int = 0
     ports: dict[str, list[Any]] = field(default_factory=dict)
     drops: dict[str, list[Any]] = field(default_factory=dict)
@@ -106,4 +108,5 @@ class IdealFabric:
                 heappush(self._done, (end + self.latency, number))
 
     def finish(self):
-        return Tables([1] * len(self.sent), [0] * len(self.sent))
+        none = [0] * len(self.sent)
+        return Tables([1] * len(self.sent), none, none, none)

@@ -27,6 +27,7 @@ def message(**changes: Any) -> dict[str, list[Any]]:
         "message": 7, "job": "j", "iteration": 0, "tensor": 3, "part": 0, "kind": "push", "src": "h0", "dst": "h1",
         "bytes": 1000, "packets": 10, "priority": 1, "start_ps": 5, "end_ps": 50, "received_bytes": 900,
         "lost_bytes": 100, "bound": 0.1, "retransmitted": 0, "sent_packets": 10,
+        "marked": 0, "trimmed": 0,
     }  # fmt: skip
     return {name: [value] for name, value in {**row, **changes}.items()}
 
@@ -83,7 +84,7 @@ def _cut(folder: Path) -> None:
 
 def _other_format(folder: Path) -> None:
     text = (folder / "result.json").read_text()
-    (folder / "result.json").write_text(text.replace('"format": 2', '"format": 99'))
+    (folder / "result.json").write_text(text.replace('"format": 3', '"format": 99'))
 
 
 def _other_columns(folder: Path) -> None:
@@ -98,7 +99,7 @@ def _other_columns(folder: Path) -> None:
         (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
         (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
-        (_other_format, ["format 99", "expected format 2"]),
+        (_other_format, ["format 99", "expected format 3"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
     ],
 )

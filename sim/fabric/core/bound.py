@@ -19,6 +19,7 @@ PAUSES = False  # priority flow control
 RANKS = False  # within a class the message with the least left goes first
 FAULTS = False  # hosts may stand still, routes may be missing
 DELAYS = False  # waiting times are counted
+RIDES = False  # data packets carry their sender's S_RIDER
 STAMPS = False  # switches write about their ports into packets
 PULLS = False  # receivers pace their senders
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
@@ -69,7 +70,7 @@ def on_trimmed(M, r, sequence, now):
 
 
 __all__ = [
-    "DELAYS", "FAULTS", "HOST_PATHS", "PAUSES", "PULLS", "RANKS", "SEES_QUEUES", "SHARED", "SOURCE_ROUTES", "STAMPS",
-    "TRIMS", "TURNS", "admit", "choose", "heard", "on_control", "on_data", "on_probe", "on_timer", "on_trimmed",
-    "pick", "pull", "start",
+    "DELAYS", "FAULTS", "HOST_PATHS", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED", "SOURCE_ROUTES",
+    "STAMPS", "TRIMS", "TURNS", "admit", "choose", "heard", "on_control", "on_data", "on_probe", "on_timer",
+    "on_trimmed", "pick", "pull", "start",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from numba import njit
 from sim.fabric.atomics import load_acquire
 from sim.fabric.layout import (
     FOREVER,
+    H_BACK,
     H_HEADS,
     H_INGRESS,
     HEAD_RING_FREE,
@@ -29,11 +30,14 @@ from sim.fabric.layout import (
     SHAPE_RING,
     SHAPE_SPILLING,
     T_ADDRESS,
+    T_BACK,
     T_BUCKETS,
     T_KEYS,
     T_SPARE,
     T_WORK,
 )
+
+from .bound import PAUSES
 
 INDEX_BITS = 20
 INDEX_MASK = (1 << INDEX_BITS) - 1
@@ -87,7 +91,8 @@ def gather(M, th, node, begin, end, shift):
 
     Returns (base of the sorted keys, how many, earliest later arrival known). The ring entry of key k is at
     `M[M[th + T_ADDRESS] + (k & INDEX_MASK)]`, its time is `begin + (k >> INDEX_BITS)`. Entries stay valid for the whole
-    window; the consumer's counters are moved on already. `shift` brings a key of this window below BUCKETS.
+    window; the consumer's counters are moved on already. With flow control, the port opposite
+    to the link it came by is `M[M[th + T_BACK] + (k & INDEX_MASK)]`. `shift` brings a key of this window below BUCKETS.
     """
     keys = M[th + T_KEYS]
     addresses = M[th + T_ADDRESS]
@@ -122,6 +127,8 @@ def gather(M, th, node, begin, end, shift):
                 last = key
                 M[keys + n] = key
                 M[addresses + n] = at
+                if PAUSES:
+                    M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
                 n += 1
                 head += 1
             M[head_at] = head
@@ -144,6 +151,8 @@ def gather(M, th, node, begin, end, shift):
                 last = key
                 M[keys + n] = key
                 M[addresses + n] = at
+                if PAUSES:
+                    M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
                 n += 1
                 head += 1
             M[head_at + HEAD_SPILL] = head

@@ -1,51 +1,57 @@
-"""One host through one window: its NIC, its timers, and the transports at both ends of its flows.
+"""One host through one window: its timers, what arrives, and the transports at both ends of its flows.
 
 At equal times things happen in this order: transmissions that can start, then timers (message starts, releases of
-paced flows, transport timers; by message, and in this order within one), then arrivals. After each of them the idle NIC
-starts at once.
-
-The NIC has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first,
-then the flows that have something to send take turns, one packet each. Data packets are made when they are sent, so no
-queue of data builds up inside a host, however large a window is.
+paced flows, transport timers; by message, and in this order within one; then the pull that is due), then arrivals.
+After each of them the idle network interface (`nic`) starts at once.
 """
 
 from numba import njit
 
-from sim.fabric.atomics import count_trailing_zeros
 from sim.fabric.heap import pop, push
 from sim.fabric.layout import (
     A_CE,
     A_ECHO,
-    A_IMPORTANT,
+    A_ENTROPY,
     A_KIND,
     A_PRIORITY,
     A_SIZE,
+    A_TRIMMED,
     B_ARGUMENT,
     B_SEQUENCE,
-    BLOCKED,
     DATA,
     DELIVERED,
     DONE_WORDS,
     FINISHED,
     FOREVER,
     H_HOST_LATENCY,
+    H_PULL_GAP,
     H_RECEIVERS,
     H_SENDERS,
+    KEY_ORDER,
     MASK_FLOW,
+    MASK_KEY_NUMBER,
     MASK_KEY_SENDER,
     MASK_SEQUENCE,
     MASK_SIZE,
     N_HEAP,
     N_HEAP_COUNT,
+    N_HELD,
+    N_HELD_HEAD,
+    N_HELD_TAIL,
     N_PORT,
-    N_READY_HEAD,
+    N_PULL_AT,
+    N_PULL_HEAD,
+    N_PULL_TAIL,
     N_READY_MASK,
-    N_READY_TAIL,
+    N_STILL,
     P_BUSY,
     P_FLAGS,
+    P_MORE,
     P_QUEUE,
+    P_SPEED,
+    PAUSE,
     PROBE,
-    PULL_PROBE,
+    PULL,
     R_ARRIVED,
     R_BYTES,
     R_CONTROL,
@@ -53,25 +59,23 @@ from sim.fabric.layout import (
     R_FOLLOW,
     R_GOT,
     R_JOIN,
+    R_MARKED,
     R_PACKETS,
     R_PAYLOAD,
+    R_PULL_LISTED,
+    R_PULL_NEXT,
+    R_PULLED,
+    R_PULLS,
     R_SENT,
     R_TELL,
+    R_TRIMMED,
     RECEIVER_WORDS,
     S_ARMED,
-    S_DATA,
     S_DONE,
     S_EARLIEST,
-    S_GAP,
     S_HEARD,
-    S_LAST,
     S_LISTED,
-    S_NEXT,
     S_ORDER,
-    S_PACE,
-    S_PACKETS,
-    S_SENT,
-    S_TAGS,
     S_TIMER,
     S_WAIT,
     SENDER_WORDS,
@@ -79,68 +83,32 @@ from sim.fabric.layout import (
     T_DELIVERED,
     T_DONE,
     T_DONE_BASE,
-    WHAT_PACE,
+    WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
+    X_PAUSED,
+    X_PAUSES,
 )
 
-from .bound import on_control, on_data, on_probe, on_timer, pull, start
+from .bound import (
+    FAULTS,
+    HOST_PATHS,
+    PAUSES,
+    PULLS,
+    TRIMS,
+    heard,
+    on_control,
+    on_data,
+    on_probe,
+    on_timer,
+    on_trimmed,
+    start,
+)
 from .gather import INDEX_BITS, INDEX_MASK, gather
-from .port import append, send_first, transmission_time, transmit
-
-UNLISTED, LISTED, PACED = 0, 1, 2
-SIZE_FIELD = MASK_SIZE << A_SIZE
-
-
-@njit
-def flow_class(M, p, f):
-    """The NIC class of a sender's packets."""
-    return min((M[f + S_DATA] >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
-
-
-@njit
-def list_flow(M, node, f):
-    """Let a flow take part in the turns of its class."""
-    if M[f + S_LISTED] != UNLISTED:
-        return
-    c = flow_class(M, M[node + N_PORT], f)
-    mask = M[node + N_READY_MASK]
-    if mask & (1 << c):
-        M[M[node + N_READY_TAIL + c] + S_NEXT] = f
-    else:
-        M[node + N_READY_HEAD + c] = f
-        M[node + N_READY_MASK] = mask | (1 << c)
-    M[node + N_READY_TAIL + c] = f
-    M[f + S_LISTED] = LISTED
-
-
-@njit
-def _unlist_first(M, node, c, f, state):
-    if f == M[node + N_READY_TAIL + c]:
-        M[node + N_READY_MASK] = M[node + N_READY_MASK] & ~(1 << c)
-    else:
-        M[node + N_READY_HEAD + c] = M[f + S_NEXT]
-    M[f + S_LISTED] = state
-
-
-@njit
-def _rotate(M, node, c, f):
-    tail = M[node + N_READY_TAIL + c]
-    if f != tail:
-        M[node + N_READY_HEAD + c] = M[f + S_NEXT]
-        M[tail + S_NEXT] = f
-        M[node + N_READY_TAIL + c] = f
-
-
-@njit
-def _arm(M, node, f):
-    """See to it that the heap looks at a flow no later than its transport asked for."""
-    timer = M[f + S_TIMER]
-    if timer:
-        armed = M[f + S_ARMED]
-        if armed == 0 or timer < armed:
-            M[f + S_ARMED] = timer
-            push(M, node, timer, M[f + S_ORDER] | (f << 2) | WHAT_TIMER)
+from .link import transmission_time, transmit
+from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
+from .pause import may_send
+from .queue import append, give_entry, take_entry
 
 
 @njit
@@ -155,99 +123,90 @@ def _log_done(M, th, time, f, what, got):
 
 
 @njit
-def _send_data(M, th, node, p, c, f, now):
-    """Let the first flow of class `c` send one packet, or take it off the list."""
-    if M[f + S_DONE]:
-        # it was told to stop while it waited for its turn
-        _unlist_first(M, node, c, f, UNLISTED)
-        return
-    if M[f + S_PACE] > now:
-        _unlist_first(M, node, c, f, PACED)
-        push(M, node, M[f + S_PACE], M[f + S_ORDER] | (f << 2) | WHAT_PACE)
-        return
-    got = pull(M, f, now)
-    if got == BLOCKED:
-        _unlist_first(M, node, c, f, UNLISTED)
-        _arm(M, node, f)
-        return
-    flow = (f - M[H_SENDERS]) // SENDER_WORDS
-    A = M[f + S_DATA]
-    if got >= PULL_PROBE:
-        # a probe is a control packet in the data's own class, so that it queues behind the data it asks about
-        argument = got - PULL_PROBE
-        A = (A & ~SIZE_FIELD) | (60 << A_SIZE) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
-        B = flow | (argument << B_ARGUMENT)
+def _send_control(M, th, node, p, A, B, now):
+    """Put a control packet on the link, or into its class."""
+    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
+    idle = M[p + P_BUSY] <= now and ((M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]) == 0
+    if idle and may_send(M, p, c):
+        transmit(M, th, p, A, B, now)
     else:
-        sequence = got & MASK_SEQUENCE
-        if sequence == M[f + S_PACKETS] - 1:
-            A = (A & ~SIZE_FIELD) | (M[f + S_LAST] << A_SIZE)
-        tags = M[f + S_TAGS]
-        if tags <= 1:
-            A |= (tags | (got >> 30)) << A_IMPORTANT
-        else:
-            A |= (((M[tags + (sequence >> 5)] >> (sequence & 31)) & 1) | (got >> 30)) << A_IMPORTANT
-        B = flow | (sequence << B_SEQUENCE)
-    _rotate(M, node, c, f)
-    M[f + S_SENT] += 1
-    gap = M[f + S_GAP]
-    if gap:
-        M[f + S_PACE] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
-    _arm(M, node, f)
-    transmit(M, th, p, A, B, now)
+        append(M, th, p, A, B, (A >> A_SIZE) & MASK_SIZE, c, 0, now)
 
 
 @njit
-def serve_nic(M, th, node, p, limit):
-    """Start every transmission of the NIC that can start at or before `limit`, and before any timer goes off."""
-    while True:
-        now = M[p + P_BUSY]
-        if now > limit:
-            return
-        queued = M[p + P_QUEUE] & 0xFF
-        mask = queued | M[node + N_READY_MASK]
-        if mask == 0:
-            return
-        c = count_trailing_zeros(mask)
-        if (queued >> c) & 1:
-            send_first(M, th, p, c, now)
-        else:
-            _send_data(M, th, node, p, c, M[node + N_READY_HEAD + c], now)
-            if M[node + N_HEAP_COUNT]:
-                # the flow may have been put aside, or its transport have set a timer, until before `limit`
-                limit = min(limit, M[M[node + N_HEAP]])
+def _want_pulls(M, node, r, pulls, now):
+    """A receiver wants so many more pulls sent: it joins the host's list, and the host's timer is set if it was not."""
+    M[r + R_PULLS] += pulls
+    if M[r + R_PULL_LISTED]:
+        return
+    M[r + R_PULL_LISTED] = 1
+    M[r + R_PULL_NEXT] = 0
+    if M[node + N_PULL_HEAD]:
+        M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
+    else:
+        M[node + N_PULL_HEAD] = r
+        push(M, node, max(now, M[node + N_PULL_AT]), (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
+    M[node + N_PULL_TAIL] = r
 
 
 @njit
-def kick(M, th, node, p, now):
-    """Something may have become ready at `now`: an idle NIC starts it at once."""
-    if M[p + P_BUSY] <= now and ((M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]):
-        M[p + P_BUSY] = now
-        serve_nic(M, th, node, p, now)
+def _send_pull(M, th, node, p, now):
+    """The receiver whose turn it is sends a pull; those that want none any more leave the list."""
+    r = M[node + N_PULL_HEAD]
+    while r and M[r + R_PULLS] == 0:
+        M[r + R_PULL_LISTED] = 0
+        r = M[r + R_PULL_NEXT]
+    M[node + N_PULL_HEAD] = r
+    if r == 0:
+        return
+    M[r + R_PULLS] -= 1
+    M[r + R_PULLED] += 1
+    M[r + R_SENT] += 1
+    flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
+    A = M[r + R_CONTROL] | (PULL << A_KIND)
+    B = flow | ((M[r + R_PULLED] & MASK_SEQUENCE) << B_ARGUMENT)
+    if r != M[node + N_PULL_TAIL]:
+        M[node + N_PULL_HEAD] = M[r + R_PULL_NEXT]
+        M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
+        M[node + N_PULL_TAIL] = r
+        M[r + R_PULL_NEXT] = 0
+    M[node + N_PULL_AT] = now + transmission_time(M[H_PULL_GAP], M[p + P_SPEED])
+    push(M, node, M[node + N_PULL_AT], (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
+    _send_control(M, th, node, p, A, B, now)
 
 
 @njit
-def _answer(M, th, node, p, r, reply, B, now):
-    """Send the control packets a receiver asked for.
+def _answer(M, th, node, p, r, reply, A, B, now):
+    """Send the control packets that a receiver asked for in answer to a packet.
 
-    `reply`: kind 3 | echo 1 | size 14 | count 22 | argument 22 (see `sim.transports.base.reply`)."""
+    `reply`: kind 3 | echo 1 | size 14 | count 12 | rider 1 | pulls 8 | ... | argument 22, from bit 40 on (see
+    `sim.transports.base.reply`)."""
+    if PULLS:
+        pulls = (reply >> 31) & 0xFF
+        if pulls:
+            _want_pulls(M, node, r, pulls, now)
+    count = (reply >> 18) & 0xFFF
+    if count == 0:
+        return
+    entropy = (A >> A_ENTROPY) & 0xFFFF
     A = M[r + R_CONTROL] | ((reply & 7) << A_KIND) | (((reply >> 3) & 1) << A_ECHO)
+    if HOST_PATHS:
+        A = with_entropy(A, entropy)
     size = (reply >> 4) & MASK_SIZE
     if size:
         A = (A & ~SIZE_FIELD) | (size << A_SIZE)
-    size = (A >> A_SIZE) & MASK_SIZE
-    count = (reply >> 18) & 0xFFF
-    argument = (reply >> 40) & MASK_SEQUENCE
+    sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
+    if (reply >> 30) & 1:
+        sequence = (B >> B_ARGUMENT) & MASK_SEQUENCE
     M[r + R_SENT] += count
-    B = (B & MASK_FLOW) | (argument << B_ARGUMENT) | (((B >> B_SEQUENCE) & MASK_SEQUENCE) << B_SEQUENCE)
-    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
+    B = (B & MASK_FLOW) | (((reply >> 40) & MASK_SEQUENCE) << B_ARGUMENT)
     if count == 1:
-        if M[p + P_BUSY] <= now and ((M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]) == 0:
-            transmit(M, th, p, A, B, now)
-        else:
-            append(M, th, p, A, B, size, c)
+        _send_control(M, th, node, p, A, B | (sequence << B_SEQUENCE), now)
         return
+    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
+    size = (A >> A_SIZE) & MASK_SIZE
     for i in range(count):
-        append(M, th, p, A, (B & ~(MASK_SEQUENCE << B_SEQUENCE)) | (i << B_SEQUENCE), size, c)
+        append(M, th, p, A, B | (i << B_SEQUENCE), size, c, 0, now)
 
 
 @njit
@@ -278,22 +237,34 @@ def _arrival(M, th, node, p, A, B, now):
     """A packet reaches the host: data and probes go to the receiver of the flow, all else to its sender."""
     flow = B & MASK_FLOW
     kind = (A >> A_KIND) & 7
+    if PAUSES and kind == PAUSE:
+        classes = (B >> B_ARGUMENT) & MASK_SEQUENCE
+        more = M[p + P_MORE]
+        if classes & ~M[more + X_PAUSED]:
+            M[more + X_PAUSES] += 1
+        M[more + X_PAUSED] = classes
+        return
     sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
     argument = (B >> B_ARGUMENT) & MASK_SEQUENCE
     if kind == DATA or kind == PROBE:
         r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
         M[r + R_ARRIVED] += 1
         done = M[r + R_DONE]
-        if kind == DATA:
+        if kind == DATA and TRIMS and (A >> A_TRIMMED) & 1:
+            M[r + R_TRIMMED] += 1
+            reply = on_trimmed(M, r, sequence, now)
+        elif kind == DATA:
             size = M[r + R_PAYLOAD]
             last = M[r + R_PACKETS] - 1
             if sequence == last:
                 size = M[r + R_BYTES] - last * size
-            reply = on_data(M, r, sequence, size, (A >> A_CE) & 1, now)
+            ce = (A >> A_CE) & 1
+            M[r + R_MARKED] += ce
+            reply = on_data(M, r, sequence, size, ce, now)
         else:
             reply = on_probe(M, r, argument, now)
         if reply:
-            _answer(M, th, node, p, r, reply, B, now)
+            _answer(M, th, node, p, r, reply, A, B, now)
         if done == 0 and M[r + R_DONE]:
             _log_done(M, th, now, flow, DELIVERED, M[r + R_GOT])
             if _follow(M, node, r, now) and now < M[th + T_DELIVERED]:
@@ -303,19 +274,24 @@ def _arrival(M, th, node, p, A, B, now):
     M[f + S_HEARD] += 1
     if M[f + S_DONE]:
         return
+    if HOST_PATHS:
+        heard(M, f, kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
     on_control(M, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
     if M[f + S_DONE]:
         _log_done(M, th, now, flow, FINISHED, 0)
     else:
-        _arm(M, node, f)
+        arm(M, node, f)
         list_flow(M, node, f)
 
 
 @njit
-def _timer(M, th, node, time, key):
+def _timer(M, th, node, p, time, key):
     """Handle one entry of the host's heap."""
     f = (key & MASK_KEY_SENDER) >> 2
     what = key & 3
+    if PULLS and what == WHAT_PULL:
+        _send_pull(M, th, node, p, time)
+        return
     if what == WHAT_TIMER:
         if M[f + S_ARMED] != time:
             return
@@ -327,11 +303,11 @@ def _timer(M, th, node, time, key):
             M[f + S_TIMER] = 0
             on_timer(M, f, time)
             list_flow(M, node, f)
-        _arm(M, node, f)
+        arm(M, node, f)
         return
     if what == WHAT_START:
         start(M, f, time)
-        _arm(M, node, f)
+        arm(M, node, f)
     elif M[f + S_LISTED] == PACED:
         M[f + S_LISTED] = UNLISTED
     else:
@@ -341,9 +317,41 @@ def _timer(M, th, node, time, key):
 
 
 @njit
+def _hold_all(M, th, node, keys, n):
+    """The host stands still: what has arrived waits for it."""
+    for i in range(n):
+        at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
+        entry = take_entry(M, th)
+        M[entry] = 0
+        M[entry + 1] = M[at + 1]
+        M[entry + 2] = M[at + 2]
+        if M[node + N_HELD]:
+            M[M[node + N_HELD_TAIL]] = entry
+        else:
+            M[node + N_HELD_HEAD] = entry
+        M[node + N_HELD_TAIL] = entry
+        M[node + N_HELD] += 1
+
+
+@njit
+def _held_arrival(M, th, node, p, now):
+    """The first of the packets that arrived while the host stood still."""
+    entry = M[node + N_HELD_HEAD]
+    M[node + N_HELD_HEAD] = M[entry]
+    M[node + N_HELD] -= 1
+    A = M[entry + 1]
+    B = M[entry + 2]
+    give_entry(M, th, entry)
+    _arrival(M, th, node, p, A, B, now)
+
+
+@njit
 def host_step(M, th, node, begin, end, shift):
     """Advance a host over [begin, end). Returns when it has to be looked at next, as far as it knows."""
     keys, n, later = gather(M, th, node, begin, end, shift)
+    if FAULTS and M[node + N_STILL]:
+        _hold_all(M, th, node, keys, n)
+        return later
     addresses = M[th + T_ADDRESS]
     p = M[node + N_PORT]
     heap = M[node + N_HEAP]
@@ -353,6 +361,8 @@ def host_step(M, th, node, begin, end, shift):
     if n:
         key = M[keys]
         now = begin + (key >> INDEX_BITS)
+    if FAULTS and M[node + N_HELD]:
+        now = begin
     while True:
         timer = FOREVER
         if M[node + N_HEAP_COUNT]:
@@ -372,19 +382,25 @@ def host_step(M, th, node, begin, end, shift):
         if timer <= now:
             timer_key = M[heap + 1]
             pop(M, node)
-            _timer(M, th, node, timer, timer_key)
+            _timer(M, th, node, p, timer, timer_key)
             kick(M, th, node, p, timer)
             continue
-        at = M[addresses + (key & INDEX_MASK)]
-        _arrival(M, th, node, p, M[at + 1], M[at + 2], now)
-        kick(M, th, node, p, now)
-        i += 1
+        if FAULTS and M[node + N_HELD]:
+            _held_arrival(M, th, node, p, now)
+            kick(M, th, node, p, now)
+            if M[node + N_HELD]:
+                continue
+        else:
+            at = M[addresses + (key & INDEX_MASK)]
+            _arrival(M, th, node, p, M[at + 1], M[at + 2], now)
+            kick(M, th, node, p, now)
+            i += 1
         now = FOREVER
         if i < n:
             key = M[keys + i]
             now = begin + (key >> INDEX_BITS)
     if M[node + N_HEAP_COUNT] and M[heap] < later:
         later = M[heap]
-    if ((M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]) and M[p + P_BUSY] < later:
+    if ready(M, node, p) and M[p + P_BUSY] < later:
         later = M[p + P_BUSY]
     return later

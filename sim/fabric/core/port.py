@@ -1,4 +1,4 @@
-"""Egress ports: a set of strict-priority queues and the link behind them.
+"""Egress ports: which queue is served next, and what happens to a packet that reaches a port.
 
 A port is served *lazily*. Nothing can change the order of transmissions between two packets that reach the port, so
 before a packet is looked at, and once at the end of a window, the transmissions that could have started by then are
@@ -9,233 +9,61 @@ The queue a packet sees is what waits; the packet on the wire is no longer part 
 
 from numba import njit
 
-from sim.fabric.atomics import count_trailing_zeros, load_acquire, store_release
+from sim.fabric.atomics import count_trailing_zeros
 from sim.fabric.draws import draw
 from sim.fabric.layout import (
     A_CE,
+    A_KIND,
     A_PRIORITY,
     A_SIZE,
+    A_TRIMMED,
     ALPHA_UNIT,
     C_BYTES,
     C_HEAD,
     C_TAIL,
-    CAUSE_LINK,
     CAUSE_TAIL,
     CLASS_WORDS,
-    DROP_WORDS,
+    DATA,
+    FOREVER,
     H_ALPHA,
     H_SHARED,
-    H_STATUS,
-    HEAD_RING_FREE,
-    HEAD_SPILL_FREE,
+    H_TRIM,
+    H_TRIM_CLASS,
+    H_TRIM_SIZE,
     MASK_SIZE,
     N_ACTIVE,
     N_ACTIVE_COUNT,
     N_USED,
+    N_WANTED,
     P_BUSY,
-    P_BYTES,
     P_CLASSES,
-    P_DROP_LINK,
-    P_DROP_TAIL,
     P_FLAGS,
-    P_HEAD,
     P_ID,
-    P_KEY,
-    P_LATENCY,
     P_LIMIT,
-    P_LOSS,
     P_MARKS,
     P_MORE,
-    P_NODE,
     P_PEAK,
     P_QUEUE,
-    P_RING,
-    P_SEEN,
-    P_SHAPE,
-    P_SPEED,
-    P_SPILL,
-    P_SPILL_MASK,
-    P_SPILL_TAIL,
-    P_TAIL,
-    POOL_FULL,
-    POOL_WORDS,
+    P_RED_KEY,
+    P_TESTS,
     PORT_FLAG_ACTIVE,
-    RING_WORDS,
-    SHAPE_LOSSY,
-    SHAPE_RING,
-    SHAPE_SPILLING,
-    SHAPE_TRACED,
-    SPEED_SHIFT,
-    T_BUMP,
-    T_BUMP_END,
-    T_DROPS,
-    T_DROPS_BASE,
-    T_EARLIEST,
-    T_FREE,
-    T_TRACE,
-    T_TRACE_BASE,
-    T_WAKE,
-    TRACE_WORDS,
     X_DEFICIT,
+    X_HELD,
+    X_PAUSED,
+    X_PAUSES,
     X_QUANTUM,
+    X_SIGNAL,
+    X_TRIMMED,
     X_TURN,
 )
 
-from .bound import SHARED, TURNS, admit
+from .bound import DELAYS, PAUSES, RANKS, SHARED, TRIMS, TURNS, admit
+from .link import log_drop, transmit
+from .pause import AFTER_ALL, eligible, hold, limit_of, list_port, may_send, overfull, pausable, send_pause
+from .queue import SINCE, append, count_delay, make_room, send_first
 
-ROUND_UP = (1 << SPEED_SHIFT) - 1
 ACCEPT, MARK = 0, 1  # verdicts of a queue policy; 2 and up: drop for cause verdict - 2
-
-
-@njit
-def transmission_time(size, speed):
-    """Picoseconds to send `size` bytes at `speed` picoseconds per byte << 16, rounded up."""
-    return (size * speed + ROUND_UP) >> SPEED_SHIFT
-
-
-@njit
-def log_drop(M, th, p, time, cause, A, B):
-    """Note a lost packet and count it at the port."""
-    M[p + P_DROP_TAIL + cause] += 1
-    n = M[th + T_DROPS]
-    at = M[th + T_DROPS_BASE] + n * DROP_WORDS
-    M[at] = time
-    M[at + 1] = M[p + P_ID] | (cause << 32)
-    M[at + 2] = A
-    M[at + 3] = B
-    M[th + T_DROPS] = n + 1
-
-
-@njit
-def _trace(M, th, p, start, A, B, event):
-    n = M[th + T_TRACE]
-    at = M[th + T_TRACE_BASE] + n * TRACE_WORDS
-    M[at] = start
-    M[at + 1] = M[p + P_ID]
-    M[at + 2] = A
-    M[at + 3] = B
-    M[at + 4] = event
-    M[th + T_TRACE] = n + 1
-
-
-@njit
-def _push_full(M, p, arrival, A, B):
-    """Put a packet on a link whose ring is full as far as the producer knows.
-
-    The ring is small, so that it stays in the cache; what does not fit goes to the spill ring, which has room for
-    whatever the link can hold. While anything is there, new packets follow it, so the ring is always older than the
-    spill ring and the consumer reads one after the other."""
-    ring = M[p + P_SHAPE] & SHAPE_RING
-    head = M[p + P_HEAD]
-    spilled = M[p + P_SPILL_TAIL]
-    tail = M[p + P_TAIL]
-    if spilled == load_acquire(M, head + HEAD_SPILL_FREE):
-        free = load_acquire(M, head + HEAD_RING_FREE)
-        if tail - free <= ring:
-            M[p + P_SEEN] = free
-            M[p + P_SHAPE] &= ~SHAPE_SPILLING
-            at = M[p + P_RING] + (tail & ring) * RING_WORDS
-            M[at] = arrival
-            M[at + 1] = A
-            M[at + 2] = B
-            store_release(M, p + P_TAIL, tail + 1)
-            return
-    at = M[p + P_SPILL] + (spilled & M[p + P_SPILL_MASK]) * RING_WORDS
-    M[at] = arrival
-    M[at + 1] = A
-    M[at + 2] = B
-    M[p + P_SHAPE] |= SHAPE_SPILLING
-    store_release(M, p + P_SPILL_TAIL, spilled + 1)
-
-
-@njit
-def transmit(M, th, p, A, B, start):
-    """Put a packet on the link of port `p`; its first bit leaves at `start`."""
-    size = (A >> A_SIZE) & MASK_SIZE
-    end = start + ((size * M[p + P_SPEED] + ROUND_UP) >> SPEED_SHIFT)
-    M[p + P_BUSY] = end
-    M[p + P_BYTES] += size
-    shape = M[p + P_SHAPE]
-    if shape & (SHAPE_LOSSY | SHAPE_TRACED):
-        lost = 0
-        if shape & SHAPE_LOSSY:
-            # the counter of the draws is the number of packets ever transmitted here
-            if draw(M[p + P_KEY], M[p + P_TAIL] + M[p + P_SPILL_TAIL] + M[p + P_DROP_LINK]) < M[p + P_LOSS]:
-                lost = 1
-        if shape & SHAPE_TRACED:
-            _trace(M, th, p, start, A, B, lost)
-        if lost:
-            log_drop(M, th, p, end, CAUSE_LINK, A, B)
-            return
-    arrival = end + M[p + P_LATENCY]
-    tail = M[p + P_TAIL]
-    ring = shape & SHAPE_RING
-    if tail - M[p + P_SEEN] <= ring:
-        at = M[p + P_RING] + (tail & ring) * RING_WORDS
-        M[at] = arrival
-        M[at + 1] = A
-        M[at + 2] = B
-        store_release(M, p + P_TAIL, tail + 1)
-    else:
-        _push_full(M, p, arrival, A, B)
-    flag = M[th + T_WAKE] + (shape >> 32)
-    if M[flag] == 0:
-        M[flag] = 1
-    if arrival < M[th + T_EARLIEST]:
-        M[th + T_EARLIEST] = arrival
-
-
-@njit
-def append(M, th, p, A, B, size, c):
-    """Put a packet at the end of class `c` of port `p`."""
-    entry = M[th + T_FREE]
-    if entry:
-        M[th + T_FREE] = M[entry]
-    else:
-        entry = M[th + T_BUMP]
-        if entry >= M[th + T_BUMP_END]:
-            M[H_STATUS] = POOL_FULL
-        else:
-            M[th + T_BUMP] = entry + POOL_WORDS
-    M[entry + 1] = A
-    M[entry + 2] = B
-    record = p + P_CLASSES + c * CLASS_WORDS
-    queue = M[p + P_QUEUE]
-    bit = 1 << c
-    if queue & bit:
-        M[M[record + C_TAIL]] = entry
-    else:
-        M[record + C_HEAD] = entry
-        queue |= bit
-    M[record + C_TAIL] = entry
-    M[record + C_BYTES] += size
-    queue += size << 8
-    M[p + P_QUEUE] = queue
-    if SHARED:
-        M[M[p + P_NODE] + N_USED] += size
-    return queue >> 8
-
-
-@njit
-def send_first(M, th, p, c, start):
-    """Start the transmission of the first packet of class `c`."""
-    record = p + P_CLASSES + c * CLASS_WORDS
-    entry = M[record + C_HEAD]
-    A = M[entry + 1]
-    B = M[entry + 2]
-    size = (A >> A_SIZE) & MASK_SIZE
-    queue = M[p + P_QUEUE] - (size << 8)
-    if entry == M[record + C_TAIL]:
-        queue &= ~(1 << c)
-    else:
-        M[record + C_HEAD] = M[entry]
-    M[p + P_QUEUE] = queue
-    if SHARED:
-        M[M[p + P_NODE] + N_USED] -= size
-    M[record + C_BYTES] -= size
-    M[entry] = M[th + T_FREE]
-    M[th + T_FREE] = entry
-    transmit(M, th, p, A, B, start)
+SIZE_FIELD = MASK_SIZE << A_SIZE
 
 
 @njit
@@ -267,20 +95,100 @@ def _turn(M, p, mask):
 
 
 @njit
+def _next_start(M, p):
+    """When port `p` can start its next transmission; FOREVER if it has none."""
+    if PAUSES and M[M[p + P_MORE] + X_SIGNAL]:
+        return max(M[p + P_BUSY], M[M[p + P_MORE] + X_SIGNAL])
+    if eligible(M, p):
+        return M[p + P_BUSY]
+    return FOREVER
+
+
+@njit
+def _serve_one(M, th, p, start, mask, order):
+    """Start the transmission whose turn it is among the classes in `mask`, or the pause frame that is due."""
+    if PAUSES and M[M[p + P_MORE] + X_SIGNAL]:
+        send_pause(M, th, p, start)
+        return
+    c = count_trailing_zeros(mask)
+    if TURNS and M[M[p + P_MORE] + X_QUANTUM + c]:
+        c = _turn(M, p, mask)
+    send_first(M, th, p, c, start, order)
+
+
+@njit
 def serve(M, th, p, limit):
-    """Start every transmission of port `p` that can start at or before `limit`. A queue never waits at an idle port,
-    so each starts when the one before ends."""
+    """Start every transmission of port `p` that can start at or before `limit`. A queue never waits at an idle port
+    that may send, so each starts when the one before ends."""
     while True:
         start = M[p + P_BUSY]
         if start > limit:
             break
-        mask = M[p + P_QUEUE] & 0xFF
-        if mask == 0:
+        mask = eligible(M, p)
+        if PAUSES:
+            start = _next_start(M, p)
+            if start > limit:
+                break
+        elif mask == 0:
             break
-        c = count_trailing_zeros(mask)
-        if TURNS and M[M[p + P_MORE] + X_QUANTUM + c]:
-            c = _turn(M, p, mask)
-        send_first(M, th, p, c, start)
+        _serve_one(M, th, p, start, mask, M[p + P_ID])
+
+
+@njit
+def _serve_in_order(M, th, node, limit):
+    """Start what the ports of a switch can start at or before `limit`, one after the other by time, then by link."""
+    while True:
+        first = FOREVER
+        port = 0
+        for i in range(M[node + N_ACTIVE_COUNT]):
+            p = M[M[node + N_ACTIVE] + i]
+            start = _next_start(M, p)
+            if start < first or (start == first and start < FOREVER and M[p + P_ID] < M[port + P_ID]):
+                first = start
+                port = p
+        if first > limit:
+            return
+        _serve_one(M, th, port, first, eligible(M, port), M[port + P_ID])
+
+
+@njit
+def serve_all(M, th, node, limit):
+    """Bring all ports of a switch to `limit`."""
+    if PAUSES and M[node + N_WANTED]:
+        _serve_in_order(M, th, node, limit)
+        return
+    for i in range(M[node + N_ACTIVE_COUNT]):
+        serve(M, th, M[M[node + N_ACTIVE] + i], limit)
+
+
+@njit
+def finish(M, th, node, end):
+    """Start what can still start before `end` at the ports that have packets; when the next one could start after."""
+    if PAUSES and M[node + N_WANTED]:
+        _serve_in_order(M, th, node, end - 1)
+    active = M[node + N_ACTIVE]
+    count = M[node + N_ACTIVE_COUNT]
+    kept = 0
+    earliest = FOREVER
+    for i in range(count):
+        p = M[active + i]
+        serve(M, th, p, end - 1)
+        if PAUSES:
+            start = _next_start(M, p)
+            if start < earliest:
+                earliest = start
+            listed = M[p + P_QUEUE] & 0xFF or M[M[p + P_MORE] + X_SIGNAL]
+        else:
+            listed = M[p + P_QUEUE] & 0xFF
+            if listed and M[p + P_BUSY] < earliest:
+                earliest = M[p + P_BUSY]
+        if listed:
+            M[active + kept] = p
+            kept += 1
+        else:
+            M[p + P_FLAGS] = M[p + P_FLAGS] & ~PORT_FLAG_ACTIVE
+    M[node + N_ACTIVE_COUNT] = kept
+    return earliest
 
 
 @njit
@@ -295,19 +203,82 @@ def _full(M, node, p, c, waiting, size):
 
 
 @njit
-def offer(M, th, node, p, A, B, time):
-    """A packet reaches egress port `p` of switch `node` at `time`: send, queue, mark or drop it."""
+def _trim(M, th, node, p, A, B, size, c, back, time):
+    """A data packet finds its queue too long: it is cut to its header, or, every other time, the last packet of the
+    queue in its place (NDP, SIGCOMM '17: against unfairness among senders that send in step)."""
+    count = M[p + P_TESTS]
+    M[p + P_TESTS] = count + 1
+    if (M[p + P_QUEUE] >> c) & 1 and draw(M[p + P_RED_KEY], count) & 1:
+        record = p + P_CLASSES + c * CLASS_WORDS
+        last = M[record + C_TAIL]
+        other = M[last + 1]
+        other_size = (other >> A_SIZE) & MASK_SIZE
+        cut = (other >> A_TRIMMED) & 1
+        if (other >> A_KIND) & 7 == DATA and not cut and other_size >= size:
+            B, M[last + 2] = M[last + 2], B
+            A, M[last + 1] = other, A
+            M[record + C_BYTES] -= other_size - size
+            M[p + P_QUEUE] -= (other_size - size) << 8
+            if SHARED:
+                M[node + N_USED] -= other_size - size
+            if DELAYS:
+                M[last + SINCE] = time
+    M[M[p + P_MORE] + X_TRIMMED] += 1
+    A = (A & ~(SIZE_FIELD | (7 << A_PRIORITY))) | (M[H_TRIM_SIZE] << A_SIZE)
+    A |= (1 << A_TRIMMED) | (M[H_TRIM_CLASS] << A_PRIORITY)
+    size = M[H_TRIM_SIZE]
+    c = min(M[H_TRIM_CLASS], M[p + P_FLAGS] >> 8)
+    if _full(M, node, p, c, M[p + P_QUEUE] >> 8, size):
+        log_drop(M, th, p, time, CAUSE_TAIL, A, B)
+        return
+    _enqueue(M, th, node, p, A, B, size, c, back, time)
+
+
+@njit
+def _enqueue(M, th, node, p, A, B, size, c, back, time):
+    waiting = append(M, th, p, A, B, size, c, back, time)
+    if waiting > M[p + P_PEAK]:
+        M[p + P_PEAK] = waiting
+    if not M[p + P_FLAGS] & PORT_FLAG_ACTIVE:
+        list_port(M, node, p)
+    if PAUSES:
+        hold(M, th, back, c, size, time)
+
+
+@njit
+def _no_room(M, th, node, p, c, A, B, size, back, time):
+    """Whether a packet has to be dropped. Where flow control holds, what counts is how much came by the same link."""
+    if PAUSES and pausable(M, c):
+        if not M[node + N_WANTED] and M[M[back + P_MORE] + X_HELD + c] + size > limit_of(M, back):
+            serve_all(M, th, node, time)  # some of it may have left
+        return overfull(M, back, c, size)
+    if RANKS:
+        return not make_room(M, th, p, c, size, M[p + P_LIMIT], A, B, time)
+    return _full(M, node, p, c, M[p + P_QUEUE] >> 8, size)
+
+
+@njit
+def offer(M, th, node, p, A, B, back, time):
+    """A packet reaches egress port `p` of switch `node` at `time`: send, queue, mark, trim or drop it. `back`: the port
+    opposite to the link it came by."""
     queue = M[p + P_QUEUE]
-    if queue & 0xFF:
+    if queue & 0xFF or PAUSES:
         serve(M, th, p, time)
         queue = M[p + P_QUEUE]
-    if queue == 0 and M[p + P_BUSY] <= time:
-        transmit(M, th, p, A, B, time)
-        return
-    size = (A >> A_SIZE) & MASK_SIZE
     flags = M[p + P_FLAGS]
     c = min((A >> A_PRIORITY) & 7, flags >> 8)
-    if _full(M, node, p, c, queue >> 8, size):
+    if M[p + P_BUSY] <= time and (queue == 0 or PAUSES) and may_send(M, p, c):
+        transmit(M, th, p, A, B, time)
+        if DELAYS:
+            count_delay(M, p, 0)
+        return
+    size = (A >> A_SIZE) & MASK_SIZE
+    if TRIMS and (A >> A_KIND) & 7 == DATA and not (A >> A_TRIMMED) & 1 and size > M[H_TRIM_SIZE]:
+        queued = M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
+        if queued + size > M[H_TRIM] or _full(M, node, p, c, queue >> 8, size):
+            _trim(M, th, node, p, A, B, size, c, back, time)
+            return
+    if _no_room(M, th, node, p, c, A, B, size, back, time):
         log_drop(M, th, p, time, CAUSE_TAIL, A, B)
         return
     verdict = admit(M, p, c, A)
@@ -317,11 +288,18 @@ def offer(M, th, node, p, A, B, time):
     if verdict == MARK:
         A |= 1 << A_CE
         M[p + P_MARKS] += 1
-    waiting = append(M, th, p, A, B, size, c)
-    if waiting > M[p + P_PEAK]:
-        M[p + P_PEAK] = waiting
-    if not flags & PORT_FLAG_ACTIVE:
-        M[p + P_FLAGS] = flags | PORT_FLAG_ACTIVE
-        count = M[node + N_ACTIVE_COUNT]
-        M[M[node + N_ACTIVE] + count] = p
-        M[node + N_ACTIVE_COUNT] = count + 1
+    _enqueue(M, th, node, p, A, B, size, c, back, time)
+
+
+@njit
+def pause(M, th, p, classes, time):
+    """A pause frame says that port `p` is to send everything but `classes`. The port has been served up to `time`."""
+    more = M[p + P_MORE]
+    if classes & ~M[more + X_PAUSED]:
+        M[more + X_PAUSES] += 1
+    M[more + X_PAUSED] = classes
+    if M[p + P_BUSY] < time:
+        M[p + P_BUSY] = time
+    mask = eligible(M, p)
+    if M[p + P_BUSY] == time and mask and not M[more + X_SIGNAL]:
+        _serve_one(M, th, p, time, mask, AFTER_ALL)

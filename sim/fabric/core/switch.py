@@ -3,44 +3,49 @@
 from numba import njit
 
 from sim.fabric.layout import (
-    FOREVER,
+    A_ENTROPY,
+    A_KIND,
+    B_ARGUMENT,
+    CAUSE_NO_ROUTE,
     H_DEST,
     H_GROUPS,
     MASK_DESTINATION,
-    N_ACTIVE,
+    MASK_SEQUENCE,
     N_ACTIVE_COUNT,
     N_DRAWS,
     N_EDGE,
+    N_PORT,
     N_ROUTE,
-    P_BUSY,
-    P_FLAGS,
-    P_QUEUE,
-    PORT_FLAG_ACTIVE,
+    N_WANTED,
+    PAUSE,
     T_ADDRESS,
+    T_BACK,
 )
 
-from .bound import SEES_QUEUES, SHARED, choose
+from .bound import FAULTS, PAUSES, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
 from .gather import INDEX_BITS, INDEX_MASK, gather
-from .port import offer, serve
+from .link import log_drop
+from .port import finish, offer, pause, serve, serve_all
 
 DEST_PORT = 20  # destination word: edge switch index | base of that switch's port to the host << 20
 GROUP_COUNT = (
     40  # routing word: first entry of the group's ports | number of ports << 40; one port: its base | 1 << 40
 )
 GROUP_MASK = (1 << GROUP_COUNT) - 1
+ENTROPY = 0xFFFF
 
 
 @njit
 def route(M, th, node, A, B, now):
     """The egress port of a packet at a switch: the host's own port if it hangs here, else one of the equally short
-    ways to its edge switch."""
+    ways to its edge switch; 0 where there is none."""
     word = M[M[H_DEST] + (A & MASK_DESTINATION)]
     edge = word & ((1 << DEST_PORT) - 1)
     if edge == M[node + N_EDGE]:
         return word >> DEST_PORT
     group = M[M[node + N_ROUTE] + edge]
     n = group >> GROUP_COUNT
-    if n == 1:
+    if n == 1 or (FAULTS and n == 0):
         return group & GROUP_MASK
     count = M[node + N_DRAWS]
     M[node + N_DRAWS] = count + 1
@@ -52,25 +57,28 @@ def route(M, th, node, A, B, now):
 
 
 @njit
-def finish(M, th, node, end):
-    """Start what can still start before `end` at the ports that have packets; when the next one could start after."""
-    active = M[node + N_ACTIVE]
-    count = M[node + N_ACTIVE_COUNT]
-    kept = 0
-    earliest = FOREVER
-    for i in range(count):
-        p = M[active + i]
-        serve(M, th, p, end - 1)
-        if M[p + P_QUEUE] & 0xFF:
-            M[active + kept] = p
-            kept += 1
-            busy = M[p + P_BUSY]
-            if busy < earliest:
-                earliest = busy
-        else:
-            M[p + P_FLAGS] = M[p + P_FLAGS] & ~PORT_FLAG_ACTIVE
-    M[node + N_ACTIVE_COUNT] = kept
-    return earliest
+def _used_up(M, node, A):
+    """The packet after a switch has taken its digit of a source route: the remainder was the way, the quotient is for
+    the switches behind."""
+    edge = M[M[H_DEST] + (A & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)
+    if edge == M[node + N_EDGE]:
+        return A
+    n = M[M[node + N_ROUTE] + edge] >> GROUP_COUNT
+    if n < 2:
+        return A
+    left = ((A >> A_ENTROPY) & ENTROPY) // n
+    return (A & ~(ENTROPY << A_ENTROPY)) | (left << A_ENTROPY)
+
+
+@njit
+def _forward(M, th, node, A, B, back, now):
+    p = route(M, th, node, A, B, now)
+    if FAULTS and p == 0:
+        log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
+        return
+    if SOURCE_ROUTES:
+        A = _used_up(M, node, A)
+    offer(M, th, node, p, A, B, back, now)
 
 
 @njit
@@ -84,10 +92,16 @@ def switch_step(M, th, node, begin, end, shift):
         A = M[at + 1]
         B = M[at + 2]
         now = begin + (key >> INDEX_BITS)
-        if SHARED:
-            for active in range(M[node + N_ACTIVE_COUNT]):
-                serve(M, th, M[M[node + N_ACTIVE] + active], now)
-        offer(M, th, node, route(M, th, node, A, B, now), A, B, now)
+        if SHARED or (PAUSES and M[node + N_WANTED]):
+            serve_all(M, th, node, now)
+        back = 0
+        if PAUSES:
+            back = M[M[th + T_BACK] + (key & INDEX_MASK)]
+            if (A >> A_KIND) & 7 == PAUSE:
+                serve(M, th, back, now)
+                pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
+                continue
+        _forward(M, th, node, A, B, back, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)
         if waiting < later:

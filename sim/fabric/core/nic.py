@@ -1,0 +1,234 @@
+"""The network interface of a host: which of its flows sends next.
+
+It has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first, then the
+flows that have something to send take turns, one packet each; where switches prefer the shortest message, so does it.
+Data packets are made when they are sent, so no queue of data builds up inside a host, however large a window is.
+"""
+
+from numba import njit
+
+from sim.fabric.atomics import count_trailing_zeros
+from sim.fabric.heap import push
+from sim.fabric.layout import (
+    A_ENTROPY,
+    A_IMPORTANT,
+    A_KIND,
+    A_PRIORITY,
+    A_SIZE,
+    B_ARGUMENT,
+    B_SEQUENCE,
+    BLOCKED,
+    H_SENDERS,
+    MASK_SEQUENCE,
+    MASK_SIZE,
+    N_HEAP,
+    N_HEAP_COUNT,
+    N_PORT,
+    N_READY_HEAD,
+    N_READY_MASK,
+    N_READY_TAIL,
+    P_BUSY,
+    P_FLAGS,
+    P_MORE,
+    P_QUEUE,
+    PROBE,
+    PULL_PROBE,
+    S_ARMED,
+    S_DATA,
+    S_DONE,
+    S_GAP,
+    S_LAST,
+    S_LISTED,
+    S_NEXT,
+    S_ORDER,
+    S_PACE,
+    S_PACKETS,
+    S_RIDER,
+    S_SENT,
+    S_SLOTS,
+    S_STAMPS,
+    S_TAGS,
+    S_TIMER,
+    SENDER_WORDS,
+    SLOT_HOPS,
+    SLOT_WORDS,
+    WHAT_PACE,
+    WHAT_TIMER,
+    X_PAUSED,
+)
+
+from .bound import HOST_PATHS, PAUSES, RANKS, RIDES, STAMPS, pick, pull
+from .link import transmission_time, transmit
+from .pause import AFTER_ALL
+from .queue import send_first
+
+UNLISTED, LISTED, PACED = 0, 1, 2
+SIZE_FIELD = MASK_SIZE << A_SIZE
+
+
+@njit
+def flow_class(M, p, f):
+    """The NIC class of a sender's packets."""
+    return min((M[f + S_DATA] >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
+
+
+@njit
+def ready(M, node, p):
+    """The classes that have something to send, and may."""
+    mask = (M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]
+    if PAUSES:
+        mask &= ~M[M[p + P_MORE] + X_PAUSED]
+    return mask
+
+
+@njit
+def list_flow(M, node, f):
+    """Let a flow take part in the turns of its class."""
+    if M[f + S_LISTED] != UNLISTED:
+        return
+    c = flow_class(M, M[node + N_PORT], f)
+    mask = M[node + N_READY_MASK]
+    if mask & (1 << c):
+        M[M[node + N_READY_TAIL + c] + S_NEXT] = f
+    else:
+        M[node + N_READY_HEAD + c] = f
+        M[node + N_READY_MASK] = mask | (1 << c)
+    M[node + N_READY_TAIL + c] = f
+    M[f + S_LISTED] = LISTED
+
+
+@njit
+def _unlist_first(M, node, c, f, state):
+    if f == M[node + N_READY_TAIL + c]:
+        M[node + N_READY_MASK] = M[node + N_READY_MASK] & ~(1 << c)
+    else:
+        M[node + N_READY_HEAD + c] = M[f + S_NEXT]
+    M[f + S_LISTED] = state
+
+
+@njit
+def _rotate(M, node, c, f):
+    tail = M[node + N_READY_TAIL + c]
+    if f != tail:
+        M[node + N_READY_HEAD + c] = M[f + S_NEXT]
+        M[tail + S_NEXT] = f
+        M[node + N_READY_TAIL + c] = f
+
+
+@njit
+def _best_first(M, node, c):
+    """Bring the flow of class `c` that has the least left to the head of the list; of equals the first."""
+    head = M[node + N_READY_HEAD + c]
+    tail = M[node + N_READY_TAIL + c]
+    best = head
+    best_before = head
+    f = head
+    while f != tail:
+        before = f
+        f = M[f + S_NEXT]
+        if M[f + S_RIDER] < M[best + S_RIDER]:
+            best = f
+            best_before = before
+    if best == head:
+        return
+    if best == tail:
+        M[node + N_READY_TAIL + c] = best_before
+    else:
+        M[best_before + S_NEXT] = M[best + S_NEXT]
+    M[best + S_NEXT] = head
+    M[node + N_READY_HEAD + c] = best
+
+
+@njit
+def with_entropy(A, entropy):
+    """The packet word with another entropy."""
+    return (A & ~(0xFFFF << A_ENTROPY)) | (entropy << A_ENTROPY)
+
+
+@njit
+def arm(M, node, f):
+    """See to it that the heap looks at a flow no later than its transport asked for."""
+    timer = M[f + S_TIMER]
+    if timer:
+        armed = M[f + S_ARMED]
+        if armed == 0 or timer < armed:
+            M[f + S_ARMED] = timer
+            push(M, node, timer, M[f + S_ORDER] | (f << 2) | WHAT_TIMER)
+
+
+@njit
+def _send_data(M, th, node, p, c, f, now):
+    """Let the first flow of class `c` send one packet, or take it off the list."""
+    if M[f + S_DONE]:
+        # it was told to stop while it waited for its turn
+        _unlist_first(M, node, c, f, UNLISTED)
+        return
+    if M[f + S_PACE] > now:
+        _unlist_first(M, node, c, f, PACED)
+        push(M, node, M[f + S_PACE], M[f + S_ORDER] | (f << 2) | WHAT_PACE)
+        return
+    got = pull(M, f, now)
+    if got == BLOCKED:
+        _unlist_first(M, node, c, f, UNLISTED)
+        arm(M, node, f)
+        return
+    flow = (f - M[H_SENDERS]) // SENDER_WORDS
+    A = M[f + S_DATA]
+    if got >= PULL_PROBE:
+        # a probe is a control packet in the data's own class, so that it queues behind the data it asks about
+        argument = got - PULL_PROBE
+        A = (A & ~SIZE_FIELD) | (60 << A_SIZE) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
+        B = flow | (argument << B_ARGUMENT)
+    else:
+        sequence = got & MASK_SEQUENCE
+        if sequence == M[f + S_PACKETS] - 1:
+            A = (A & ~SIZE_FIELD) | (M[f + S_LAST] << A_SIZE)
+        tags = M[f + S_TAGS]
+        if tags <= 1:
+            A |= (tags | (got >> 30)) << A_IMPORTANT
+        else:
+            A |= (((M[tags + (sequence >> 5)] >> (sequence & 31)) & 1) | (got >> 30)) << A_IMPORTANT
+        B = flow | (sequence << B_SEQUENCE)
+        if RIDES:
+            B |= M[f + S_RIDER] << B_ARGUMENT
+        if STAMPS and M[f + S_STAMPS]:
+            M[M[f + S_STAMPS] + (M[f + S_RIDER] & M[f + S_SLOTS]) * SLOT_WORDS + SLOT_HOPS] = 0
+        if HOST_PATHS:
+            A = with_entropy(A, pick(M, f, M[f + S_SENT]))
+    _rotate(M, node, c, f)
+    M[f + S_SENT] += 1
+    gap = M[f + S_GAP]
+    if gap:
+        M[f + S_PACE] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
+    arm(M, node, f)
+    transmit(M, th, p, A, B, now)
+
+
+@njit
+def serve_nic(M, th, node, p, limit):
+    """Start every transmission of the NIC that can start at or before `limit`, and before any timer goes off."""
+    while True:
+        now = M[p + P_BUSY]
+        if now > limit:
+            return
+        mask = ready(M, node, p)
+        if mask == 0:
+            return
+        c = count_trailing_zeros(mask)
+        if (M[p + P_QUEUE] >> c) & 1:
+            send_first(M, th, p, c, now, AFTER_ALL)
+        else:
+            if RANKS:
+                _best_first(M, node, c)
+            _send_data(M, th, node, p, c, M[node + N_READY_HEAD + c], now)
+            if M[node + N_HEAP_COUNT]:
+                # the flow may have been put aside, or its transport have set a timer, until before `limit`
+                limit = min(limit, M[M[node + N_HEAP]])
+
+
+@njit
+def kick(M, th, node, p, now):
+    """Something may have become ready at `now`: an idle NIC starts it at once."""
+    if M[p + P_BUSY] <= now and ready(M, node, p):
+        M[p + P_BUSY] = now
+        serve_nic(M, th, node, p, now)

@@ -1,0 +1,242 @@
+"""Hosts with their network cards, and the transports at both ends of their flows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sim.balancers.base import Balancer
+from sim.fabric.layout import BLOCKED, PULL_PROBE
+from sim.transports.base import MUST
+
+from .flows import Flow
+from .model import TIMER, Clock, Link, Log
+from .packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
+from .uncompiled import uncompiled
+
+START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message
+AFTER_MESSAGES = 1 << 60
+PROBE_BYTES = 60
+
+
+class Host:
+    """A host with its network card.
+
+    The card has the classes of the switches. In each class control packets go first, then the flows that have
+    something to send take turns, one packet each. Data packets are made when they leave.
+    """
+
+    def __init__(
+        self, clock: Clock, log: Log, link: Link, queues: int, flows: Sequence[Flow],
+        delivered: Callable[[int, int], None], balancer: Any, shortest_first: bool, pull_bytes: int,
+    ) -> None:  # fmt: skip
+        self.clock, self.log, self.link, self.flows = clock, log, link, flows
+        self.delivered = delivered
+        self.balancer, self.shortest_first, self.pull_bytes = balancer, shortest_first, pull_bytes
+        self.paths = balancer.pick is not Balancer.pick
+        self.paused: set[int] = set()  # classes that the switch does not want
+        self.pauses = 0
+        self.pulls: deque[Flow] = deque()  # of which a receiver here wants pulls sent
+        self.next_pull = 0
+        self.control: list[deque[Packet]] = [deque() for _ in range(queues)]
+        self.turns: list[deque[Flow]] = [deque() for _ in range(queues)]
+        link.freed = self.serve
+
+    # --- timers -------------------------------------------------------------------------------------------------
+
+    def schedule_start(self, flow: Flow, time: int) -> None:
+        """The message enters the card at `time`."""
+        self._at(time, flow, START, self._start)
+
+    def _at(self, time: int, flow: Flow, what: int, action: Callable[[Flow], None]) -> None:
+        self.clock.at(time, TIMER, flow.number << 2 | what, lambda: action(flow))
+
+    def _start(self, flow: Flow) -> None:
+        flow.on_sender("start", self.clock.now)
+        self._watch(flow)
+        self._ready(flow)
+        self.serve()
+
+    def _release(self, flow: Flow) -> None:
+        flow.resting = False
+        self._ready(flow)
+        self.serve()
+
+    def _watch(self, flow: Flow) -> None:
+        """Call the transport when the time that it has set comes, if by then it has not set another one."""
+        if flow.timer and not flow.finished:
+            self._at(flow.timer, flow, EXPIRY, self._expire)
+
+    def _expire(self, flow: Flow) -> None:
+        if flow.timer == self.clock.now and not flow.finished:
+            flow.timer = 0
+            flow.on_sender("on_timer", self.clock.now)
+            self._watch(flow)
+            self._ready(flow)
+            self.serve()
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    def _ready(self, flow: Flow) -> None:
+        """The flow may have something to send: it takes part in the turns of its class."""
+        if not flow.ready and not flow.resting and not flow.finished:
+            flow.ready = True
+            self.turns[min(flow.priority, len(self.turns) - 1)].append(flow)
+
+    def serve(self) -> None:
+        """If the link is free, send the first thing that there is."""
+        for c, (control, turns) in enumerate(zip(self.control, self.turns, strict=True)):
+            if self.link.busy:
+                return
+            if c in self.paused:
+                continue
+            if control:
+                self.link.send(control.popleft())
+            while turns and not self.link.busy:
+                self._turn(turns)
+
+    def _turn(self, turns: deque[Flow]) -> None:
+        """The flow whose turn it is sends a packet and goes to the end of the line, or leaves the line."""
+        now = self.clock.now
+        first = min(range(len(turns)), key=lambda i: (turns[i].rider, i)) if self.shortest_first else 0
+        flow = turns[first]
+        del turns[first]
+        flow.ready = False
+        if flow.finished:
+            return
+        if flow.not_before > now:
+            flow.resting = True
+            self._at(flow.not_before, flow, RELEASE, self._release)
+            return
+        pulled = flow.on_sender("pull", now)
+        self._watch(flow)
+        if pulled == BLOCKED:
+            return
+        packet = self._make(flow, pulled)
+        flow.sent += 1
+        if flow.gap:
+            flow.not_before = now + -(-packet.size * flow.gap // 65536)
+        flow.ready = True
+        turns.append(flow)
+        self.link.send(packet)
+
+    def _make(self, flow: Flow, pulled: int) -> Packet:
+        if pulled >= PULL_PROBE:
+            return Packet(
+                flow.number, PROBE, flow.dst, PROBE_BYTES, flow.priority, True, flow.entropy,
+                argument=pulled - PULL_PROBE,
+            )  # fmt: skip
+        must = bool(pulled & MUST)
+        sequence = pulled & ~MUST
+        flow.sequences_sent.append(sequence)
+        rider = flow.rider if flow.protocol.rides else 0
+        flow.clear_stamps(rider)
+        entropy = flow.entropy
+        if self.paths:
+            entropy = uncompiled(self.balancer.pick)(flow.memory, flow.sender, flow.sent)
+        return Packet(
+            flow.number, DATA, flow.dst, flow.wire_bytes(sequence), flow.priority, flow.tags[sequence] or must,
+            entropy, sequence=sequence, argument=rider,
+        )  # fmt: skip
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    def receive(self, packet: Packet, link: int) -> None:
+        """A packet has arrived: data and probes are for the receiver of the flow, the rest for its sender."""
+        if packet.kind == PAUSE:
+            now = {c for c in range(8) if packet.argument >> c & 1}
+            self.pauses += bool(now - self.paused)
+            self.paused = now
+            self.serve()
+            return
+        flow = self.flows[packet.flow]
+        if packet.kind in (DATA, PROBE):
+            self._take(flow, packet)
+        elif not flow.finished:
+            if self.paths:
+                echo, now = int(packet.echo), self.clock.now
+                uncompiled(self.balancer.heard)(
+                    flow.memory, flow.sender, packet.kind, packet.entropy, echo, now
+                )
+            flow.on_sender(
+                "on_control", packet.kind, packet.sequence, packet.argument, int(packet.echo), self.clock.now
+            )
+            self._watch(flow)
+            self._ready(flow)
+        self.serve()
+
+    def _take(self, flow: Flow, packet: Packet) -> None:
+        before = flow.delivered
+        if packet.kind == DATA and packet.trimmed:
+            reply = flow.on_receiver("on_trimmed", packet.sequence, self.clock.now)
+        elif packet.kind == DATA:
+            size = flow.payload_of(packet.sequence)
+            reply = flow.on_receiver("on_data", packet.sequence, size, int(packet.ce), self.clock.now)
+        else:
+            reply = flow.on_receiver("on_probe", packet.argument, self.clock.now)
+        if reply:
+            self._answer(flow, packet, reply)
+        if flow.delivered and not before:
+            self.log.arrivals.append(Arrival(self.clock.now, flow.number, flow.received, flow.missing()))
+            self.delivered(self.clock.now, flow.number)
+
+    def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
+        """Queue the control packets that the receiver asks for: kind 3, echo 1, size 14, count 12, rider 1, pulls 8,
+        unused 1, argument 22 bits, lowest first. One alone carries the sequence number of the packet that it answers, or
+        its rider; several are numbered."""
+        self._want_pulls(flow, reply >> 31 & 0xFF)
+        count = reply >> 18 & 0xFFF
+        alone = packet.argument if reply >> 30 & 1 else packet.sequence
+        for number in range(count):
+            answer = Packet(
+                flow.number, reply & 7, flow.src, reply >> 4 & 0x3FFF or flow.protocol.control_bytes,
+                flow.protocol.control_priority, True, packet.entropy if self.paths else flow.entropy,
+                sequence=alone if count == 1 else number, argument=reply >> 40, echo=bool(reply >> 3 & 1),
+            )  # fmt: skip
+            self._queue(answer)
+
+    def _queue(self, answer: Packet) -> None:
+        self.control[min(answer.priority, len(self.control) - 1)].append(answer)
+
+    # --- pulls --------------------------------------------------------------------------------------------------
+
+    def _want_pulls(self, flow: Flow, pulls: int) -> None:
+        """A receiver wants more pulls sent; receivers take turns, one pull per full packet's time."""
+        flow.pulls += pulls
+        if pulls and flow not in self.pulls:
+            if not self.pulls:
+                self.clock.at(max(self.clock.now, self.next_pull), TIMER, AFTER_MESSAGES, self._pull)
+            self.pulls.append(flow)
+
+    def _pull(self) -> None:
+        """The time for a pull has come."""
+        while self.pulls and not self.pulls[0].pulls:
+            self.pulls.popleft()
+        if not self.pulls:
+            return
+        flow = self.pulls[0]
+        self.pulls.rotate(-1)
+        flow.pulls -= 1
+        flow.pulled += 1
+        protocol = flow.protocol
+        self.next_pull = self.clock.now + self.link.duration(self.pull_bytes)
+        self.clock.at(self.next_pull, TIMER, AFTER_MESSAGES, self._pull)
+        self._queue(
+            Packet(
+                flow.number,
+                PULL,
+                flow.src,
+                protocol.control_bytes,
+                protocol.control_priority,
+                True,
+                flow.entropy,
+                argument=flow.pulled & 0x3FFFFF,
+            )
+        )
+        self.serve()
+
+    def counters(self) -> Counters:
+        """What there is to count: a card drops and marks nothing, and its queue is not measured."""
+        link = self.link
+        return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, 0, 0, self.pauses, 0)

@@ -1,0 +1,319 @@
+"""Switches: routing, the queues of their ports, and what happens where they fill."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scenarios.schema_network import Switch as Table
+from sim.fabric.draws import draw, key_of
+from sim.fabric.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
+
+from .flows import Flow
+from .model import Clock, Link, Log
+from .packets import DATA, PAUSE, Counters, Drop, Packet
+from .uncompiled import uncompiled
+
+NODE_DRAWS, RED_DRAWS = 1, 4  # kinds of random keys
+WAYS, PORTS, TABLE = 1000, 2000, 100_000  # where balancers find these in a switch's state
+PAUSE_BYTES = 60
+
+Waiting = tuple[Packet, int]
+"""A packet and the link that it came by."""
+
+
+class Port:
+    """A switch's egress port: a queue per class, one buffer for all, one threshold per class."""
+
+    def __init__(self, log: Log, link: Link, table: Table, seed: int, switch: Switch) -> None:
+        self.log, self.link, self.table, self.switch = log, link, table, switch
+        self.thresholds, self.ramp, self.shared = table.thresholds(), table.ramp(), table.shared()
+        self.quanta = table.quanta() or (0,) * table.queues
+        self.deficit = [0] * table.queues
+        self.turn, self.granted = 0, False
+        self.key, self.tests = key_of(seed, RED_DRAWS, link.index), 0
+        self.queues: list[deque[Waiting]] = [deque() for _ in range(table.queues)]
+        self.paused: set[int] = set()  # classes that the far end does not want
+        self.wanted: set[int] = set()  # classes that it is to stop sending to this switch
+        self.signal = False  # it has to be told
+        self.tail = self.dropped = self.evicted = self.marks = self.trimmed = self.pauses = self.peak = 0
+        link.freed = self.serve
+
+    def waiting(self, queues: Sequence[deque[Waiting]]) -> int:
+        """Bytes in queues. The packet that is being sent is in none."""
+        return sum(packet.size for queue in queues for packet, _ in queue)
+
+    def class_of(self, packet: Packet) -> int:
+        """The queue that a packet belongs to."""
+        return min(packet.priority, len(self.queues) - 1)
+
+    # --- coming in ----------------------------------------------------------------------------------------------
+
+    def offer(self, packet: Packet, came_by: int) -> None:
+        """A packet wants to leave here: send it, queue it, mark it, cut it or drop it."""
+        c = self.class_of(packet)
+        if not self.link.busy and c not in self.paused:
+            self.send(packet)
+            return
+        queue = self.queues[c]
+        if self.too_long(queue, packet):
+            self.trim(queue, packet, came_by)
+            return
+        if not self.finds_room(queue, packet, came_by):
+            self.tail += 1
+            self._drop(packet, "tail")
+            return
+        if self.thresholds is not None:
+            if self.above(self.waiting([queue]), self.thresholds[c]):
+                if packet.important:
+                    packet = packet.marked()
+                    self.marks += 1
+                elif self.table.selective_drop:
+                    self.dropped += 1
+                    self._drop(packet, "selective")
+                    return
+        self.enqueue(queue, packet, came_by)
+
+    def enqueue(self, queue: deque[Waiting], packet: Packet, came_by: int) -> None:
+        """It waits."""
+        queue.append((packet, came_by))
+        self.peak = max(self.peak, self.waiting(self.queues))
+        self.switch.held_more(came_by, self.queues.index(queue))
+
+    def finds_room(self, queue: deque[Waiting], packet: Packet, came_by: int) -> bool:
+        """Whether a packet need not be dropped; a worse one may be dropped for it."""
+        c = self.queues.index(queue)
+        if self.switch.pausable(c):
+            return (
+                self.switch.held(came_by, c) + packet.size
+                <= self.table.pfc_threshold + self.switch.room[came_by]
+            )
+        if self.table.shortest_first:
+            return self.evict_for(queue, packet)
+        return not self.full(queue, packet.size)
+
+    def full(self, queue: deque[Waiting], size: int) -> bool:
+        """Whether there is no room for a packet: in the port's buffer, or in what the shared one leaves to the queue."""
+        if self.shared is None:
+            return self.waiting(self.queues) + size > self.table.buffer
+        free = self.shared[0] - self.switch.used()
+        return size > free or self.waiting([queue]) + size > free * round(self.shared[1] * 65536) // 65536
+
+    def above(self, waiting: int, threshold: int) -> bool:
+        """Whether a packet is to be marked or dropped by choice."""
+        if waiting < threshold or self.ramp is None or waiting >= self.ramp[0]:
+            return waiting >= threshold
+        odds = int(self.ramp[1] * 2**32) * (waiting - threshold) // (self.ramp[0] - threshold)
+        return self.test() < odds
+
+    def test(self) -> int:
+        """A random number."""
+        self.tests += 1
+        return int(draw.py_func(self.key, self.tests - 1))
+
+    def too_long(self, queue: deque[Waiting], packet: Packet) -> bool:
+        """Whether a packet has to be cut to its header."""
+        limit = self.table.trim_threshold
+        if limit is None or packet.kind != DATA or packet.trimmed or packet.size <= self.table.trim_size:
+            return False
+        return self.waiting([queue]) + packet.size > limit or self.full(queue, packet.size)
+
+    def trim(self, queue: deque[Waiting], packet: Packet, came_by: int) -> None:
+        """Cut it, or every other time the last one of the queue in its place."""
+        swap = self.test() & 1
+        if queue and swap:
+            last, last_by = queue[-1]
+            if last.kind == DATA and not last.trimmed and last.size >= packet.size:
+                queue[-1] = packet, came_by
+                packet, came_by = last, last_by
+        self.trimmed += 1
+        header = replace(packet, size=self.table.trim_size, priority=self.table.trim_priority, trimmed=True)
+        queue = self.queues[self.class_of(header)]
+        if self.full(queue, header.size):
+            self.tail += 1
+            self._drop(header, "tail")
+        else:
+            self.enqueue(queue, header, came_by)
+
+    def evict_for(self, queue: deque[Waiting], packet: Packet) -> bool:
+        """Drop the packets of messages with more left, the most first, of equals the latest, until there is room."""
+        while self.waiting(self.queues) + packet.size > self.table.buffer:
+            worst = max(range(len(queue)), key=lambda i: (queue[i][0].rank, i), default=None)
+            if worst is None or queue[worst][0].rank <= packet.rank:
+                return False
+            self.evicted += 1
+            self._drop(queue[worst][0], "evicted")
+            del queue[worst]
+        return True
+
+    # --- going out ----------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """The link is free: a pause frame that is due goes, else the first packet of the first strict class that has
+        one and may send, else of the class whose turn it is."""
+        if self.signal:
+            self.send_pause()
+            return
+        ready = [bool(queue) and c not in self.paused for c, queue in enumerate(self.queues)]
+        for c, quantum in enumerate(self.quanta):
+            if ready[c] and not quantum:
+                self.send_from(c)
+                return
+        while any(ready):
+            c = self.turn
+            if ready[c]:
+                if not self.granted:
+                    self.deficit[c] += self.quanta[c]
+                    self.granted = True
+                first = self.queues[c][0][0]
+                if first.size <= self.deficit[c]:
+                    self.deficit[c] -= first.size
+                    if len(self.queues[c]) == 1:
+                        self.deficit[c] = 0
+                        self.next_turn()
+                    self.send_from(c)
+                    return
+            self.next_turn()
+
+    def next_turn(self) -> None:
+        """Deficit round robin: on to the next class."""
+        self.turn = (self.turn + 1) % len(self.queues)
+        self.granted = False
+
+    def send_from(self, c: int) -> None:
+        """Send the packet of a class that goes first."""
+        queue = self.queues[c]
+        first = 0
+        if self.table.shortest_first:
+            best = min(range(len(queue)), key=lambda i: (queue[i][0].rank, i))
+            chosen = queue[best][0]
+            of_flow = [i for i, (p, _) in enumerate(queue) if p.kind == DATA and p.flow == chosen.flow]
+            first = of_flow[0] if chosen.kind == DATA else best
+        packet, came_by = queue[first]
+        del queue[first]
+        self.send(packet)
+        self.switch.held_less(came_by, c)
+
+    def send(self, packet: Packet) -> None:
+        """Put it on the link; it may note what it sees here."""
+        if packet.kind == DATA:
+            flow = self.switch.flows[packet.flow]
+            link = self.link
+            flow.stamp(
+                packet.argument, link.index, self.waiting(self.queues), link.bytes, link.clock.now, link.speed
+            )
+        self.link.send(packet)
+
+    # --- flow control -------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """What the far end may send has changed."""
+        self.signal = True
+        if not self.link.busy:
+            self.send_pause()
+
+    def send_pause(self) -> None:
+        """Tell the far end which classes to stop."""
+        self.signal = False
+        classes = sum(1 << c for c in self.wanted)
+        self.link.send(Packet(-1, PAUSE, 0, PAUSE_BYTES, 0, False, 0, argument=classes))
+
+    def pause(self, classes: int) -> None:
+        """The far end says what to stop."""
+        now = {c for c in range(8) if classes >> c & 1}
+        self.pauses += bool(now - self.paused)
+        self.paused = now
+        if not self.link.busy:
+            self.serve()
+
+    def _drop(self, packet: Packet, cause: str) -> None:
+        self.log.drops.append(Drop(self.link.clock.now, self.link.index, cause, packet))
+
+    def counters(self) -> Counters:
+        """What there is to count."""
+        link = self.link
+        return Counters(
+            link.packets, link.bytes, self.tail, self.dropped, link.lost, self.evicted, self.marks, self.trimmed,
+            self.pauses, self.peak,
+        )  # fmt: skip
+
+
+class Switch:
+    """Looks up the ways to a packet's destination and lets the load balancer choose."""
+
+    def __init__(
+        self, clock: Clock, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: Any, table: Table,
+        flows: Sequence[Flow], longest: int,
+    ) -> None:  # fmt: skip
+        self.clock, self.table, self.flows = clock, table, flows
+        self.state: defaultdict[int, int] = defaultdict(int)  # its record as balancers see it, at 0
+        self.state |= {
+            N_KEY: key_of(seed, NODE_DRAWS, node),
+            N_TABLE: TABLE,
+            H_FLOWLET_GAP: table.flowlet_gap,
+        }
+        self.ways = ways
+        self.choose = uncompiled(balancer.choose)
+        self.source_routes = balancer.source_routes
+        self.balanced = 0
+        self.ports: dict[int, Port] = {}
+        self.room: dict[int, int] = {}  # by incoming link: what may come above the threshold
+        self.hysteresis = table.pfc_hysteresis or 2 * longest
+
+    def receive(self, packet: Packet, link: int) -> None:
+        """A packet has arrived."""
+        if packet.kind == PAUSE:
+            self.ports[link ^ 1].pause(packet.argument)
+            return
+        ways = self.ways(packet.dst)
+        way = 0
+        if len(ways) > 1:
+            for i, index in enumerate(ways):  # the ports as balancers see them
+                port, at = self.ports[index], PORTS + 100 * i
+                self.state[WAYS + i] = at
+                self.state[at + P_QUEUE] = port.waiting(port.queues) << 8
+                self.state[at + P_BUSY] = port.link.free_at
+                self.state[at + P_SPEED] = port.link.speed
+            now = self.clock.now
+            way = self.choose(self.state, 0, WAYS, len(ways), *packet.words(), self.balanced, now)
+            self.balanced += 1
+            if self.source_routes:
+                packet = replace(packet, entropy=packet.entropy // len(ways))
+        self.ports[ways[way]].offer(packet, link)
+
+    def used(self) -> int:
+        """Bytes that wait at all ports."""
+        return sum(port.waiting(port.queues) for port in self.ports.values())
+
+    # --- flow control -------------------------------------------------------------------------------------------
+
+    def pausable(self, c: int) -> bool:
+        """Whether there is flow control for a class."""
+        return self.table.pfc and (self.table.pfc_classes is None or c in self.table.pfc_classes)
+
+    def held(self, came_by: int, c: int) -> int:
+        """Bytes of a class that came by a link and wait at any port."""
+        return sum(p.size for port in self.ports.values() for p, link in port.queues[c] if link == came_by)
+
+    def limit(self) -> int:
+        """Bytes of a class from one link above which its far end is told to stop."""
+        if self.table.shared() is None:
+            return self.table.pfc_threshold
+        size, alpha = self.table.shared()
+        return min(self.table.pfc_threshold, max(size - self.used(), 0) * round(alpha * 65536) // 65536)
+
+    def held_more(self, came_by: int, c: int) -> None:
+        """A packet of a class that came by a link waits now."""
+        back = self.ports[came_by ^ 1]
+        if self.pausable(c) and c not in back.wanted and self.held(came_by, c) > self.limit():
+            back.wanted.add(c)
+            back.tell()
+
+    def held_less(self, came_by: int, c: int) -> None:
+        """One has left its queue."""
+        back = self.ports[came_by ^ 1]
+        if c in back.wanted and self.held(came_by, c) <= max(self.limit() - self.hysteresis, 0):
+            back.wanted.remove(c)
+            back.tell()
