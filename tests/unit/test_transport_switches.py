@@ -18,9 +18,10 @@ KB, MB = 1000, 1_000_000
 PAYLOAD = 4096
 PACKET = 4154 * 80
 RANKED = 4162 * 80
+TRIP = 5 * US
 EIGHT = f"{8 * 4154}B"
 TRIM = {"trim_threshold": EIGHT, "buffer": 200_000}
-BOTTLENECK = 2 * US + PACKET  # what a packet needs beside its time on the last link of a star: two links, and the first
+BESIDE = 2 * US  # the way of a packet through a star takes two packets' times and this
 
 
 def packets(nbytes):
@@ -39,16 +40,15 @@ def test_an_ndp_incast_fills_the_link_from_the_first_packet_on(senders, size):
     bound = senders * packets(size) * PACKET
     window = 16  # 4.8 us hold 15 packets
     headers = senders * window * 64 * 80
-    trip = 5 * US
     assert outcome.drops["tail"] == 0
-    assert 0 < bound - BOTTLENECK < max(outcome.ends) < bound + BOTTLENECK + headers + 2 * trip
+    assert bound <= max(outcome.ends) < bound + PACKET + BESIDE + headers + 2 * TRIP
     assert min(outcome.ends) > 0.9 * max(outcome.ends)
 
 
 def test_an_ndp_message_alone_is_as_fast_as_the_line():
     outcome = play(star_of(2), [Flow(1, 0, 50 * MB)], transport("ndp"), **TRIM)
     assert outcome.again == [0]
-    assert outcome.ends[0] < packets(50 * MB) * PACKET + BOTTLENECK + 5 * US
+    assert outcome.ends[0] < packets(50 * MB) * PACKET + PACKET + BESIDE + TRIP
 
 
 def test_an_ndp_permutation_fills_a_sprayed_fat_tree():
@@ -66,7 +66,7 @@ def test_an_ndp_permutation_fills_a_sprayed_fat_tree():
 def shortest_first(flows):
     """Completion times on one link if, after every packet, the message with the least left goes next."""
     left = {number: packets(flow.nbytes) for number, flow in enumerate(flows)}
-    arrivals = sorted((flow.at, number) for number, flow in enumerate(flows))
+    arrivals = [(flow.at, number) for number, flow in enumerate(flows)]
     ends, waiting, now = [0] * len(flows), [], 0
     while arrivals or waiting:
         if not waiting:
@@ -85,32 +85,53 @@ def shortest_first(flows):
 
 def mixed(seed):
     """Eight senders, messages of very different sizes, all within what the link takes for them together."""
-    sizes = [2 * MB, MB, 400 * KB, 400 * KB, 100 * KB, 60 * KB, 30 * KB, 9 * KB]
-    return sorted(
-        (Flow(1 + n, 0, size, at=(n * n * 7919 * (seed + 3)) % 200 * US) for n, size in enumerate(sizes)),
-        key=lambda flow: flow.at,
-    )
+    sizes = [488, 244, 98, 97, 24, 15, 7, 2]
+    flows = [
+        Flow(1 + n, 0, size * PAYLOAD, at=n * n * 7919 * (seed + 3) % 200 * US)
+        for n, size in enumerate(sizes)
+    ]
+    return sorted(flows, key=lambda flow: flow.at)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_pfabric_is_as_good_as_shortest_remaining_time_first(seed):
-    """On one link that is the least mean completion time there is. pFabric differs by what is under way when a shorter
-    message comes, and by what its packets say of what is left being as old as a round trip: 15 packets."""
+def compared(seed, buffer, **fields):
+    """Completion times as they should be and as they are, less what a packet needs beside its time on the link."""
     flows = mixed(seed)
-    outcome = play(star_of(9), flows, transport("pfabric"), buffer=150_000, shortest_first=True)
-    best = shortest_first(flows)
-    ideal = sum(end - flow.at for flow, end in zip(flows, best, strict=True)) / len(flows)
-    mean = sum(end - flow.at for flow, end in zip(flows, outcome.ends, strict=True)) / len(flows)
-    assert ideal <= mean - BOTTLENECK + 1000 and mean - BOTTLENECK < ideal + 15 * RANKED
+    outcome = play(star_of(9), flows, transport("pfabric", **fields), shortest_first=True, buffer=buffer)
+    best = [end - flow.at for flow, end in zip(flows, shortest_first(flows), strict=True)]
+    ours = [end - flow.at - BESIDE - RANKED for flow, end in zip(flows, outcome.ends, strict=True)]
+    return best, ours
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pfabric_serves_by_the_shortest_remaining_time_to_within_packets(seed):
+    """On one link nothing has a lower mean completion time. What can differ: a packet is on the wire when a shorter
+    message comes, and what a packet says of what is left is as old as its round trip. Time-outs, of which the
+    optimum knows nothing, are put off, and nothing is dropped."""
+    best, ours = compared(seed, 10 * MB, rto="50ms")
+    difference = sum(ours) - sum(best)
+    assert abs(difference) < len(best) * RANKED
+    assert all(abs(a - b) < 5 * RANKED for a, b in zip(best, ours, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pfabric_is_near_that_with_its_own_time_outs(seed):
+    """A message that has to wait for three round trips sends again what waits in the switch, and begins anew slowly. The
+    shortest ones never wait for so long."""
+    best, ours = compared(seed, 150_000)
+    assert sum(ours) < 1.2 * sum(best)
+    for ideal, real in zip(best, ours, strict=True):
+        if ideal < 12 * US:
+            assert abs(real - ideal) <= 2 * RANKED
 
 
 def test_pfabric_lets_a_short_message_pass_a_full_buffer():
-    """Seven long messages keep the buffer full; 5 packets come late and are not one packet's time per hop later than
-    alone."""
+    """Seven long messages keep the buffer full. Five packets come late and wait for one that is on the wire."""
     flows = [*incast(7, 4 * MB), Flow(8, 0, 5 * PAYLOAD, at=300 * US)]
     outcome = play(star_of(9), flows, transport("pfabric"), buffer=150_000, shortest_first=True)
-    alone = 5 * RANKED + BOTTLENECK
-    assert alone <= outcome.ends[7] - 300 * US <= alone + 2 * RANKED
+    alone = 6 * RANKED + BESIDE
+    assert alone <= outcome.ends[7] - 300 * US <= alone + RANKED
+    assert outcome.drops["evicted"] > 0
+    assert max(outcome.ends) < 1.1 * 7 * packets(4 * MB) * RANKED
 
 
 # --- NSCC -----------------------------------------------------------------------------------------------------------------
@@ -135,7 +156,8 @@ def test_an_nscc_incast_fills_the_link(senders):
 def test_everything_ends_over_a_lossy_link(kind, more, loss):
     """`loss` both ways: data, headers, answers, pulls, probes. `play` asserts that every sender comes to its end."""
     flows = [Flow(1, 0, MB // 4), Flow(2, 0, MB // 4), Flow(3, 0, MB // 4), Flow(1, 0, 1, at=US)]
-    outcome = play(star_of(4, rate=10 * GBPS, loss=loss), flows, transport(kind, max_rto="4ms") if kind != "pfabric" else transport(kind), **more)
+    table = transport(kind) if kind == "pfabric" else transport(kind, max_rto="4ms")
+    outcome = play(star_of(4, rate=10 * GBPS, loss=loss), flows, table, **more)
     assert outcome.drops["link_loss"] > 0
     assert max(outcome.ends) < 200 * MS
 
