@@ -34,10 +34,11 @@ from scenarios.schema_transport import (
     Swift,
     TcpNewReno,
     Timely,
-    Transport,
     UserTransport,
 )
 from scenarios.schema_transport import Hpcc as HpccTransport
+from scenarios.schema_transport_base import Transport
+from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
 from scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")
@@ -69,6 +70,9 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "ltp"', Ltp),
     ('[transport] kind = "dcqcn"', Dcqcn),
     ('[transport] kind = "hpcc"', HpccTransport),
+    ('[transport] kind = "ndp"', Ndp),
+    ('[transport] kind = "pfabric"', PFabric),
+    ('[transport] kind = "nscc"', Nscc),
     ('[transport] kind = "constant_rate"', ConstantRate),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),

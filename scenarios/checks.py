@@ -57,6 +57,12 @@ def remarks(scenario: Scenario) -> list[str]:
         found.append("transport is pias but switch.queues is 1: there is no lower priority to sink to")
     if transport.wants_pfc and not scenario.switch.pfc:
         found.append(f"transport is {transport.kind} but switch.pfc is off: each loss costs it a round trip")
+    if transport.wants_trimming and scenario.switch.trim_threshold is None:
+        found.append(f"transport is {transport.kind} but switch.trim_threshold is not set: losses wait for a time-out")
+    if transport.wants_shortest_first and not scenario.switch.shortest_first:
+        found.append(f"transport is {transport.kind} but switch.shortest_first is off: switches ignore what is left")
+    if transport.needs_drops and scenario.switch.pfc:
+        found.append(f"transport is {transport.kind} but switch.pfc is on: nothing is dropped for it to act on")
     if scenario.switch.ecn_threshold is None:
         if transport.wants_marks or (isinstance(transport, Dctcp) and transport.ecn):
             found.append(

@@ -49,9 +49,9 @@ from scenarios.schema_transport import (
     Dctcp,
     Dlcp,
     TcpNewReno,
-    Transport,
     UserTransport,
 )
+from scenarios.schema_transport_base import Transport
 from scenarios.units import PositiveTime, UnitError
 
 __all__ = [

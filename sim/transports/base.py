@@ -93,6 +93,11 @@ def fraction(value: float) -> int:
     return round(value * ONE)
 
 
+def packets_of(context: Context, overhead: int) -> int:
+    """Full packets that the fastest host sends in the longest unloaded round trip, rounded up; at least one."""
+    return -(-(context.base_rtt << 16) // ((context.payload + overhead) * context.speed))
+
+
 @njit
 def on_trimmed(M, k, r, sequence, now):
     """Nobody has taught this receiver what a header without its payload means."""

@@ -134,7 +134,6 @@ class Flow:
         self.ready = False  # it waits for its turn at the NIC
         self.resting = False  # it waits for the time in `not_before`
         self.not_before = 0
-        self.pulled = 0  # pulls sent
         self.sequences_sent: list[int] = []
 
     def payload_of(self, sequence: int) -> int:
@@ -188,6 +187,15 @@ class Flow:
     @pulls.setter
     def pulls(self, count: int) -> None:
         self.memory[self.receiver + at.R_PULLS] = count
+
+    @property
+    def pulled(self) -> int:
+        """Pulls that its host has sent; a transport may read it."""
+        return self.memory[self.receiver + at.R_PULLED]
+
+    @pulled.setter
+    def pulled(self, count: int) -> None:
+        self.memory[self.receiver + at.R_PULLED] = count
 
     @property
     def gap(self) -> int:

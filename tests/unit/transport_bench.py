@@ -71,9 +71,10 @@ def play(
     seed: int = 1,
     limit_ps: int = 100 * SECOND,
     log: bool = False,
+    **more: Any,
 ) -> Outcome:
     """Run until nothing moves any more; with `log`, find out which packets were sent although they were already
-    there or still on their way.
+    there or still on their way. `more`: further keys of the switch table.
 
     Raises
     ------
@@ -84,6 +85,7 @@ def play(
         buffer=f"{buffer}B",
         ecn_threshold=None if threshold is None else f"{threshold}B",
         selective_drop=selective,
+        **more,
     )  # type: ignore[arg-type]  # sizes are text with a unit
     fabric = Fabric(
         network, build_routing(network), switch=switch, transports=[table], balancing=balancing, seed=seed,
@@ -108,7 +110,7 @@ def play(
     tables = fabric.finish()
     drops = {"tail": 0, "selective": 0, "link_loss": 0}
     for cause in tables.drops["cause"]:
-        drops[cause] += 1
+        drops[cause] = drops.get(cause, 0) + 1
     redundant, probes = _redundant(fabric, network) if log else (-1, -1)
     finished = fabric.now
     fabric.close()
@@ -177,6 +179,7 @@ class Reply:
     argument: int
     size: int
     count: int
+    pulls: int = 0
 
 
 class Ends:
@@ -229,8 +232,8 @@ class Ends:
         for place, value in values.items():
             self.M[place] = word(value)
         made: dict[Any, Any] = {}
-        names = ("start", "pull", "on_control", "on_timer", "on_data", "on_probe")
-        self.run = {name: plain(getattr(owner, name), made) for name in names}
+        names = ("start", "pull", "on_control", "on_timer", "on_data", "on_probe", "on_trimmed")
+        self.run = {name: plain(getattr(owner, name), made) for name in names if hasattr(owner, name)}
         self.word = word
         self.run["start"](self.M, self.k, self.f, word(0))
 
@@ -283,6 +286,10 @@ class Ends:
         numbers = (self.word(sequence), self.word(size), self.word(ce), self.word(now))
         return self._reply(self.run["on_data"](self.M, self.k, self.r, *numbers))
 
+    def header(self, sequence: int, now: int = 0) -> Reply:
+        """The header of a data packet reaches the receiver."""
+        return self._reply(self.run["on_trimmed"](self.M, self.k, self.r, self.word(sequence), self.word(now)))
+
     def probe(self, number: int, now: int = 0) -> Reply:
         """A probe reaches the receiver."""
         return self._reply(self.run["on_probe"](self.M, self.k, self.r, self.word(number), self.word(now)))
@@ -290,7 +297,7 @@ class Ends:
     @staticmethod
     def _reply(word: int) -> Reply:
         word = int(word)
-        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF)
+        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF, (word >> 31) & 0xFF)
 
 
 def _checked(name: str) -> Any:

@@ -1,0 +1,68 @@
+"""What the tables of all transports have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from scenarios.base import Count, Natural, Table, refuse
+from scenarios.units import PositiveTime, Size, format_size, format_time
+from scenarios.wire import TCP_OVERHEAD
+
+MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
+
+Gain = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+class Transport(Table):
+    """What all transports have."""
+
+    # what a transport makes of the switches, for checks and remarks
+    wants_trimming: ClassVar[bool] = False
+    handles_trimming: ClassVar[bool] = False
+    wants_shortest_first: ClassVar[bool] = False
+    wants_pfc: ClassVar[bool] = False
+    needs_drops: ClassVar[bool] = False
+    wants_marks: ClassVar[bool] = False
+    switches_between: ClassVar[int | None] = None
+
+    payload: Size = 4096
+    """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
+    control_priority: Natural = 0
+    """Queue of acknowledgements and control packets."""
+
+    @model_validator(mode="after")
+    def _whole_values(self) -> Transport:
+        if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
+            raise refuse(
+                "payload", "fits no packet of whole float32 values", format_size(self.payload),
+                f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B",
+            )  # fmt: skip
+        return self
+
+    @property
+    def overhead(self) -> int:
+        """Header bytes of a data packet, as `scenarios.wire` counts them."""
+        return TCP_OVERHEAD
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether the transport can deliver a message with some of its packets missing."""
+        return False
+
+
+class Tcp(Transport):
+    """What TCP's variants share: selective acknowledgements and time-outs [RFC 5681, 6582, 6675, 6298]."""
+
+    initial_window: Count = 10
+    """Packets [RFC 6928]."""
+    min_rto: PositiveTime = 2_000_000_000
+    """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
+    max_rto: PositiveTime = 1_000_000_000_000
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Tcp:
+        if self.min_rto > self.max_rto:
+            raise refuse("min_rto", "is above max_rto", format_time(self.min_rto), "min_rto <= max_rto")
+        return self
