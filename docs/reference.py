@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from scenarios.base import Table
 from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
+from scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Rail, Star, Torus
@@ -87,6 +88,12 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[[traffic]] kind = "all_to_all"', AllToAll),
     ('[[traffic]] kind = "flows"', FlowList),
     ('[[traffic]] kind = "matrix"', Matrix),
+    ('[[fault]] kind = "link_down"', LinkDown),
+    ('[[fault]] kind = "link_degraded"', LinkDegraded),
+    ('[[fault]] kind = "gray_loss"', GrayLoss),
+    ('[[fault]] kind = "switch_down"', SwitchDown),
+    ('[[fault]] kind = "host_paused"', HostPaused),
+    ('[[fault]] kind = "host_slow"', HostSlow),
     ("[[policy]]", Policy),
     ("[output]", Output),
 )
@@ -102,6 +109,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "transport"): "A name, or a table as below.",
     ("Scenario", "job"): "See below; any number of them, at least one if there is no traffic.",
     ("Scenario", "traffic"): "See below; any number of them.",
+    ("Scenario", "fault"): "See below; any number of them.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
     ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
@@ -117,6 +125,10 @@ MORE: dict[tuple[str, str], str] = {
     ("LinkOverride", "loss"): "Instead of that of `[link]`.",
     ("Switch", "queues"): "Strict-priority queues per port, 1 to 8; queue 0 is served first.",
     ("Switch", "selective_drop"): "Drop droppable packets above K instead of letting them fill the buffer.",
+    ("Switch", "trim_priority"): "The queue of headers.",
+    ("GrayLoss", "loss"): "Probability that a packet is lost.",
+    ("HostPaused", "until"): "When it goes on.",
+    ("HostSlow", "factor"): "How many times longer computing takes.",
     ("TcpNewReno", "max_rto"): "Largest retransmission time-out.",
     ("Dctcp", "max_rto"): "Largest retransmission time-out.",
     ("Cubic", "max_rto"): "Largest retransmission time-out.",
