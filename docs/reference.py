@@ -137,6 +137,8 @@ MORE: dict[tuple[str, str], str] = {
     ("Pias", "max_rto"): "Largest retransmission time-out.",
     ("Pias", "ecn"): "Whether packets are ECN-capable.",
     ("Dctcp", "ecn"): "Whether packets are ECN-capable.",
+    ("Ndp", "max_rto"): "Largest time-out.",
+    ("Nscc", "max_rto"): "Largest time-out.",
     ("Dcqcn", "max_rto"): "Largest time-out.",
     ("Hpcc", "max_rto"): "Largest time-out.",
     ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dcqcn, Hpcc
+from scenarios.schema_transport import Dcqcn
 from sim.fabric.fabric import Fabric
 from sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
 from sim.routing import build_routing
