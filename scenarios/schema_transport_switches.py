@@ -58,7 +58,7 @@ class PFabric(Transport):
     window: Window | None = None
     """Packets, at first and at most; by default what the longest path holds in an unloaded round trip."""
     rto: PositiveTime | None = None
-    """The time-out, always the same; by default three unloaded round trips of the longest path [recalled]."""
+    """The time-out, always the same; at least one unloaded round trip, three if absent [recalled]."""
     patience: Count = 5
     """After so many time-outs in a row it only probes [recalled]."""
 
