@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dcqcn, Hpcc
+from scenarios.schema_transport import Dcqcn, HpccTransport
 from sim.fabric.fabric import Fabric
 from sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
 from sim.routing import build_routing
@@ -57,9 +57,9 @@ def watch(
     same = {"payload": f"{table.payload}B"}  # the unloaded round trip is that of the largest packet of all
     tables: list[Any] = [
         Dcqcn.model_validate({"kind": "dcqcn"} | same),
-        Hpcc.model_validate({"kind": "hpcc"} | same),
+        HpccTransport.model_validate({"kind": "hpcc"} | same),
     ]
-    kind = int(isinstance(table, Hpcc))
+    kind = int(isinstance(table, HpccTransport))
     tables[kind] = table
     fabric = Fabric(
         network, build_routing(network), switch=Switch.model_validate({"buffer": "100MB"} | switch),
@@ -134,7 +134,7 @@ def test_long_flows_come_to_share_a_port_and_fill_it(count):
 def test_a_lone_flow_of_hpcc_settles_above_eta_by_one_step(eta):
     """Alone, the utilisation is W / (B T), so W = Wc eta / U + W_AI has its fixed point at (eta + (1 - eta) / 100) of
     the line. The first round trips at line rate apart, that is the throughput; and nothing ever waits."""
-    table = Hpcc.model_validate({"kind": "hpcc", "eta": eta})
+    table = HpccTransport.model_validate({"kind": "hpcc", "eta": eta})
     seen = watch(table, [20_000_000], [0], {}, rate=100 * GBPS, until=MS)
     share = seen.shares(100 * US, MS, 1, 100 * GBPS).sum()
     assert share == pytest.approx(eta + (1 - eta) / 100, abs=0.0006)  # packets in 900 us: one is 0.0004
@@ -146,7 +146,7 @@ def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
     a window has packets enough. Each settles at W = W eta / U + W_AI, the same for all, and the sum at U = eta + 4
     (1 - eta) / 20 with `flows` = 20. So the shares are equal, 0.96 of the line is used, and what waits is what meets: less
     than four packets at worst, less than one on average."""
-    table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
+    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
     packet = 1108 * 80
     seen = watch(
         table,
@@ -168,7 +168,7 @@ def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
 def test_differences_between_flows_of_hpcc_shrink_by_eta_over_u_each_round_trip():
     """W - W' shrinks by eta / U, U = eta + 4 (1 - eta) / 100 = 0.952, each round trip: by (0.95 / 0.952)^n in n of them.
     6 ms are 6000 / 12.4 of them: to 0.36. The rule is for many small packets; half as much tolerance on either side."""
-    table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B"})
+    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B"})
     seen = watch(
         table,
         [400_000_000] * 4,
@@ -186,7 +186,7 @@ def test_an_incast_of_hpcc_is_resolved():
     """Eight flows start at once with a window each: as many arrive in the first round trip, and one leaves. So seven
     windows wait, less what one sends while the first packets travel. From then on less is sent than leaves, and after
     ten round trips for the eight windows there is next to no queue."""
-    table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B"})
+    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B"})
     count, packet = 8, 1108 * 80
     seen = watch(table, [50_000_000] * count, [0] * count, {}, rate=100 * GBPS, latency=3 * US, until=2 * MS)
     trip = 12 * US + 2 * packet + 2 * 112 * 80
@@ -200,11 +200,11 @@ def test_an_incast_of_hpcc_is_resolved():
 # --- with and without pausing -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Dcqcn, Hpcc])
-def test_what_starts_at_line_rate_needs_switches_that_pause(kind):
+@pytest.mark.parametrize(("kind", "model"), [("dcqcn", Dcqcn), ("hpcc", HpccTransport)])
+def test_what_starts_at_line_rate_needs_switches_that_pause(kind, model):
     """Sixteen at once into 300 KB: without pausing packets are lost and the rest of a round trip sent again; with it
     nothing is."""
-    table = kind.model_validate({"kind": kind.__name__.lower()})
+    table = model.model_validate({"kind": kind})
     marking = {"buffer": "300KB", "ecn_threshold": "50KB"}
     lossy = watch(table, [1_000_000] * 16, [0] * 16, marking, rate=100 * GBPS)
     assert lossy.drops > 0 and lossy.again > lossy.drops
