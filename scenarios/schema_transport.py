@@ -279,7 +279,7 @@ class Dcqcn(Roce):
     """The rate never falls below line rate over this. Ours."""
 
 
-class Hpcc(Roce):
+class HpccTransport(Roce):
     """HPCC (Li et al., SIGCOMM 2019): a paced window by what switches tell about their ports; over RoCE.
 
     [recalled] unless marked; the rule as the authors' ns-3 and their Internet draft have it [code].
@@ -365,7 +365,7 @@ AnyTransport = Annotated[
     | Annotated[Swift, Tag("swift")]
     | Annotated[Ltp, Tag("ltp")]
     | Annotated[Dcqcn, Tag("dcqcn")]
-    | Annotated[Hpcc, Tag("hpcc")]
+    | Annotated[HpccTransport, Tag("hpcc")]
     | Annotated[Ndp, Tag("ndp")]
     | Annotated[PFabric, Tag("pfabric")]
     | Annotated[Nscc, Tag("nscc")]

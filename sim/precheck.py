@@ -1,7 +1,7 @@
 """What of a scenario only its network can tell: `gradwire check` asks it without simulating anything.
 
-A graph file may be damaged, an override or a placement may name nodes that do not exist, and jobs may need more hosts
-than a file's network has. `simulate` finds the same before it begins.
+A graph file may be damaged, an override or a placement may name nodes that do not exist, jobs may need more hosts than
+a file's network has, and ways may be too long for a transport. `simulate` finds the same before it begins.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from scenarios.errors import ScenarioError
 from sim.placement import place
+from sim.routing import Routing, build_routing
 from sim.topology import build_network
 
 if TYPE_CHECKING:
@@ -31,3 +33,18 @@ def check_networks(variants: Iterable[Scenario]) -> None:
 
             check_lookahead(variant, network)
         place(variant.job, network)
+        if any(table.switches_between is not None for table in variant.transports):
+            check_paths(variant, build_routing(network))
+
+
+def check_paths(scenario: Scenario, routing: Routing) -> None:
+    """Raise ScenarioError if a packet may pass more switches than its transport can hear of."""
+    longest = int(routing.distance.max()) + 1
+    for table in scenario.transports:
+        most = table.switches_between
+        if most is not None and longest > most:
+            raise ScenarioError(
+                f"{table.kind} hears of {most} switches on the way of a packet, but here there may be {longest}",
+                where="transport",
+                expected="another transport, or a network of shorter ways",
+            )
