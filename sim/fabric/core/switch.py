@@ -17,9 +17,11 @@ from sim.fabric.layout import (
     N_PORT,
     N_ROUTE,
     N_WANTED,
+    P_MORE,
     PAUSE,
     T_ADDRESS,
     T_BACK,
+    X_DEAF,
 )
 
 from .bound import FAULTS, PAUSES, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
@@ -98,6 +100,8 @@ def switch_step(M, th, node, begin, end, shift):
         if PAUSES:
             back = M[M[th + T_BACK] + (key & INDEX_MASK)]
             if (A >> A_KIND) & 7 == PAUSE:
+                if FAULTS and M[M[back + P_MORE] + X_DEAF]:
+                    continue
                 serve(M, th, back, now)
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue
