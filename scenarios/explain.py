@@ -24,7 +24,7 @@ Location = tuple[str | int, ...]
 # Tables that people look for and that this version does not have, or has under another name.
 NOT_YET: Mapping[str, str] = {
     "background": "background traffic is written as [[traffic]] tables",
-    "fault": "faults are not simulated in this version (link.loss is)",
+    "faults": "what goes wrong is written as [[fault]] tables",
     "reducer": "gradient compression is not part of this version",
 }
 

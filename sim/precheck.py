@@ -1,7 +1,7 @@
 """What of a scenario only its network can tell: `gradwire check` asks it without simulating anything.
 
-A graph file may be damaged, an override or a placement may name nodes that do not exist, jobs may need more hosts than
-a file's network has, and ways may be too long for a transport. `simulate` finds the same before it begins.
+A graph file may be damaged, an override, a placement or a fault may name nodes that do not exist, jobs may need more
+hosts than a file's network has, and ways may be too long for a transport. `simulate` finds the same before it begins.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from scenarios.errors import ScenarioError
+from sim.faults import Faults
 from sim.placement import place
 from sim.routing import Routing, build_routing
 from sim.topology import build_network
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def check_networks(variants: Iterable[Scenario]) -> None:
-    """Build the network of every variant and place its jobs.
+    """Build the network of every variant, place its jobs and find what its faults are about.
 
     Raises
     ------
     ScenarioError
-        With every fault of the first network that has any, or of the first placement.
+        With every fault of the first network that has any, of the first placement, or of the first faults.
     """
     for variant in variants:
         network = build_network(variant.topology, variant.link, variant.link_override)
@@ -33,6 +34,7 @@ def check_networks(variants: Iterable[Scenario]) -> None:
 
             check_lookahead(variant, network)
         place(variant.job, network)
+        Faults(variant.fault, network)
         if any(table.switches_between is not None for table in variant.transports):
             check_paths(variant, build_routing(network))
 

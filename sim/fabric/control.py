@@ -2,6 +2,10 @@
 
 To be called between two runs of the engine. A packet that is on a link when something happens to it still arrives; what
 starts afterwards meets the new state (our choice).
+
+A pause of flow control holds as long as it is renewed, and our frames stand for those that renew it (see `core.pause`).
+So when a link is cut, whatever its frames have asked for is over, a frame that is still on it asks for nothing, and
+when the link works again its node says once more what it wants.
 """
 
 from __future__ import annotations
@@ -41,21 +45,29 @@ class Control:
         self._flag(p, at.SHAPE_LOSSY, odds > 0)
 
     def cut(self, link: int, now: int) -> None:
-        """A directed link loses everything from now on, also what the far end had asked not to be sent."""
+        """A directed link loses everything from now on."""
         p = self._port(link)
+        if self._has(p, at.SHAPE_DOWN):
+            return
         self._flag(p, at.SHAPE_DOWN, True)
-        M, more = self.memory.M, int(self.memory.M[self._port(link) + at.P_MORE])
+        M, listener = self.memory.M, self._port(link ^ 1)
+        more = int(M[listener + at.P_MORE])
+        M[more + at.X_DEAF] = 1
         if M[more + at.X_PAUSED]:
             M[more + at.X_PAUSED] = 0
-            M[p + at.P_BUSY] = max(int(M[p + at.P_BUSY]), now)
-            self._wake(int(M[p + at.P_NODE]), now)
+            M[listener + at.P_BUSY] = max(int(M[listener + at.P_BUSY]), now)
+            self._wake(int(M[listener + at.P_NODE]), now)
 
     def mend(self, link: int, now: int) -> None:
-        """A directed link works again. Its node repeats what it wants the far end to stop."""
+        """A directed link works again."""
         M, p = self.memory.M, self._port(link)
+        if not self._has(p, at.SHAPE_DOWN):
+            return
         self._flag(p, at.SHAPE_DOWN, False)
+        M[int(M[self._port(link ^ 1) + at.P_MORE]) + at.X_DEAF] = 0
         more, node = int(M[p + at.P_MORE]), int(M[p + at.P_NODE])
-        if M[more + at.X_WANTED] and not M[more + at.X_SIGNAL]:
+        controls = M[more + at.X_LIMIT] and M[node + at.N_KIND] != at.HOST
+        if controls and not M[more + at.X_SIGNAL]:
             M[more + at.X_SIGNAL] = max(now, 1)
             if not M[p + at.P_FLAGS] & at.PORT_FLAG_ACTIVE:
                 M[p + at.P_FLAGS] |= at.PORT_FLAG_ACTIVE
@@ -73,16 +85,20 @@ class Control:
         M, node = self.memory.M, int(self.memory.node_base[host])
         M[node + at.N_STILL] = 0
         heap, count = int(M[node + at.N_HEAP]), int(M[node + at.N_HEAP_COUNT])
-        entries = M[heap : heap + 2 * count].reshape(-1, 2).tolist()
-        for entry in entries:
-            time, key = entry
-            if time < now:
-                entry[0] = now
+        entries = []
+        for time, key in M[heap : heap + 2 * count].reshape(-1, 2).tolist():
+            if time >= now:
+                entries.append((time, key))
+            elif key & 3 != at.WHAT_TIMER:
+                entries.append((now, key))
+            else:  # one that its flow does not wait for any more is forgotten: moved, it could be taken for another
                 f = (key & at.MASK_KEY_SENDER) >> 2
-                if key & 3 == at.WHAT_TIMER and M[f + at.S_ARMED] == time:
+                if M[f + at.S_ARMED] == time and M[f + at.S_ORDER] == key >> at.KEY_ORDER << at.KEY_ORDER:
                     M[f + at.S_ARMED] = now
+                    entries.append((now, key))
         entries.sort()  # a sorted list is a heap
-        M[heap : heap + 2 * count] = [word for entry in entries for word in entry]
+        M[heap : heap + 2 * len(entries)] = [word for entry in entries for word in entry]
+        M[node + at.N_HEAP_COUNT] = len(entries)
         p = int(M[node + at.N_PORT])
         M[p + at.P_BUSY] = max(int(M[p + at.P_BUSY]), now)
         self._wake(node, now)
@@ -93,6 +109,9 @@ class Control:
 
     def _port(self, link: int) -> int:
         return int(self.memory.port_base[link])
+
+    def _has(self, p: int, flag: int) -> bool:
+        return bool(int(self.memory.M[p + at.P_SHAPE]) & flag)
 
     def _flag(self, p: int, flag: int, on: bool) -> None:
         shape = int(self.memory.M[p + at.P_SHAPE])

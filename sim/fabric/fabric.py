@@ -253,10 +253,10 @@ class Fabric:
     @property
     def packet_hops(self) -> int:
         """Transmissions so far: one packet crossing one link, lost on it or not."""
-        ports = self.memory.port_base
-        return int(
-            sum(self.memory.M[ports + word].sum() for word in (at.P_TAIL, at.P_SPILL_TAIL, at.P_DROP_LINK))
-        )
+        M, ports = self.memory.M, self.memory.port_base
+        words = (ports + at.P_TAIL, ports + at.P_SPILL_TAIL, ports + at.P_DROP_LINK)
+        down = M[ports + at.P_MORE] + at.X_CAUSES + at.CAUSE_DOWN - at.CAUSE_EVICTED
+        return int(sum(M[where].sum() for where in (*words, down)))
 
     @property
     def idle(self) -> bool:

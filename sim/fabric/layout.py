@@ -136,6 +136,7 @@ X_LIMIT = 3  # pause: above so many bytes of a class the far end is told to stop
 X_PAUSED = 4  # classes that the far end does not want
 X_PAUSES = 5  # pause frames that arrived for this port and stopped something
 X_TRIMMED = 6  # packets cut to their headers
+X_DEAF = 7  # 1 while the opposite link is cut: what its frames said holds no more, nor what late ones say
 X_CAUSES = 8  # drops of the causes from CAUSE_EVICTED on
 X_DEFICIT = 16  # round robin: bytes that a class may still send
 X_QUANTUM = 24  # ... and that it gets per turn, 0 = strictly first

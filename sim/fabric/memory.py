@@ -183,7 +183,8 @@ def build(
     address = [plan.take(most_arrivals + 8) for _ in range(threads)]
     buckets = [plan.take(128) for _ in range(threads)]
     burst = links * per_window
-    done_base = [plan.take((LOG_ENTRIES + burst) * at.DONE_WORDS) for _ in range(threads)]
+    held = POOL_ENTRIES if reroutes else 0  # what has waited for a still host arrives all at once
+    done_base = [plan.take((LOG_ENTRIES + burst + held) * at.DONE_WORDS) for _ in range(threads)]
     drop_base = [plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in range(threads)]
     trace_base = [plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if trace else 8) for _ in range(threads)]
     rings = plan.take(int(ring_sizes.sum()) * at.RING_WORDS)
@@ -251,7 +252,7 @@ def build(
     shape |= np.where(odds > 0, 1 << 24, 0) | (int(trace) << 25)
     M[port_bases + at.P_SHAPE] = shape
     M[port_bases + at.P_LOSS] = odds
-    M[port_bases + at.P_KEY] = [key_of(seed, LINK_DRAWS, link) if odds[link] else 0 for link in range(links)]
+    M[port_bases + at.P_KEY] = key_of(seed, LINK_DRAWS, np.arange(links))
     more_bases = more + at.MORE_WORDS * np.arange(links)
     M[port_bases + at.P_MORE] = more_bases
     for c, quantum in enumerate(switch.quanta() or ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from sim.transports.base import Context
 
 from .flows import Flow, Protocol, Words
 from .host import Host
-from .model import SENT_ON, Clock, Link, Log
+from .model import CHANGE, SENT_ON, Clock, Link, Log
 from .packets import Arrival, Counters, Drop, Transmission, packet_of
 from .switch import Port, Switch
 
@@ -45,8 +46,19 @@ class Letter:
 
 
 @dataclass(frozen=True)
+class Change:
+    """Something is done to the network at a time, in the words of `sim.fabric.control`: `what` is one of its methods,
+    `target` a link or a host, or the links that routes are to avoid; `value` a rate or a probability of loss."""
+
+    time: int
+    what: str
+    target: Any
+    value: Any = None
+
+
+@dataclass(frozen=True)
 class Case:
-    """A network, what its switches and transports are like, and the letters to be sent over it."""
+    """A network, what its switches and transports are like, the letters to be sent over it, and what befalls it."""
 
     network: Network
     transports: Sequence[Any]
@@ -55,6 +67,7 @@ class Case:
     balancing: str = "ecmp"
     seed: int = 1
     host_latency: int = 2_000_000
+    changes: Sequence[Change] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +130,7 @@ def run_engine(
 
 def fabric_of(case: Case, *, threads: int = 1, window: int | None = None) -> Fabric:
     """The engine for a case, with a packet log and nothing sent yet."""
-    return Fabric(
+    fabric = Fabric(
         case.network,
         build_routing(case.network),
         switch=case.switch,
@@ -128,14 +141,32 @@ def fabric_of(case: Case, *, threads: int = 1, window: int | None = None) -> Fab
         threads=threads,
         packet_log=True,
         window_ps=window,
+        faults=bool(case.changes),
     )
+    for change in case.changes:
+        fabric.agenda.add(change.time, partial(_change, fabric.control, change))
+    return fabric
+
+
+def _change(control: Any, change: Change, now: int) -> None:
+    """Do it to the engine."""
+    act = getattr(control, change.what)
+    if change.what == "reroute":
+        act(build_routing(control.network, change.target))
+    elif change.value is not None:
+        act(change.target, change.value)
+    elif change.what == "stop_host":
+        act(change.target)
+    else:
+        act(change.target, now)
 
 
 def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
     """What a fabric has to tell at the end of a run."""
     fabric.close()
     tables = fabric.finish()
-    columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "drops_evicted", "marks", "trimmed",
+    columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "drops_evicted", "drops_down",
+               "drops_no_route", "marks", "trimmed",
                "pauses", "peak_queue_bytes")  # fmt: skip
     return Outcome(
         transmissions=sorted(
@@ -199,7 +230,7 @@ class _Oracle:
     def __init__(self, case: Case) -> None:
         self.case = case
         network, table = case.network, case.switch
-        routing = build_routing(network)
+        self.routing = routing = build_routing(network)
         self.clock, self.log = Clock(), Log()
         self.flows: list[Flow] = []
         self.letters: list[int] = []
@@ -225,11 +256,12 @@ class _Oracle:
         ]  # fmt: skip
         switches = [
             Switch(
-                self.clock, network.host_count + index, case.seed, _Ways(routing, index), balancer, table, self.flows,
+                self.clock, network.host_count + index, case.seed, _Ways(self, index), balancer, table, self.flows,
                 longest,
             )
             for index in range(network.switch_count)
         ]  # fmt: skip
+        self.line_speed = [host.link.speed for host in self.hosts]
         nodes: list[Host | Switch] = [*self.hosts, *switches]
         self.ports: list[Port | Host] = []
         for index, link in enumerate(self.links):
@@ -270,6 +302,8 @@ class _Oracle:
     def run(self, until: int) -> Outcome:
         for letter in _unprompted(self.case):
             self._post(letter, self.case.letters[letter].time)
+        for change in self.case.changes:
+            self.clock.at(change.time, CHANGE, 0, partial(getattr(self, change.what), change.target, change.value))
         self.clock.env.run(until=until)
         self.log.transmissions.sort(key=_by_start)
         return Outcome(
@@ -295,10 +329,47 @@ class _Oracle:
             Flow(
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,
                 priority=what.priority, bound=what.bound, important=what.important, entropy=entropy,
-                line_speed=host.link.speed,
+                line_speed=self.line_speed[what.src],
             )
         )  # fmt: skip
         host.schedule_start(self.flows[-1], time)
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def cut(self, link: int, _: None) -> None:
+        """A directed link loses everything."""
+        if not self.links[link].down:
+            self.links[link].down = True
+            self.ports[link ^ 1].hear_no_more()
+
+    def mend(self, link: int, _: None) -> None:
+        """It works again."""
+        if self.links[link].down:
+            self.links[link].down = False
+            self.ports[link ^ 1].deaf = False
+            self.ports[link].repeat()
+
+    def set_rate(self, link: int, rate: int) -> None:
+        """Another rate."""
+        self.links[link].set_rate(rate)
+
+    def set_loss(self, link: int, loss: float) -> None:
+        """Other odds of loss."""
+        self.links[link].set_loss(loss)
+
+    def stop_host(self, host: int, _: None) -> None:
+        """A host stands still."""
+        self.hosts[host].stop()
+
+    def resume_host(self, host: int, _: None) -> None:
+        """It goes on."""
+        self.hosts[host].resume()
+
+    def reroute(self, without: Sequence[int], _: None) -> None:
+        """New routes."""
+        self.routing = build_routing(self.case.network, without)
+
+    # --- deliveries ---------------------------------------------------------------------------------------------
 
     def _delivered(self, time: int, number: int) -> None:
         """Messages that follow are numbered by the time of the delivery, then by the number of the message."""
@@ -314,13 +385,15 @@ class _Oracle:
 
 
 class _Ways:
-    """The directed links by which a switch may send a packet on, by destination host."""
+    """The directed links by which a switch may send a packet on, by destination host; none where there is no way."""
 
-    def __init__(self, routing: Routing, switch: int) -> None:
-        self.routing, self.switch = routing, switch
+    def __init__(self, oracle: _Oracle, switch: int) -> None:
+        self.oracle, self.switch = oracle, switch
 
     def __call__(self, host: int) -> Sequence[int]:
-        edge = self.routing.edge_of[host]
+        routing = self.oracle.routing
+        edge = routing.edge_of[host]
         if edge == self.switch:
-            return (int(self.routing.down_link[host]),)
-        return self.routing.groups[self.routing.group_of[self.switch, edge]]
+            return (int(routing.down_link[host]),)
+        group = routing.group_of[self.switch, edge]
+        return routing.groups[group] if group >= 0 else ()

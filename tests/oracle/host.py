@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from sim.balancers.base import Balancer
@@ -11,7 +12,7 @@ from sim.fabric.layout import BLOCKED, PULL_PROBE
 from sim.transports.base import MUST
 
 from .flows import Flow
-from .model import TIMER, Clock, Link, Log
+from .model import FREE, HELD, TIMER, Clock, Link, Log
 from .packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
 from .uncompiled import uncompiled
 
@@ -25,6 +26,8 @@ class Host:
 
     The card has the classes of the switches. In each class control packets go first, then the flows that have
     something to send take turns, one packet each. Data packets are made when they leave.
+
+    While it stands still it starts nothing, and its timers and arrivals are put off until it goes on.
     """
 
     def __init__(
@@ -35,7 +38,11 @@ class Host:
         self.delivered = delivered
         self.balancer, self.shortest_first, self.pull_bytes = balancer, shortest_first, pull_bytes
         self.paths = balancer.pick is not Balancer.pick
+        self.still = False
+        self.late: list[tuple[int, Callable[[], None]]] = []  # timers that have passed meanwhile, with their keys
+        self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
         self.paused: set[int] = set()  # classes that the switch does not want
+        self.deaf = False  # the link from the switch is cut
         self.pauses = 0
         self.pulls: deque[Flow] = deque()  # of which a receiver here wants pulls sent
         self.next_pull = 0
@@ -50,7 +57,16 @@ class Host:
         self._at(time, flow, START, self._start)
 
     def _at(self, time: int, flow: Flow, what: int, action: Callable[[Flow], None]) -> None:
-        self.clock.at(time, TIMER, flow.number << 2 | what, lambda: action(flow))
+        self._set(time, flow.number << 2 | what, lambda: action(flow))
+
+    def _set(self, time: int, key: int, action: Callable[[], None]) -> None:
+        def go_off() -> None:
+            if self.still:
+                self.late.append((key, action))
+            else:
+                action()
+
+        self.clock.at(time, TIMER, key, go_off)
 
     def _start(self, flow: Flow) -> None:
         flow.on_sender("start", self.clock.now)
@@ -69,7 +85,7 @@ class Host:
             self._at(flow.timer, flow, EXPIRY, self._expire)
 
     def _expire(self, flow: Flow) -> None:
-        if flow.timer == self.clock.now and not flow.finished:
+        if 0 < flow.timer <= self.clock.now and not flow.finished:
             flow.timer = 0
             flow.on_sender("on_timer", self.clock.now)
             self._watch(flow)
@@ -86,6 +102,8 @@ class Host:
 
     def serve(self) -> None:
         """If the link is free, send the first thing that there is."""
+        if self.still:
+            return
         for c, (control, turns) in enumerate(zip(self.control, self.turns, strict=True)):
             if self.link.busy:
                 return
@@ -144,7 +162,12 @@ class Host:
 
     def receive(self, packet: Packet, link: int) -> None:
         """A packet has arrived: data and probes are for the receiver of the flow, the rest for its sender."""
+        if self.still:
+            self.held.append((packet, link))
+            return
         if packet.kind == PAUSE:
+            if self.deaf:
+                return
             now = {c for c in range(8) if packet.argument >> c & 1}
             self.pauses += bool(now - self.paused)
             self.paused = now
@@ -206,7 +229,7 @@ class Host:
         flow.pulls += pulls
         if pulls and flow not in self.pulls:
             if not self.pulls:
-                self.clock.at(max(self.clock.now, self.next_pull), TIMER, AFTER_MESSAGES, self._pull)
+                self._set(max(self.clock.now, self.next_pull), AFTER_MESSAGES, self._pull)
             self.pulls.append(flow)
 
     def _pull(self) -> None:
@@ -221,7 +244,7 @@ class Host:
         flow.pulled += 1
         protocol = flow.protocol
         self.next_pull = self.clock.now + self.link.duration(self.pull_bytes)
-        self.clock.at(self.next_pull, TIMER, AFTER_MESSAGES, self._pull)
+        self._set(self.next_pull, AFTER_MESSAGES, self._pull)
         self._queue(
             Packet(
                 flow.number,
@@ -236,7 +259,36 @@ class Host:
         )
         self.serve()
 
+    # --- standing still -----------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stand still; the packet that is being sent leaves."""
+        self.still = True
+
+    def resume(self) -> None:
+        """Go on: what can be sent, the timers that have passed, then what has arrived, all at this time."""
+        if not self.still:
+            return
+        self.still = False
+        now = self.clock.now
+        late, held = self.late, self.held
+        self.late, self.held = [], []
+        self.clock.at(now, FREE, self.link.index, self.serve)
+        for key, action in late:
+            self._set(now, key, action)
+        for number, (packet, link) in enumerate(held):
+            self.clock.at(now, HELD, number, partial(self.receive, packet, link))
+
+    def hear_no_more(self) -> None:
+        """The link from the switch is cut, and so what it has asked for is over."""
+        self.deaf = True
+        self.paused = set()
+        self.clock.at(self.clock.now, FREE, self.link.index, self.serve)
+
+    def repeat(self) -> None:
+        """The link to the switch works again: a host has asked for nothing."""
+
     def counters(self) -> Counters:
         """What there is to count: a card drops and marks nothing, and its queue is not measured."""
         link = self.link
-        return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, 0, 0, self.pauses, 0)
+        return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, link.cut_off, 0, 0, 0, self.pauses, 0)

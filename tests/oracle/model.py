@@ -2,10 +2,12 @@
 
 What happens at one node at the same time happens in this order, which is the *phase* of its event:
 
+0. `CHANGE`   something is done to the network (see `changes`), in the order in which it was put down;
 1. `FREE`     a transmission ends, and the port starts the next one that waits;
 2. `TIMER`    a message starts, a paced flow is released, a transport's timer expires; by message, then in this order;
-3. `ARRIVAL`  packets arrive, by the index of the link that they come over;
-4. `SENT_ON`  what jobs do about deliveries, by message.
+3. `HELD`     a host that stood still takes what arrived meanwhile, in order;
+4. `ARRIVAL`  packets arrive, by the index of the link that they come over;
+5. `SENT_ON`  what jobs do about deliveries, by message.
 
 After each of these an idle port starts what it can. Nodes cannot affect one another at the same instant - every packet
 takes time - so the order between nodes does not matter.
@@ -21,7 +23,7 @@ from sim.fabric.draws import draw, key_of
 
 from .packets import PAUSE, Arrival, Drop, Packet, Transmission
 
-FREE, TIMER, ARRIVAL, SENT_ON = 1, 2, 3, 4
+CHANGE, FREE, TIMER, HELD, ARRIVAL, SENT_ON = range(6)
 LINK_DRAWS = 2  # kind of random keys
 
 
@@ -52,8 +54,9 @@ class Link:
         self, clock: Clock, log: Log, index: int, rate: int, latency: int, loss: float, seed: int
     ) -> None:
         self.clock, self.log, self.index, self.latency = clock, log, index, latency
-        self.speed = -(-(8 * 10**12 << 16) // rate)  # picoseconds per byte << 16, rounded up
-        self.loss_odds = -int(-loss * 2**32 // 1)  # of 2**32, rounded up
+        self.set_rate(rate)
+        self.set_loss(loss)
+        self.down = False
         self.loss_key = key_of(seed, LINK_DRAWS, index)
         self.receive: Callable[[Packet, int], None]  # the node at the far end
         self.freed: Callable[[], None]  # the port at the near end
@@ -62,6 +65,15 @@ class Link:
         self.packets = 0
         self.bytes = 0
         self.lost = 0
+        self.cut_off = 0
+
+    def set_rate(self, rate: int) -> None:
+        """Of what starts from now on."""
+        self.speed = -(-(8 * 10**12 << 16) // rate)  # picoseconds per byte << 16, rounded up
+
+    def set_loss(self, loss: float) -> None:
+        """Of what starts from now on."""
+        self.loss_odds = -int(-loss * 2**32 // 1)  # of 2**32, rounded up
 
     def duration(self, size: int) -> int:
         """Picoseconds from the first to the last bit of a packet, rounded up."""
@@ -74,14 +86,17 @@ class Link:
         end = self.clock.now + self.duration(packet.size)
         self.free_at = end
         lost = draw.py_func(self.loss_key, self.packets) < self.loss_odds if self.loss_odds else False
-        lost = lost and packet.kind != PAUSE  # its sender would repeat it
+        lost = self.down or (lost and packet.kind != PAUSE)  # its sender would repeat it
         self.packets += 1
         self.bytes += packet.size
         self.log.transmissions.append(Transmission(self.clock.now, self.index, packet, lost))
         self.clock.at(end, FREE, self.index, self._end)
         if lost:
-            self.lost += 1
-            self.log.drops.append(Drop(end, self.index, "link_loss", packet))
+            self.cut_off += self.down
+            self.lost += not self.down
+            if packet.kind != PAUSE:
+                cause = "link_down" if self.down else "link_loss"
+                self.log.drops.append(Drop(end, self.index, cause, packet))
         else:
             arrive = self.receive
             self.clock.at(end + self.latency, ARRIVAL, self.index, lambda: arrive(packet, self.index))

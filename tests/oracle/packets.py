@@ -72,8 +72,8 @@ class Transmission(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """A packet lost at the port of `link`: "tail", "selective" or "evicted" when it was there,
-    "link_loss" when it had left."""
+    """A packet lost at the port of `link`: "tail", "selective" or "evicted" when it was there, "no_route" at a switch
+    that has no way for it, which counts it at its first port; "link_loss" or "link_down" when it had left."""
 
     time: int
     link: int
@@ -99,6 +99,8 @@ class Counters(NamedTuple):
     selective: int
     link_loss: int
     evicted: int
+    down: int
+    no_route: int
     marks: int
     trimmed: int
     pauses: int

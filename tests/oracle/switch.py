@@ -12,7 +12,7 @@ from sim.fabric.draws import draw, key_of
 from sim.fabric.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
 
 from .flows import Flow
-from .model import Clock, Link, Log
+from .model import FREE, Clock, Link, Log
 from .packets import DATA, PAUSE, Counters, Drop, Packet
 from .uncompiled import uncompiled
 
@@ -38,7 +38,8 @@ class Port:
         self.paused: set[int] = set()  # classes that the far end does not want
         self.wanted: set[int] = set()  # classes that it is to stop sending to this switch
         self.signal = False  # it has to be told
-        self.tail = self.dropped = self.evicted = self.marks = self.trimmed = self.pauses = self.peak = 0
+        self.deaf = False  # the link from the far end is cut
+        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.trimmed = self.pauses = self.peak = 0
         link.freed = self.serve
 
     def waiting(self, queues: Sequence[deque[Waiting]]) -> int:
@@ -222,11 +223,34 @@ class Port:
 
     def pause(self, classes: int) -> None:
         """The far end says what to stop."""
+        if self.deaf:
+            return
         now = {c for c in range(8) if classes >> c & 1}
         self.pauses += bool(now - self.paused)
         self.paused = now
         if not self.link.busy:
             self.serve()
+
+    def hear_no_more(self) -> None:
+        """The link from the far end is cut, and so what it has asked for is over."""
+        self.deaf = True
+        self.paused = set()
+        self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._go_on)
+
+    def repeat(self) -> None:
+        """The link to the far end works again: say once more what is wanted."""
+        if self.table.pfc:
+            self.signal = True
+            self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.link.busy:
+            self.serve()
+
+    def refuse(self, packet: Packet) -> None:
+        """The switch has no way for a packet."""
+        self.no_route += 1
+        self._drop(packet, "no_route")
 
     def _drop(self, packet: Packet, cause: str) -> None:
         self.log.drops.append(Drop(self.link.clock.now, self.link.index, cause, packet))
@@ -235,8 +259,8 @@ class Port:
         """What there is to count."""
         link = self.link
         return Counters(
-            link.packets, link.bytes, self.tail, self.dropped, link.lost, self.evicted, self.marks, self.trimmed,
-            self.pauses, self.peak,
+            link.packets, link.bytes, self.tail, self.dropped, link.lost, self.evicted, link.cut_off, self.no_route,
+            self.marks, self.trimmed, self.pauses, self.peak,
         )  # fmt: skip
 
 
@@ -268,6 +292,9 @@ class Switch:
             self.ports[link ^ 1].pause(packet.argument)
             return
         ways = self.ways(packet.dst)
+        if not ways:
+            self.ports[min(self.ports)].refuse(packet)
+            return
         way = 0
         if len(ways) > 1:
             for i, index in enumerate(ways):  # the ports as balancers see them

@@ -87,6 +87,7 @@ from sim.fabric.layout import (
     WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
+    X_DEAF,
     X_PAUSED,
     X_PAUSES,
 )
@@ -241,6 +242,8 @@ def _arrival(M, th, node, p, A, B, now):
     if PAUSES and kind == PAUSE:
         classes = (B >> B_ARGUMENT) & MASK_SEQUENCE
         more = M[p + P_MORE]
+        if FAULTS and M[more + X_DEAF]:
+            return
         if classes & ~M[more + X_PAUSED]:
             M[more + X_PAUSES] += 1
         M[more + X_PAUSED] = classes

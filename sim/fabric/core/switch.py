@@ -18,10 +18,12 @@ from sim.fabric.layout import (
     N_PORT,
     N_ROUTE,
     N_WANTED,
+    P_MORE,
     PAUSE,
     T_ADDRESS,
     T_BACK,
     T_PORTS,
+    X_DEAF,
 )
 
 from .bound import FAULTS, PAUSES, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
@@ -116,6 +118,8 @@ def switch_step(M, th, node, begin, end, shift):
         if PAUSES:
             back = M[M[th + T_BACK] + (key & INDEX_MASK)]
             if (A >> A_KIND) & 7 == PAUSE:
+                if FAULTS and M[M[back + P_MORE] + X_DEAF]:
+                    continue
                 serve(M, th, back, now)
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue

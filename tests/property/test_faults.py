@@ -1,0 +1,95 @@
+"""Faults: the engine against the oracle, packet by packet, while cables are cut, slowed and mended, hosts stand still
+and routes change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Case, Change, first_difference, run_engine, run_oracle
+from random_cases import LATENCY, US, budget, cases
+from test_pause import paused_cases, together
+from test_receiver_driven import cut_cases
+
+SOON = 20_000 * US  # what is cut for good never ends
+MOMENTS = (1, 100_000, US, 5 * US, 20 * US, 77 * US, 200 * US, 1_000 * US)
+
+
+@st.composite
+def changes(draw: st.DrawFn, network: Any, moments: tuple[int, ...] = MOMENTS) -> list[Change]:
+    """A few faults, most of which end; often at moments when something else happens too."""
+    found = []
+    moment = st.one_of(st.sampled_from(moments), st.integers(1, 300 * US))
+    for _ in range(draw(st.integers(1, 6))):
+        begin = draw(moment)
+        end = begin + draw(st.one_of(st.sampled_from((0, 1, US)), moment))
+        link = draw(st.integers(0, network.link_count - 1))
+        rate, loss = int(network.link_rate[link]), float(network.link_loss[link])
+        links = [link, link ^ 1] if draw(st.booleans()) else [link]
+        match draw(st.sampled_from(("cut", "cut", "cut", "rate", "loss", "host", "host"))):
+            case "cut":
+                found += [Change(begin, "cut", each) for each in links]
+                if draw(st.booleans()):
+                    found.append(Change(begin + draw(moment), "reroute", tuple(links)))
+                if draw(st.integers(0, 3)):
+                    found += [Change(end, "mend", each) for each in links]
+                    if draw(st.booleans()):
+                        found.append(Change(end + draw(moment), "reroute", ()))
+            case "rate":
+                found.append(Change(begin, "set_rate", link, draw(st.sampled_from((rate, rate // 3, rate // 10)))))
+                found.append(Change(end, "set_rate", link, rate))
+            case "loss":
+                found.append(Change(begin, "set_loss", link, draw(st.sampled_from((0.0, 0.01, 0.5, 1.0)))))
+                found.append(Change(end, "set_loss", link, loss))
+            case "host":
+                host = draw(st.integers(0, network.host_count - 1))
+                found.append(Change(begin, "stop_host", host))
+                found.append(Change(end, "resume_host", host))
+    return found
+
+
+@st.composite
+def faulty(draw: st.DrawFn, cases: st.SearchStrategy[Case], balancing: str) -> Case:
+    """A case to which things happen."""
+    case = draw(cases)
+    found = draw(changes(case.network))
+    letters = [
+        replace(letter, time=draw(st.sampled_from((letter.time, 60 * US, 250 * US)))) if letter.after is None else letter
+        for letter in case.letters
+    ]
+    return replace(case, letters=letters, changes=found, balancing=balancing, host_latency=LATENCY)
+
+
+def agree(case: Case) -> None:
+    """The engine with one thread and with two against the oracle."""
+    oracle = run_oracle(case, until=SOON)
+    assert first_difference(run_engine(case, until=SOON), oracle) == ""
+    assert first_difference(run_engine(case, until=SOON, threads=2, prepare=together), oracle) == ""
+
+
+@budget(1.5)
+@given(case=faulty(cases(most=12), "flowlet"))
+def test_engine_and_oracle_agree_whatever_breaks(case):
+    agree(case)
+
+
+@budget(1.5)
+@given(case=faulty(paused_cases(shared=False), "spray_random"))
+def test_engine_and_oracle_agree_with_flow_control(case):
+    agree(case)
+
+
+@budget(0.7)
+@given(case=faulty(cut_cases(), "ecmp"))
+def test_engine_and_oracle_agree_with_pulls_and_headers(case):
+    agree(case)
+
+
+@budget(0.4)
+@given(case=faulty(cases(most=6), "flowlet"), window=st.integers(1, 10**9), stops=st.lists(st.integers(1, 400 * US)))
+def test_windows_and_stops_change_nothing(case, window, stops):
+    alone = run_engine(case, until=SOON)
+    assert first_difference(run_engine(case, until=SOON, window=window), alone) == ""
+    assert first_difference(run_engine(case, until=SOON, stops=stops), alone) == ""
