@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from analysis.metrics import Metrics, Times
+from analysis.metrics import DROPS, Metrics, Times
 from scenarios.result import KINDS
 
 WIDTH = 100
@@ -29,6 +29,9 @@ KIND_WORDS = {
     "all_gather": "all-gather",
     "flow": "flow",
 }
+
+ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
+"""Drops of these causes have a line in the table even where there are none."""
 
 ENDED = {"interrupt": "interrupted", "duration": "ended by its duration", "max_wall": "time was up"}
 """What is said of an unfinished run."""
@@ -114,7 +117,10 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         rows += [
             row("iteration time, p99", lambda m: _time(m.iteration, m.iteration.p99_ps)),
             row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
-            row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
+            row(
+                "  share of the iteration",
+                lambda m: share_text(m.exposed_share) if m.iteration.count else "-",
+            ),
         ]
     for kind, label in _kinds(metrics_list):
         for number, quantile in enumerate(("p50", "p99")):
@@ -122,11 +128,14 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
             rows.append(
                 row(words, partial(_completion, kind, quantile), section=kind == "all" and not number)
             )
+    for column, words in DROPS.items():
+        if column in ALWAYS_SHOWN or any(getattr(m, column) for m in metrics_list):
+            rows.append(row(f"drops: {words}", partial(_count, column), section=column == ALWAYS_SHOWN[0]))
+    rows.append(row("CE marks", partial(_count, "marks")))
+    for column, words in (("trimmed", "packets trimmed"), ("pauses", "pauses")):
+        if any(getattr(m, column) for m in metrics_list):
+            rows.append(row(words, partial(_count, column)))
     rows += [
-        row("drops: tail", lambda m: count_text(m.drops_tail), True),
-        row("drops: selective", lambda m: count_text(m.drops_selective)),
-        row("drops: link loss", lambda m: count_text(m.drops_loss)),
-        row("CE marks", lambda m: count_text(m.marks)),
         row("packets sent again", lambda m: count_text(m.retransmitted)),
         row("  per packet of data", lambda m: _share_of(m.retransmitted, m.data_packets)),
         row("worst loss of a message", lambda m: _worst(m), True),
@@ -208,6 +217,10 @@ def _kinds(metrics_list: Sequence[Metrics]) -> list[tuple[str, str]]:
 
 def _time(times: Times, picoseconds: float) -> str:
     return time_text(picoseconds) if times.count else "-"
+
+
+def _count(name: str, metrics: Metrics) -> str:
+    return count_text(getattr(metrics, name))
 
 
 def _completion(kind: str, quantile: str, metrics: Metrics) -> str:
