@@ -43,7 +43,7 @@ CAUSE_WORDS = {
     "drops_tail": "dropped: buffer full",
     "drops_selective": "dropped: droppable, above K",
     "drops_loss": "lost on a link",
-    "drops_evicted": "dropped for a more urgent one",
+    "drops_evicted": "dropped: pushed out",
     "drops_down": "lost on a cut link",
     "drops_no_route": "dropped: no route",
     "retransmitted": "sent again",
@@ -51,6 +51,7 @@ CAUSE_WORDS = {
 PS_PER_MS = 1e9
 DPI = 120
 MANY_POINTS = 2000
+LEGEND_COLUMNS = 3
 
 
 def draw_all(runs: Sequence[Run], directory: Path) -> list[Path]:
@@ -147,7 +148,14 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
     kept = [(metrics, name) for (_, metrics), name in zip(runs, names, strict=True) if metrics.data_packets]
     if not kept or not any(m.dropped + m.retransmitted for m, _ in kept):
         return None
-    figure, (axes,) = _figure(1, width=7.0, height=1.5 + 0.62 * len(kept))
+    shown = [
+        cause
+        for cause in CAUSE_WORDS
+        if cause in ("drops_tail", "drops_selective", "retransmitted")
+        or any(getattr(m, cause) for m, _ in kept)
+    ]
+    lines = -(-len(shown) // LEGEND_COLUMNS)
+    figure, (axes,) = _figure(1, width=7.0, height=1.3 + 0.2 * lines + 0.62 * len(kept))
     for place, (metrics, _) in enumerate(kept):
         scale = 100 / metrics.data_packets
         left = 0.0
@@ -165,16 +173,12 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
     axes.margins(x=0.08)
     axes.set_xlabel("packets per 100 packets of data")
     axes.grid(axis="y", visible=False)
-    shown = [
-        cause
-        for cause in CAUSE_WORDS
-        if cause in ("drops_tail", "drops_selective", "retransmitted")
-        or any(getattr(m, cause) for m, _ in kept)
-    ]
     handles: list[Any] = [
         axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_WORDS[cause]) for cause in shown
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(3, len(handles)), frameon=False)
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, fontsize=9, frameon=False
+    )
     return figure
 
 
