@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.metrics import DROPS, Metrics, Times
 from scenarios.result import KINDS
@@ -43,6 +43,14 @@ class Row(NamedTuple):
     label: str
     cells: list[str]
     section: bool = False
+
+
+class Grid(NamedTuple):
+    """A table with a line per thing: what its columns are called, and texts."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
 
 
 def time_text(picoseconds: float) -> str:
@@ -169,21 +177,8 @@ def print_table(metrics_list: Sequence[Metrics], title: str) -> None:
 
 def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
     """Print one table of runs, called `names`, to stdout; more than `PER_TABLE` below each other."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    on_terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False)
     for part, lines in in_parts(names, rows):
-        table = Table(
-            title=title,
-            title_justify="left",
-            box=box.SIMPLE_HEAD if on_terminal else box.ASCII2,
-            show_edge=on_terminal,
-            header_style="bold",
-            pad_edge=False,
-        )
+        console, table = _console_and_table(title)
         table.add_column("", no_wrap=True, max_width=LABEL_WIDTH)
         for name in part:
             table.add_column(name, justify="right", overflow="fold")
@@ -191,6 +186,33 @@ def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
             ends = index + 1 == len(lines) or lines[index + 1].section
             table.add_row(row.label, *row.cells, end_section=ends)
         console.print(table)
+
+
+def print_grid(grid: Grid) -> None:
+    """Print a table with a line per thing to stdout."""
+    console, table = _console_and_table(grid.title)
+    for number, name in enumerate(grid.head):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in grid.rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _console_and_table(title: str) -> tuple[Any, Any]:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    on_terminal = sys.stdout.isatty()
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD if on_terminal else box.ASCII2,
+        show_edge=on_terminal,
+        header_style="bold",
+        pad_edge=False,
+    )
+    return Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False), table
 
 
 def markdown_table(metrics_list: Sequence[Metrics]) -> str:
