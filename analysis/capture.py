@@ -47,6 +47,7 @@ ANSWERS = {ACK: 0x11, NACK: 0x11}
 """Operation codes over RoCE; everything else is a SEND (first, middle, last, only: 0, 1, 2, 4) [recalled]."""
 TCP_PROTOCOL, UDP_PROTOCOL = 6, 17
 PAUSE_ADDRESS, PAUSE_TYPE, PAUSE_PRIORITIES = 0x0180C2000001, 0x8808, 0x0101
+DSCP = np.array([dscp(queue) for queue in range(8)])
 FIRST_ADDRESS = 10 << 24
 FIRST_PORT = 49152
 SNAP = max(header_bytes(*names) for names in (*WIRES.values(), ("ethernet", "pfc")))
@@ -173,7 +174,7 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
         "ethernet.source": (2 << 40) + src,
         "ethernet.type": 0x0800,
         "ipv4.version_and_length": 0x45,
-        "ipv4.dscp_and_ecn": dscp(log["priority"]) << 2
+        "ipv4.dscp_and_ecn": DSCP[log["priority"]] << 2
         | np.where(log["marked"] == 1, 3, 2 * log["important"]),
         "ipv4.total_length": total,
         "ipv4.fragment": 0x4000,
@@ -198,15 +199,15 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     else:
         values["udp.length"] = total - header_bytes("ipv4")
     if wire == "udp":
-        flags = sum(
+        shifted = [
             log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()
-        )  # the lowest bit of its mask is where a flag begins
+        ]  # to where its mask begins
         values |= {
             "gradwire.tensor": of["tensor"],
             "gradwire.offset": begin,
             "gradwire.length": content,
             "gradwire.sequence": np.where(is_data, packet, argument),
-            "gradwire.flags": flags,
+            "gradwire.flags": np.sum(shifted, axis=0),
         }
     elif wire == "roce":
         first, last = begin == 0, begin + of["payload"] >= of["bytes"]
