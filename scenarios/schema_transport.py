@@ -78,6 +78,8 @@ class Dlcp(Transport):
             raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
         return self
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
@@ -150,6 +152,8 @@ class Timely(Tcp):
             raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
         return self
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
@@ -217,6 +221,8 @@ class Ltp(Transport):
             raise refuse("threshold", "is above deadline", self.threshold, "threshold <= deadline")
         return self
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
@@ -243,6 +249,8 @@ class Roce(Transport):
         if self.rto > self.max_rto:
             raise refuse("rto", "is above max_rto", format_time(self.rto), "rto <= max_rto")
         return self
+
+    wire = "roce"
 
     @property
     def overhead(self) -> int:
@@ -311,6 +319,8 @@ class ConstantRate(Transport):
     repeat_after: PositiveTime = 1_000_000_000
     """Silence after the last packet before the message is sent again; at least the longest unloaded
     round trip."""
+
+    wire = "udp"
 
     @property
     def overhead(self) -> int:

@@ -27,6 +27,9 @@ class Transport(Table):
     wants_marks: ClassVar[bool] = False
     switches_between: ClassVar[int | None] = None
 
+    wire: ClassVar[str] = "tcp"
+    """Whose headers its packets have: one of `scenarios.wire.WIRES`."""
+
     payload: Size = 4096
     """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
     control_priority: Natural = 0

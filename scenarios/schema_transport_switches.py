@@ -40,6 +40,8 @@ class Ndp(Transport):
         _check_timeouts(self.min_rto, self.max_rto)
         return self
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
@@ -115,6 +117,8 @@ class Nscc(Transport):
     def wants_trimming(self) -> bool:  # type: ignore[override]
         """As the table says."""
         return self.trimming
+
+    wire = "udp"
 
     @property
     def overhead(self) -> int:

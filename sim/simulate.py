@@ -141,6 +141,7 @@ def simulate(
                 tick=lookout.between,
             )
             state.ended_by = "done" if reached else "duration"
+            coupling.settle(state.last_ps)
     except OutOfTime:
         state.ended_by = "done" if state.done else "max_wall"
     except KeyboardInterrupt:
@@ -253,6 +254,16 @@ class Run:
         if self.ended_by in ("done", "duration"):
             return self.coupling.now
         return max(self.coupling.now, self.coupling.fabric.now)
+
+    @property
+    def last_ps(self) -> int:
+        """How far the network goes in a run that nothing ends from outside: to where a host could have reacted to the
+        last thing that happened."""
+        limit = self.scenario.duration
+        if self.ended_by == "duration" and limit is not None:
+            return limit
+        last = self.coupling.now + self.coupling.latency
+        return last if limit is None else min(last, limit)
 
     @property
     def progress(self) -> tuple[int, int]:
