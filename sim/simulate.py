@@ -26,6 +26,7 @@ from sim.interrupt import CtrlC
 from sim.job import IterationRecord, TrainingJob, captured_iterations
 from sim.message_table import message_columns
 from sim.placement import place
+from sim.precheck import check_paths
 from sim.progress import Lookout, OutOfTime, Progress, Standing, share_of_flows
 from sim.routing import Routing, build_routing
 from sim.telemetry import Samples, delay_columns, packet_columns, ports_of
@@ -91,6 +92,7 @@ def simulate(
     places = place(scenario.job, network, scenario.seed)
     traces = load_traces(scenario, trace)
     routing = build_routing(network)
+    check_paths(scenario, routing)
     faults = Faults(scenario.fault, network)
     sampled = ports_of(scenario.output.sample_ports, network)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
