@@ -1,5 +1,7 @@
 """A transport and a load balancer of one's own, as the documentation runs them."""
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from scenarios.load import load_scenario, pick_variant
 from scenarios.schema import UserTransport
 from scenarios.schema_network import Switch
+from sim.fabric.specialise import _digest as digest_of
+from sim.fabric.specialise import resolve
 from sim.simulate import simulate
 from sim.topology import LinkSpec, leaf_spine
 
@@ -74,3 +78,44 @@ def test_what_is_ones_own_is_as_exact_as_the_rest(monkeypatch):
 @pytest.mark.parametrize("name", ["constant_rate.py", "two_choices.py"])
 def test_examples_are_short(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
+
+
+HELPER = (
+    "from numba import njit\n\nSTEP = {step}\n\n@njit\ndef turn(count, n):\n    return (count {sign} 1) % n\n"
+)
+MINE = """
+import {helper}
+from numba import njit
+from {helper} import STEP, turn
+
+from sim.balancers.base import Balancer
+
+
+@njit
+def choose(M, node, ways, n, A, B, count, now):
+    return {call}turn(STEP * count, n)
+
+
+class Mine(Balancer):
+    choose = staticmethod(choose)
+"""
+
+
+@pytest.mark.parametrize("call", ["", "one."])
+def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call):
+    """The kernels kept on disk are found by a hash of everything that went into them."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    hashes = []
+    for step, sign in ((1, "+"), (1, "-"), (3, "+"), (1, "+")):
+        (tmp_path / "one.py").write_text(HELPER.format(step=step, sign=sign))
+        (tmp_path / "mine.py").write_text(MINE.format(helper="one", call=call))
+        importlib.invalidate_caches()
+        for name in [name for name in sys.modules if name == "one" or name.startswith("gradwire_user_")]:
+            monkeypatch.delitem(sys.modules, name)
+        sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+        try:
+            mine = resolve({}, "mine:Mine", "load_balancing", tmp_path)
+        finally:
+            sys.dont_write_bytecode = before
+        hashes.append(digest_of("", [mine]))
+    assert len(set(hashes)) == 3 and hashes[0] == hashes[3]
