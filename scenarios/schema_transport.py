@@ -43,6 +43,11 @@ class Dctcp(Tcp):
     g: Gain = 0.0625
     """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""
 
+    @property
+    def wants_marks(self) -> bool:  # type: ignore[override]
+        """Unless it has been told to do without."""
+        return self.ecn
+
 
 class Dlcp(Transport):
     """DLCP: bounded loss over UDP with Stop, Probe and Bitmap [notes on arXiv 2008.08445].
@@ -122,6 +127,9 @@ class Pias(Dctcp):
                 f"at most {MOST_THRESHOLDS} sizes, each above the one before",
             )  # fmt: skip
         return self
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority, priority + len(self.thresholds) + 1)
 
 
 class Timely(Tcp):
@@ -231,6 +239,10 @@ class Ltp(Transport):
     def may_lose(self) -> bool:
         return True
 
+    @property
+    def ecn_capable(self) -> bool:
+        return False
+
 
 class Roce(Transport):
     """What the transports over RoCEv2 share: go-back-N, as its reliable connections have it [recalled].
@@ -239,6 +251,7 @@ class Roce(Transport):
     """
 
     wants_pfc = True
+    wants_order = True
 
     rto: PositiveTime = 2_000_000_000
     """Time-out without progress; at least three unloaded round trips. It doubles each time in a row. Ours."""
@@ -313,6 +326,8 @@ class HpccTransport(Roce):
 class ConstantRate(Transport):
     """Packets at a constant rate over UDP, no acknowledgements: for tests and background load."""
 
+    acknowledges = False
+
     kind: Literal["constant_rate"]
     share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
     """Of the line rate of the sending host."""
@@ -329,6 +344,10 @@ class ConstantRate(Transport):
     @property
     def may_lose(self) -> bool:
         return True
+
+    @property
+    def ecn_capable(self) -> bool:
+        return False
 
 
 class UserTransport(Transport):

@@ -46,6 +46,9 @@ class Ndp(Transport):
     def overhead(self) -> int:
         return UDP_OVERHEAD
 
+    def classes_from(self, priority: int) -> range:
+        return range(priority + self.below_control, priority + self.below_control + 1)
+
 
 class PFabric(Transport):
     """pFabric (Alizadeh et al., SIGCOMM 2013): the message with the least left goes first.
@@ -123,6 +126,9 @@ class Nscc(Transport):
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority + self.below_control, priority + self.below_control + 1)
 
 
 def _check_timeouts(least: int, most: int) -> None:

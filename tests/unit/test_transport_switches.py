@@ -194,13 +194,9 @@ def test_time_outs_out_of_order_are_refused(kind):
 @pytest.mark.parametrize(
     "table, switch, told",
     [
-        ("ndp", {}, "switch.trim_threshold is not set"),
         ("ndp", {"trim_threshold": "30KB"}, ""),
-        ("ndp", {"trim_threshold": "30KB", "pfc": True}, "switch.pfc is on"),
-        ("pfabric", {}, "switch.shortest_first is off"),
+        ("ndp", {"trim_threshold": "30KB", "queues": 1}, "headers wait behind data"),
         ("pfabric", {"shortest_first": True}, ""),
-        ("pfabric", {"shortest_first": True, "pfc": True}, "switch.pfc is on"),
-        ("nscc", {"ecn_threshold": "30KB"}, "switch.trim_threshold is not set"),
         ({"kind": "nscc", "trimming": False}, {"ecn_threshold": "30KB"}, ""),
         ("nscc", {"trim_threshold": "30KB"}, "switch.ecn_threshold is not set"),
     ],
