@@ -39,7 +39,9 @@ class Host:
         self.balancer, self.shortest_first, self.pull_bytes = balancer, shortest_first, pull_bytes
         self.paths = balancer.pick is not Balancer.pick
         self.still = False
-        self.late: list[tuple[int, Callable[[], None]]] = []  # timers that have passed meanwhile, with their keys
+        self.late: list[
+            tuple[int, Callable[[], None]]
+        ] = []  # timers that have passed meanwhile, with their keys
         self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
         self.paused: set[int] = set()  # classes that the switch does not want
         self.deaf = False  # the link from the switch is cut
