@@ -84,7 +84,7 @@ class Host:
     def _watch(self, flow: Flow) -> None:
         """Call the transport when the time that it has set comes, if by then it has not set another one."""
         if flow.timer and not flow.finished:
-            self._at(flow.timer, flow, EXPIRY, self._expire)
+            self._at(max(flow.timer, self.clock.now), flow, EXPIRY, self._expire)
 
     def _expire(self, flow: Flow) -> None:
         if 0 < flow.timer <= self.clock.now and not flow.finished:
