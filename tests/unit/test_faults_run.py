@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -374,3 +377,12 @@ def test_a_slow_host_slows_the_whole_job(factor):
     for one, other in zip(usual, slow, strict=True):
         later = more * (one["iteration"] >= 1)
         assert 0 <= one["end_ps"] + later - other["end_ps"] < ring
+
+
+def test_the_example_of_the_documentation_runs():
+    page = Path(sim.faults.__file__).parents[1] / "docs" / "faults.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    made = build_scenario(tomllib.loads(example))
+    check_networks([made])
+    result = simulate(made)
+    assert result.summary["totals"]["finished"] and "link_down" in result.drops["cause"].to_pylist()
