@@ -182,6 +182,51 @@ def cmd_check(
         typer.echo(f"note: {note}")
 
 
+@app.command("telemetry", epilog="Example: gradwire telemetry results/one --plot queues.png --port leaf0")
+@for_people
+def cmd_telemetry(
+    result: Annotated[Path, typer.Argument(help="A Result directory.")],
+    port: Annotated[
+        list[str] | None,
+        typer.Option("--port", "--ports", help="A port (leaf0->h3) or a node (all its ports); repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw queues, utilisation and waiting times into this new PNG file.")
+    ] = None,
+    pcap: Annotated[
+        Path | None, typer.Option(help="Write the log of packets to this new pcapng file, for Wireshark.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at the ports of one run: queues, waiting times, drops and marks; what was recorded says [output]."""
+    from analysis.telemetry import chosen_ports, describe, print_telemetry
+    from scenarios.result import Result, refuse_existing
+
+    for file in (plot, pcap):
+        if file is not None:
+            refuse_existing(file)
+    loaded = Result.read(result)
+    wanted = chosen_ports(loaded, port or [])
+    only = wanted if port else None
+    found = describe(loaded, only)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        print_telemetry(found, bool(port))
+    if plot is not None:
+        from analysis.telemetry_plot import draw_telemetry
+
+        shown = draw_telemetry(loaded, plot, only)
+        if not as_json:
+            typer.echo(f"picture: {plot}" + (f" ({', '.join(shown)})" if shown else ""))
+    if pcap is not None:
+        from analysis.capture import write_capture
+
+        count = write_capture(loaded, pcap, wanted)
+        if not as_json:
+            typer.echo(f"capture: {pcap}, {count:,} packets")
+
+
 @app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")
 @for_people
 def cmd_schema() -> None:

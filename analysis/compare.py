@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.flows import flow_blocks, flow_times, write_flows
-from analysis.metrics import Metrics, measure
+from analysis.metrics import DROPS, Metrics, measure
 from analysis.tables import headings, print_rows, print_table, time_text
 from scenarios.result import Result, Violation, check_loss_invariant, refuse_existing
 
@@ -92,7 +92,9 @@ class Comparison:
                     "summary": result.summary,
                     "timing": result.timing,
                     "jobs": [entry.as_dict() for entry in entries],
-                    "flows": [times.as_dict() for entry in entries for times in flow_times(result, entry.job)],
+                    "flows": [
+                        times.as_dict() for entry in entries for times in flow_times(result, entry.job)
+                    ],
                 }
                 for result, entries in zip(self.results, self.metrics, strict=True)
             ],
@@ -173,8 +175,8 @@ def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
             f"{kind}_p99_ps": times.p99_ps, f"{kind}_max_ps": times.max_ps,
         }  # fmt: skip
     for name in (
-        "under_way", "drops_tail", "drops_selective", "drops_loss", "marks", "retransmitted", "sent_packets",
-        "data_packets", "packet_hops", "hops_per_s", "simulated_ps",
+        "under_way", *DROPS, "marks", "trimmed", "pauses", "retransmitted", "sent_packets", "data_packets",
+        "packet_hops", "hops_per_s", "simulated_ps",
     ):  # fmt: skip
         row[name] = getattr(metrics, name)
     loss = metrics.loss

@@ -28,6 +28,16 @@ from scenarios.result import KINDS, Result, allowed_loss
 
 Integers = NDArray[np.int64]
 
+DROPS: Mapping[str, str] = {
+    "drops_tail": "tail",
+    "drops_selective": "selective",
+    "drops_loss": "link loss",
+    "drops_evicted": "evicted",
+    "drops_down": "link down",
+    "drops_no_route": "no route",
+}
+"""Causes of drops: columns of the table of ports, and what people call them."""
+
 
 @dataclass(frozen=True)
 class Times:
@@ -83,7 +93,8 @@ class Metrics:
     exposed_share : of all iteration time.
     completion : per kind of message ("push", "pull", ...), and "all" of them.
     under_way : messages that had not been delivered when the run ended.
-    drops_tail, drops_selective, drops_loss, marks : packets, at all ports; not of this job alone.
+    drops_tail, ..., drops_no_route, marks, trimmed : packets, at all ports; not of this job alone.
+    pauses : pause frames that stopped something, at all ports.
     retransmitted, sent_packets, data_packets : packets sent again, sent in all (with probes), needed at least.
     loss : what was not delivered.
     packet_hops : packets times links crossed, acknowledgements included; not of this job alone.
@@ -106,7 +117,12 @@ class Metrics:
     drops_tail: int
     drops_selective: int
     drops_loss: int
+    drops_evicted: int
+    drops_down: int
+    drops_no_route: int
     marks: int
+    trimmed: int
+    pauses: int
     retransmitted: int
     sent_packets: int
     data_packets: int
@@ -116,6 +132,11 @@ class Metrics:
     simulated_ps: int
     traffic: bool = False
     ended_by: str = "done"
+
+    @property
+    def dropped(self) -> int:
+        """Packets dropped at all ports, whatever the cause."""
+        return sum(getattr(self, column) for column in DROPS)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
@@ -186,10 +207,10 @@ def _measure_job(result: Result, job: str) -> Metrics:
             **{kind: _times(values) for kind, values in completion.items()},
         },
         under_way=int((messages["end_ps"].to_numpy()[rows] < 0).sum()),
-        drops_tail=at_ports("drops_tail"),
-        drops_selective=at_ports("drops_selective"),
-        drops_loss=at_ports("drops_loss"),
+        **{column: at_ports(column) for column in DROPS},
         marks=at_ports("marks"),
+        trimmed=at_ports("trimmed"),
+        pauses=at_ports("pauses"),
         retransmitted=in_messages("retransmitted"),
         sent_packets=in_messages("sent_packets"),
         data_packets=in_messages("packets"),

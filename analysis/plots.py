@@ -21,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from analysis.metrics import Metrics, completion_times, durations, percentile
+from analysis.metrics import DROPS, Metrics, completion_times, durations, percentile
 from analysis.tables import KIND_WORDS, headings
 from scenarios.result import KINDS, Result
 
@@ -30,10 +30,28 @@ Run = tuple[Result, Metrics]
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#000000")
 STYLES = ("-", "--", "-.", ":")
 GREY = "#595959"
-CAUSE_COLOURS = {"tail": "#D55E00", "selective": "#56B4E9", "link loss": "#CC79A7", "sent again": "#BFBFBF"}
+CAUSE_COLOURS = {
+    "drops_tail": "#D55E00",
+    "drops_selective": "#56B4E9",
+    "drops_loss": "#CC79A7",
+    "drops_evicted": "#E69F00",
+    "drops_down": "#000000",
+    "drops_no_route": "#0072B2",
+    "retransmitted": "#BFBFBF",
+}
+CAUSE_WORDS = {
+    "drops_tail": "dropped: buffer full",
+    "drops_selective": "dropped: droppable, above K",
+    "drops_loss": "lost on a link",
+    "drops_evicted": "dropped: pushed out",
+    "drops_down": "lost on a cut link",
+    "drops_no_route": "dropped: no route",
+    "retransmitted": "sent again",
+}
 PS_PER_MS = 1e9
 DPI = 120
 MANY_POINTS = 2000
+LEGEND_COLUMNS = 3
 
 
 def draw_all(runs: Sequence[Run], directory: Path) -> list[Path]:
@@ -128,22 +146,25 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
     """What losses cost: packets lost by cause, and packets sent again, per 100 packets of data."""
     names = headings([metrics for _, metrics in runs])
     kept = [(metrics, name) for (_, metrics), name in zip(runs, names, strict=True) if metrics.data_packets]
-    if not kept or not any(
-        m.drops_tail + m.drops_selective + m.drops_loss + m.retransmitted for m, _ in kept
-    ):
+    if not kept or not any(m.dropped + m.retransmitted for m, _ in kept):
         return None
-    figure, (axes,) = _figure(1, width=7.0, height=1.5 + 0.62 * len(kept))
+    shown = [
+        cause
+        for cause in CAUSE_WORDS
+        if cause in ("drops_tail", "drops_selective", "retransmitted")
+        or any(getattr(m, cause) for m, _ in kept)
+    ]
+    lines = -(-len(shown) // LEGEND_COLUMNS)
+    figure, (axes,) = _figure(1, width=7.0, height=1.3 + 0.2 * lines + 0.62 * len(kept))
     for place, (metrics, _) in enumerate(kept):
         scale = 100 / metrics.data_packets
-        causes = {
-            "tail": metrics.drops_tail, "selective": metrics.drops_selective, "link loss": metrics.drops_loss,
-        }  # fmt: skip
         left = 0.0
-        for cause, count in causes.items():
-            axes.barh(place - 0.17, count * scale, 0.3, left=left, color=CAUSE_COLOURS[cause], linewidth=0)
-            left += count * scale
+        for cause in DROPS:
+            wide = getattr(metrics, cause) * scale
+            axes.barh(place - 0.17, wide, 0.3, left=left, color=CAUSE_COLOURS[cause], linewidth=0)
+            left += wide
         again = metrics.retransmitted * scale
-        axes.barh(place + 0.17, again, 0.3, color=CAUSE_COLOURS["sent again"], linewidth=0)
+        axes.barh(place + 0.17, again, 0.3, color=CAUSE_COLOURS["retransmitted"], linewidth=0)
         for value, height in ((left, place - 0.17), (again, place + 0.17)):
             axes.annotate(f"{value:.2g}" if value < 10 else f"{value:.0f}", (value, height), (4, 0),
                           textcoords="offset points", va="center", fontsize=9, color=GREY)  # fmt: skip
@@ -152,14 +173,12 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
     axes.margins(x=0.08)
     axes.set_xlabel("packets per 100 packets of data")
     axes.grid(axis="y", visible=False)
-    shown = {"tail": "dropped: buffer full", "selective": "dropped: droppable, above K"}
-    if any(metrics.drops_loss for metrics, _ in kept):
-        shown["link loss"] = "lost on a link"
-    shown["sent again"] = "sent again"
     handles: list[Any] = [
-        axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=words) for cause, words in shown.items()
+        axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_WORDS[cause]) for cause in shown
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, fontsize=9, frameon=False
+    )
     return figure
 
 

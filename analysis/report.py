@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.flows import flow_blocks
-from analysis.metrics import Metrics
+from analysis.metrics import DROPS, Metrics
 from analysis.tables import (
     count_text,
     headings,
@@ -98,14 +98,14 @@ def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
 
 def _losses(result: Result, entries: Sequence[Metrics], name: str) -> Iterator[str]:
     """What was dropped where, and what it cost to send it again."""
-    dropped = entries[0].drops_tail + entries[0].drops_selective + entries[0].drops_loss
+    dropped = entries[0].dropped
     again = sum(entry.retransmitted for entry in entries)
     data = sum(entry.data_packets for entry in entries)
     if not dropped:
         yield f"{name}: no packet was dropped; {count_text(again)} were sent again."
         return
     ports = result.ports
-    drops = sum(ports[column].to_numpy() for column in ("drops_tail", "drops_selective", "drops_loss"))
+    drops = sum(ports[column].to_numpy() for column in DROPS)
     top = np.argsort(-drops, kind="stable")[:MOST_PORTS]
     where = ", ".join(
         f"{ports['port'][int(port)].as_py()} {share_text(drops[port] / dropped)}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from analysis.metrics import Metrics, Times
+from analysis.metrics import DROPS, Metrics, Times
 from scenarios.result import KINDS
 
 WIDTH = 100
@@ -30,6 +30,9 @@ KIND_WORDS = {
     "flow": "flow",
 }
 
+ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
+"""Drops of these causes have a line in the table even where there are none."""
+
 ENDED = {"interrupt": "interrupted", "duration": "ended by its duration", "max_wall": "time was up"}
 """What is said of an unfinished run."""
 
@@ -40,6 +43,14 @@ class Row(NamedTuple):
     label: str
     cells: list[str]
     section: bool = False
+
+
+class Grid(NamedTuple):
+    """A table with a line per thing: what its columns are called, and texts."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
 
 
 def time_text(picoseconds: float) -> str:
@@ -114,7 +125,10 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         rows += [
             row("iteration time, p99", lambda m: _time(m.iteration, m.iteration.p99_ps)),
             row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
-            row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
+            row(
+                "  share of the iteration",
+                lambda m: share_text(m.exposed_share) if m.iteration.count else "-",
+            ),
         ]
     for kind, label in _kinds(metrics_list):
         for number, quantile in enumerate(("p50", "p99")):
@@ -122,11 +136,14 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
             rows.append(
                 row(words, partial(_completion, kind, quantile), section=kind == "all" and not number)
             )
+    for column, words in DROPS.items():
+        if column in ALWAYS_SHOWN or any(getattr(m, column) for m in metrics_list):
+            rows.append(row(f"drops: {words}", partial(_count, column), section=column == ALWAYS_SHOWN[0]))
+    rows.append(row("CE marks", partial(_count, "marks")))
+    for column, words in (("trimmed", "packets trimmed"), ("pauses", "pauses")):
+        if any(getattr(m, column) for m in metrics_list):
+            rows.append(row(words, partial(_count, column)))
     rows += [
-        row("drops: tail", lambda m: count_text(m.drops_tail), True),
-        row("drops: selective", lambda m: count_text(m.drops_selective)),
-        row("drops: link loss", lambda m: count_text(m.drops_loss)),
-        row("CE marks", lambda m: count_text(m.marks)),
         row("packets sent again", lambda m: count_text(m.retransmitted)),
         row("  per packet of data", lambda m: _share_of(m.retransmitted, m.data_packets)),
         row("worst loss of a message", lambda m: _worst(m), True),
@@ -160,21 +177,8 @@ def print_table(metrics_list: Sequence[Metrics], title: str) -> None:
 
 def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
     """Print one table of runs, called `names`, to stdout; more than `PER_TABLE` below each other."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    on_terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False)
     for part, lines in in_parts(names, rows):
-        table = Table(
-            title=title,
-            title_justify="left",
-            box=box.SIMPLE_HEAD if on_terminal else box.ASCII2,
-            show_edge=on_terminal,
-            header_style="bold",
-            pad_edge=False,
-        )
+        console, table = _console_and_table(title)
         table.add_column("", no_wrap=True, max_width=LABEL_WIDTH)
         for name in part:
             table.add_column(name, justify="right", overflow="fold")
@@ -182,6 +186,33 @@ def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
             ends = index + 1 == len(lines) or lines[index + 1].section
             table.add_row(row.label, *row.cells, end_section=ends)
         console.print(table)
+
+
+def print_grid(grid: Grid) -> None:
+    """Print a table with a line per thing to stdout."""
+    console, table = _console_and_table(grid.title)
+    for number, name in enumerate(grid.head):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in grid.rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _console_and_table(title: str) -> tuple[Any, Any]:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    on_terminal = sys.stdout.isatty()
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD if on_terminal else box.ASCII2,
+        show_edge=on_terminal,
+        header_style="bold",
+        pad_edge=False,
+    )
+    return Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False), table
 
 
 def markdown_table(metrics_list: Sequence[Metrics]) -> str:
@@ -208,6 +239,10 @@ def _kinds(metrics_list: Sequence[Metrics]) -> list[tuple[str, str]]:
 
 def _time(times: Times, picoseconds: float) -> str:
     return time_text(picoseconds) if times.count else "-"
+
+
+def _count(name: str, metrics: Metrics) -> str:
+    return count_text(getattr(metrics, name))
 
 
 def _completion(kind: str, quantile: str, metrics: Metrics) -> str:

@@ -30,6 +30,7 @@ from scenarios.schema_transport import (
     Dcqcn,
     Dctcp,
     Dlcp,
+    HpccTransport,
     Ltp,
     Pias,
     Swift,
@@ -37,7 +38,6 @@ from scenarios.schema_transport import (
     Timely,
     UserTransport,
 )
-from scenarios.schema_transport import Hpcc as HpccTransport
 from scenarios.schema_transport_base import Transport
 from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
 from scenarios.units import UnitError, parse_rate, parse_size, parse_time
@@ -140,7 +140,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Ndp", "max_rto"): "Largest time-out.",
     ("Nscc", "max_rto"): "Largest time-out.",
     ("Dcqcn", "max_rto"): "Largest time-out.",
-    ("Hpcc", "max_rto"): "Largest time-out.",
+    ("HpccTransport", "max_rto"): "Largest time-out.",
     ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",
     ("Dlcp", "t_high"): "TIMELY's upper delay threshold.",
     ("Dlcp", "beta"): "TIMELY's multiplicative decrease.",

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from scenarios.checks_switch import check_switch, switch_remarks
 from scenarios.checks_traffic import check_traffic
 from scenarios.errors import Mistake
 from scenarios.explain import explain
 from scenarios.schema_job import HostPlacement, Job, ParameterServer
 from scenarios.schema_topology import MAX_HOSTS, Hpcc
-from scenarios.schema_transport import Dctcp, Pias
 from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
@@ -30,7 +30,8 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     """Everything that is wrong with `scenario` beyond its single tables; its policies are not looked at."""
     found: list[Mistake] = []
     for check in (
-        _names, _topology, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds, check_traffic,
+        _names, _topology, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds, check_switch,
+        check_traffic,
     ):  # fmt: skip
         found.extend(check(scenario))
     return found
@@ -51,23 +52,8 @@ def find_policy_mistakes(scenario: Scenario, policy: Policy) -> list[Mistake]:
 
 def remarks(scenario: Scenario) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
-    found = []
-    transport = scenario.transport
-    if isinstance(transport, Pias) and scenario.switch.queues == 1:
-        found.append("transport is pias but switch.queues is 1: there is no lower priority to sink to")
-    if transport.wants_pfc and not scenario.switch.pfc:
-        found.append(f"transport is {transport.kind} but switch.pfc is off: each loss costs it a round trip")
-    if transport.wants_trimming and scenario.switch.trim_threshold is None:
-        found.append(f"transport is {transport.kind} but switch.trim_threshold is not set: losses wait for a time-out")
-    if transport.wants_shortest_first and not scenario.switch.shortest_first:
-        found.append(f"transport is {transport.kind} but switch.shortest_first is off: switches ignore what is left")
-    if transport.needs_drops and scenario.switch.pfc:
-        found.append(f"transport is {transport.kind} but switch.pfc is on: nothing is dropped for it to act on")
+    found = list(switch_remarks(scenario))
     if scenario.switch.ecn_threshold is None:
-        if transport.wants_marks or (isinstance(transport, Dctcp) and transport.ecn):
-            found.append(
-                f"transport is {transport.kind} but switch.ecn_threshold is not set: no packet will be marked"
-            )
         if any(job.tagging.magnitude for job in scenario.job):
             found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
     elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):

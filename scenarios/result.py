@@ -110,6 +110,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "port": "string",
         "queue_bytes": "int64",  # that wait
         "sent_bytes": "int64",  # since the beginning
+        "rate_bps": "int64",  # of the link as it was built
     },
     "delays": {  # with output.delays
         "port": "string",
@@ -128,6 +129,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "important": "bool",
         "marked": "bool",
         "trimmed": "bool",
+        "echo": "bool",  # it tells its sender of a mark
+        "argument": "int32",  # what a control packet says; what it means is its transport's
         "lost": "bool",  # on this link
     },
 }
@@ -241,6 +244,11 @@ def summarise(
         "versions": versions(),
         "scenario_hash": scenario.digest(),
         "trace_hash": trace_hash,
+        "transports": {
+            table.name: {"kind": used.kind, "payload": used.payload, "overhead": used.overhead, "wire": used.wire}
+            for table in (*scenario.job, *scenario.traffic)
+            for used in [table.transport or scenario.transport]
+        },
         "engine": dict(engine),
         "totals": dict(totals),
     }

@@ -43,6 +43,11 @@ class Dctcp(Tcp):
     g: Gain = 0.0625
     """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""
 
+    @property
+    def wants_marks(self) -> bool:  # type: ignore[override]
+        """Unless it has been told to do without."""
+        return self.ecn
+
 
 class Dlcp(Transport):
     """DLCP: bounded loss over UDP with Stop, Probe and Bitmap [notes on arXiv 2008.08445].
@@ -77,6 +82,8 @@ class Dlcp(Transport):
         if self.t_low >= self.t_high:
             raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
         return self
+
+    wire = "udp"
 
     @property
     def overhead(self) -> int:
@@ -121,6 +128,9 @@ class Pias(Dctcp):
             )  # fmt: skip
         return self
 
+    def classes_from(self, priority: int) -> range:
+        return range(priority, priority + len(self.thresholds) + 1)
+
 
 class Timely(Tcp):
     """TIMELY (Mittal et al., SIGCOMM 2015): the rate follows the gradient of the round trip time; over UDP.
@@ -149,6 +159,8 @@ class Timely(Tcp):
         if self.t_low >= self.t_high:
             raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
         return self
+
+    wire = "udp"
 
     @property
     def overhead(self) -> int:
@@ -217,6 +229,8 @@ class Ltp(Transport):
             raise refuse("threshold", "is above deadline", self.threshold, "threshold <= deadline")
         return self
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
@@ -224,6 +238,10 @@ class Ltp(Transport):
     @property
     def may_lose(self) -> bool:
         return True
+
+    @property
+    def ecn_capable(self) -> bool:
+        return False
 
 
 class Roce(Transport):
@@ -233,6 +251,7 @@ class Roce(Transport):
     """
 
     wants_pfc = True
+    wants_order = True
 
     rto: PositiveTime = 2_000_000_000
     """Time-out without progress; at least three unloaded round trips. It doubles each time in a row. Ours."""
@@ -243,6 +262,8 @@ class Roce(Transport):
         if self.rto > self.max_rto:
             raise refuse("rto", "is above max_rto", format_time(self.rto), "rto <= max_rto")
         return self
+
+    wire = "roce"
 
     @property
     def overhead(self) -> int:
@@ -279,7 +300,7 @@ class Dcqcn(Roce):
     """The rate never falls below line rate over this. Ours."""
 
 
-class Hpcc(Roce):
+class HpccTransport(Roce):
     """HPCC (Li et al., SIGCOMM 2019): a paced window by what switches tell about their ports; over RoCE.
 
     [recalled] unless marked; the rule as the authors' ns-3 and their Internet draft have it [code].
@@ -305,12 +326,16 @@ class Hpcc(Roce):
 class ConstantRate(Transport):
     """Packets at a constant rate over UDP, no acknowledgements: for tests and background load."""
 
+    acknowledges = False
+
     kind: Literal["constant_rate"]
     share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
     """Of the line rate of the sending host."""
     repeat_after: PositiveTime = 1_000_000_000
     """Silence after the last packet before the message is sent again; at least the longest unloaded
     round trip."""
+
+    wire = "udp"
 
     @property
     def overhead(self) -> int:
@@ -319,6 +344,10 @@ class ConstantRate(Transport):
     @property
     def may_lose(self) -> bool:
         return True
+
+    @property
+    def ecn_capable(self) -> bool:
+        return False
 
 
 class UserTransport(Transport):
@@ -365,7 +394,7 @@ AnyTransport = Annotated[
     | Annotated[Swift, Tag("swift")]
     | Annotated[Ltp, Tag("ltp")]
     | Annotated[Dcqcn, Tag("dcqcn")]
-    | Annotated[Hpcc, Tag("hpcc")]
+    | Annotated[HpccTransport, Tag("hpcc")]
     | Annotated[Ndp, Tag("ndp")]
     | Annotated[PFabric, Tag("pfabric")]
     | Annotated[Nscc, Tag("nscc")]

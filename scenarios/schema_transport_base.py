@@ -25,7 +25,12 @@ class Transport(Table):
     wants_pfc: ClassVar[bool] = False
     needs_drops: ClassVar[bool] = False
     wants_marks: ClassVar[bool] = False
-    switches_between: ClassVar[int | None] = None
+    wants_order: ClassVar[bool] = False
+    acknowledges: ClassVar[bool] = True  # each data packet by itself
+    switches_between: ClassVar[int | None] = None  # at most
+
+    wire: ClassVar[str] = "tcp"
+    """Whose headers its packets have: one of `scenarios.wire.WIRES`."""
 
     payload: Size = 4096
     """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
@@ -50,6 +55,16 @@ class Transport(Table):
     def may_lose(self) -> bool:
         """Whether the transport can deliver a message with some of its packets missing."""
         return False
+
+    @property
+    def ecn_capable(self) -> bool:
+        """Whether packets that nobody has tagged are ECN-capable, so that switches do not drop them by choice: as its
+        `ecn` says, if it has one."""
+        return bool(getattr(self, "ecn", True))
+
+    def classes_from(self, priority: int) -> range:
+        """Queues that data of a message with this priority may go to."""
+        return range(priority, priority + 1)
 
 
 class Tcp(Transport):

@@ -40,9 +40,14 @@ class Ndp(Transport):
         _check_timeouts(self.min_rto, self.max_rto)
         return self
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority + self.below_control, priority + self.below_control + 1)
 
 
 class PFabric(Transport):
@@ -58,7 +63,7 @@ class PFabric(Transport):
     window: Window | None = None
     """Packets, at first and at most; by default what the longest path holds in an unloaded round trip."""
     rto: PositiveTime | None = None
-    """The time-out, always the same; by default three unloaded round trips of the longest path [recalled]."""
+    """The time-out, always the same; at least one unloaded round trip, three if absent [recalled]."""
     patience: Count = 5
     """After so many time-outs in a row it only probes [recalled]."""
 
@@ -116,9 +121,14 @@ class Nscc(Transport):
         """As the table says."""
         return self.trimming
 
+    wire = "udp"
+
     @property
     def overhead(self) -> int:
         return UDP_OVERHEAD
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority + self.below_control, priority + self.below_control + 1)
 
 
 def _check_timeouts(least: int, most: int) -> None:

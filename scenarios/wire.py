@@ -23,6 +23,7 @@ and its acknowledgements carry it back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 ETHERNET: Final = 14
@@ -58,6 +59,56 @@ ROCE_ACK_BYTES: Final = ROCE_OVERHEAD + AETH
 """An acknowledgement or refusal over RoCEv2 (62)."""
 HPCC_ACK_BYTES: Final = ROCE_ACK_BYTES + TELEMETRY
 """One that carries telemetry back (112)."""
+
+
+Fields = tuple[tuple[str, int], ...]
+"""A header: its fields in order, each with its bytes on the link, most significant first."""
+
+HEADERS: Final[Mapping[str, Fields]] = {
+    "ethernet": (("destination", 6), ("source", 6), ("type", 2)),
+    "ipv4": (
+        ("version_and_length", 1), ("dscp_and_ecn", 1), ("total_length", 2), ("identification", 2), ("fragment", 2),
+        ("time_to_live", 1), ("protocol", 1), ("checksum", 2), ("source", 4), ("destination", 4),
+    ),
+    "udp": (("source_port", 2), ("destination_port", 2), ("length", 2), ("checksum", 2)),
+    "tcp": (
+        ("source_port", 2), ("destination_port", 2), ("sequence", 4), ("acknowledgement", 4), ("length_and_flags", 2),
+        ("window", 2), ("checksum", 2), ("urgent", 2), ("timestamp_option", 4), ("timestamp", 4), ("echoed", 4),
+    ),
+    "gradwire": (("tensor", 4), ("offset", 4), ("length", 2), ("sequence", 4), ("flags", 2)),
+    "bth": (
+        ("opcode", 1), ("flags", 1), ("partition", 2), ("congestion", 1), ("queue_pair", 3), ("ask", 1),
+        ("sequence", 3),
+    ),
+    "pfc": (("opcode", 2), ("classes", 2), *((f"time{queue}", 2) for queue in range(8))),
+}  # fmt: skip
+"""Headers of packets as they are written to captures [RFC 791, 768, 9293, 7323; IEEE 802.1Qbb; the InfiniBand
+specification's BTH: recalled]. The gradwire header is ours: tensor, byte of the message at which the payload begins
+(both modulo 2**32), bytes of payload, number of the packet, and GRADWIRE_FLAGS."""
+
+WIRES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tcp": ("ethernet", "ipv4", "tcp"),
+    "udp": ("ethernet", "ipv4", "udp", "gradwire"),
+    "roce": ("ethernet", "ipv4", "udp", "bth"),
+}
+"""Headers of a data packet, by what transports call their `wire`."""
+
+GRADWIRE_FLAGS: Final[Mapping[str, int]] = {"kind": 0x7, "important": 0x8, "trimmed": 0x10, "echo": 0x20}
+"""Bits of its flags; the kind is a number of PACKET_KINDS."""
+PACKET_KINDS: Final = ("data", "ack", "stop", "bitmap", "probe", "nack", "pull", "pause")
+GRADWIRE_PORT: Final = 7117
+"""Port of gradwire's packets, over UDP and TCP alike; our choice."""
+ROCE_PORT: Final = 4791
+
+
+def header_bytes(*names: str) -> int:
+    """Bytes of some headers together."""
+    return sum(size for name in names for _, size in HEADERS[name])
+
+
+def dscp(priority: int) -> int:
+    """The code point of a queue: class selectors [RFC 2474], from CS7 for queue 0, which is served first, down."""
+    return (7 - priority) << 3
 
 
 def frame_bytes(payload: int, overhead: int) -> int:

@@ -26,6 +26,7 @@ from sim.interrupt import CtrlC
 from sim.job import IterationRecord, TrainingJob, captured_iterations
 from sim.message_table import message_columns
 from sim.placement import place
+from sim.precheck import check_paths
 from sim.progress import Lookout, OutOfTime, Progress, Standing, share_of_flows
 from sim.routing import Routing, build_routing
 from sim.telemetry import Samples, delay_columns, packet_columns, ports_of
@@ -91,6 +92,7 @@ def simulate(
     places = place(scenario.job, network, scenario.seed)
     traces = load_traces(scenario, trace)
     routing = build_routing(network)
+    check_paths(scenario, routing)
     faults = Faults(scenario.fault, network)
     sampled = ports_of(scenario.output.sample_ports, network)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
@@ -139,6 +141,7 @@ def simulate(
                 tick=lookout.between,
             )
             state.ended_by = "done" if reached else "duration"
+            coupling.settle(state.last_ps)
     except OutOfTime:
         state.ended_by = "done" if state.done else "max_wall"
     except KeyboardInterrupt:
@@ -251,6 +254,16 @@ class Run:
         if self.ended_by in ("done", "duration"):
             return self.coupling.now
         return max(self.coupling.now, self.coupling.fabric.now)
+
+    @property
+    def last_ps(self) -> int:
+        """How far the network goes in a run that nothing ends from outside: to where a host could have reacted to the
+        last thing that happened."""
+        limit = self.scenario.duration
+        if self.ended_by == "duration" and limit is not None:
+            return limit
+        last = self.coupling.now + self.coupling.latency
+        return last if limit is None else min(last, limit)
 
     @property
     def progress(self) -> tuple[int, int]:

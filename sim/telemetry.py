@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.errors import Mistake, ScenarioError
+from scenarios.wire import PACKET_KINDS
 from sim.fabric import layout as at
 from sim.topology import Network
-
-PACKET_KINDS = ("data", "ack", "stop", "bitmap", "probe", "nack", "pull", "pause")
 
 
 def ports_of(names: Sequence[str] | None, network: Network) -> NDArray[np.int64]:
@@ -29,12 +28,14 @@ def ports_of(names: Sequence[str] | None, network: Network) -> NDArray[np.int64]
     """
     if names is None:
         return np.flatnonzero(network.link_src >= network.host_count)
-    by_name = {network.link_name(link): link for link in range(network.link_count)}
+    by_name: dict[str, list[int]] = {}
+    for link in range(network.link_count):  # parallel cables have one name
+        by_name.setdefault(network.link_name(link), []).append(link)
     found: set[int] = set()
     mistakes = []
     for number, name in enumerate(names):
         if name in by_name:
-            found.add(by_name[name])
+            found.update(by_name[name])
         elif name in network.index:
             found.update(np.flatnonzero(network.link_src == network.index[name]).tolist())
         else:
@@ -74,6 +75,7 @@ class Samples:
             "port": names * len(self._times),
             "queue_bytes": np.concatenate(self._queues),
             "sent_bytes": np.concatenate(self._sent),
+            "rate_bps": np.tile(self.network.link_rate[self.links], len(self._times)),
         }
 
 
@@ -115,5 +117,7 @@ def packet_columns(fabric: Any, network: Network) -> dict[str, Any]:
         "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
         "marked": ((A >> at.A_CE) & 1).astype(bool),
         "trimmed": ((A >> at.A_TRIMMED) & 1).astype(bool),
+        "echo": ((A >> at.A_ECHO) & 1).astype(bool),
+        "argument": (B >> at.B_ARGUMENT) & at.MASK_SEQUENCE,
         "lost": lost.astype(bool),
     }

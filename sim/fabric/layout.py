@@ -93,6 +93,8 @@ N_PULL_AT = 39  # host: no pull may be sent before this time
 SWITCH, HOST = 1, 0
 
 # --- port: an egress port and the link behind it ----------------------------------------------------------------
+# What every packet needs comes first: two cache lines, with the first class in the second one.
+PORT_WORDS = 64
 P_TAIL = 0  # packets ever put on the link: producer's end of the ring
 P_BUSY = 1  # the transmission in progress ends here
 P_QUEUE = 2  # waiting bytes << 8 | mask of the classes that have packets
@@ -101,26 +103,26 @@ P_LATENCY = 4
 P_RING = 5  # base of the ring, entries of three words (time, A, B)
 P_SHAPE = 6  # ring mask | SHAPE_ flags | position of the node at the far end << 32
 P_SEEN = 7  # the consumer's end of the ring when last looked at
-P_LIMIT = 8  # buffer limit in bytes, over all classes
+P_BYTES = 8  # bytes transmitted
 P_FLAGS = 9  # PORT_FLAG_, last class << 8
-P_LOSS = 10  # random loss: probability << 32
-P_ID = 11  # directed link index
-P_KEY = 12  # key of the loss draws; their counter is the number of packets ever transmitted
-P_DROP_TAIL = 13
-P_DROP_SELECTIVE = 14
-P_DROP_LINK = 15
-P_MARKS = 16
-P_PEAK = 17  # most bytes that ever waited
-P_BYTES = 18  # bytes transmitted
-P_SPILL = 19  # base of the spill ring, for when the ring is full
-P_SPILL_MASK = 20
-P_SPILL_TAIL = 21
-P_HEAD = 22  # where the consumer keeps its counters (HEADS)
-P_RED_KEY = 23  # key of the draws for marks
-P_TESTS = 24  # how many there were
-P_NODE = 25  # base of the node it belongs to
-P_MORE = 26  # base of its words that most runs do not need (X_)
-P_CLASSES = 28  # class records follow
+P_LIMIT = 10  # buffer limit in bytes, over all classes
+P_PEAK = 11  # most bytes that ever waited
+P_CLASSES = 12  # the records of up to eight classes
+P_LOSS = 44  # random loss: probability << 32
+P_ID = 45  # directed link index
+P_KEY = 46  # key of the loss draws; their counter is the number of packets ever transmitted
+P_DROP_TAIL = 47
+P_DROP_SELECTIVE = 48
+P_DROP_LINK = 49
+P_MARKS = 50
+P_SPILL = 51  # base of the spill ring, for when the ring is full
+P_SPILL_MASK = 52
+P_SPILL_TAIL = 53
+P_HEAD = 54  # where the consumer keeps its counters (HEADS)
+P_RED_KEY = 55  # key of the draws for marks
+P_TESTS = 56  # how many there were
+P_NODE = 57  # base of the node it belongs to
+P_MORE = 58  # base of its words that most runs do not need (X_)
 CLASS_WORDS = 4
 C_HEAD = 0  # pool entry
 C_TAIL = 1
@@ -178,6 +180,7 @@ T_ADDRESS = 14  # scratch: ring entries
 T_BUCKETS = 15  # scratch: counts of the bucket sort
 T_LOG_LIMIT = 16  # entries any log may hold before the engine has to return
 T_SPARE = 17  # second scratch for keys
+T_PORTS = 19  # scratch: the egress ports of a switch's arrivals
 T_BACK = 18  # scratch: the port opposite to the link that a packet came by
 T_EARLIEST = 24  # earliest arrival it has put on any link in this window
 T_DELIVERED = 25  # earliest delivery in this window
@@ -241,14 +244,14 @@ R_IMPORTANT = 13  # important packets of the message
 R_TELL = 14  # 1: Python has to hear of the delivery before its host could react to it
 R_FOLLOW = 15  # base of the list of senders that wait for the delivery: how many, then their bases; 0 = none
 R_JOIN = 16  # base of a count of deliveries, of the last of which Python has to hear; 0 = none
-R_USER = 17  # first word that belongs to the transport
-RECEIVER_USER_WORDS = 15
+R_MARKED = 17  # data packets that arrived with a mark
+R_USER = 18  # first word that belongs to the transport
+RECEIVER_USER_WORDS = 14
 R_PULLS = 32  # pulls that wait for their turn; a transport may set it to 0
 R_PULLED = 33  # pulls sent
 R_PULL_NEXT = 34  # next receiver in the host's list, 0 = last
 R_PULL_LISTED = 35  # 1 while it is in that list
-R_MARKED = 36  # data packets that arrived with a mark
-R_TRIMMED = 37  # headers that arrived without their payload
+R_TRIMMED = 36  # headers that arrived without their payload
 
 # --- what switches write about a packet (in-band telemetry): a slot of SLOT_WORDS per packet under way
 SLOT_WORDS = 32

@@ -152,8 +152,6 @@ def build(
         raise ScenarioError(
             "a node could see more than a million packets in one window", "topology", "fewer links"
         )
-    class_words = at.P_CLASSES + at.CLASS_WORDS * queues
-    port_words = (class_words + 15) // 16 * 16
     edges = np.unique(routing.edge_of)  # switch indices
     edge_index = np.full(nodes - hosts, -1, dtype=np.int64)
     edge_index[edges] = np.arange(len(edges))
@@ -161,7 +159,7 @@ def build(
     plan = Plan()
     thread_base = plan.take(at.THREAD_WORDS * threads)
     node_base = plan.take(at.NODE_WORDS * nodes)
-    port_base = plan.take(port_words * links)
+    port_base = plan.take(at.PORT_WORDS * links)
     heads = plan.take(at.HEAD_WORDS * links)
     ingress = plan.take(links)
     wake = plan.take(2 * nodes)
@@ -180,6 +178,7 @@ def build(
     params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
     keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
     spare = [plan.take(most_arrivals + 8) for _ in range(threads)]
+    chosen = [plan.take(most_arrivals + 8) for _ in range(threads)]
     backs = [plan.take(most_arrivals + 8) for _ in range(threads)]
     address = [plan.take(most_arrivals + 8) for _ in range(threads)]
     buckets = [plan.take(128) for _ in range(threads)]
@@ -199,7 +198,7 @@ def build(
 
     # nodes and ports
     node_bases = node_base + at.NODE_WORDS * np.arange(nodes, dtype=np.int64)
-    port_bases = port_base + port_words * np.arange(links, dtype=np.int64)
+    port_bases = port_base + at.PORT_WORDS * np.arange(links, dtype=np.int64)
     in_first = np.concatenate(([0], np.cumsum(ingress_count)))[:nodes]
     by_destination = np.argsort(network.link_dst, kind="stable")  # ingress order: by directed link index
     M[ingress : ingress + links] = port_bases[by_destination]
@@ -236,6 +235,7 @@ def build(
         M[base + at.T_SPARE] = spare[thread]
         M[base + at.T_ADDRESS] = address[thread]
         M[base + at.T_BACK] = backs[thread]
+        M[base + at.T_PORTS] = chosen[thread]
         M[base + at.T_BUCKETS] = buckets[thread]
         M[base + at.T_LOG_LIMIT] = LOG_ENTRIES
     M[node_bases + at.N_POSITION] = positions

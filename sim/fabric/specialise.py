@@ -173,15 +173,42 @@ def _digest(source: str, classes: list[type]) -> str:
     digest = hashlib.sha256(source.encode())
     root = Path(sim.fabric.__path__[0])
     files = sorted(root.rglob("*.py")) + sorted((root.parent / "transports").glob("*.py"))
-    for module in sorted({function.__module__ for owner in classes for function in _functions(owner)}):
-        file = sys.modules[module].__file__
+    for function in _reachable([function for owner in classes for function in _functions(owner)]):
+        file = sys.modules[function.__module__].__file__
         if file is not None:
             files.append(Path(file))
+        digest.update(repr(_constants(function)).encode())
+    files = sorted(set(files))
     for path in files:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     digest.update(f"{numba.__version__} {numpy.__version__} {sys.version}".encode())
     return digest.hexdigest()[:20]
+
+
+def _reachable(functions: list[Any]) -> list[Any]:
+    """These functions and all compiled ones that they call, however deep, each once."""
+    found: dict[Any, None] = {}
+    waiting = functions[::-1]
+    while waiting:
+        function = waiting.pop()
+        if function not in found:
+            found[function] = None
+            waiting += [value.py_func for _, value in _names(function) if hasattr(value, "py_func")]
+    return list(found)
+
+
+def _names(function: Any) -> list[tuple[str, Any]]:
+    """What the names in a function mean outside of it, those behind the name of a module included."""
+    names, around = sorted(function.__code__.co_names), function.__globals__
+    modules = [around[name] for name in names if isinstance(around.get(name), types.ModuleType)]
+    spaces = [around, *(vars(module) for module in modules)]
+    return [(name, space[name]) for space in spaces for name in names if name in space]
+
+
+def _constants(function: Any) -> list[tuple[str, Any]]:
+    """The numbers that are compiled into a function, wherever they are from."""
+    return [(name, value) for name, value in _names(function) if isinstance(value, (int, float, tuple))]
 
 
 def _functions(owner: type) -> list[Any]:

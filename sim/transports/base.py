@@ -1,4 +1,4 @@
-"""What every transport is made of: six compiled functions and a class that names them.
+"""What every transport is made of: compiled functions and a class that names them.
 
 A transport is a class with
 
@@ -8,10 +8,11 @@ A transport is a class with
   counts probes (0 = none);
 * `important(settings) -> bool` - whether untagged packets are important (ECN-capable);
 * `parameters(settings, context) -> list[int]` - its numbers, at most 32, found at `k` by its functions;
-* the functions `start`, `pull`, `on_control`, `on_timer` (sender), `on_data`, `on_probe` (receiver), all `@njit`;
+* the functions `start`, `pull`, `on_control` (sender) and `on_data` (receiver), all `@njit`;
 
-and, if it wants more of the network than that,
+and, if it wants more than that,
 
+* `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
 * `on_trimmed(M, k, r, sequence, now) -> answer` - a packet of which a switch has left the header only has arrived;
 * `pulls = True` - its receivers pace their senders: `with_pulls` asks for PULL packets, which a host sends one every
   full packet's time on its line, its receivers by turns; each tells in its argument how many there were so far;
@@ -99,6 +100,17 @@ def packets_of(context: Context, overhead: int) -> int:
 
 
 @njit
+def on_timer(M, k, f, now):
+    """No timer was set."""
+
+
+@njit
+def on_probe(M, k, r, argument, now):
+    """No probe was sent."""
+    return 0
+
+
+@njit
 def on_trimmed(M, k, r, sequence, now):
     """Nobody has taught this receiver what a header without its payload means."""
     return 0
@@ -107,4 +119,6 @@ def on_trimmed(M, k, r, sequence, now):
 class Deaf:
     """Stands in for what a transport does not have."""
 
+    on_timer = staticmethod(on_timer)
+    on_probe = staticmethod(on_probe)
     on_trimmed = staticmethod(on_trimmed)

@@ -79,8 +79,8 @@ class Dctcp(TcpNewReno):
 
     @staticmethod
     def important(settings: dict) -> bool:
-        """Every packet is ECT."""
-        return True
+        """Packets are ECT unless ECN is off."""
+        return bool(settings.get("ecn", True))
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:

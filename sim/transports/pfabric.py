@@ -121,5 +121,5 @@ class PFabric(TcpNewReno):
     def parameters(settings: dict, context: Context) -> list[int]:
         """Window in packets; the time-out in picoseconds, twice; time-outs in a row before probes."""
         window = settings.get("window") or packets_of(context, TCP_OVERHEAD)
-        rto = settings.get("rto") or TRIPS * context.base_rtt
+        rto = max(settings.get("rto") or TRIPS * context.base_rtt, context.base_rtt)
         return [window, rto, rto, settings.get("patience", 5)]

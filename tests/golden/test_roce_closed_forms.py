@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dcqcn
+from scenarios.schema_transport import Dcqcn, HpccTransport
 from sim.fabric.fabric import Fabric
 from sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
 from sim.routing import build_routing
@@ -22,13 +22,17 @@ HOLD = 10**12  # no message ends before
 
 @dataclass(frozen=True)
 class Seen:
-    """What went down the link to host 0: start, message and bytes of each data packet; and deliveries in ps."""
+    """What went down the link to host 0: start, message, bytes and time waited of each data packet; and deliveries in
+    ps, drops, packets sent again."""
 
     start: np.ndarray
     message: np.ndarray
     size: np.ndarray
+    waited: np.ndarray
     ends: dict[int, int]
     peak: int
+    drops: int
+    again: int
 
     def shares(self, since: int, until: int, count: int, rate: int) -> np.ndarray:
         """Which part of the link each message had between two times."""
@@ -37,25 +41,57 @@ class Seen:
         return sizes * 8e12 / ((until - since) * rate)
 
 
-def watch(table: Any, sizes: list[int], starts: list[int], switch: dict, *, rate: int, until: int = HOLD, seed: int = 1) -> Seen:
-    """Hosts 1, 2, ... of a star send to host 0; until nothing moves, or until a time."""
-    network = star(len(sizes) + 1, LinkSpec(rate, US))
+def watch(
+    table: Any,
+    sizes: list[int],
+    starts: list[int],
+    switch: dict,
+    *,
+    rate: int,
+    latency: int = US,
+    until: int = HOLD,
+) -> Seen:
+    """Hosts 1, 2, ... of a star send to host 0; until nothing moves, or until a time. Both transports are compiled in, as
+    in the property tests, so that they share engines."""
+    network = star(len(sizes) + 1, LinkSpec(rate, latency))
+    same = {"payload": f"{table.payload}B"}  # the unloaded round trip is that of the largest packet of all
+    tables: list[Any] = [
+        Dcqcn.model_validate({"kind": "dcqcn"} | same),
+        HpccTransport.model_validate({"kind": "hpcc"} | same),
+    ]
+    kind = int(isinstance(table, HpccTransport))
+    tables[kind] = table
     fabric = Fabric(
         network, build_routing(network), switch=Switch.model_validate({"buffer": "100MB"} | switch),
-        transports=[table], seed=seed, packet_log=True,
+        transports=tables, packet_log=True,
     )  # fmt: skip
     for number, (size, start) in enumerate(zip(sizes, starts, strict=True)):
-        fabric.send(start, number + 1, 0, size)
+        fabric.send(start, number + 1, 0, size, transport=kind)
     ends = {}
     while not fabric.idle and fabric.now < until:
         for delivery in fabric.run(min(fabric.now + 10 * MS, until)):
             ends[delivery.message] = delivery.time_ps
     log = fabric.packet_log()
-    down = next(link for link in range(network.link_count) if network.link_dst[link] == 0)
-    peak = int(fabric.finish().ports["peak_queue_bytes"][down])
+    told = fabric.finish()
     fabric.close()
-    data = log[(log[:, 1] == down) & ((log[:, 2] >> A_KIND & 7) == DATA)]
-    return Seen(data[:, 0], data[:, 5], data[:, 2] >> A_SIZE & MASK_SIZE, ends, peak)
+    down = int(np.flatnonzero(network.link_dst == 0)[0])
+    data = log[(log[:, 2] >> A_KIND & 7) == DATA]
+    up, data = data[data[:, 1] != down], data[data[:, 1] == down]
+    size = data[:, 2] >> A_SIZE & MASK_SIZE
+    waited = np.zeros(len(data), dtype=np.int64)
+    for message in range(len(sizes)):  # they stay in order, and on these links none is lost
+        mine, sent = data[:, 5] == message, up[up[:, 5] == message]
+        taken = size[mine] * 8 * 10**12 // rate + latency
+        waited[mine] = data[mine, 0] - sent[: mine.sum(), 0] - taken
+    return Seen(
+        data[:, 0], data[:, 5], size, waited, ends, int(told.ports["peak_queue_bytes"][down]), len(told.drops["cause"]),
+        sum(told.retransmitted),
+    )  # fmt: skip
+
+
+def jain(shares: np.ndarray) -> float:
+    """1 where all are alike."""
+    return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
 
 
 # --- DCQCN ------------------------------------------------------------------------------------------------------
@@ -87,5 +123,92 @@ def test_long_flows_come_to_share_a_port_and_fill_it(count):
     )
     shares = seen.shares(40 * MS, 60 * MS, count, 40 * GBPS)
     assert shares.sum() > 0.95
-    assert shares.sum() ** 2 / (count * (shares**2).sum()) > 0.99
+    assert jain(shares) > 0.99
     assert abs(shares / shares.mean() - 1).max() < 0.2
+
+
+# --- HPCC -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eta", [0.95, 0.8])
+def test_a_lone_flow_of_hpcc_settles_above_eta_by_one_step(eta):
+    """Alone, the utilisation is W / (B T), so W = Wc eta / U + W_AI has its fixed point at (eta + (1 - eta) / 100) of
+    the line. The first round trips at line rate apart, that is the throughput; and nothing ever waits."""
+    table = HpccTransport.model_validate({"kind": "hpcc", "eta": eta})
+    seen = watch(table, [20_000_000], [0], {}, rate=100 * GBPS, until=MS)
+    share = seen.shares(100 * US, MS, 1, 100 * GBPS).sum()
+    assert share == pytest.approx(eta + (1 - eta) / 100, abs=0.0006)  # packets in 900 us: one is 0.0004
+    assert seen.waited.max() == 0
+
+
+def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
+    """Four flows that start 1 ms apart, with the packets of 1000 bytes and the round trip of 13 us of the paper, so that
+    a window has packets enough. Each settles at W = W eta / U + W_AI, the same for all, and the sum at U = eta + 4
+    (1 - eta) / 20 with `flows` = 20. So the shares are equal, 0.96 of the line is used, and what waits is what meets: less
+    than four packets at worst, less than one on average."""
+    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
+    packet = 1108 * 80
+    seen = watch(
+        table,
+        [400_000_000] * 4,
+        [n * MS for n in range(4)],
+        {},
+        rate=100 * GBPS,
+        latency=3 * US,
+        until=14 * MS,
+    )
+    shares = seen.shares(8 * MS, 14 * MS, 4, 100 * GBPS)
+    assert shares.sum() == pytest.approx(0.96, abs=0.005)
+    assert jain(shares) > 0.99
+    late = seen.waited[seen.start > 8 * MS]
+    assert late.mean() < packet
+    assert late.max() < 4 * packet
+
+
+def test_differences_between_flows_of_hpcc_shrink_by_eta_over_u_each_round_trip():
+    """W - W' shrinks by eta / U, U = eta + 4 (1 - eta) / 100 = 0.952, each round trip: by (0.95 / 0.952)^n in n of them.
+    6 ms are 6000 / 12.4 of them: to 0.36. The rule is for many small packets; half as much tolerance on either side."""
+    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B"})
+    seen = watch(
+        table,
+        [400_000_000] * 4,
+        [n * MS for n in range(4)],
+        {},
+        rate=100 * GBPS,
+        latency=3 * US,
+        until=18 * MS,
+    )
+    early, late = (seen.shares(at * MS, (at + 2) * MS, 4, 100 * GBPS) for at in (10, 16))
+    assert 0.24 < np.ptp(late) / np.ptp(early) < 0.54
+
+
+def test_an_incast_of_hpcc_is_resolved():
+    """Eight flows start at once with a window each: as many arrive in the first round trip, and one leaves. So seven
+    windows wait, less what one sends while the first packets travel. From then on less is sent than leaves, and after
+    ten round trips for the eight windows there is next to no queue."""
+    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B"})
+    count, packet = 8, 1108 * 80
+    seen = watch(table, [50_000_000] * count, [0] * count, {}, rate=100 * GBPS, latency=3 * US, until=2 * MS)
+    trip = 12 * US + 2 * packet + 2 * 112 * 80
+    window = trip / 80
+    assert 0.9 * (count - 1) * window < seen.peak < (count - 1) * window + count * 1108
+    late = seen.start > 20 * trip
+    assert seen.waited[late].mean() < 2 * packet
+    assert seen.shares(20 * trip, 2 * MS, count, 100 * GBPS).sum() > 0.9
+
+
+# --- with and without pausing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "model"), [("dcqcn", Dcqcn), ("hpcc", HpccTransport)])
+def test_what_starts_at_line_rate_needs_switches_that_pause(kind, model):
+    """Sixteen at once into 300 KB: without pausing packets are lost and the rest of a round trip sent again; with it
+    nothing is."""
+    table = model.model_validate({"kind": kind})
+    marking = {"buffer": "300KB", "ecn_threshold": "50KB"}
+    lossy = watch(table, [1_000_000] * 16, [0] * 16, marking, rate=100 * GBPS)
+    assert lossy.drops > 0 and lossy.again > lossy.drops
+    assert len(lossy.ends) == 16
+    calm = watch(table, [1_000_000] * 16, [0] * 16, marking | {"pfc": True}, rate=100 * GBPS)
+    assert calm.drops == calm.again == 0
+    assert len(calm.ends) == 16

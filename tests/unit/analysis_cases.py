@@ -31,6 +31,7 @@ def messages(**changes: Any) -> dict[str, list[Any]]:
         "job": ["j"] * 5,
         "iteration": [0] * 5,
         "tensor": [0, 1, 2, 0, 1],
+        "layer": [0, 0, 1, 0, 0],
         "part": [0] * 5,
         "kind": ["push", "push", "push", "pull", "pull"],
         "src": ["h0"] * 5,

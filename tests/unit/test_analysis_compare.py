@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from analysis_cases import iterations, messages, small_result
+from analysis_cases import iterations, messages, ports, small_result
 from typer.testing import CliRunner
 
 import analysis.plots
@@ -54,11 +54,28 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
     lines = [line.split("|")[0].strip() for line in text.splitlines()]
     assert lines[lines.index("push completion, p50") + 1] == "p99"
     assert cells(text, "drops: selective") == ["5", "5"]
+    assert cells(text, "drops: evicted") == ["2", "2"]
+    assert cells(text, "drops: link down") == ["7", "7"]
+    assert cells(text, "drops: no route") == ["1", "1"]
     assert cells(text, "CE marks") == ["30", "30"]
+    assert cells(text, "packets trimmed") == ["4", "4"]
+    assert cells(text, "pauses") == ["3", "3"]
     assert cells(text, "worst loss of a message") == ["3.00 %", "3.00 %"]
     assert cells(text, "lost / allowed bytes") == ["30 / 40", "30 / 40"]
     assert cells(text, "packet-hops per second") == ["5.00 M", "5.00 M"]
     assert cells(text, "messages not delivered yet") == ["1", "1"]
+
+
+def test_rare_causes_have_a_line_only_where_they_occur(capsys: pytest.CaptureFixture[str]):
+    rare = ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses")
+    plain = ports() | {column: [0, 0] for column in rare}
+    compare([small_result(port_columns=plain)]).print()
+    text = capsys.readouterr().out
+    assert cells(text, "drops: link loss") == ["1"]
+    for words in ("evicted", "link down", "no route", "trimmed", "pauses"):
+        assert words not in text
+    compare([small_result(port_columns=plain), small_result()]).print()
+    assert cells(capsys.readouterr().out, "drops: link down") == ["0", "7"]
 
 
 def test_many_runs_stay_readable(capsys: pytest.CaptureFixture[str]):
@@ -148,7 +165,7 @@ def test_the_report_states_figures_of_the_results(own_directory: Path):
     text = (compare([small_result(), faster()]).write("out") / "report.md").read_text()
     assert "The shortest mean iteration is that of Fast, 150 ps: 25.0 % less than Policy." in text
     assert "Policy: 200 ps per iteration, 60 ps of it computing and 140 ps (70.0 %) waiting" in text
-    assert "9 packets were dropped, most of them at b->c 55.6 %, a->b 44.4 %; 3 were sent again" in text
+    assert "19 packets were dropped, most of them at b->c 68.4 %, a->b 31.6 %; 3 were sent again" in text
     assert "No message of 8 was delivered with more loss than its bound." in text
     for name in ("iteration_time.png", "completion_time.png", "comparison.json"):
         assert name in text

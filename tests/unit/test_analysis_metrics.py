@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from analysis_cases import iterations, messages, ports, small_result
 
-from analysis.metrics import measure, percentile
-from scenarios.result import Result
+from analysis.metrics import DROPS, measure, percentile
+from scenarios.result import CAUSES, TABLES, Result
 
 
 def test_iteration_time_and_exposed_communication():
@@ -37,6 +37,14 @@ def test_completion_by_kind_leaves_out_what_is_under_way():
 def test_drops_and_marks_are_sums_over_ports():
     found = measure(small_result())[0]
     assert (found.drops_tail, found.drops_selective, found.drops_loss, found.marks) == (3, 5, 1, 30)
+    assert (found.drops_evicted, found.drops_down, found.drops_no_route) == (2, 7, 1)
+    assert found.dropped == 19
+    assert (found.trimmed, found.pauses) == (4, 3)
+
+
+def test_every_cause_of_drops_is_counted():
+    assert set(DROPS) == {column for column in TABLES["ports"] if column.startswith("drops_")}
+    assert len(DROPS) == len(CAUSES)
 
 
 def test_packets_speed_and_provenance():

@@ -8,6 +8,9 @@ from __future__ import annotations
 import pytest
 from transport_bench import US, Ends, Reply, Word
 
+from scenarios.checks import remarks
+from scenarios.errors import ScenarioError
+from scenarios.load import build_scenario
 from scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
 from sim.fabric.layout import (
     ACK,
@@ -23,9 +26,11 @@ from sim.fabric.layout import (
     SLOT_WORDS,
     STAMP_WORDS,
 )
+from sim.precheck import check_networks
 from sim.transports.base import ONE
 from sim.transports.go_back_n import NXT
 from sim.transports.hpcc import ANSWERED, LOAD, NUMBERED, REFERENCE, WINDOW, Hpcc
+from testing import star_tables
 
 T = 20 * US
 BDP = 250_000
@@ -299,6 +304,32 @@ def test_the_message_ends():
         flow.stamp(n, row(10 * n))
         flow.control(ACK, n, n)
     assert flow[S_DONE] == 1
+
+
+@pytest.mark.parametrize(("side", "told"), [(6, False), (8, False), (10, True)])
+def test_ways_longer_than_what_the_stamps_have_room_for_are_refused(side, told):
+    """On two rings of n switches side by side a packet passes n / 2 + 2 of them at most."""
+    tables = star_tables(transport="hpcc", switch={"pfc": True})
+    tables["topology"] = {"kind": "torus", "dims": [side, 2]}
+    if told:
+        with pytest.raises(ScenarioError, match=r"room for 6 switches.*the longest path has 7"):
+            build_scenario(tables)
+    else:
+        check_networks([build_scenario(tables)])
+
+
+@pytest.mark.parametrize("kind", ["dcqcn", "hpcc"])
+def test_check_remarks_that_losses_are_dear_and_marks_are_missing(kind):
+    said = "; ".join(remarks(build_scenario(star_tables(transport=kind))))
+    assert "switch.pfc is off" in said
+    assert ("no packet will be marked" in said) == (kind == "dcqcn")
+    quiet = {"pfc": True, "ecn_threshold": "64KiB"}
+    assert remarks(build_scenario(star_tables(transport=kind, switch=quiet))) == []
+
+
+def test_time_outs_the_wrong_way_round_are_refused():
+    with pytest.raises(ScenarioError, match=r"rto.*is above max_rto"):
+        build_scenario(star_tables(transport={"kind": "hpcc", "rto": "2s"}))
 
 
 def test_no_word_overflows():

@@ -146,6 +146,22 @@ def test_an_nscc_incast_fills_the_link(senders):
     assert bound < max(outcome.ends) < 1.05 * bound
 
 
+@pytest.mark.parametrize("senders", [2, 4, 8])
+def test_nscc_keeps_the_queue_at_its_target(senders):
+    """In a deep buffer nothing is cut, and windows of 1.5 round trips each would wait there for good. Single packets that
+    come by later find a queue of 0.75 base round trips: marks above it lower the windows, no mark below it raises them.
+    The base round trip is four links, a packet and an acknowledgement twice each."""
+    target = 0.75 * (4 * US + 2 * PACKET + 2 * 60 * 80)
+    later = [Flow(senders + 1, 0, PAYLOAD, at=MS + number * 40 * US) for number in range(30)]
+    flows = [*incast(senders, 32 * MB // senders), *later]
+    outcome = play(star_of(senders + 2), flows, transport("nscc"), threshold=20 * KB, buffer=10 * MB)
+    ends = outcome.ends
+    waits = [end - flow.at - 2 * PACKET - BESIDE for flow, end in zip(later, ends[senders:], strict=True)]
+    assert 0.85 * target < sum(waits) / len(waits) < 1.15 * target
+    assert max(ends) < 1.05 * senders * packets(32 * MB // senders) * PACKET
+    assert min(ends[:senders]) > 0.8 * max(ends)
+
+
 # --- all ------------------------------------------------------------------------------------------------------------------
 
 
@@ -178,13 +194,9 @@ def test_time_outs_out_of_order_are_refused(kind):
 @pytest.mark.parametrize(
     "table, switch, told",
     [
-        ("ndp", {}, "switch.trim_threshold is not set"),
         ("ndp", {"trim_threshold": "30KB"}, ""),
-        ("ndp", {"trim_threshold": "30KB", "pfc": True}, "switch.pfc is on"),
-        ("pfabric", {}, "switch.shortest_first is off"),
+        ("ndp", {"trim_threshold": "30KB", "queues": 1}, "headers wait behind data"),
         ("pfabric", {"shortest_first": True}, ""),
-        ("pfabric", {"shortest_first": True, "pfc": True}, "switch.pfc is on"),
-        ("nscc", {"ecn_threshold": "30KB"}, "switch.trim_threshold is not set"),
         ({"kind": "nscc", "trimming": False}, {"ecn_threshold": "30KB"}, ""),
         ("nscc", {"trim_threshold": "30KB"}, "switch.ecn_threshold is not set"),
     ],

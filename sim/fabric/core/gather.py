@@ -8,7 +8,7 @@ insertion sort of an almost sorted list), a few through the insertion sort alone
 
 from numba import njit
 
-from sim.fabric.atomics import load_acquire
+from sim.fabric.atomics import load_acquire, prefetch
 from sim.fabric.layout import (
     FOREVER,
     H_BACK,
@@ -103,6 +103,11 @@ def gather(M, th, node, begin, end, shift):
     later = FOREVER
     last = -1
     in_order = True
+    for i in range(M[node + N_IN_COUNT]):
+        prefetch(M, M[ingress + i])
+    for i in range(M[node + N_IN_COUNT]):
+        p = M[ingress + i]
+        prefetch(M, M[p + P_RING] + (M[head_at + HEAD_WORDS * (i + 1)] & M[p + P_SHAPE] & SHAPE_RING) * RING_WORDS)
     for i in range(M[node + N_IN_COUNT]):
         p = M[ingress + i]
         head_at += HEAD_WORDS

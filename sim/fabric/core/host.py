@@ -7,6 +7,7 @@ After each of them the idle network interface (`nic`) starts at once.
 
 from numba import njit
 
+from sim.fabric.atomics import prefetch
 from sim.fabric.heap import pop, push
 from sim.fabric.layout import (
     A_CE,
@@ -349,12 +350,34 @@ def _held_arrival(M, th, node, p, now):
 
 
 @njit
+def _fetch_records(M, th, keys, n):
+    """Have the records of the flows that the arrivals belong to on their way from memory when it is their turn."""
+    for i in range(n):
+        at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
+        kind = (M[at + 1] >> A_KIND) & 7
+        flow = M[at + 2] & MASK_FLOW
+        if kind == DATA or kind == PROBE:
+            r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
+            prefetch(M, r)
+            prefetch(M, r + 8)
+            prefetch(M, r + 16)
+        else:
+            f = M[H_SENDERS] + flow * SENDER_WORDS
+            prefetch(M, f)
+            prefetch(M, f + 8)
+            prefetch(M, f + 16)
+            prefetch(M, f + 24)
+            prefetch(M, f + 32)
+
+
+@njit
 def host_step(M, th, node, begin, end, shift):
     """Advance a host over [begin, end). Returns when it has to be looked at next, as far as it knows."""
     keys, n, later = gather(M, th, node, begin, end, shift)
     if FAULTS and M[node + N_STILL]:
         _hold_all(M, th, node, keys, n)
         return later
+    _fetch_records(M, th, keys, n)
     addresses = M[th + T_ADDRESS]
     p = M[node + N_PORT]
     heap = M[node + N_HEAP]

@@ -2,6 +2,7 @@
 
 from numba import njit
 
+from sim.fabric.atomics import prefetch
 from sim.fabric.layout import (
     A_ENTROPY,
     A_KIND,
@@ -21,6 +22,7 @@ from sim.fabric.layout import (
     PAUSE,
     T_ADDRESS,
     T_BACK,
+    T_PORTS,
     X_DEAF,
 )
 
@@ -73,8 +75,22 @@ def _used_up(M, node, A):
 
 
 @njit
-def _forward(M, th, node, A, B, back, now):
-    p = route(M, th, node, A, B, now)
+def _route_all(M, th, node, keys, n, begin):
+    """Find the egress ports of all arrivals, so that the ports are on their way from memory when it is their turn."""
+    ports = M[th + T_PORTS]
+    for i in range(n):
+        key = M[keys + i]
+        at = M[M[th + T_ADDRESS] + (key & INDEX_MASK)]
+        p = 0
+        if not (PAUSES and (M[at + 1] >> A_KIND) & 7 == PAUSE):
+            p = route(M, th, node, M[at + 1], M[at + 2], begin + (key >> INDEX_BITS))
+            prefetch(M, p)
+            prefetch(M, p + 8)
+        M[ports + i] = p
+
+
+@njit
+def _forward(M, th, node, p, A, B, back, now):
     if FAULTS and p == 0:
         log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
         return
@@ -88,6 +104,8 @@ def switch_step(M, th, node, begin, end, shift):
     """Advance a switch over [begin, end). Returns when it has to be looked at next, as far as it knows."""
     keys, n, later = gather(M, th, node, begin, end, shift)
     addresses = M[th + T_ADDRESS]
+    if not SEES_QUEUES:
+        _route_all(M, th, node, keys, n, begin)
     for i in range(n):
         key = M[keys + i]
         at = M[addresses + (key & INDEX_MASK)]
@@ -105,7 +123,8 @@ def switch_step(M, th, node, begin, end, shift):
                 serve(M, th, back, now)
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue
-        _forward(M, th, node, A, B, back, now)
+        p = route(M, th, node, A, B, now) if SEES_QUEUES else M[M[th + T_PORTS] + i]
+        _forward(M, th, node, p, A, B, back, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)
         if waiting < later:

@@ -1,0 +1,325 @@
+"""Telemetry: what happened at the ports of one run, from the tables of its Result.
+
+* queues and utilisation: the table of samples. The utilisation of a period is what began to be sent in it, over what
+  the link as built could have carried; the packet that is under way at its end counts whole, so it is cut at 1;
+* waiting times: the table of delays. It knows bins only, so that a percentile is the upper end of its bin, at most a
+  quarter above the true value;
+* drops by cause, queue, layer and importance: the table of drops; congestion marks and cut packets by queue and layer:
+  those of data that arrived, from the table of messages.
+
+A *hop* is a kind of link: all ports from leaves to spines are one, whatever their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.metrics import percentile
+from analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
+from scenarios.errors import ResultError
+from scenarios.result import Result
+
+Integers = NDArray[np.int64]
+
+FORMAT = 1
+"""Version of what `--json` prints."""
+MOST_PORTS = 10
+MOST_LAYERS = 12
+SHARES = (0.5, 0.99, 0.999)
+PS_PER_S = 1_000_000_000_000
+
+
+@dataclass(frozen=True)
+class Series:
+    """One port as time goes by, at every multiple of the period from 0 to the last sample. Where there is no sample
+    nothing is under way.
+
+    Attributes
+    ----------
+    port : its name; parallel cables between the same two nodes have the same and follow each other.
+    period_ps : time between two entries.
+    queue_bytes : int64 per entry.
+    utilisation : float per entry, of the period that ends there.
+    """
+
+    port: str
+    period_ps: int
+    queue_bytes: Integers
+    utilisation: NDArray[np.float64]
+
+
+def all_ports(result: Result) -> list[str]:
+    """The names of all ports, in the order of the table of ports."""
+    return list(dict.fromkeys(result.ports["port"].to_pylist()))
+
+
+def chosen_ports(result: Result, wanted: Sequence[str]) -> list[str]:
+    """Ports by their names or by those of nodes, which stand for all their ports; all if none are wanted.
+
+    Raises
+    ------
+    ResultError
+        With every name that is neither.
+    """
+    known = all_ports(result)
+    if not wanted:
+        return known
+    unknown = [name for name in wanted if not any(_names(name, port) for port in known)]
+    if unknown:
+        like = f"a port such as {known[-1]} or a node such as {known[-1].split('->')[0]}" if known else ""
+        raise ResultError(f"no such port or node: {', '.join(unknown)}", "ports.parquet", like)
+    return [port for port in known if any(_names(name, port) for name in wanted)]
+
+
+def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
+    """The samples, port by port, of those that were sampled."""
+    table = result.samples
+    if not table.num_rows:
+        return []
+    time = table["time_ps"].to_numpy()
+    width = int(np.searchsorted(time, time[0], side="right"))  # ports sampled at a time
+    names = table["port"].slice(0, width).to_pylist()
+    times = time[::width]
+    period = int(np.gcd.reduce(times))
+    slots = times // period
+    queue, sent, rate = (
+        table[name].to_numpy().reshape(-1, width) for name in ("queue_bytes", "sent_bytes", "rate_bps")
+    )
+    found = []
+    for number, name in enumerate(names):
+        if ports is None or name in ports:
+            waits, used = np.zeros(slots[-1] + 1, dtype=np.int64), np.zeros(slots[-1] + 1)
+            waits[slots] = queue[:, number]
+            full = rate[0, number] / 8 * period / PS_PER_S
+            used[slots] = np.minimum(np.diff(sent[:, number], prepend=0) / full, 1.0)
+            found.append(Series(name, period, waits, used))
+    return found
+
+
+def hop(port: str) -> str:
+    """The kind of link that a port feeds: "leaf0->spine3" is leaf->spine."""
+    return re.sub(r"\d+", "", port)
+
+
+def waiting(result: Result, ports: Sequence[str] | None = None, by_hop: bool = False) -> list[dict[str, Any]]:
+    """How long packets waited: per port (or per hop) how many were counted, percentiles and the longest, picoseconds,
+    each as the upper end of its bin."""
+    table = result.delays
+    names = np.array(table["port"].to_pylist(), dtype=object)
+    if ports is not None:
+        table = table.filter(np.isin(names, np.array(ports, dtype=object)))
+        names = np.array(table["port"].to_pylist(), dtype=object)
+    if by_hop:
+        names = np.array([hop(name) for name in names], dtype=object)
+    upper, counts = table["to_ps"].to_numpy(), table["packets"].to_numpy()
+    found = []
+    for name in dict.fromkeys(names.tolist()):
+        rows = np.flatnonzero(names == name)
+        rows = rows[np.argsort(upper[rows], kind="stable")]
+        reached = np.cumsum(counts[rows])
+        entry: dict[str, Any] = {"hop" if by_hop else "port": name, "packets": int(reached[-1])}
+        for share in SHARES:
+            rank = int(np.ceil(share * reached[-1] - 1e-9))
+            entry[share_name(share)] = int(upper[rows[np.searchsorted(reached, rank)]])
+        entry["max_ps"] = int(upper[rows[-1]])
+        found.append(entry)
+    return found
+
+
+def share_name(share: float) -> str:
+    """What a percentile is called: p50_ps, p999_ps."""
+    return f"p{100 * share:g}_ps".replace(".", "")
+
+
+def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Per port what was sent, the deepest queue, and where it was sampled the mean and p99 of the queue and the mean
+    and highest utilisation; the deepest queue first."""
+    table = result.ports
+    sampled: dict[str, Series] = {}
+    for each in series(result, ports):
+        sampled.setdefault(each.port, each)
+    found = []
+    for port, packets, sent, peak in zip(
+        *(table[name].to_pylist() for name in ("port", "packets", "bytes", "peak_queue_bytes")), strict=True
+    ):
+        if (ports is not None and port not in ports) or not packets + peak:
+            continue
+        entry: dict[str, Any] = {"port": port, "packets": packets, "bytes": sent, "peak_queue_bytes": peak}
+        seen = sampled.get(port)
+        if seen is not None:
+            entry["mean_queue_bytes"] = float(seen.queue_bytes.mean())
+            entry["p99_queue_bytes"] = percentile(seen.queue_bytes, 0.99)
+            entry["mean_utilisation"] = float(seen.utilisation[1:].mean())
+            entry["max_utilisation"] = float(seen.utilisation.max())
+        found.append(entry)
+    return sorted(found, key=lambda entry: -entry["peak_queue_bytes"])
+
+
+def drops(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Packets lost, by cause, queue, importance and whether they held data; the most frequent first."""
+    table = _at(result.drops, ports)
+    data = (table["packet"].to_numpy() >= 0).tolist()
+    columns = (table[name].to_pylist() for name in ("cause", "priority", "important"))
+    return _counted(("cause", "priority", "important", "data"), zip(*columns, data, strict=True))
+
+
+def layers(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Per layer and queue: messages, packets of data needed, packets of data lost (at `ports`), arrived with a mark,
+    arrived as headers only; -1 is what belongs to no layer."""
+    table = result.messages
+    numbers = table["message"].to_numpy()
+    lost = np.zeros(len(numbers), dtype=np.int64)
+    dropped = _at(result.drops, ports)
+    of_data = dropped["message"].to_numpy()[dropped["packet"].to_numpy() >= 0]
+    rows = np.searchsorted(numbers, of_data)
+    known = rows < len(numbers)
+    known[known] = numbers[rows[known]] == of_data[known]
+    np.add.at(lost, rows[known], 1)
+    columns = {name: table[name].to_numpy() for name in ("packets", "marked", "trimmed")} | {"lost": lost}
+    keys = table["layer"].to_numpy().astype(np.int64) * 8 + table["priority"].to_numpy()
+    found = []
+    for key in np.unique(keys).tolist():
+        own = keys == key
+        sums = {name: int(values[own].sum()) for name, values in columns.items()}
+        found.append({"layer": key >> 3, "priority": key & 7, "messages": int(own.sum()), **sums})
+    return found
+
+
+def describe(result: Result, ports: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything a program may want: plain values, times in picoseconds, JSON-safe."""
+    summary = result.summary
+    return {
+        "format": FORMAT,
+        "name": summary.get("name", ""),
+        "policy": summary.get("policy", ""),
+        "simulated_ps": summary.get("totals", {}).get("simulated_ps", 0),
+        "recorded": {name: bool(getattr(result, name).num_rows) for name in ("samples", "delays", "packets")},
+        "ports": queues(result, ports),
+        "waiting_by_hop": waiting(result, ports, by_hop=True),
+        "waiting": waiting(result, ports),
+        "drops": drops(result, ports),
+        "layers": layers(result, ports),
+    }
+
+
+def print_telemetry(found: Mapping[str, Any], wanted: bool) -> None:
+    """Print what `describe` has found, of ports the busiest only unless some were `wanted`."""
+    title = f"{found['name']}, {found['policy']}"
+    for grid in grids(found, None if wanted else MOST_PORTS):
+        print_grid(grid._replace(title=f"{title}: {grid.title}"))
+    missing = [
+        f"{what} ({key})"
+        for table, what, key in (
+            ("samples", "queues as time goes by", 'output.queue_samples = "10us"'),
+            ("delays", "waiting times", "output.delays = true"),
+            ("packets", "single packets", "output.packet_log = true"),
+        )
+        if not found["recorded"][table]
+    ]
+    if missing:
+        print(f"Not recorded: {', '.join(missing)}.")
+
+
+def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
+    """The tables for people."""
+    made = []
+    some = found["ports"][:most]
+    if some:
+        sampled = any("mean_queue_bytes" in entry for entry in some)
+        head = ["port", "packets", "deepest queue"]
+        if sampled:
+            head += ["mean queue", "p99", "utilisation", "highest"]
+        rows = [_port_cells(entry, sampled) for entry in some]
+        made.append(Grid(f"queues{_of(some, found['ports'], 'the deepest')}", head, rows))
+    for key, words, entries in (
+        ("hop", "waiting times by hop", found["waiting_by_hop"]),
+        ("port", "waiting times", sorted(found["waiting"], key=lambda entry: -entry["p99_ps"])),
+    ):
+        some = entries[: most if key == "port" else None]
+        if some:
+            head = [key, "packets", "p50", "p99", "p99.9", "longest"]
+            rows = [
+                [
+                    entry[key],
+                    count_text(entry["packets"]),
+                    *(_up_to(entry[share_name(share)]) for share in SHARES),
+                    _up_to(entry["max_ps"]),
+                ]
+                for entry in some
+            ]
+            made.append(Grid(f"{words}{_of(some, entries, 'the longest')}", head, rows))
+    if found["drops"]:
+        head = ["cause", "queue", "of", "tag", "packets"]
+        rows = [
+            [
+                entry["cause"].replace("_", " "),
+                str(entry["priority"]),
+                "data" if entry["data"] else "control",
+                "important" if entry["important"] else "droppable",
+                count_text(entry["packets"]),
+            ]
+            for entry in found["drops"]
+        ]
+        made.append(Grid("packets lost", head, rows))
+    touched = [entry for entry in found["layers"] if entry["lost"] + entry["marked"] + entry["trimmed"]]
+    some = touched if most is None else touched[:MOST_LAYERS]
+    if some:
+        head = ["layer", "queue", "packets", "lost", "marked", "trimmed"]
+        rows = [
+            [
+                "-" if entry["layer"] < 0 else str(entry["layer"]),
+                str(entry["priority"]),
+                count_text(entry["packets"]),
+                *(f"{count_text(entry[name])}{_part(entry, name)}" for name in ("lost", "marked", "trimmed")),
+            ]
+            for entry in some
+        ]
+        made.append(Grid(f"packets of data by layer{_of(some, touched, 'the first')}", head, rows))
+    return made
+
+
+def _port_cells(entry: Mapping[str, Any], sampled: bool) -> list[str]:
+    cells = [entry["port"], count_text(entry["packets"]), size_text(entry["peak_queue_bytes"])]
+    if sampled and "mean_queue_bytes" in entry:
+        cells += [size_text(entry["mean_queue_bytes"]), size_text(entry["p99_queue_bytes"])]
+        cells += [share_text(entry["mean_utilisation"]), share_text(entry["max_utilisation"])]
+    elif sampled:
+        cells += ["-"] * 4
+    return cells
+
+
+def _up_to(time_ps: int) -> str:
+    return f"< {time_text(time_ps)}"
+
+
+def _part(entry: Mapping[str, Any], name: str) -> str:
+    return f" ({share_text(entry[name] / entry['packets'])})" if entry[name] else ""
+
+
+def _of(some: Sequence[Any], whole: Sequence[Any], which: str) -> str:
+    return f", {which} {len(some)} of {len(whole)}" if len(some) < len(whole) else ""
+
+
+def _names(name: str, port: str) -> bool:
+    return name in (port, port.split("->")[0])
+
+
+def _at(table: Any, ports: Sequence[str] | None) -> Any:
+    if ports is None:
+        return table
+    names = np.array(table["port"].to_pylist(), dtype=object)
+    return table.filter(np.isin(names, np.array(ports, dtype=object)))
+
+
+def _counted(names: Sequence[str], keys: Any) -> list[dict[str, Any]]:
+    counts: dict[tuple[Any, ...], int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [{**dict(zip(names, key, strict=True)), "packets": count} for key, count in ordered]

@@ -1,0 +1,137 @@
+"""The picture of `gradwire telemetry`: queues and utilisation as time goes by, and how long packets waited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from analysis.plots import COLOURS, DPI, GREY, STYLES
+from analysis.telemetry import Series, hop, series
+from scenarios.errors import ResultError
+from scenarios.result import Result, refuse_existing
+
+MOST_LINES = 6
+"""More ports in one panel cannot be told apart."""
+QUEUE_POINTS, UTILISATION_POINTS = 600, 120
+"""Points of a line at most: of what falls on one, the highest is drawn for queues, the mean for utilisation."""
+TIME_UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns"))
+SIZE_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None = None) -> list[str]:
+    """Draw what was recorded into a new PNG file. Returns the ports whose lines are shown.
+
+    Of the ports that were sampled those with the deepest queues are shown, and only those that ever had one.
+
+    Raises
+    ------
+    ResultError
+        The Result holds neither samples nor waiting times of the ports, or something is at `path`.
+    """
+    refuse_existing(path)
+    lines = sorted(series(result, ports), key=lambda each: -int(each.queue_bytes.max()))
+    busy = [each for each in lines if each.queue_bytes.any()]
+    lines = (busy or lines)[:MOST_LINES]
+    waits = _waits(result, ports)
+    if not lines and not waits:
+        raise ResultError(
+            "holds no samples and no waiting times of these ports", "samples.parquet",
+            'a run with output.queue_samples = "10us" or output.delays = true',
+        )  # fmt: skip
+    panels = 2 * bool(lines) + bool(waits)
+    figure = Figure(figsize=(8.4, 0.9 + 2.3 * panels), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+        each.spines[["left", "bottom"]].set_color(GREY)
+        each.tick_params(colors=GREY)
+        each.grid(color="#E6E6E6", linewidth=0.8)
+        each.set_axisbelow(True)
+    if lines:
+        _draw_lines(axes[0], axes[1], lines)
+    if waits:
+        _draw_waits(axes[-1], waits)
+    summary = result.summary
+    figure.suptitle(f"{summary.get('name', '')}, {summary.get('policy', '')}", x=0.01, ha="left", fontsize=11)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DPI, format="png", metadata={"Software": "gradwire"})
+    return [each.port for each in lines]
+
+
+def _draw_lines(upper: Any, lower: Any, lines: Sequence[Series]) -> None:
+    end = max(each.period_ps * len(each.queue_bytes) for each in lines)
+    scale, unit = next(((s, u) for s, u in TIME_UNITS if end >= s), TIME_UNITS[-1])
+    deepest = max(int(each.queue_bytes.max()) for each in lines)
+    size, size_unit = next((s, u) for s, u in SIZE_UNITS if deepest >= s or s == 1)
+    for number, each in enumerate(lines):
+        style = {
+            "color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
+            "linewidth": 1.2,
+        }  # fmt: skip
+        time, queue = thinned(each.queue_bytes, QUEUE_POINTS, np.max)
+        upper.plot(time * each.period_ps / scale, queue / size, label=each.port, **style)
+        time, used = thinned(each.utilisation, UTILISATION_POINTS, np.mean)
+        lower.plot(time * each.period_ps / scale, 100 * used, **style)
+    upper.set_ylabel(f"queue ({size_unit})")
+    upper.set_ylim(bottom=0)
+    lower.set_ylabel("utilisation (%)")
+    lower.set_ylim(0, 103)
+    lower.set_xlabel(f"simulated time ({unit})")
+    upper.sharex(lower)
+    upper.tick_params(labelbottom=False)
+    upper.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+
+
+def thinned(
+    values: NDArray[Any], points: int, of: Callable[[NDArray[Any]], Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(place, value) of at most `points` points, each what `of` makes of as many neighbours, in their middle."""
+    per = -(-len(values) // points)
+    parts = [values[begin : begin + per] for begin in range(0, len(values), per)]
+    places = [number * per + (len(part) - 1) / 2 for number, part in enumerate(parts)]
+    return np.array(places), np.array([of(part) for part in parts], dtype=np.float64)
+
+
+def _waits(result: Result, ports: Sequence[str] | None) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Per hop the upper ends of the bins, and the share of packets that waited longer."""
+    table = result.delays
+    names, upper, counts = (table[name].to_pylist() for name in ("port", "to_ps", "packets"))
+    found: dict[str, dict[int, int]] = {}
+    for name, end, count in zip(names, upper, counts, strict=True):
+        if ports is None or name in ports:
+            bins = found.setdefault(hop(name), {})
+            bins[end] = bins.get(end, 0) + count
+    curves = {}
+    for name, bins in found.items():
+        ends = np.array(sorted(bins))
+        reached = np.cumsum([bins[end] for end in ends.tolist()])
+        curves[name] = ends, 1 - reached / reached[-1]
+    return curves
+
+
+def _draw_waits(axes: Any, waits: dict[str, tuple[NDArray[Any], NDArray[Any]]]) -> None:
+    longest = max(int(ends[-1]) for ends, _ in waits.values())
+    scale, unit = next(((s, u) for s, u in TIME_UNITS if longest >= s), TIME_UNITS[-1])
+    floor = 1.0
+    for number, (name, (ends, longer)) in enumerate(waits.items()):
+        axes.step(
+            ends / scale, 100 * np.append(1, longer[:-1]), where="pre", label=name, linewidth=1.4,
+            color=COLOURS[number % len(COLOURS)], linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
+        )  # fmt: skip
+        if len(longer) > 1:
+            floor = min(floor, float(longer[-2]))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(max(100 * floor / 2, 1e-6), 130)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel(f"waiting time at one port ({unit})")
+    axes.set_ylabel("packets that wait\nlonger (%)")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
