@@ -303,7 +303,8 @@ class _Oracle:
         for letter in _unprompted(self.case):
             self._post(letter, self.case.letters[letter].time)
         for change in self.case.changes:
-            self.clock.at(change.time, CHANGE, 0, partial(getattr(self, change.what), change.target, change.value))
+            act = partial(getattr(self, change.what), change.target, change.value)
+            self.clock.at(change.time, CHANGE, 0, act)
         self.clock.env.run(until=until)
         self.log.transmissions.sort(key=_by_start)
         return Outcome(

@@ -39,7 +39,9 @@ class Host:
         self.balancer, self.shortest_first, self.pull_bytes = balancer, shortest_first, pull_bytes
         self.paths = balancer.pick is not Balancer.pick
         self.still = False
-        self.late: list[tuple[int, Callable[[], None]]] = []  # timers that have passed meanwhile, with their keys
+        self.late: list[
+            tuple[int, Callable[[], None]]
+        ] = []  # timers that have passed meanwhile, with their keys
         self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
         self.paused: set[int] = set()  # classes that the switch does not want
         self.deaf = False  # the link from the switch is cut
@@ -82,7 +84,7 @@ class Host:
     def _watch(self, flow: Flow) -> None:
         """Call the transport when the time that it has set comes, if by then it has not set another one."""
         if flow.timer and not flow.finished:
-            self._at(flow.timer, flow, EXPIRY, self._expire)
+            self._at(max(flow.timer, self.clock.now), flow, EXPIRY, self._expire)
 
     def _expire(self, flow: Flow) -> None:
         if 0 < flow.timer <= self.clock.now and not flow.finished:

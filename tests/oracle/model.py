@@ -40,6 +40,7 @@ class Clock:
 
     def at(self, time: int, phase: int, key: int, action: Callable[[], None]) -> None:
         """Let `action` happen at `time`; lower keys first within a phase."""
+        assert time >= self.now
         event = simpy.Event(self.env)
         event._ok, event._value = True, None
         assert event.callbacks is not None

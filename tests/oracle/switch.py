@@ -39,7 +39,9 @@ class Port:
         self.wanted: set[int] = set()  # classes that it is to stop sending to this switch
         self.signal = False  # it has to be told
         self.deaf = False  # the link from the far end is cut
-        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.trimmed = self.pauses = self.peak = 0
+        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.trimmed = self.pauses = (
+            self.peak
+        ) = 0
         link.freed = self.serve
 
     def waiting(self, queues: Sequence[deque[Waiting]]) -> int:
