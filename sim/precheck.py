@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sim.placement import place
+from sim.telemetry import ports_of
 from sim.topology import build_network
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_networks(variants: Iterable[Scenario]) -> None:
-    """Build the network of every variant and place its jobs.
+    """Build the network of every variant, look up the ports to be sampled, and place its jobs.
 
     Raises
     ------
@@ -26,6 +27,7 @@ def check_networks(variants: Iterable[Scenario]) -> None:
     """
     for variant in variants:
         network = build_network(variant.topology, variant.link, variant.link_override)
+        ports_of(variant.output.sample_ports, network)
         if variant.topology.host_count is None:  # of the other kinds, `scenarios.checks` knows the cables
             from sim.simulate import check_lookahead  # imports SimPy
 
