@@ -16,7 +16,7 @@ from scapy.utils import RawPcapNgReader
 from typer.testing import CliRunner
 
 import gradwire
-from analysis.capture import host_names, write_capture
+from analysis.capture import checksum, host_names, write_capture
 from analysis.pcapng import Frames, write_pcapng
 from analysis.telemetry import chosen_ports, describe, drops, hop, layers, queues, series, waiting
 from analysis.telemetry_plot import draw_telemetry
@@ -289,3 +289,21 @@ def test_nothing_is_overwritten(tmp_path: Path):
     assert (tmp_path / "x").read_text() == "mine"
     with pytest.raises(ResultError, match="no log of packets"):
         write_capture(result(), tmp_path / "y", ["a->b"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_checksums_carry_around_the_end(seed: int):
+    """Against RFC 1071 done word by word, with words near the largest, so that the carry itself carries."""
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    fields = {name: (1 << 8 * size) - 1 - int(draw.integers(0, 2)) for name, size in wire.HEADERS["ipv4"]}
+    fields["checksum"] = 0
+    packed = b"".join(fields[name].to_bytes(size, "big") for name, size in wire.HEADERS["ipv4"])
+    total = 0
+    for (word,) in struct.iter_unpack(">H", packed):
+        total += word
+        total = (total & 0xFFFF) + (total >> 16)
+    values = {f"ipv4.{name}": value for name, value in fields.items()}
+    assert checksum(values, "ipv4") == total ^ 0xFFFF
+    assert checksum({"ipv4.total_length": 0xFFFF, "ipv4.fragment": 0xFFFF}, "ipv4", more=0x1FFFF) == 0xFFFE
