@@ -38,7 +38,7 @@ PS_PER_S = 1_000_000_000_000
 @dataclass(frozen=True)
 class Series:
     """One port as time goes by, at every multiple of the period from 0 to the last sample. Where there is no sample
-    nothing is under way.
+    nothing waits and nothing is sent.
 
     Attributes
     ----------

@@ -15,6 +15,7 @@ from scenarios.errors import Mistake, ScenarioError
 from sim.faults import Faults
 from sim.placement import place
 from sim.routing import build_routing
+from sim.telemetry import ports_of
 from sim.topology import build_network
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_networks(variants: Iterable[Scenario]) -> None:
-    """Build the network of every variant, place its jobs and find what its faults are about.
+    """Build the network of every variant, place its jobs, and look up what faults and samples are about.
 
     Raises
     ------
@@ -32,6 +33,7 @@ def check_networks(variants: Iterable[Scenario]) -> None:
     """
     for variant in variants:
         network = build_network(variant.topology, variant.link, variant.link_override)
+        ports_of(variant.output.sample_ports, network)
         if variant.topology.host_count is None:  # of the other kinds, `scenarios.checks` knows the cables
             from sim.simulate import check_lookahead  # imports SimPy
 

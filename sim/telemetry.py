@@ -1,7 +1,8 @@
 """What a scenario wants recorded beyond counters: queues as time goes by, waiting times, packets.
 
-Samples are taken between two runs of the engine, exactly at multiples of the period; while nothing is under way there
-are none. Waiting times and packets are noted by the engine itself, where it has been built to.
+Samples are taken between two runs of the engine, exactly at multiples of the period; where one is missing, nothing
+waited at any port and nothing was sent since the one before. Waiting times and packets are noted by the engine itself,
+where it has been built to.
 """
 
 from __future__ import annotations

@@ -289,8 +289,8 @@ class Fabric:
                 break
             programs.fill(self.now)
             until = min(until_ps, programs.soonest(), agenda.next_action)
-            if agenda.next_watcher < until and not self.idle:
-                until = max(agenda.next_watcher, self.now + 1)
+            if agenda.next_watcher < until:
+                until = self._until_seen(until)
             M[at.H_UNTIL] = until
             told = self._advance(events)
             programs.closed(self.flows.close(CLOSE_BATCH))
@@ -300,6 +300,16 @@ class Fabric:
         if not events:
             self._watch()
         return events
+
+    def _until_seen(self, until: int) -> int:
+        """How far to run when somebody wants to look on the way: to then, unless nothing waits at any port and nothing
+        happens before; then to where something does."""
+        M, nodes = self.memory.M, len(self.network.names)
+        wake, soon = int(M[at.H_WAKE]), self.agenda.next_watcher
+        due = int(M[self.memory.next : self.memory.next + nodes].min())
+        if M[wake : wake + 2 * nodes].any() or due < soon or (M[self.memory.port_base + at.P_QUEUE] >> 8).any():
+            return max(soon, self.now + 1)
+        return min(until, due)
 
     def _advance(self, events: list[Delivery | Joined]) -> bool:
         """Run the engine to where it was told to go, or where it has to stop for what it found; true if `on_progress`

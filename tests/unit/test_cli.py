@@ -55,7 +55,7 @@ def test_answers_need_no_engine(arguments: list[str]):
 
 def test_help_names_every_command():
     shown = run("--help").stdout
-    for command in ("demo", "run", "compare", "check", "schema", "capture", "trace", "bench"):
+    for command in ("demo", "run", "compare", "check", "schema", "telemetry", "capture", "trace", "bench"):
         assert command in shown
 
 

@@ -11,7 +11,7 @@ from sim.coupling import Coupling, Message
 class Scripted:
     """Delivers message n at `times[n]`, stops `stop` after the first delivery of a call, and keeps a diary."""
 
-    stalled = ""
+    stalled = deadlock = ""
 
     def __init__(self, times, stop):
         self.times, self.stop = times, stop

@@ -265,7 +265,7 @@ def test_figures_of_flows_by_hand():
     """Two sizes, one flow under way: means, percentiles and slowdowns of the delivered ones."""
     number = np.arange(6)
     columns: dict[str, Any] = dict.fromkeys(
-        ("iteration", "tensor", "part", "priority", "lost_bytes"), number * 0
+        ("iteration", "tensor", "layer", "part", "priority", "lost_bytes"), number * 0
     )
     columns |= {
         "message": number,
