@@ -12,7 +12,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from scenarios.base import Flag, Table, refuse
 from scenarios.schema_network import Loss
-from scenarios.units import PositiveTime, Rate, Time, format_rate, format_time
+from scenarios.units import PositiveTime, Rate, Time, format_time
 
 
 class Fault(Table):
@@ -58,15 +58,7 @@ class LinkDegraded(LinkFault):
 
     kind: Literal["link_degraded"]
     rate: Rate
-    """At most the cable's own, at least 1 kbps."""
-
-    @model_validator(mode="after")
-    def _moves(self) -> LinkDegraded:
-        if self.rate < 1000:
-            raise refuse(
-                "rate", "is nearly a standstill", format_rate(self.rate), "at least 1kbps, or link_down"
-            )
-        return self
+    """At most the cable's own."""
 
 
 class GrayLoss(LinkFault):

@@ -145,6 +145,7 @@ class Quantity:
     format: Callable[[int], str]
     example: str
     positive: bool = True
+    least: int = 0
 
     def validate(self, value: object) -> int:
         inner = self.parse(value)
@@ -152,6 +153,8 @@ class Quantity:
             what = "is negative" if inner < 0 else "is zero"
             sign = "a positive" if self.positive else "zero or a positive"
             raise UnitError(what, f'{sign} {self.name}, such as "{self.example}"')
+        if inner < self.least:
+            raise UnitError(f"is below {self.format(self.least)}", f'a {self.name} such as "{self.example}"')
         return inner
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
@@ -168,8 +171,8 @@ PositiveTime = Annotated[int, Quantity("time", parse_time, format_time, "2us")]
 """A time in picoseconds above zero (a time-out, a duration)."""
 Size = Annotated[int, Quantity("size", parse_size, format_size, "4KiB")]
 """A size in bytes above zero."""
-Rate = Annotated[int, Quantity("rate", parse_rate, format_rate, "100Gbps")]
-"""A rate in bits per second above zero."""
+Rate = Annotated[int, Quantity("rate", parse_rate, format_rate, "100Gbps", least=1000)]
+"""A rate in bits per second, at least 1 kbps: a packet of any size then takes less than two minutes."""
 Fraction = Annotated[
     float, BeforeValidator(parse_fraction), Field(json_schema_extra={"minimum": 0, "maximum": 1})
 ]

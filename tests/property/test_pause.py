@@ -57,8 +57,11 @@ def paused_cases(draw: st.DrawFn, shared: bool) -> Case:
         "pfc_classes": draw(st.sampled_from((None, None, (queues - 1,)))),
         "ecn_threshold": draw(st.sampled_from((None, "3KB"))),
         "buffer": "20KB",
-        "drr_quantum": draw(st.sampled_from((None, "500B", "4KB"))),
     }
+    balancing = "spray_random"
+    if not shared and draw(st.booleans()):  # what is compiled once more is drawn together, not each by itself
+        balancing = "least_queue"
+        table["drr_quantum"] = draw(st.sampled_from(("500B", "4KB")))
     if shared:
         table |= {
             "shared_buffer": draw(st.sampled_from(("5KB", "50KB"))),
@@ -67,7 +70,7 @@ def paused_cases(draw: st.DrawFn, shared: bool) -> Case:
     table = {key: value for key, value in table.items() if value is not None}
     return Case(
         network, [dctcp(initial_window=draw(st.sampled_from((2, 50))))], letters, Switch.model_validate(table),
-        draw(st.sampled_from(("ecmp", "spray_random", "least_queue"))), draw(st.integers(0, 2**40)), LATENCY,
+        balancing, draw(st.integers(0, 2**40)), LATENCY,
     )  # fmt: skip
 
 

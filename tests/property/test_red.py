@@ -66,7 +66,7 @@ def test_the_odds_rise_in_a_straight_line(pmax, kmax):
 
 def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
     """The oracle's outcome, and of every test of a queue: (odds by the definition, verdict)."""
-    from oracle.model import Port
+    from oracle.switch import Port
 
     kmin, (kmax, pmax) = case.switch.ecn_threshold[0], case.switch.ramp()
     plain = Port.above

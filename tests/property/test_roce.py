@@ -60,11 +60,11 @@ def roce(draw: st.DrawFn) -> list[Any]:
 
 
 @st.composite
-def roce_switches(draw: st.DrawFn, tables: list[Any], pfc: bool) -> Switch:
-    """As everywhere, with random marks now and then; or pausing, early and with room enough or not."""
+def roce_switches(draw: st.DrawFn, tables: list[Any], ramp: bool, pfc: bool) -> Switch:
+    """As everywhere, or with random marks, or pausing, early and with room enough or not."""
     table = draw(switches(tables)).model_dump(mode="json", exclude_none=True)
     table["selective_drop"] = False
-    if draw(st.booleans()):
+    if ramp:
         table |= {"ecn_threshold": "3KB", "ecn_ceiling": "20KB", "ecn_probability": 0.5}
     if pfc:
         table |= {"pfc": True, "pfc_threshold": draw(st.sampled_from(("60B", "5KB", "20KB")))}
@@ -95,9 +95,10 @@ def roce_cases(draw: st.DrawFn, pfc: bool = False) -> Case:
                 priority=draw(st.sampled_from(classes)),
             )
         )  # fmt: skip
+    ramp = pfc or draw(st.booleans())  # what is compiled once more is drawn together, not each by itself
     return Case(
-        network, tables, letters, draw(roce_switches(tables, pfc)),
-        balancing=draw(st.sampled_from(("ecmp", "spray_random"))),
+        network, tables, letters, draw(roce_switches(tables, ramp, pfc)),
+        balancing="spray_random" if ramp else "ecmp",
         seed=draw(st.integers(0, 2**40)), host_latency=LATENCY,
     )  # fmt: skip
 

@@ -64,7 +64,7 @@ def case(*faults: dict[str, Any], **fields: Any) -> Any:
         ({"kind": "host_paused", "at": "1ms", "host": "h0"}, "until"),
         ({"kind": "host_slow", "at": "1ms", "host": "h0", "factor": 1}, "factor"),
         ({"kind": "gray_loss", "at": "1ms", "between": ["h0", "leaf0"], "loss": 1.5}, "loss"),
-        ({"kind": "link_degraded", "at": "1ms", "between": ["h0", "leaf0"], "rate": "999bps"}, "at least 1kbps"),
+        ({"kind": "link_degraded", "at": "1ms", "between": ["h0", "leaf0"], "rate": "999bps"}, "is below 1kbps"),
         ({"kind": "meteor", "at": "1ms"}, "kind"),
         ({"kind": "switch_down", "at": "1ms", "switch": "leaf0", "noticed_after": "-1ms"}, "noticed_after"),
     ],

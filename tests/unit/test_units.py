@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from scenarios import units, wire
 
@@ -96,3 +97,10 @@ def test_wire_sizes():
 def test_serialisation_time_is_exact_or_rounded_up():
     assert wire.serialisation_ps(4162, 100_000_000_000) == 332_960  # 33,296 bits at 10 ps each
     assert wire.serialisation_ps(1, 3_000_000_000_000) == 3  # 8/3 ps
+
+
+def test_a_rate_at_which_nothing_moves_is_refused():
+    adapter = TypeAdapter(units.Rate)
+    assert adapter.validate_python("1kbps") == 1000
+    with pytest.raises(ValidationError, match="is below 1kbps"):
+        adapter.validate_python("999bps")
