@@ -122,3 +122,11 @@ def test_threads_and_windows_change_nothing(case, window):
     alone = run_engine(case)
     assert not first_difference(alone, run_engine(case, threads=2))
     assert not first_difference(alone, run_engine(case, window=window))
+
+
+@budget(0.7)
+@given(more_cases())
+def test_engine_and_oracle_agree_where_packets_overtake_each_other(case):
+    case = replace(case, balancing="spray_random")
+    difference = first_difference(run_engine(case), run_oracle(case))
+    assert not difference, difference
