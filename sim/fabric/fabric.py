@@ -24,6 +24,7 @@ from sim.fabric.agenda import Agenda
 from sim.fabric.control import Control
 from sim.fabric.deadlock import find_deadlock
 from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Bound, Flows
+from sim.fabric.logs import Logs, joined
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.program import Programs
 from sim.fabric.sends import Joined, Sends
@@ -144,8 +145,7 @@ class Fabric:
         M[at.H_NOW] = 0
         self.flows = Flows(self.memory, self.transports, routing.up_link, seed)
         self._programs = Programs(self.flows, host_latency_ps, self._start)
-        self._drop_log: list[NDArray[np.int64]] = []
-        self._packet_log: list[NDArray[np.int64]] = []
+        self._logs = Logs(self.memory, self.flows)
         self._undelivered = 0
         self._budget = 64
         self._alone = True
@@ -307,7 +307,11 @@ class Fabric:
         M, nodes = self.memory.M, len(self.network.names)
         wake, soon = int(M[at.H_WAKE]), self.agenda.next_watcher
         due = int(M[self.memory.next : self.memory.next + nodes].min())
-        if M[wake : wake + 2 * nodes].any() or due < soon or (M[self.memory.port_base + at.P_QUEUE] >> 8).any():
+        if (
+            M[wake : wake + 2 * nodes].any()
+            or due < soon
+            or (M[self.memory.port_base + at.P_QUEUE] >> 8).any()
+        ):
             return max(soon, self.now + 1)
         return min(until, due)
 
@@ -368,19 +372,8 @@ class Fabric:
 
     def _harvest(self, events: list[Delivery | Joined]) -> None:
         """Empty the logs of all threads, in an order that does not depend on the threads."""
-        M, bases, flows = self.memory.M, self.memory.thread_base, self.flows
-        done = _take_logs(M, bases, at.T_DONE, at.T_DONE_BASE, at.DONE_WORDS)
-        drops = _take_logs(M, bases, at.T_DROPS, at.T_DROPS_BASE, at.DROP_WORDS)
-        traced = _take_logs(M, bases, at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
-        if len(traced):
-            traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
-            self._packet_log.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
-        if len(drops):
-            drops = drops[(drops[:, 2] >> at.A_KIND) & 7 != at.PAUSE]  # ports count those
-            drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
-            lost = drops[:, 3] & at.MASK_FLOW
-            np.add.at(flows.dropped, lost, 1)
-            self._drop_log.append(np.column_stack((drops, flows.message_of[lost])))
+        flows = self.flows
+        done = self._logs.drain()
         if not len(done):
             return
         arrived = done[done[:, 2] == at.DELIVERED]
@@ -389,12 +382,6 @@ class Fabric:
             order = np.lexsort((numbers, arrived[:, 0]))
             self._delivered(arrived[order], numbers[order], events)
         flows.note(done[done[:, 2] == at.FINISHED, 1], FINISHED)
-
-    def _messages_of(self, second_words: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The messages of packets, by their words B; -1 for frames that belong to a link."""
-        flow = second_words & at.MASK_FLOW
-        known = flow < at.MASK_FLOW
-        return np.where(known, self.flows.message_of[np.where(known, flow, 0)], -1)
 
     def _delivered(
         self, rows: NDArray[np.int64], numbers: NDArray[np.int64], events: list[Delivery | Joined]
@@ -419,7 +406,7 @@ class Fabric:
         book = self.flows.book[: self.flows.count]
         return Tables(
             ports=collect_ports(self.network, self.memory),
-            drops=collect_drops(self.network, self._drop_log),
+            drops=collect_drops(self.network, self._logs.drops),
             sent_packets=sent,
             retransmitted=again,
             marked=book[:, MARKED],
@@ -431,15 +418,11 @@ class Fabric:
 
     def packet_log(self) -> NDArray[np.int64]:
         """Every transmission so far, if asked for: rows of start (ps), directed link, A, B, lost, message."""
-        if not self._packet_log:
-            return np.zeros((0, at.TRACE_WORDS + 1), dtype=np.int64)
-        return np.concatenate(self._packet_log)
+        return joined(self._logs.packets, at.TRACE_WORDS + 1)
 
     def drop_log(self) -> NDArray[np.int64]:
         """Every lost packet so far: rows of time (ps), directed link | cause << 32, A, B, message."""
-        if not self._drop_log:
-            return np.zeros((0, at.DROP_WORDS + 1), dtype=np.int64)
-        return np.concatenate(self._drop_log)
+        return joined(self._logs.drops, at.DROP_WORDS + 1)
 
 
 def features_of(switch: Any, faults: bool, delays: bool) -> Features:
@@ -467,18 +450,3 @@ def base_round_trip(network: Any, routing: Any, frame: int) -> int:
     there = int(network.link_latency.max()) + (frame * speed >> at.SPEED_SHIFT)
     back = int(network.link_latency.max()) + (66 * speed >> at.SPEED_SHIFT)
     return hops * (there + back)
-
-
-def _take_logs(
-    M: NDArray[np.int64], bases: list[int], count: int, base: int, words: int
-) -> NDArray[np.int64]:
-    parts = []
-    for thread in bases:
-        n = int(M[thread + count])
-        if n:
-            start = int(M[thread + base])
-            parts.append(M[start : start + n * words].reshape(n, words).copy())
-            M[thread + count] = 0
-    if not parts:
-        return np.zeros((0, words), dtype=np.int64)
-    return np.concatenate(parts)

@@ -19,8 +19,10 @@ import importlib
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -35,6 +37,8 @@ import sim.fabric.core
 from scenarios.errors import ScenarioError
 from sim.balancers.base import Balancer
 from sim.transports.base import Deaf
+
+COMPILE_SECONDS = 300  # a child that compiles longer is given up
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
@@ -248,6 +252,33 @@ def specialise(
     return _specialise(tuple(transports), balancer, queue, features or Features())
 
 
+def _compile_in_a_child(module: str) -> None:
+    """Import `module` in a child process, which leaves the compiled code in the cache.
+
+    Compiling takes 150 MB that Numba never gives back, and every object in them slows the garbage collection of the
+    process that runs. If the child cannot do it, nothing is lost: the parent compiles when it imports the module.
+    """
+    if not hasattr(os, "fork"):
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what there is to say, the parent says
+            importlib.import_module(module)
+        finally:
+            os._exit(0)
+    patience = time.monotonic() + COMPILE_SECONDS
+    running = True
+    try:
+        while running and time.monotonic() < patience:
+            running = os.waitpid(child, os.WNOHANG)[0] == 0
+            time.sleep(0.02)
+    finally:
+        if running:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 @cache
 def _specialise(transports: tuple[type, ...], balancer: type, queue: type, features: Features) -> Kernel:
     source = _source(list(transports), balancer, queue, features)
@@ -260,6 +291,9 @@ def _specialise(transports: tuple[type, ...], balancer: type, queue: type, featu
     bound = types.ModuleType(f"{package_name}.bound")
     exec(compile(source, f"<bound {identity}>", "exec"), bound.__dict__)
     sys.modules[bound.__name__] = bound
-    with _cached_under(cache_folder() / identity):
+    folder = cache_folder() / identity
+    with _cached_under(folder):
+        if not folder.exists():
+            _compile_in_a_child(f"{package_name}.engine")
         engine = importlib.import_module(f"{package_name}.engine")
     return Kernel(engine.advance, engine.work, engine.post, identity)

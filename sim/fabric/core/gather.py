@@ -107,7 +107,9 @@ def gather(M, th, node, begin, end, shift):
         prefetch(M, M[ingress + i])
     for i in range(M[node + N_IN_COUNT]):
         p = M[ingress + i]
-        prefetch(M, M[p + P_RING] + (M[head_at + HEAD_WORDS * (i + 1)] & M[p + P_SHAPE] & SHAPE_RING) * RING_WORDS)
+        prefetch(
+            M, M[p + P_RING] + (M[head_at + HEAD_WORDS * (i + 1)] & M[p + P_SHAPE] & SHAPE_RING) * RING_WORDS
+        )
     for i in range(M[node + N_IN_COUNT]):
         p = M[ingress + i]
         head_at += HEAD_WORDS

@@ -1,0 +1,68 @@
+"""What the threads of the engine write down as they go: deliveries, drops, transmissions.
+
+Each thread has logs of its own. They are emptied after every call of the engine, into an order that does not depend on
+the threads, and the numbers of flow records, which say nothing, are replaced by those of messages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.fabric import layout as at
+from sim.fabric.flows import Flows
+from sim.fabric.memory import Memory
+
+
+class Logs:
+    """The drops and transmissions of a run so far, as lists of arrays of rows.
+
+    Attributes
+    ----------
+    drops : rows of time (ps), directed link | cause << 32, A, B, message.
+    packets : rows of start (ps), directed link, A, B, lost, message.
+    """
+
+    def __init__(self, memory: Memory, flows: Flows) -> None:
+        self.drops: list[NDArray[np.int64]] = []
+        self.packets: list[NDArray[np.int64]] = []
+        self._memory, self._flows = memory, flows
+
+    def drain(self) -> NDArray[np.int64]:
+        """Empty the logs of all threads. Returns the rows about messages delivered or whose sender is done."""
+        flows = self._flows
+        done = self._take(at.T_DONE, at.T_DONE_BASE, at.DONE_WORDS)
+        drops = self._take(at.T_DROPS, at.T_DROPS_BASE, at.DROP_WORDS)
+        traced = self._take(at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
+        if len(traced):
+            traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
+            self.packets.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
+        drops = drops[(drops[:, 2] >> at.A_KIND) & 7 != at.PAUSE]  # ports count those
+        if len(drops):
+            drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
+            lost = drops[:, 3] & at.MASK_FLOW
+            np.add.at(flows.dropped, lost, 1)
+            self.drops.append(np.column_stack((drops, flows.message_of[lost])))
+        return done
+
+    def _messages_of(self, second_words: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The messages of packets, by their words B; -1 for frames that belong to a link."""
+        flow = second_words & at.MASK_FLOW
+        known = flow < at.MASK_FLOW
+        return np.where(known, self._flows.message_of[np.where(known, flow, 0)], -1)
+
+    def _take(self, count: int, base: int, words: int) -> NDArray[np.int64]:
+        M = self._memory.M
+        parts = []
+        for thread in self._memory.thread_base:
+            n = int(M[thread + count])
+            if n:
+                start = int(M[thread + base])
+                parts.append(M[start : start + n * words].reshape(n, words).copy())
+                M[thread + count] = 0
+        return joined(parts, words)
+
+
+def joined(parts: list[NDArray[np.int64]], words: int) -> NDArray[np.int64]:
+    """The rows of several arrays as one array, of so many words a row if there is none."""
+    return np.concatenate(parts) if parts else np.zeros((0, words), dtype=np.int64)

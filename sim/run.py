@@ -1,0 +1,196 @@
+"""A simulation under way: how far it is, and the Result of what has been seen so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.coupling import Coupling
+from sim.job import IterationRecord, TrainingJob
+from sim.message_table import message_columns
+from sim.progress import Standing, share_of_flows
+from sim.routing import Routing
+from sim.telemetry import Samples, delay_columns, packet_columns
+from sim.topology import Network
+from sim.traffic.feed import Feed
+
+if TYPE_CHECKING:
+    from scenarios.result import Result
+    from scenarios.schema import Scenario
+    from traces.trace import Trace
+
+
+@dataclass
+class Run:
+    """A simulation under way."""
+
+    scenario: Scenario
+    network: Network
+    routing: Routing
+    coupling: Coupling
+    jobs: Sequence[TrainingJob]
+    feeds: Sequence[Feed]
+    samples: Samples | None = None
+    ended_by: str = "interrupt"
+    """done, duration, max_wall, or interrupt, which it is unless one of the others becomes known"""
+
+    @property
+    def done(self) -> bool:
+        """Whether the jobs are done; without jobs: whether all flows have been delivered."""
+        return all(part.done for part in (self.jobs or self.feeds))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came as far as was asked for: traffic alone may be cut by the duration."""
+        return self.done or (self.ended_by == "duration" and not self.jobs)
+
+    @property
+    def end_ps(self) -> int:
+        """When it ended; where it was ended from outside: as far as the network has come."""
+        if self.ended_by == "duration" and not self.jobs and self.scenario.duration is not None:
+            return self.scenario.duration
+        if self.ended_by in ("done", "duration"):
+            return self.coupling.now
+        return max(self.coupling.now, self.coupling.fabric.now)
+
+    @property
+    def last_ps(self) -> int:
+        """How far the network goes in a run that nothing ends from outside: to where a host could have reacted to the
+        last thing that happened."""
+        limit = self.scenario.duration
+        if self.ended_by == "duration" and limit is not None:
+            return limit
+        last = self.coupling.now + self.coupling.latency
+        return last if limit is None else min(last, limit)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(done, in all): worker-iterations, or without jobs flows."""
+        if self.jobs:
+            return sum(len(job.records) for job in self.jobs), sum(job.total for job in self.jobs)
+        submitted = sum(feed.submitted for feed in self.feeds)
+        return submitted - getattr(self.coupling.fabric, "undelivered", 0), submitted
+
+    def standing(self, now_ps: int) -> Standing:
+        """How far it is at a time of the network's."""
+        done, total = self.progress
+        if self.done or self.ended_by == "duration":
+            share = 1.0
+        elif self.jobs:
+            share = sum(job.share * job.total for job in self.jobs) / total
+        else:
+            share = share_of_flows(self.feeds, self.coupling.fabric)
+        if self.scenario.duration is not None:
+            share = max(share, min(1.0, now_ps / self.scenario.duration))
+        return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
+
+
+def collect_result(
+    state: Run,
+    traces: Sequence[Trace],
+    threads: int,
+    times: dict[str, float],
+) -> Result:
+    """The Result of what has been simulated so far."""
+    from scenarios.result import Result, summarise
+
+    scenario, coupling, jobs = state.scenario, state.coupling, state.jobs
+    tables = coupling.fabric.finish()
+    records = sorted(
+        (record for job in jobs for record in job.records),
+        key=lambda record: (record.job, record.worker, record.iteration),
+    )
+    hops = int(tables.packet_hops)
+    digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
+    messages = message_columns(
+        coupling.messages,
+        coupling.blocks,
+        state.network.names,
+        [transport.payload for transport in scenario.transports],
+        tables,
+        coupling.latency,
+        state.end_ps,
+    )
+    messages["layer"] = layers_of(messages, jobs)
+    ends = np.asarray(messages["end_ps"])
+    totals = {
+        "simulated_ps": state.end_ps,
+        "finished": state.finished,
+        "ended_by": state.ended_by,
+        "iterations": len(records),
+        "iterations_wanted": sum(job.total for job in jobs),
+        "messages": len(ends),
+        "messages_under_way": int((ends < 0).sum()),
+        "bytes": int(np.sum(messages["bytes"])),
+        "lost_bytes": int(np.sum(messages["lost_bytes"])),
+    }
+    return Result.build(
+        summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
+        {
+            "iterations": {
+                name: [getattr(record, name) for record in records] for name in IterationRecord._fields
+            },
+            "messages": messages,
+            "flows": flow_columns(state, messages),
+            "drops": dict(tables.drops),
+            "ports": dict(tables.ports),
+            **telemetry(state),
+        },
+        {
+            **times,
+            "threads": threads,
+            "packet_hops": hops,
+            "hops_per_s": hops / times["run_s"] if times["run_s"] > 0 else 0.0,
+        },
+    )
+
+
+def layers_of(messages: Mapping[str, Any], jobs: Sequence[TrainingJob]) -> NDArray[np.int64]:
+    """The layer of the tensor that every message carries, -1 for those that carry none."""
+    names = np.asarray(messages["job"], dtype=object)
+    tensors = np.asarray(messages["tensor"], dtype=np.int64)
+    layers = np.full(len(tensors), -1, dtype=np.int64)
+    for job in jobs:
+        own = np.flatnonzero((names == job.name) & (tensors >= 0))
+        of_tensor = np.array([tensor.layer for tensor in job.trace.tensors], dtype=np.int64)
+        layers[own] = of_tensor[tensors[own]]
+    return layers
+
+
+def telemetry(state: Run) -> dict[str, dict[str, Any]]:
+    """The tables that the scenario has asked for besides."""
+    output, engine, network = state.scenario.output, state.coupling.fabric, state.network
+    found = {}
+    if state.samples is not None:
+        found["samples"] = state.samples.columns()
+    if output.delays:
+        found["delays"] = delay_columns(engine, network)
+    if output.packet_log:
+        found["packets"] = packet_columns(engine, network)
+    return found
+
+
+def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of flows: how long each would have taken on an empty network, by number of the message."""
+    from sim.traffic.ideal import ideal_times
+
+    known = np.asarray(messages["message"])
+    numbers, ideal = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for block in (block for feed in state.feeds for block in feed.blocks):
+        rows = np.flatnonzero(np.isin(block.first + np.arange(len(block.sends)), known, assume_unique=True))
+        if len(rows):
+            sends, transport = block.sends, state.scenario.transports[block.transport]
+            numbers.append(block.first + rows)
+            ideal.append(
+                ideal_times(
+                    state.network, state.routing, sends.src[rows], sends.dst[rows], sends.nbytes[rows],
+                    transport.payload, transport.overhead,
+                )
+            )  # fmt: skip
+    message = np.concatenate(numbers)
+    order = np.argsort(message)
+    return {"message": message[order], "ideal_ps": np.concatenate(ideal)[order]}
