@@ -1,0 +1,48 @@
+"""Flow control that stops itself: five switches in a ring, each host sending two switches on."""
+
+from __future__ import annotations
+
+import networkx
+from oracle import Case
+from oracle.cases import fabric_of
+
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp
+from sim.topology import LinkSpec, from_networkx
+
+US = 10**6
+SECOND = 10**12
+
+
+def run(reach: int) -> str:
+    """What the fabric says of a deadlock when every host of the ring sends so many switches on."""
+    graph = networkx.Graph()
+    for n in range(5):
+        graph.add_node(f"s{n}", kind="switch")
+        graph.add_node(f"h{n}", kind="host")
+    for n in range(5):
+        graph.add_edge(f"s{n}", f"s{(n + 1) % 5}", rate=10**10, latency=US)
+        graph.add_edge(f"h{n}", f"s{n}", rate=4 * 10**10, latency=US)
+    network = from_networkx(graph, LinkSpec(10**10, US))
+    table = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "initial_window": 4000})
+    switch = Switch.model_validate({"queues": 1, "pfc": True, "pfc_threshold": "20KB"})
+    fabric = fabric_of(Case(network, [table], [], switch))
+    at = network.index
+    for n in range(5):
+        fabric.send(0, at[f"h{n}"], at[f"h{(n + reach) % 5}"], 3_000_000)
+    while fabric.undelivered and not fabric.deadlock:
+        assert fabric.now < SECOND
+        fabric.run(SECOND)
+    fabric.close()
+    return fabric.deadlock
+
+
+def test_a_circle_of_ports_that_wait_for_each_other_is_named():
+    said = run(reach=2)
+    for n in range(5):
+        assert f"s{n}->s{(n + 1) % 5} waits for s{(n + 1) % 5}->s{(n + 2) % 5}" in said
+
+
+def test_ports_that_wait_for_hosts_only_are_no_deadlock():
+    """One switch on, no packet waits for another cable of the ring."""
+    assert run(reach=1) == ""
