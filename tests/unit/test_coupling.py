@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ideal_fabric import Delivery
 
+from scenarios.errors import StallError
 from sim.coupling import Coupling, Message
 
 
@@ -116,3 +117,17 @@ def test_a_time_limit_is_exclusive():
 def test_the_latency_must_be_positive():
     with pytest.raises(ValueError, match="lookahead"):
         Coupling(Scripted([], 1), 0, [])
+
+
+def test_a_deadlock_of_the_network_ends_the_run_and_is_named():
+    fabric = Scripted([10**9], 1)
+    fabric.deadlock = "flow control has come to a deadlock: a->b waits for b->a waits for a->b"
+    coupling = Coupling(fabric, 5, ["a", "b"])
+
+    def sender():
+        coupling.send(message(lambda _: None))
+        yield coupling.env.timeout(10**12)
+
+    coupling.env.process(sender())
+    with pytest.raises(StallError, match="a->b waits for b->a"):
+        coupling.run(lambda: False)
