@@ -1,0 +1,102 @@
+"""What a switch backend is: it builds the network of a plan in namespaces, counts what happens in it, and takes it down.
+
+A backend gives every host of the plan a network namespace in which the host's address (`emu.plan.host_address`) is on a
+device and all other hosts' addresses are reachable. What lies in between is its own affair: Linux namespaces that
+forward (`red`, `bpf`) or one process that is the whole network (`userspace`).
+
+It runs inside namespaces that are private already (`emu.runner`), so that its names cannot clash and nothing outlives
+the process. Whatever cannot be done exactly as the plan says is returned by `substitutions`, in words for people;
+whatever it cannot do at all by `missing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from emu.plan import Plan
+
+
+@dataclass
+class PortCounts:
+    """What a port has counted so far; see the Result's table of ports. -1: this backend cannot tell."""
+
+    port: str
+    packets: int = 0
+    bytes: int = 0
+    drops_tail: int = 0
+    drops_selective: int = 0
+    drops_loss: int = 0
+    marks: int = 0
+    peak_queue_bytes: int = -1
+    queue_bytes: int = 0
+    """waiting at this moment"""
+    by_queue: list[Mapping[str, int]] = field(default_factory=list)
+    """the same per queue, as far as known: keys packets, bytes, drops_tail, drops_selective, marks"""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A packet that a backend saw lost. Times are nanoseconds of CLOCK_MONOTONIC."""
+
+    message: int
+    packet: int
+    port: str
+    time_ns: int
+    cause: str
+    important: bool
+    priority: int
+
+
+class TestbedError(Exception):
+    """The testbed cannot be built or has failed: one line for people. `usage`: it is the input's or the machine's
+    fault, exit code 2; otherwise the run failed, exit code 1."""
+
+    __test__ = False
+
+    def __init__(self, what: str, where: str = "", expected: str = "", *, usage: bool = True) -> None:
+        super().__init__(what)
+        self.what, self.where, self.expected, self.usage = what, where, expected, usage
+
+
+class SwitchBackend(Protocol):
+    """A running network."""
+
+    name: str
+
+    def build(self) -> None:
+        """Make everything and compare what the kernel says with what was asked; TestbedError on any difference."""
+
+    def namespace(self, host: int) -> int:
+        """File descriptor of a host's network namespace, for setns(2)."""
+
+    def start(self) -> None:
+        """Begin to forward (processes of the backend's own start here)."""
+
+    def counts(self) -> list[PortCounts]:
+        """Of every port of a switch and of the hosts' ports, by number of the port; at any time while it runs."""
+
+    def drops(self) -> Sequence[Drop]:
+        """Packets that were lost, as far as the backend saw them one by one; empty if it only counts."""
+
+    def check(self) -> list[str]:
+        """What has gone wrong inside (a process that died, a clock that ran away); empty if nothing."""
+
+    def close(self) -> None:
+        """End its processes. Namespaces go with the runner."""
+
+
+class BackendKind(Protocol):
+    """A class of backends, before there is a network."""
+
+    name: str
+
+    def missing(self, kernel: Any, plan: Plan) -> list[str]:
+        """Why it cannot run this plan on this kernel (`emu.probe.Kernel`); empty if it can."""
+
+    def substitutions(self, kernel: Any, plan: Plan) -> list[str]:
+        """What it does otherwise than the plan says; empty if nothing."""
+
+    def make(self, plan: Plan, kernel: Any) -> SwitchBackend:
+        """A network that is not built yet."""

@@ -1,0 +1,156 @@
+"""Program: what the hosts of a scenario do, as plain data - who computes how long, and which message follows from what.
+
+A job's behaviour does not depend on how fast its network is, only on what has arrived. So it can be written down
+beforehand, as a graph of events:
+
+* every message is one event: it *fires* when the message has been delivered at its destination;
+* other events fire when all events that they need have fired, or when a process fires them;
+* an event may take work first: once it has all that it needs, it occupies a *station* of its host (a server's
+  adder), first come first served, for its effort, and fires when that is over;
+* when an event fires, the messages that it posts become ready at its host, in order, and the events after it
+  count it.
+
+*Processes* are what has a course in time: a worker that computes, waits for events, and fires events; traffic that
+fires events at given times.
+
+Everything an event needs happens at its own host, so that hosts can run their parts of a program on their own, with
+nothing between them but the messages. Times are integer picoseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
+"""Operations of a process; see `Step`."""
+
+START, FORWARD_END, BACKWARD_END, END = range(4)
+"""What NOTE notes."""
+
+FIFO, LAYER = "fifo", "layer"
+
+
+class Step(NamedTuple):
+    """One step of a process: an operation and what it is about.
+
+    COMPUTE  `value` picoseconds pass.
+    WAIT     until event `value` has fired.
+    FIRE     event `value` (counts as one of those that it needs).
+    UNTIL    the clock shows `value` picoseconds since the beginning.
+    NOTE     the time now is the START, FORWARD_END, BACKWARD_END or END (`value`) of `iteration`.
+    """
+
+    operation: int
+    value: int
+    iteration: int = -1
+
+
+@dataclass(frozen=True)
+class Process:
+    """Steps, one after the other, at one host. `worker` is its number in job `job`, -1 for traffic.
+
+    `compute` : picoseconds spent computing in every iteration, as the table of iterations counts it.
+    """
+
+    host: int
+    job: int
+    worker: int
+    steps: tuple[Step, ...]
+    compute: tuple[int, ...] = ()
+
+
+class Table(NamedTuple):
+    """What the messages of one job or traffic have in common.
+
+    name : of the job or traffic.
+    transport : index into the scenario's transports.
+    order : "fifo", or "layer": a host releases ready messages by `rank`, then by readiness, while fewer than `credit`
+        bytes of its messages are under way (a message larger than that goes alone).
+    credit : bytes; 0 with "fifo".
+    is_job : traffic starts without the hosts' software latency.
+    element_bytes : of the values that its messages carry.
+    """
+
+    name: str
+    transport: int
+    order: str
+    credit: int
+    is_job: bool
+    element_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """One row per message, in columns int64[n] unless said otherwise.
+
+    table : index into `Program.tables`.
+    kind : index into `scenarios.result.KINDS`.
+    iteration, tensor, layer, part : as in the Result's table of messages.
+    src, dst : nodes (`Network.names`).
+    nbytes, priority : bytes; the switch queue.
+    bound : float64; the share of the bytes that may be lost.
+    rank : order of release where `order` is "layer": the layer.
+    captured : index of the trace's iteration whose gradients it carries, or -1 (traffic).
+    first : the first of its elements, in its tensor (or in its bucket).
+    important : per message None or True (all packets important), False (none), or bool[packets].
+    """
+
+    table: Ints
+    kind: Ints
+    iteration: Ints
+    tensor: Ints
+    layer: Ints
+    part: Ints
+    src: Ints
+    dst: Ints
+    nbytes: Ints
+    priority: Ints
+    bound: NDArray[np.float64]
+    rank: Ints
+    captured: Ints
+    first: Ints
+    important: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Everything; see the module's docstring. Events 0 .. n - 1 are the deliveries of the n messages.
+
+    needs : int64[events], how many firings an event waits for; 1 for messages (their delivery).
+    host : int64[events], the node at which an event happens.
+    after : per event the events that count it, as (first, list): those of event e are `after[1][after[0][e] :
+        after[0][e + 1]]`.
+    posts : the same for the messages that an event posts.
+    station, effort : int64[events]; the station (a number of the host's own) is -1 where firing takes no work.
+    sums : per message the messages whose arrived content it carries added up, with its own host's part if `own` says so;
+        None for messages of traffic and for those that carry a gradient as it is.
+    own : per message whether the sender's own gradient is part of what it carries.
+    """
+
+    tables: tuple[Table, ...]
+    messages: Messages
+    needs: Ints
+    host: Ints
+    after: tuple[Ints, Ints]
+    posts: tuple[Ints, Ints]
+    station: Ints
+    effort: Ints
+    processes: tuple[Process, ...]
+    sums: Sequence[Any] = field(default_factory=list)
+    own: Sequence[bool] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> list[int]:
+        """Nodes that do something, ascending."""
+        used = {process.host for process in self.processes}
+        return sorted(used | set(self.messages.src.tolist()) | set(self.messages.dst.tolist()))
