@@ -83,6 +83,7 @@ def simulate(
         Ctrl-C, with the Result so far.
     """
     begin = time.perf_counter()
+    check_simulated(scenario)
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     check_lookahead(scenario, network)
     places = place(scenario.job, network, scenario.seed)
@@ -216,6 +217,17 @@ def check_lookahead(scenario: Scenario, network: Network) -> None:
             where="host.software_latency",
             expected=f"at least {format_time(lookahead)}",
         )
+
+
+def check_simulated(scenario: Scenario) -> None:
+    """Raise ScenarioError if a transport runs on the testbed only."""
+    for transport in scenario.transports:
+        if not transport.simulated:
+            raise ScenarioError(
+                f"{transport.kind} is the kernel's, and runs on the testbed only",
+                where="transport",
+                expected="gradwire emulate, or another transport",
+            )
 
 
 def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list[Feed]:
