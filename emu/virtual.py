@@ -97,7 +97,11 @@ def run_inside(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"PATH": os.environ.get("PATH", ""), "GRADWIRE_SEED": str(seed), "TMPDIR": str(folder)},
+            # UML keeps its memory in TMPDIR and a socket of its own below HOME, without which it does not start
+            env={
+                "PATH": os.environ.get("PATH", ""), "GRADWIRE_SEED": str(seed),
+                "TMPDIR": str(folder), "HOME": str(folder),
+            },  # fmt: skip
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
@@ -153,6 +157,8 @@ def _listen(process: subprocess.Popen[bytes], heard: Callable[[str], None] | Non
         elif line:
             log.append(line)
             del log[:-50]
+            if "Kernel panic" in line:
+                _end(process)  # it would stand still for ever
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
