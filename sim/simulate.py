@@ -19,10 +19,11 @@ from scenarios.wire import MIN_FRAME, serialisation_ps
 from sim.coupling import Coupling, FabricLike
 from sim.faults import Faults
 from sim.interrupt import CtrlC
-from sim.job import TrainingJob, captured_iterations
+from sim.job import TrainingJob
 from sim.placement import place
 from sim.precheck import check_paths
 from sim.progress import Lookout, OutOfTime, Progress
+from sim.replay import captured_iterations
 from sim.routing import Routing, build_routing
 from sim.run import Run, collect_result
 from sim.telemetry import Samples, ports_of
