@@ -1,0 +1,154 @@
+"""What the backends made of Linux's own queueing disciplines have in common: nodes, cables, routes, and the order in
+which a network comes to be.
+
+Build, read everything back, and only then let anybody send. What a backend adds is what it hangs below and before htb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from emu.kernel import devices, queueing, routes
+from emu.kernel.devices import WIRES, space, wire_device
+from emu.namespaces import Namespaces, batch, inside, run_tool, shown
+from emu.plan import Plan, Port
+from emu.switches.base import Drop, PortCounts, TestbedError
+
+
+class KernelSwitch:
+    """A network of htb. `wired`: cables have latency and transmission time, by netem. `chooser`: who picks among several
+    ways (`emu.kernel.routes`)."""
+
+    name = "kernel"
+    leaf_kind = "bfifo"
+
+    def __init__(self, plan: Plan, *, wired: bool, chooser: str) -> None:
+        self.plan = plan
+        self.wired = wired
+        self.chooser = chooser
+        self.spaces = Namespaces()
+        self._backlog_drops = 0
+
+    # what a backend says
+
+    def prepare(self) -> None:
+        """Before the first line of tc."""
+
+    def leaf_line(self, port: Port, queue: int) -> str:
+        limit = queueing.leaf_limit(self.plan, port)
+        handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
+        return f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {limit}"
+
+    def filter_lines(self, port: Port) -> list[str]:
+        """Of the port itself."""
+        raise NotImplementedError
+
+    def arrival_lines(self, port: Port, device: str) -> list[str]:
+        """Of the device at the far end of the port's (half of a) cable."""
+        raise NotImplementedError
+
+    def check_queues(self) -> None:
+        """Compare leaves and filters with what was asked."""
+
+    # the life of a backend
+
+    def build(self) -> None:
+        plan = self.plan
+        devices.make_devices(plan, self.spaces, self.wired)
+        routes.make_routes(plan, self.spaces, self.chooser)
+        self.prepare()
+        arrivals: dict[str, list[str]] = {}
+        for port in plan.ports:
+            where, device = (WIRES, wire_device(port.number)) if self.wired else (space(port.dst), f"p{port.number ^ 1}")
+            lines = arrivals.setdefault(where, [])
+            lines.append(f"qdisc add dev {device} clsact")
+            lines += self.arrival_lines(port, device)
+            if self.wired:
+                lines.append(self.wire_line(port))
+        for node in range(plan.node_count):
+            lines = arrivals.pop(space(node), [])
+            for port in plan.of_node(node):
+                lines += queueing.htb_lines(plan, port)
+                lines += [self.leaf_line(port, queue) for queue in range(plan.queues.count)]
+                lines += self.filter_lines(port)
+            if self.wired:
+                lines += self.entrance_lines(node)
+            batch("tc", space(node), lines)
+        for where, lines in arrivals.items():
+            batch("tc", where, lines)
+        self._backlog_drops = softnet_drops()
+        self.verify()
+
+    def entrance_lines(self, node: int) -> list[str]:
+        """With wires in between: what else happens where packets come into a node."""
+        return []
+
+    def wire_line(self, port: Port) -> str:
+        """Latency and transmission of a cable, at the end where packets of `port` leave the wires."""
+        return (
+            f"qdisc add dev {wire_device(port.number ^ 1)} root handle 1: netem limit 10000000 "
+            f"delay {port.latency_ps // 1000}ns rate {port.rate}bit"
+        )
+
+    def verify(self) -> None:
+        """Compare all that there is with what was asked; TestbedError at the first difference."""
+        devices.check_devices(self.plan, self.wired)
+        routes.check_routes(self.plan, self.spaces, self.chooser)
+        if self.wired:
+            self._check_wires()
+        self.check_queues()
+
+    def _check_wires(self) -> None:
+        (disciplines,) = shown("tc", WIRES, ["qdisc show"])
+        roots = {each["dev"]: each for each in disciplines if each.get("root")}
+        for port in self.plan.ports:
+            device = wire_device(port.number ^ 1)
+            root = roots.get(device, {})
+            options = root.get("options", {})
+            delay = options.get("delay", {}).get("delay", 0.0)
+            rate = options.get("rate", {}).get("rate", 0)
+            if root.get("kind") != "netem" or rate * 8 != port.rate // 8 * 8 or abs(delay - port.latency_ps * 1e-12) > 1e-9:
+                raise TestbedError(
+                    f"the cable of {port.name} is {root.get('kind')} with {rate * 8} bit/s and {delay} s, read back",
+                    device, f"netem with {port.rate} bit/s and {port.latency_ps * 1e-12:g} s",
+                )  # fmt: skip
+
+    def namespace(self, host: int) -> int:
+        return self.spaces[space(host)]
+
+    def start(self) -> None:
+        """The kernel forwards already."""
+
+    def counts(self) -> list[PortCounts]:
+        raise NotImplementedError
+
+    def drops(self) -> Sequence[Drop]:
+        return []
+
+    def check(self) -> list[str]:
+        lost = softnet_drops() - self._backlog_drops
+        return [f"the kernel's backlog dropped {lost} packets: the machine is too slow for this rate"] if lost else []
+
+    def close(self) -> None:
+        self.spaces.close()
+
+    def run(self, node: int, command: Sequence[str]) -> str:
+        """What a command prints in the namespace of a node."""
+        with inside(self.spaces[space(node)]):
+            return run_tool(command)
+
+
+def softnet_drops() -> int:
+    """Packets that this machine dropped between two virtual devices, since it started."""
+    try:
+        lines = Path("/proc/net/softnet_stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1], 16) for line in lines)
+
+
+def netem_works(kernel: Any) -> bool:
+    """Whether cables can have latency on this kernel."""
+    return bool(kernel is not None and kernel.has("qdisc", "netem") and kernel.has("qdisc", "clsact"))
