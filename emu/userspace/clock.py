@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from contextlib import suppress
 
 _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
 _ABSOLUTE = 1
@@ -50,10 +51,8 @@ class Timer:
     def clear(self) -> None:
         """It has gone off and is not set any more."""
         self.time_ns = 0
-        try:
+        with suppress(BlockingIOError):  # it was set again meanwhile
             os.read(self.file, 8)
-        except BlockingIOError:
-            pass  # it was set again meanwhile
 
     def close(self) -> None:
         """Give the file back."""

@@ -20,6 +20,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,10 +80,8 @@ def live(plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
         _close_others({0, 1, 2, control.fileno(), *devices})
-        try:
-            os.setpriority(os.PRIO_PROCESS, 0, -20)
-        except OSError:
-            pass  # lateness is counted in any case
+        if plan.clock == "wall":
+            _go_first()
         gc.disable()
         run(plan, devices, control)
         code = 0
@@ -179,12 +178,19 @@ class _Switch:
             _answer(self.control, self.lateness)
 
 
+def _go_first() -> None:
+    """Run before everything else on this machine, as a network does; where that is not allowed, lateness shows it."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+
 def _answer(control: socket.socket, answer: Any) -> None:
     data = pickle.dumps(answer, protocol=5)
-    try:
+    with suppress(OSError):  # the parent is gone; the next read says so
         control.sendall(LENGTH.pack(len(data)) + data)
-    except OSError:
-        pass  # the parent is gone; the next read says so
 
 
 def _close_others(kept: set[int]) -> None:
