@@ -9,14 +9,16 @@ its marks to itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emu.agent.report import Reports
+from emu.agent.script import IterationRow
 from emu.plan import Plan
-from emu.switches.base import Drop, PortCounts
+from emu.raw import Raw
+from emu.switches.base import PortCounts
 from scenarios.result import KINDS, Result, summarise
 from scenarios.schema import Scenario
 
@@ -24,42 +26,6 @@ PS = 1000
 """Picoseconds per nanosecond."""
 
 Ints = NDArray[np.int64]
-
-
-@dataclass
-class Raw:
-    """What a run inside leaves for the outside; times are nanoseconds since the common beginning, -1 = never.
-
-    start, end : int64[messages]; when a message was ready, and when it was delivered.
-    received, lost, sent_packets, retransmitted, marked : int64[messages].
-    iterations : rows (job table, worker, iteration, start, forward_end, backward_end, end, compute) in ns, compute in ps.
-    counts : of the ports, at the end; `samples` (time, counts) on the way.
-    drops : with times since the common beginning.
-    ended_by : "done", "duration", "interrupted".
-    lateness : per host what its timers were late by (max_ns, p99_ns, stalls).
-    complaints : what the backend and the watch over the clock found wrong; a run with any is not valid.
-    violations : where contents or sums were not what they should have been.
-    round_trips : of the control channel to hosts on other machines, ns.
-    """
-
-    start: Ints
-    end: Ints
-    received: Ints
-    lost: Ints
-    sent_packets: Ints
-    retransmitted: Ints
-    marked: Ints
-    iterations: list[tuple[int, ...]]
-    counts: list[PortCounts]
-    samples: list[tuple[int, list[PortCounts]]] = field(default_factory=list)
-    drops: Sequence[Drop] = ()
-    ended_by: str = "done"
-    end_ns: int = 0
-    lateness: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    complaints: list[str] = field(default_factory=list)
-    violations: list[str] = field(default_factory=list)
-    captures: Mapping[str, str] = field(default_factory=dict)
-    wall_s: float = 0.0
 
 
 def make_result(
@@ -73,9 +39,9 @@ def make_result(
     timing: Mapping[str, Any] | None = None,
 ) -> Result:
     """The Result. `ideal`: picoseconds on the empty network, by message of traffic."""
-    program = plan.program
-    ready = np.flatnonzero(raw.start >= 0)
-    done = raw.end[ready] >= 0
+    program, reports = plan.program, raw.reports
+    ready = np.flatnonzero(reports.start_ns >= 0)
+    done = reports.end_ns[ready] >= 0
     rows = program.messages
     payload = np.array([plan.transports[table.transport].payload for table in program.tables], dtype=np.int64)
     table = rows.table[ready]
@@ -94,22 +60,22 @@ def make_result(
         "bytes": size,
         "packets": -(-size // payload[table]),
         "priority": rows.priority[ready],
-        "start_ps": raw.start[ready] * PS,
-        "end_ps": np.where(done, raw.end[ready] * PS, -1),
-        "received_bytes": np.where(done, raw.received[ready], 0),
-        "lost_bytes": np.where(done, raw.lost[ready], 0),
+        "start_ps": reports.start_ns[ready] * PS,
+        "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
+        "received_bytes": np.where(done, reports.received[ready], 0),
+        "lost_bytes": np.where(done, reports.lost[ready], 0),
         "bound": rows.bound[ready],
-        "retransmitted": raw.retransmitted[ready],
-        "sent_packets": raw.sent_packets[ready],
-        "marked": raw.marked[ready],
+        "retransmitted": reports.retransmitted[ready],
+        "sent_packets": reports.sent_packets[ready],
+        "marked": reports.marked[ready],
         "trimmed": np.zeros(len(ready), dtype=np.int64),
     }
-    iterations = _iterations(plan, raw)
+    iterations = _iterations(plan, reports)
     wanted = sum(len(process.compute) for process in program.processes if process.worker >= 0)
     totals = {
-        "simulated_ps": raw.end_ns * PS,
-        "finished": raw.ended_by == "done",
-        "ended_by": raw.ended_by,
+        "simulated_ps": _end(plan, reports),
+        "finished": reports.ended_by == "done",
+        "ended_by": reports.ended_by,
         "iterations": len(iterations["worker"]),
         "iterations_wanted": wanted,
         "messages": len(ready),
@@ -135,22 +101,20 @@ def make_result(
     )
 
 
-def _iterations(plan: Plan, raw: Raw) -> dict[str, Any]:
-    rows = sorted(raw.iterations)
-    table, worker, iteration, start, forward, backward, end, compute = (
-        np.array(rows, dtype=np.int64).reshape(-1, 8).T
-    )
-    return {
-        "job": [plan.program.tables[index].name for index in table.tolist()],
-        "worker": worker,
-        "iteration": iteration,
-        "start_ps": start * PS,
-        "forward_end_ps": forward * PS,
-        "backward_end_ps": backward * PS,
-        "end_ps": end * PS,
-        "compute_ps": compute,
-        "exposed_ps": (end - start) * PS - compute,
-    }
+def _end(plan: Plan, reports: Reports) -> int:
+    """When the run was over: with the last thing that anybody saw, or at its duration."""
+    if reports.ended_by == "duration" and plan.duration_ps is not None:
+        return plan.duration_ps
+    ends = [row.end_ps for row in reports.iterations]
+    return max([int(reports.end_ns.max(initial=0)) * PS, *ends])
+
+
+def _iterations(plan: Plan, reports: Reports) -> dict[str, Any]:
+    names = [table.name for table in plan.program.tables]
+    rows = sorted(reports.iterations)
+    columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
+    columns["job"] = [names[index] for index in columns["job"]]
+    return columns
 
 
 def _drops(raw: Raw) -> dict[str, Any]:

@@ -7,6 +7,7 @@ plain data (`traces.program`) instead of processes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scenarios.errors import Mistake, ScenarioError
@@ -70,7 +71,18 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
         transport = scenario.transport_of(table)
         row = builder.table(Table(table.name, transport, FIFO, 0, is_job=False, element_bytes=1))
         add_traffic(builder, table, row, flows_of(scenario, number, network))
-    return Resolved(network, build_routing(network), places, traces, builder.finish())
+    return Resolved(network, build_routing(network), places, traces, _tagged(builder.finish(), scenario))
+
+
+def _tagged(program: Program, scenario: Scenario) -> Program:
+    """The program with the packets of untagged messages as their transport has them."""
+    capable = [scenario.transports[table.transport].ecn_capable for table in program.tables]
+    messages = program.messages
+    important = [
+        capable[table] if given is None else given
+        for table, given in zip(messages.table.tolist(), messages.important, strict=True)
+    ]
+    return replace(program, messages=replace(messages, important=important))
 
 
 def _check_finite(scenario: Scenario, network: Network) -> None:

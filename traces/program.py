@@ -110,7 +110,7 @@ class Messages:
     rank : order of release where `order` is "layer": the layer.
     captured : index of the trace's iteration whose gradients the sender's own part is, or -1 (no such part).
     first : the first of its elements, in its tensor (or in its bucket).
-    important : per message None or True (all packets important), False (none), or bool[packets].
+    important : per message True (all packets important), False (none), or bool[packets].
     """
 
     table: Ints
