@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from emu.kernel import devices, queueing, routes
 from emu.kernel.devices import WIRES, space, wire_device
 from emu.namespaces import Namespaces, batch, inside, run_tool, shown
 from emu.plan import Plan, Port
+from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 
 
@@ -22,7 +22,6 @@ class KernelSwitch:
     ways (`emu.kernel.routes`)."""
 
     name = "kernel"
-    leaf_kind = "bfifo"
 
     def __init__(self, plan: Plan, *, wired: bool, chooser: str) -> None:
         self.plan = plan
@@ -48,6 +47,9 @@ class KernelSwitch:
     def arrival_lines(self, port: Port, device: str) -> list[str]:
         """Of the device at the far end of the port's (half of a) cable."""
         raise NotImplementedError
+
+    def adjust(self) -> None:
+        """After the last line of tc."""
 
     def check_queues(self) -> None:
         """Compare leaves and filters with what was asked."""
@@ -78,6 +80,7 @@ class KernelSwitch:
             batch("tc", space(node), lines)
         for where, lines in arrivals.items():
             batch("tc", where, lines)
+        self.adjust()
         self._backlog_drops = softnet_drops()
         self.verify()
 
@@ -149,6 +152,47 @@ def softnet_drops() -> int:
     return sum(int(line.split()[1], 16) for line in lines)
 
 
-def netem_works(kernel: Any) -> bool:
+def netem_works(kernel: Kernel) -> bool:
     """Whether cables can have latency on this kernel."""
-    return bool(kernel is not None and kernel.has("qdisc", "netem") and kernel.has("qdisc", "clsact"))
+    return kernel.has("qdisc", "netem") and kernel.has("qdisc", "clsact")
+
+
+def missing_everywhere(kernel: Kernel, plan: Plan) -> list[str]:
+    """What no backend out of queueing disciplines can do without."""
+    missing = []
+    if kernel.namespaces:
+        missing.append(f"no private namespaces: {kernel.namespaces}")
+    for name in ("htb", "bfifo"):
+        if not kernel.has("qdisc", name):
+            missing.append(kernel.why_not("qdisc", name))
+    for name in ("ip", "tc"):
+        if not kernel.has("tool", name):
+            missing.append(kernel.why_not("tool", name))
+    several = [plan.names[node] for node in range(plan.host_count) if len(plan.of_node(node)) > 1]
+    if several:
+        missing.append(f"hosts with several cables, such as {several[0]}")
+    return missing
+
+
+def substitutions_everywhere(kernel: Kernel, plan: Plan) -> list[str]:
+    """What such a backend does otherwise than the plan says."""
+    done = []
+    if not netem_works(kernel):
+        latencies = sorted({port.latency_ps for port in plan.ports})
+        slowest = min(port.rate for port in plan.ports)
+        own_us = plan.largest_frame() * 8e6 / slowest
+        span = " to ".join(f"{each / 1e6:g}" for each in dict.fromkeys((latencies[0], latencies[-1])))
+        done.append(
+            f"no netem: cables have no latency (the scenario has {span} us), and a packet is handed on when its "
+            f"transmission begins, not when it ends (up to {own_us:.0f} us earlier per link)"
+        )
+    if plan.clock == "wall":
+        ahead = max(queueing.slack_bytes(plan, port) for port in plan.ports)
+        done.append(f"a port may be up to {ahead} bytes ahead of its rate after an idle time or a late timer")
+        fastest = max(port.rate for port in plan.ports)
+        if 0 <= kernel.reachable_bps < fastest:
+            done.append(
+                f"rates: the fastest port has {fastest / 1e6:g} Mbit/s, this machine kept {kernel.reachable_bps / 1e6:g} "
+                "with one port when it was tried"
+            )
+    return done
