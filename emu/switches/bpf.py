@@ -23,7 +23,7 @@ from emu import bpf
 from emu.kernel import queueing
 from emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
 from emu.kernel.routes import BPF
-from emu.namespaces import mount, shown
+from emu.namespaces import mount, shown, unmount
 from emu.plan import Plan, Port
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
@@ -238,6 +238,7 @@ class BpfSwitch(KernelSwitch):
         for each in self._maps.values():
             each.close()
         self._maps = {}
+        unmount(BPFFS)
         super().close()
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emu.kernel import devices, queueing, routes
-from emu.kernel.devices import WIRES, space, wire_device
-from emu.namespaces import Namespaces, batch, inside, run_tool, shown
+from emu.kernel.devices import WIRE, WIRES, space, wire_device
+from emu.kernel.netlink import Wire, add_wire, read_wires
+from emu.namespaces import Namespaces, batch, inside, run_tool
 from emu.plan import Plan, Port
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
@@ -67,8 +68,6 @@ class KernelSwitch:
             lines = arrivals.setdefault(where, [])
             lines.append(f"qdisc add dev {device} clsact")
             lines += self.arrival_lines(port, device)
-            if self.wired:
-                lines.append(self.wire_line(port))
         for node in range(plan.node_count):
             lines = arrivals.pop(space(node), [])
             for port in plan.of_node(node):
@@ -80,6 +79,10 @@ class KernelSwitch:
             batch("tc", space(node), lines)
         for where, lines in arrivals.items():
             batch("tc", where, lines)
+        if self.wired:
+            with inside(self.spaces[WIRES]):
+                for port in plan.ports:  # at the end where packets of `port` leave the wires
+                    add_wire(WIRE + (port.number ^ 1), self.wire(port))
         self.adjust()
         self._backlog_drops = softnet_drops()
         self.verify()
@@ -88,12 +91,9 @@ class KernelSwitch:
         """With wires in between: what else happens where packets come into a node."""
         return []
 
-    def wire_line(self, port: Port) -> str:
-        """Latency and transmission of a cable, at the end where packets of `port` leave the wires."""
-        return (
-            f"qdisc add dev {wire_device(port.number ^ 1)} root handle 1: netem limit 10000000 "
-            f"delay {port.latency_ps // 1000}ns rate {port.rate}bit"
-        )
+    def wire(self, port: Port) -> Wire:
+        """Latency and transmission of a port's cable."""
+        return Wire(port.latency_ps // 1000, port.rate // 8, 0)
 
     def verify(self) -> None:
         """Compare all that there is with what was asked; TestbedError at the first difference."""
@@ -104,19 +104,12 @@ class KernelSwitch:
         self.check_queues()
 
     def _check_wires(self) -> None:
-        (disciplines,) = shown("tc", WIRES, ["qdisc show"])
-        roots = {each["dev"]: each for each in disciplines if each.get("root")}
+        with inside(self.spaces[WIRES]):
+            found = read_wires()
         for port in self.plan.ports:
-            device = wire_device(port.number ^ 1)
-            root = roots.get(device, {})
-            options = root.get("options", {})
-            delay = options.get("delay", {}).get("delay", 0.0)
-            rate = options.get("rate", {}).get("rate", 0)
-            if root.get("kind") != "netem" or rate * 8 != port.rate // 8 * 8 or abs(delay - port.latency_ps * 1e-12) > 1e-9:
-                raise TestbedError(
-                    f"the cable of {port.name} is {root.get('kind')} with {rate * 8} bit/s and {delay} s, read back",
-                    device, f"netem with {port.rate} bit/s and {port.latency_ps * 1e-12:g} s",
-                )  # fmt: skip
+            wanted, got = self.wire(port), found.get(WIRE + (port.number ^ 1))
+            if got != wanted:
+                raise TestbedError(f"the cable of {port.name} is {got}, read back from the kernel", WIRES, str(wanted))
 
     def namespace(self, host: int) -> int:
         return self.spaces[space(host)]

@@ -1,6 +1,6 @@
 """Switch backend `red`: what most kernels have - htb, red, netem, nftables - and no BPF.
 
-A queue with a threshold is a `red` whose average is the instantaneous queue (`emu.kernel.red`); without, a bfifo. What
+A queue with a threshold is a `red` whose average is the instantaneous queue (`emu.kernel.netlink`); without, a bfifo. What
 this cannot do: a buffer that the queues of a port share (every queue gets all of it), lost packets one by one, the
 longest queue. It counts with `tc -s`.
 """
@@ -8,11 +8,12 @@ longest queue. It counts with `tc -s`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from emu.kernel import queueing
 from emu.kernel.devices import DEVICE, WIRES, space, wire_device
-from emu.kernel.red import make_instantaneous, red_words
+from emu.kernel.netlink import Wire, make_instantaneous, red_words
 from emu.kernel.routes import KERNEL, NFT
 from emu.namespaces import inside, shown
 from emu.plan import Plan, Port
@@ -58,9 +59,8 @@ class RedSwitch(KernelSwitch):
         far = wire_device(port.number ^ 1)
         return [f"filter add dev {device} ingress protocol all prio 1 u32 match u32 0 0 action mirred egress redirect dev {far}"]
 
-    def wire_line(self, port: Port) -> str:
-        loss = f" loss {port.loss * 100:.9g}%" if port.loss else ""
-        return super().wire_line(port) + loss
+    def wire(self, port: Port) -> Wire:
+        return replace(super().wire(port), loss=round(port.loss * (1 << 32)))
 
     def adjust(self) -> None:
         for node in range(self.plan.host_count, self.plan.node_count):
@@ -110,10 +110,10 @@ class RedSwitch(KernelSwitch):
         plan = self.plan
         lost: dict[str, int] = {}
         if self.wired:
-            lost = {each["dev"]: each["drops"] for each in shown("tc", WIRES, ["-s qdisc show"])[0] if each["kind"] == "netem"}
+            lost = {each["dev"]: each["drops"] for each in shown("tc", WIRES, ["qdisc show"], counters=True)[0] if each["kind"] == "netem"}
         found: dict[int, PortCounts] = {}
         for node in range(plan.node_count):
-            (disciplines,) = shown("tc", space(node), ["-s qdisc show"])
+            (disciplines,) = shown("tc", space(node), ["qdisc show"], counters=True)
             leaves = {(each["dev"], each.get("parent")): each for each in disciplines}
             for port in plan.of_node(node):
                 queues = [leaves[port.device, queueing.class_of(queue)] for queue in range(plan.queues.count)]
