@@ -108,6 +108,11 @@ def mount(kind: str, target: str) -> None:
     _mount("gradwire", target, kind, 0)
 
 
+def unmount(target: str) -> None:
+    """Undo `mount`."""
+    _libc.umount2(target.encode(), 0)
+
+
 def setns(fd: int) -> None:
     """Move this thread into the network namespace behind a file descriptor."""
     if _libc.setns(fd, CLONE_NEWNET) != 0:
@@ -163,9 +168,10 @@ def batch(tool: str, namespace: str | None, lines: Iterable[str]) -> None:
         run_tool([tool, *where, "-batch", "-"], text + "\n")
 
 
-def shown(tool: str, namespace: str, commands: Sequence[str]) -> list[Any]:
+def shown(tool: str, namespace: str, commands: Sequence[str], *, counters: bool = False) -> list[Any]:
     """What `ip -j` or `tc -j` answers to several commands, one decoded document each, by one process."""
-    text = run_tool([tool, "-n", namespace, "-j", "-d", "-batch", "-"], "\n".join(commands) + "\n")
+    options = ["-j", "-d", *(["-s"] if counters else []), "-batch", "-"]
+    text = run_tool([tool, "-n", namespace, *options], "\n".join(commands) + "\n")
     decoder, found, at = json.JSONDecoder(), [], 0
     while at < len(text):
         if text[at].isspace():
@@ -179,7 +185,7 @@ def shown(tool: str, namespace: str, commands: Sequence[str]) -> list[Any]:
 
 
 class Namespaces:
-    """Network namespaces with names, of one testbed. Closing them gives up the descriptors; they end with the process."""
+    """Network namespaces with names, of one testbed. They end with the process, or when they are closed before."""
 
     def __init__(self) -> None:
         self._fds: dict[str, int] = {}
@@ -214,8 +220,11 @@ class Namespaces:
                     raise TestbedError(f"{key} is {got} after it was set", f"namespace {name}", value)
 
     def close(self) -> None:
+        """Give up the namespaces of this testbed, whose names were made by `make` in a /run of our own."""
+        names = list(self._fds)
         while self._fds:
             os.close(self._fds.popitem()[1])
+        batch("ip", None, [f"netns del {name}" for name in names])
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

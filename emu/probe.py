@@ -32,7 +32,7 @@ QDISCS = {
     "htb": "htb default 1",
     "tbf": "tbf rate 10mbit burst 5kb latency 10ms",
     "prio": "prio",
-    "red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5 ecn",
+    "red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5 bandwidth 10mbit ecn",
     "netem": "netem delay 1ms rate 10mbit",
     "ets": "ets bands 3",
     "fq": "fq",
@@ -229,7 +229,7 @@ def inside(rates: bool) -> dict[str, Any]:
     entrance = "tc filter add dev end1 ingress protocol ip u32 match u32 0 0".split()
     actions = {name: _tried([*entrance, *line.split()]) for name, line in ACTIONS.items()}
     _tried(["tc", "qdisc", "del", "dev", "end1", "clsact"])
-    text = "table ip t { chain c { type filter hook prerouting priority -150; meta mark set numgen inc mod 2 offset 1; } }\n"
+    text = "table ip t { chain c { type filter hook prerouting priority -150; meta mark set numgen inc mod 2 offset 1;\n}\n}\n"
     bpf = _try_bpf()
     classifiers["bpf"] = bpf
     return {

@@ -14,6 +14,7 @@ A class may send its first packet on the rate of its own (8 bit/s), once, even w
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,9 @@ FIRST_CLASS = 0x10
 SLACK_NS = 512
 """Under virtual time: two steps of User-Mode Linux's clock, so that rounding does not cost rate."""
 WALL_FRAMES = 2
-"""On the wall clock a port may be so many of the largest frames ahead."""
+"""On the wall clock a port may be so many of the largest frames ahead, or"""
+WALL_SLACK_NS = 200_000
+"""so long, whichever is more: about what timers of a quiet machine are late at worst."""
 HOST_LIMIT = 1 << 30
 """Bytes; a host's queues are not limited in the plan, and never come near."""
 TOLERANCE = 0.003
@@ -46,7 +49,7 @@ def slack_bytes(plan: Plan, port: Port) -> int:
     """How many bytes ahead a port may be."""
     if plan.clock == "virtual":
         return max(1, port.rate * SLACK_NS // 8_000_000_000)
-    return WALL_FRAMES * plan.largest_frame()
+    return max(WALL_FRAMES * plan.largest_frame(), port.rate * WALL_SLACK_NS // 8_000_000_000)
 
 
 def class_of(queue: int) -> str:
@@ -81,8 +84,9 @@ def leaf_limit(plan: Plan, port: Port) -> int:
     return HOST_LIMIT if port.src < plan.host_count else plan.queues.buffer
 
 
-def check_htb(plan: Plan, node: int, space: str, leaf_kind: str) -> list[dict[str, Any]]:
-    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them."""
+def check_htb(plan: Plan, node: int, space: str, leaf_kinds: Mapping[tuple[int, int], str]) -> list[dict[str, Any]]:
+    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them. `leaf_kinds`: of
+    leaves that are not bfifo, by port and queue."""
     (disciplines,) = shown("tc", space, ["qdisc show"])
     ports = plan.of_node(node)
     by_place = {(each["dev"], each.get("parent", "root")): each for each in disciplines}
@@ -94,8 +98,9 @@ def check_htb(plan: Plan, node: int, space: str, leaf_kind: str) -> list[dict[st
             raise TestbedError(f"{where}: the root is {root.get('kind')}, read back from the kernel", where, f"htb default {last:x}")
         for queue in range(plan.queues.count):
             leaf = by_place.get((port.device, class_of(queue)), {})
-            if leaf.get("kind") != leaf_kind or leaf.get("handle") != handle_of(queue):
-                raise TestbedError(f"{where}: queue {queue} is {leaf.get('kind')}, read back from the kernel", where, leaf_kind)
+            kind = leaf_kinds.get((port.number, queue), "bfifo")
+            if leaf.get("kind") != kind or leaf.get("handle") != handle_of(queue):
+                raise TestbedError(f"{where}: queue {queue} is {leaf.get('kind')}, read back from the kernel", where, kind)
         wanted = {"1:1": Class("root", port.rate, port.rate, None)}
         for queue in range(plan.queues.count):
             wanted[class_of(queue)] = Class("1:1", 8, port.rate, queue)

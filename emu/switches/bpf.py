@@ -23,10 +23,11 @@ from emu import bpf
 from emu.kernel import queueing
 from emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
 from emu.kernel.routes import BPF
-from emu.namespaces import mount, shown
+from emu.namespaces import mount, shown, unmount
 from emu.plan import Plan, Port
+from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
-from emu.switches.kernel import KernelSwitch, netem_works
+from emu.switches.kernel import KernelSwitch, missing_everywhere, netem_works, substitutions_everywhere
 
 PORT = (
     # what is asked
@@ -154,7 +155,7 @@ class BpfSwitch(KernelSwitch):
 
     def check_queues(self) -> None:
         for node in range(self.plan.node_count):
-            queueing.check_htb(self.plan, node, space(node), self.leaf_kind)
+            queueing.check_htb(self.plan, node, space(node), {})
             ports = self.plan.of_node(node)
             is_switch = node >= self.plan.host_count
             entrance = {"choose": True} if is_switch and self.wired else {"release": True, "choose": is_switch}
@@ -237,7 +238,32 @@ class BpfSwitch(KernelSwitch):
         for each in self._maps.values():
             each.close()
         self._maps = {}
+        unmount(BPFFS)
         super().close()
+
+
+class BpfKind:
+    """See `emu.switches.base.BackendKind`."""
+
+    name = "bpf"
+
+    def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
+        missing = missing_everywhere(kernel, plan)
+        if kernel.bpf:
+            missing.append(f"no BPF program: {kernel.bpf}")
+        if not kernel.has("qdisc", "clsact"):
+            missing.append(kernel.why_not("qdisc", "clsact"))
+        return missing
+
+    def substitutions(self, kernel: Kernel, plan: Plan) -> list[str]:
+        return substitutions_everywhere(kernel, plan)
+
+    def make(self, plan: Plan, kernel: Kernel) -> BpfSwitch:
+        program = plan.options.get("bpf_program")
+        return BpfSwitch(plan, wired=netem_works(kernel), program=Path(str(program)) if program else None)
+
+
+KIND = BpfKind()
 
 
 def _queue_counts(entry: np.void) -> Mapping[str, int]:

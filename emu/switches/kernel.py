@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from emu.kernel import devices, queueing, routes
-from emu.kernel.devices import WIRES, space, wire_device
-from emu.namespaces import Namespaces, batch, inside, run_tool, shown
+from emu.kernel.devices import WIRE, WIRES, space, wire_device
+from emu.kernel.netlink import Wire, add_wire, read_wires
+from emu.namespaces import Namespaces, batch, inside, run_tool
 from emu.plan import Plan, Port
+from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 
 
@@ -22,7 +23,6 @@ class KernelSwitch:
     ways (`emu.kernel.routes`)."""
 
     name = "kernel"
-    leaf_kind = "bfifo"
 
     def __init__(self, plan: Plan, *, wired: bool, chooser: str) -> None:
         self.plan = plan
@@ -49,6 +49,9 @@ class KernelSwitch:
         """Of the device at the far end of the port's (half of a) cable."""
         raise NotImplementedError
 
+    def adjust(self) -> None:
+        """After the last line of tc."""
+
     def check_queues(self) -> None:
         """Compare leaves and filters with what was asked."""
 
@@ -65,8 +68,6 @@ class KernelSwitch:
             lines = arrivals.setdefault(where, [])
             lines.append(f"qdisc add dev {device} clsact")
             lines += self.arrival_lines(port, device)
-            if self.wired:
-                lines.append(self.wire_line(port))
         for node in range(plan.node_count):
             lines = arrivals.pop(space(node), [])
             for port in plan.of_node(node):
@@ -78,6 +79,11 @@ class KernelSwitch:
             batch("tc", space(node), lines)
         for where, lines in arrivals.items():
             batch("tc", where, lines)
+        if self.wired:
+            with inside(self.spaces[WIRES]):
+                for port in plan.ports:  # at the end where packets of `port` leave the wires
+                    add_wire(WIRE + (port.number ^ 1), self.wire(port))
+        self.adjust()
         self._backlog_drops = softnet_drops()
         self.verify()
 
@@ -85,12 +91,9 @@ class KernelSwitch:
         """With wires in between: what else happens where packets come into a node."""
         return []
 
-    def wire_line(self, port: Port) -> str:
-        """Latency and transmission of a cable, at the end where packets of `port` leave the wires."""
-        return (
-            f"qdisc add dev {wire_device(port.number ^ 1)} root handle 1: netem limit 10000000 "
-            f"delay {port.latency_ps // 1000}ns rate {port.rate}bit"
-        )
+    def wire(self, port: Port) -> Wire:
+        """Latency and transmission of a port's cable."""
+        return Wire(port.latency_ps // 1000, port.rate // 8, 0)
 
     def verify(self) -> None:
         """Compare all that there is with what was asked; TestbedError at the first difference."""
@@ -101,19 +104,12 @@ class KernelSwitch:
         self.check_queues()
 
     def _check_wires(self) -> None:
-        (disciplines,) = shown("tc", WIRES, ["qdisc show"])
-        roots = {each["dev"]: each for each in disciplines if each.get("root")}
+        with inside(self.spaces[WIRES]):
+            found = read_wires()
         for port in self.plan.ports:
-            device = wire_device(port.number ^ 1)
-            root = roots.get(device, {})
-            options = root.get("options", {})
-            delay = options.get("delay", {}).get("delay", 0.0)
-            rate = options.get("rate", {}).get("rate", 0)
-            if root.get("kind") != "netem" or rate * 8 != port.rate // 8 * 8 or abs(delay - port.latency_ps * 1e-12) > 1e-9:
-                raise TestbedError(
-                    f"the cable of {port.name} is {root.get('kind')} with {rate * 8} bit/s and {delay} s, read back",
-                    device, f"netem with {port.rate} bit/s and {port.latency_ps * 1e-12:g} s",
-                )  # fmt: skip
+            wanted, got = self.wire(port), found.get(WIRE + (port.number ^ 1))
+            if got != wanted:
+                raise TestbedError(f"the cable of {port.name} is {got}, read back from the kernel", WIRES, str(wanted))
 
     def namespace(self, host: int) -> int:
         return self.spaces[space(host)]
@@ -149,6 +145,47 @@ def softnet_drops() -> int:
     return sum(int(line.split()[1], 16) for line in lines)
 
 
-def netem_works(kernel: Any) -> bool:
+def netem_works(kernel: Kernel) -> bool:
     """Whether cables can have latency on this kernel."""
-    return bool(kernel is not None and kernel.has("qdisc", "netem") and kernel.has("qdisc", "clsact"))
+    return kernel.has("qdisc", "netem") and kernel.has("qdisc", "clsact")
+
+
+def missing_everywhere(kernel: Kernel, plan: Plan) -> list[str]:
+    """What no backend out of queueing disciplines can do without."""
+    missing = []
+    if kernel.namespaces:
+        missing.append(f"no private namespaces: {kernel.namespaces}")
+    for name in ("htb", "bfifo"):
+        if not kernel.has("qdisc", name):
+            missing.append(kernel.why_not("qdisc", name))
+    for name in ("ip", "tc"):
+        if not kernel.has("tool", name):
+            missing.append(kernel.why_not("tool", name))
+    several = [plan.names[node] for node in range(plan.host_count) if len(plan.of_node(node)) > 1]
+    if several:
+        missing.append(f"hosts with several cables, such as {several[0]}")
+    return missing
+
+
+def substitutions_everywhere(kernel: Kernel, plan: Plan) -> list[str]:
+    """What such a backend does otherwise than the plan says."""
+    done = []
+    if not netem_works(kernel):
+        latencies = sorted({port.latency_ps for port in plan.ports})
+        slowest = min(port.rate for port in plan.ports)
+        own_us = plan.largest_frame() * 8e6 / slowest
+        span = " to ".join(f"{each / 1e6:g}" for each in dict.fromkeys((latencies[0], latencies[-1])))
+        done.append(
+            f"no netem: cables have no latency (the scenario has {span} us), and a packet is handed on when its "
+            f"transmission begins, not when it ends (up to {own_us:.0f} us earlier per link)"
+        )
+    if plan.clock == "wall":
+        ahead = max(queueing.slack_bytes(plan, port) for port in plan.ports)
+        done.append(f"a port may be up to {ahead} bytes ahead of its rate after an idle time or a late timer")
+        fastest = max(port.rate for port in plan.ports)
+        if 0 <= kernel.reachable_bps < fastest:
+            done.append(
+                f"rates: the fastest port has {fastest / 1e6:g} Mbit/s, this machine kept {kernel.reachable_bps / 1e6:g} "
+                "with one port when it was tried"
+            )
+    return done
