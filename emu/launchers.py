@@ -142,6 +142,10 @@ class Forked:
             return 1
         if LIBC.setns(self._namespace(node), CLONE_NEWNET) < 0:
             raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+        if plan.clock == "wall" and plan.options.get("realtime", True):
+            # other processes of the machine would delay every packet; without the right to do so it goes without
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         agent = Agent(stream, stream, self._parts)
         try:
             agent.use(plan, node)

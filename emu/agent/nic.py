@@ -128,16 +128,10 @@ class Nic:
             return
         self._serving = True
         try:
-            now = self.loop.now() * 1000
-            while True:
-                self._send(now)
-                self.sender.flush()
-                later = self.loop.now() * 1000
-                wake = self._next()
-                if not wake or wake > later:
-                    break
-                now = later
-            if wake:
+            self._send(self.loop.now() * 1000)
+            self.sender.flush()
+            wake = self._next()
+            if wake:  # also where it is past: what has arrived meanwhile comes first
                 self._wake_for(wake)
         finally:
             self._serving = False

@@ -145,11 +145,12 @@ class Contents:
 
     def __init__(self, rows: dict[int, MessageRow], payload: int) -> None:
         self.rows, self.payload = rows, payload
+        self.right = {m: content_of(m, row.nbytes) for m, row in rows.items()}  # takes time, so beforehand
         self.buffers: dict[int, np.ndarray] = {}
         self.wrong: list[int] = []
 
     def outgoing(self, message: int) -> memoryview:
-        return memoryview(content_of(message, self.rows[message].nbytes))
+        return memoryview(self.right[message])
 
     def incoming(self, message: int) -> memoryview:
         self.buffers[message] = np.zeros(self.rows[message].nbytes, dtype=np.uint8)
@@ -157,9 +158,9 @@ class Contents:
 
     def arrived(self, arrival: Any) -> None:
         row = self.rows[arrival.message]
-        right = content_of(arrival.message, row.nbytes)
+        right = self.right[arrival.message]
         if arrival.have is not None:
-            right *= np.repeat(arrival.have, self.payload)[: row.nbytes]
+            right = right * np.repeat(arrival.have, self.payload)[: row.nbytes]
         if not np.array_equal(right, self.buffers[arrival.message]) or row.nbytes - arrival.received != arrival.lost:
             self.wrong.append(arrival.message)
 
@@ -215,7 +216,8 @@ def lossy(host: int, share: int, port: int = 7117) -> None:
     """Of a thousand datagrams that come to a port of a host, so many are lost; they are counted."""
     rules = f"""table ip t {{ chain c {{ type filter hook input priority 0;
         udp dport {port} numgen random mod 1000 < {share} counter drop
-    }} }}"""
+    }}
+    }}"""
     run("ip", "netns", "exec", f"h{host}", "nft", "-f", "-", data=rules)
 
 
@@ -229,7 +231,8 @@ def marking(host: int, every: int) -> None:
     """Every n-th ECN-capable datagram that leaves a host is marked."""
     rules = f"""table ip m {{ chain c {{ type filter hook postrouting priority 0;
         udp dport 7117 ip ecn ect0 numgen inc mod {every} 0 counter ip ecn set ce
-    }} }}"""
+    }}
+    }}"""
     run("ip", "netns", "exec", f"h{host}", "nft", "-f", "-", data=rules)
 
 
