@@ -5,7 +5,7 @@ The same as the simulator's (sim/README.md, "Modelling choices"):
 * store and forward: a packet's transmission starts when the port is free and no packet of a higher class waits; it
   takes the packet's bits over the rate; the packet is at the far end one latency after its last bit;
 * a packet that finds its port idle goes out untested. Otherwise, against what waits without the packet on the wire:
-  first the port's buffer (tail drop), then K of its class: marked if it is important, dropped if it is not and droppable
+  first the port's buffer (tail drop), then K of its class: marked if it is important, dropped if it is not and such
   packets are to be dropped there, else accepted;
 * hosts' own ports have the same strict classes, no limit and no marks;
 * at one time and place, transmissions start before arrivals are looked at, and arrivals go by number of their link;
@@ -114,9 +114,7 @@ class Fabric:
         self._choose = {
             "ecmp": self._by_hash, "spray_random": self._by_draw, "spray_round_robin": self._in_turn,
         }[plan.balancing]  # fmt: skip
-        self._counted: list[list[int]] = [
-            getattr(port, name) for port in self.ports for name in _PER_CLASS
-        ]
+        self._counted: list[list[int]] = [getattr(port, name) for port in self.ports for name in _PER_CLASS]
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -236,9 +234,7 @@ class Fabric:
 
     def _drop(self, port: Egress, packet: Packet, time: int, cause: str) -> None:
         message, number = message_and_number(packet.data)
-        self.drops.append(
-            Lost(time, port.number, cause, packet.important, packet.priority, message, number)
-        )
+        self.drops.append(Lost(time, port.number, cause, packet.important, packet.priority, message, number))
 
     # --- what has been counted ----------------------------------------------------------------------------------
 

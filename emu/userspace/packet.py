@@ -1,8 +1,8 @@
 """IPv4 packets as a switch sees them.
 
 The class is in the DSCP (`scenarios.wire.dscp`), whether a packet is important (ECN-capable) in the ECN bits. A switch
-that marks a packet changes these bits and, with them, the header's checksum. The gradwire header is read of lost packets
-only, to say which message has lost what.
+that marks a packet changes these bits and, with them, the header's checksum. The gradwire header is read only of
+packets that are lost, to say which message has lost what.
 """
 
 from __future__ import annotations

@@ -93,7 +93,9 @@ def set_up(namespace: int, name: str, address: str, mtu: int, options: Mapping[s
     got = (found["mtu"], [each["local"] for each in found["addr_info"]], "UP" in found["flags"], ecn)
     wanted = (mtu, [address], True, "1")
     if got != wanted:
-        raise TestbedError(f"the kernel has {got} as (mtu, addresses, up, tcp_ecn)", f"host {address}", f"{wanted}")
+        raise TestbedError(
+            f"the kernel has {got} as (mtu, addresses, up, tcp_ecn)", f"host {address}", f"{wanted}"
+        )
     if [each.get("dev") for each in routes] != [name]:
         raise TestbedError(f"the kernel has the routes {routes}", f"host {address}", f"one by {name}")
 

@@ -250,7 +250,7 @@ def test_nothing_is_lost_without_being_counted(seed):
     some = random.Random(seed)
     balancing = some.choice(["ecmp", "spray_random", "spray_round_robin"])
     plan = diamond(
-        3, balancing=balancing, loss=some.choice([0, 0.02]), seed=seed, rates={port: 10 * MBPS for port in (4, 8, 12)},
+        3, balancing=balancing, loss=some.choice([0, 0.02]), seed=seed, rates=dict.fromkeys((4, 8, 12), 10 * MBPS),
         queues=Queues(some.randrange(1, 9), 20_000, None if seed == 0 else (6000,) * 8, seed % 2 == 0),
     )  # fmt: skip
     fabric = Noted(plan)

@@ -40,7 +40,7 @@ CASES = {
     "star_drop_tail": (STAR, "ecmp", CONSTANT, [incast()], {}),
     "star_selective": (STAR, "ecmp", CONSTANT, [incast()], {"ecn_threshold": "20kB", "selective_drop": True}),
     "star_marks": (STAR, "ecmp", DCTCP, [incast()], {"ecn_threshold": "8kB"}),
-    "star_classes": (STAR, "ecmp", CONSTANT, [incast(priority=5), shuffle("20kB", priority=2)], {"queues": 4}),
+    "star_classes": (STAR, "ecmp", CONSTANT, [incast(priority=3), shuffle("20kB", priority=1)], {"queues": 4}),
     "star_dlcp": (STAR, "ecmp", DLCP, [incast(bound=0.1), incast(bound=0.1, droppable=True)], {"ecn_threshold": "9kB", "selective_drop": True}),
     "lossy": (STAR, "ecmp", CONSTANT, [shuffle()], {"loss": 0.03}),
     "ecmp": (LEAF_SPINE, "ecmp", CONSTANT, [incast(), shuffle("50kB")], {}),
