@@ -17,17 +17,21 @@ from traces.trace import Trace, load_trace
 
 DLCP = {"kind": "dlcp", "payload": "1024B"}
 TAGS = {"magnitude": True}
-TRACE = make_trace([[300, 5000], [20_000, 7], [30_001], [12]], iterations=3, skew=777_777, forward=MS // 50)
+PLAIN = make_trace([[300, 5000], [20_000, 7], [30_001], [12]], iterations=3, skew=777_777, forward=MS // 50)
 LOSSY = {"tagging": TAGS, "push_bound": 0.3, "pull_bound": 0.2, "pull_important": False, "iterations": 2}
 
 
 def typed(trace: Trace, *types: str) -> Trace:
-    """The same with elements of other types, one after the other, and a power of two as scale."""
+    """The same with elements of other types, one after the other, powers of two as scale, and means below maxima."""
     tensors = [
         replace(tensor, dtype=types[number % len(types)], scale_exponent=number % 7 - 3)
         for number, tensor in enumerate(trace.tensors)
     ]
-    return Trace(trace.manifest, trace.layers, tensors, trace.iterations, trace._mean * np.float16(0.5), trace._max)
+    mean = trace._max * np.random.default_rng(3).uniform(0.05, 1, trace._max.shape).astype(np.float16)
+    return Trace(trace.manifest, trace.layers, tensors, trace.iterations, mean, trace._max)
+
+
+TRACE = typed(PLAIN, "float32")
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -51,7 +55,7 @@ def test_runs_have_the_mean_of_the_trace_and_nothing_above_its_maximum(name, tmp
 
 
 def test_the_last_run_of_a_tensor_counts_its_own_elements_only(tmp_path):
-    trace = typed(TRACE, "float32")
+    trace = TRACE
     magnitudes = Magnitudes(prepare([trace], tmp_path)[0])
     for tensor, info in enumerate(trace.tensors):
         last = (info.chunks - 1) * 256
@@ -192,11 +196,12 @@ def test_a_packet_counted_but_not_there_is_found(net):
 
 def test_a_packet_there_but_counted_as_lost_is_found(net):
     net.run()
-    message = next(m for m, arrival in sorted(net.arrivals.items()) if arrival.lost == 0 and net.program.messages.nbytes[m] > 4096)
-    have = np.ones(len(net.evidence().sizes(message)), dtype=bool)
-    have[1] = False
-    size = int(net.program.messages.nbytes[message])
-    net.arrivals[message] = replace(net.arrivals[message], have=have, received=size - 1024, lost=1024)
+    message = max({each for sums in net.program.sums for each in sums or ()})
+    have = net.evidence().have(message).copy()
+    there = np.flatnonzero(have)[0]
+    have[there] = False
+    given, size = net.arrivals[message], int(net.evidence().sizes(message)[there])
+    net.arrivals[message] = replace(given, have=have, received=given.received - size, lost=given.lost + size)
     found = "\n".join(verify(net.evidence()))
     assert "is there, though reported lost" in found and "does not carry what it should" in found
 

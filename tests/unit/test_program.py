@@ -3,6 +3,10 @@ messages and iterations at the same picoseconds, on a network that both have ali
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +17,7 @@ from scenarios.errors import ScenarioError
 from sim import collectives
 from sim.resolve import resolve
 from sim.simulate import simulate
+from traces.trace import Trace
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +51,23 @@ def compare(case, trace=None):
 
 
 TRACE = make_trace([[300, 5000], [40_000, 7], [90_001], [12]], iterations=3, skew=777_777, optimizer=10_000, forward=MS // 50, backward=MS // 30)
+
+
+def uneven(trace, seed=1):
+    """The same, with gradients that are ready in another order in every iteration, and forward passes of any length."""
+    rng = np.random.default_rng(seed)
+    captured = []
+    for iteration in trace.iterations:
+        late = int(rng.integers(0, 3 * MS // 50))
+        ends = iteration.forward_end_ps + late
+        ready = rng.integers(int(ends.max()), iteration.backward_end_ps + late, len(trace.tensors))
+        total = iteration.backward_end_ps + late
+        captured.append(
+            replace(iteration, forward_end_ps=ends, ready_ps=ready, backward_end_ps=total, end_ps=total + iteration.optimizer_ps)
+        )
+    return Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max)
+
+
 DLCP = {"kind": "dlcp", "payload": "1024B"}
 TAGS = {"layer_priority": True, "magnitude": True, "priorities": [2, 4, 5]}
 
@@ -71,6 +93,31 @@ TAGS = {"layer_priority": True, "magnitude": True, "priorities": [2, 4, 5]}
 )  # fmt: skip
 def test_hosts_on_their_own_do_what_the_simulator_does(job):
     compare(scenario(job, transport=DLCP), TRACE)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "job",
+    [
+        ps_job(3, 2, iterations=4, exchange={"colocated": True, "partition": "8KiB"}),
+        ps_job(3, 3, iterations=4, exchange={"colocated": True, "partition": "8KiB", "server_rate": "20Gbps"}, order="layer"),
+        ring_job(3, iterations=4, bucket="20KB"),
+    ],
+    ids=["servers", "adders", "ring"],
+)  # fmt: skip
+def test_gradients_in_another_order_every_time(job, seed):
+    compare(scenario(job), uneven(TRACE, seed))
+
+
+def test_a_message_above_the_credit_goes_alone():
+    program = resolve(scenario(ps_job(1, 1, order="layer", exchange={"partition": "16KiB"})), TRACE).program
+    tables = tuple(table._replace(credit=5000) for table in program.tables)
+    net = Scripts(replace(program, tables=tables), latency=US).run()
+    assert net.done
+    rows = program.messages
+    large = [number for number in range(len(rows)) if rows.kind[number] == 0 and rows.nbytes[number] > 5000]
+    spans = sorted((net.entered[number], net.ends[number]) for number in large)
+    assert len(large) > 20 and all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def test_jobs_and_traffic_share_hosts():
@@ -153,6 +200,8 @@ def cases(draw):
         forward=draw(st.sampled_from([0, 3 * US, 3001])), backward=draw(st.sampled_from([US, 500 * US])),
         optimizer=draw(st.sampled_from([0, 5 * US])),
     )  # fmt: skip
+    if draw(st.booleans()):
+        trace = uneven(trace, draw(st.integers(1, 9)))
     traffic = draw(st.sampled_from([[], [{"name": "shifts", "kind": "all_to_all", "order": "shifts", "size": "991B", "start": "3009ns"}]]))  # fmt: skip
     return scenario(*draw(st.lists(jobs(), min_size=1, max_size=2)), hosts=16, seed=draw(st.integers(1, 99)), transport=DLCP, traffic=traffic), trace  # fmt: skip
 
