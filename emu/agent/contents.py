@@ -12,7 +12,7 @@ it), an incoming one until everything is made that it is part of.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,16 +67,32 @@ class Contents:
         self._uses = Counter(s for each in part.carries.values() for s in set(each.sums or ()))
         self._same = Counter(each.sums for each in part.carries.values() if each.sums)
         self._made: dict[tuple[int, ...], tuple[memoryview, Sums]] = {}
+        self._to_make = deque(sorted(n for n, each in part.carries.items() if each.sums == ()))
+        self._ahead: set[int] = set()  # made before anybody asked
         traffic = [row.nbytes for number, row in part.rows.items() if self._is_traffic(number)]
         self._pattern = memoryview(_pattern(max(traffic, default=0)))
 
     def outgoing(self, message: int) -> memoryview:
         """The bytes of a message that is ready; everything that it is made of has arrived."""
+        self._ahead.discard(message)
         found = self._outgoing.get(message)
         if found is None:
             found, sums = self._make(message)
             self._outgoing[message], self.sums.sent[message] = found, sums
         return found
+
+    def make_ahead(self, most: int) -> bool:
+        """Make the next message that carries a gradient as it is, which takes milliseconds per megabyte, while there is
+        nothing else to do; unless what was made so and not asked for yet has `most` bytes. Returns whether it did."""
+        if sum(self.part.rows[message].nbytes for message in self._ahead) >= most:
+            return False
+        while self._to_make:
+            message = self._to_make.popleft()
+            if message not in self.sums.sent:
+                self.outgoing(message)
+                self._ahead.add(message)
+                return True
+        return False
 
     def incoming(self, message: int) -> memoryview:
         """Where a message's bytes go: zeros until written."""

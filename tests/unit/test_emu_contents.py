@@ -151,6 +151,20 @@ def test_without_loss_all_workers_hold_the_sum_of_all_gradients(tmp_path):
     assert (np.frombuffer(pulled[pull], np.float32) == parts[0] + parts[1] + parts[2]).all()
 
 
+@pytest.mark.parametrize("name", ["colocated", "ring"])
+def test_gradients_can_be_made_ahead(name, tmp_path):
+    net = Network(CASES[name], TRACE, tmp_path)
+    for contents in net.contents.values():
+        made = 0
+        while contents.make_ahead(100_000):
+            made += 1
+        assert made > 3 and 100_000 <= contents.held() < 100_000 + 32_768
+        send = contents.outgoing
+        contents.outgoing = lambda message, send=send, more=contents.make_ahead: (send(message), more(100_000))[0]
+    assert verify(net.run().evidence()) == []
+    assert sum(contents.held() for contents in net.contents.values()) == 0
+
+
 def test_buffers_are_held_no_longer_than_needed(tmp_path):
     net = Network(scenario(ps_job(4, 2, iterations=3)), TRACE, tmp_path).run()
     model = TRACE.total_bytes

@@ -234,3 +234,40 @@ def test_what_cannot_be_written_down_is_refused():
     topology = {"kind": "rail", "hosts": 4, "cards": 2, "hosts_per_group": 2, "spines": 2}
     with pytest.raises(ScenarioError, match="network cards"):
         resolve(scenario(ps_job(1), topology=topology), TRACE)
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def test_a_clock_of_nanoseconds_rounds_up_and_adds_nothing_up():
+    case = scenario(ps_job(2, iterations=3, exchange={"colocated": True}, jitter=0.1), ring_job(2, jitter=0.1))
+    program = resolve(case, TRACE).program
+    exact, rounded = (Scripts(program, latency=2 * US, tick=tick).run() for tick in (1, 1000))
+    assert len(exact.iterations()) == len(rounded.iterations()) == 8
+    for fine, coarse in zip(exact.iterations(), rounded.iterations(), strict=True):
+        assert fine[:3] == coarse[:3] and fine[7] == coarse[7]
+        differences = [b - a for a, b in zip(fine[3:7], coarse[3:7], strict=True)]
+        assert all(0 <= each <= 40 * 1000 for each in differences), differences  # one ns per delivery and timer
+
+
+def test_what_is_late_is_caught_up_with():
+    """Timers that go off up to 40 us late: computing alone takes as long as it should all the same."""
+    program = resolve(scenario(ps_job(1, iterations=4, exchange={"colocated": True})), TRACE).program
+    net = Scripts(program, latency=0)
+    rng, at = np.random.default_rng(1), net.clock.at
+    net.clock.at = lambda time, call: at(time + int(rng.integers(0, 40 * US)), call)
+    rows = net.run().iterations()
+    assert [row[-1] for row in rows] == [0] * 4
+    assert rows[-1][6] == sum(row[7] for row in rows) <= net.clock.now() < rows[-1][6] + 40 * US
+
+
+def test_who_waits_says_for_what():
+    program = resolve(scenario(ps_job(2, iterations=2)), TRACE).program
+    net = Scripts(program, latency=2 * US)
+    deliver = net.deliver
+    net.deliver = lambda message: None if program.messages.kind[message] == 1 else deliver(message)
+    net.run()
+    assert not net.done and not net.workers_done
+    lines = [line for script in net.scripts.values() for line in script.waiting()]
+    assert any("worker 0 waits for message" in line for line in lines)
+    assert any("messages under way" in line for line in lines)
