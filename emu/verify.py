@@ -282,6 +282,8 @@ def _rings(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
         sender = gradients.worker(job, int(rows.src[message]))
         groups[job, int(rows.iteration[message]), bucket][segment, sender].append(message)
     for (job, _, bucket), messages in groups.items():
+        if not any(message in evidence.sums.sent for each in messages.values() for message in each):
+            continue  # a run that was cut did not come so far
         yield from _bucket(evidence, gradients, job, bucket, messages)
 
 

@@ -151,7 +151,9 @@ class IdealTraffic(IdealFabric):
             priority, bound = int(sends.priority), float(sends.bound)
             number = len(self.sent)
             self.place[number] = program, place
-            self.sent.append((begins[place], src, int(sends.dst[place]), size, priority, bound, sends.important))
+            self.sent.append(
+                (begins[place], src, int(sends.dst[place]), size, priority, bound, sends.important)
+            )
             if not waits[place]:
                 assert begins[place] >= self.now
                 heappush(self._arrivals, (begins[place], number, src))

@@ -50,7 +50,14 @@ def compare(case, trace=None):
     return scripts
 
 
-TRACE = make_trace([[300, 5000], [40_000, 7], [90_001], [12]], iterations=3, skew=777_777, optimizer=10_000, forward=MS // 50, backward=MS // 30)
+TRACE = make_trace(
+    [[300, 5000], [40_000, 7], [90_001], [12]],
+    iterations=3,
+    skew=777_777,
+    optimizer=10_000,
+    forward=MS // 50,
+    backward=MS // 30,
+)
 
 
 def uneven(trace, seed=1):
@@ -63,7 +70,13 @@ def uneven(trace, seed=1):
         ready = rng.integers(int(ends.max()), iteration.backward_end_ps + late, len(trace.tensors))
         total = iteration.backward_end_ps + late
         captured.append(
-            replace(iteration, forward_end_ps=ends, ready_ps=ready, backward_end_ps=total, end_ps=total + iteration.optimizer_ps)
+            replace(
+                iteration,
+                forward_end_ps=ends,
+                ready_ps=ready,
+                backward_end_ps=total,
+                end_ps=total + iteration.optimizer_ps,
+            )
         )
     return Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max)
 
@@ -124,7 +137,14 @@ def test_jobs_and_traffic_share_hosts():
     named = {"workers": ["h0", "h1", "h2"], "servers": ["h1"]}
     jobs = [
         ps_job(3, iterations=3, placement=named, order="layer", exchange={"server_rate": "8Gbps"}),
-        ring_job(3, iterations=3, placement={"workers": ["h2", "h0", "h1"]}, bucket="60KB", jitter=0.1, start="31us"),
+        ring_job(
+            3,
+            iterations=3,
+            placement={"workers": ["h2", "h0", "h1"]},
+            bucket="60KB",
+            jitter=0.1,
+            start="31us",
+        ),
     ]
     traffic = [
         {"name": "shifts", "kind": "all_to_all", "order": "shifts", "size": "1001B", "start": "3us", "period": "100us", "rounds": 3},
@@ -140,7 +160,14 @@ def test_jobs_and_traffic_share_hosts():
         {"kind": "poisson", "load": 0.4, "sizes": "web_search", "flows": 40},
         {"kind": "permutation", "size": "10kB", "period": "10us", "rounds": 3},
         {"kind": "all_to_all", "size": "10kB"},
-        {"kind": "all_to_all", "size": "10kB", "order": "shifts", "period": "77us", "rounds": 2, "start": "1us"},
+        {
+            "kind": "all_to_all",
+            "size": "10kB",
+            "order": "shifts",
+            "period": "77us",
+            "rounds": 2,
+            "start": "1us",
+        },
         {"kind": "incast", "fan_in": 3, "size": "10kB", "period": "3us", "stop": "20us"},
     ],
     ids=lambda table: table["kind"],
@@ -178,7 +205,9 @@ def jobs(draw):
         "push_bound": 0.1,
     }
     if draw(st.booleans()):
-        return ring_job(draw(st.integers(2, 4)), bucket=draw(st.sampled_from(["1KB", "20KB", "1MB"])), **common)
+        return ring_job(
+            draw(st.integers(2, 4)), bucket=draw(st.sampled_from(["1KB", "20KB", "1MB"])), **common
+        )
     workers = draw(st.integers(1, 4))
     exchange = {
         "pull": draw(st.sampled_from(["layerwise", "barrier"])),
@@ -240,14 +269,18 @@ def test_what_cannot_be_written_down_is_refused():
 
 
 def test_a_clock_of_nanoseconds_rounds_up_and_adds_nothing_up():
-    case = scenario(ps_job(2, iterations=3, exchange={"colocated": True}, jitter=0.1), ring_job(2, jitter=0.1))
+    case = scenario(
+        ps_job(2, iterations=3, exchange={"colocated": True}, jitter=0.1), ring_job(2, jitter=0.1)
+    )
     program = resolve(case, TRACE).program
     exact, rounded = (Scripts(program, latency=2 * US, tick=tick).run() for tick in (1, 1000))
     assert len(exact.iterations()) == len(rounded.iterations()) == 8
     for fine, coarse in zip(exact.iterations(), rounded.iterations(), strict=True):
         assert fine[:3] == coarse[:3] and fine[7] == coarse[7]
         differences = [b - a for a, b in zip(fine[3:7], coarse[3:7], strict=True)]
-        assert all(0 <= each <= 40 * 1000 for each in differences), differences  # one ns per delivery and timer
+        assert all(0 <= each <= 40 * 1000 for each in differences), (
+            differences
+        )  # one ns per delivery and timer
 
 
 def test_what_is_late_is_caught_up_with():
