@@ -37,7 +37,9 @@ _SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
 class PacketFile:
     """A pcapng file: interfaces first, then frames [IETF draft-ietf-opsawg-pcapng]."""
 
-    def __init__(self, file: BinaryIO, interfaces: Sequence[str], hosts: Mapping[str, str], snap: int = SNAP) -> None:
+    def __init__(
+        self, file: BinaryIO, interfaces: Sequence[str], hosts: Mapping[str, str], snap: int = SNAP
+    ) -> None:
         self._file, self._snap = file, snap
         file.write(_SECTION)
         for name in interfaces:
@@ -45,7 +47,8 @@ class PacketFile:
             file.write(_block(1, struct.pack("<HHI", 1, 0, snap) + options))
         if hosts:
             records = b"".join(
-                _option(1, socket.inet_aton(address) + name.encode() + b"\0") for name, address in hosts.items()
+                _option(1, socket.inet_aton(address) + name.encode() + b"\0")
+                for name, address in hosts.items()
             )
             file.write(_block(4, records + _option(0, b"")))
 
@@ -88,12 +91,16 @@ class Capture:
         try:
             file = self.path.open("xb")
         except OSError as error:
-            raise TestbedError(f"cannot write a capture: {error.strerror}", str(self.path), "a new file") from None
+            raise TestbedError(
+                f"cannot write a capture: {error.strerror}", str(self.path), "a new file"
+            ) from None
         with inside(namespace):
             try:
                 sockets = [_listen(port.device) for port in ports]
             except OSError as error:
-                raise TestbedError(f"cannot capture packets: {error.strerror}", self.plan.names[self.node], "root") from None
+                raise TestbedError(
+                    f"cannot capture packets: {error.strerror}", self.plan.names[self.node], "root"
+                ) from None
         stop_read, self._stop = os.pipe()
         self._answer, answer_write = os.pipe()
         sys.stdout.flush()
@@ -129,19 +136,23 @@ class Capture:
                 os.kill(self._child, 9)
             os.waitpid(self._child, 0)
             why = "has ended early" if ready else f"did not end within {STOP_SECONDS:g} s"
-            raise TestbedError(f"the capture at {self.plan.names[self.node]} {why}", str(self.path), usage=False)
+            raise TestbedError(
+                f"the capture at {self.plan.names[self.node]} {why}", str(self.path), usage=False
+            )
         os.waitpid(self._child, 0)
         written, lost = json.loads(text)
         return written, lost
 
-    def _record(self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int) -> tuple[int, int]:
+    def _record(
+        self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int
+    ) -> tuple[int, int]:
         """In the child: until `stop` is closed at its far end."""
         names = [name for port in ports for name in (port.name, self.plan.ports[port.number ^ 1].name)]
         hosts = {self.plan.names[host]: host_address(host) for host in range(self.plan.host_count)}
         packets = PacketFile(file, names, hosts, self.snap)
         written = 0
         poll = select.epoll()
-        for number, opened in enumerate(sockets):
+        for opened in sockets:
             poll.register(opened.fileno(), select.EPOLLIN)
         poll.register(stop, select.EPOLLIN | select.EPOLLHUP)
         ends = False
@@ -155,7 +166,9 @@ class Capture:
             for time_ns, interface, data, outgoing in sorted(frames, key=lambda frame: frame[0]):
                 packets.write(interface, max(0, time_ns - self.zero_ns), data, outgoing=outgoing)
             written += len(frames)
-        lost = sum(struct.unpack("II", opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1] for opened in sockets)
+        lost = sum(
+            struct.unpack("II", opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1] for opened in sockets
+        )
         return written, lost
 
 

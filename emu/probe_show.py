@@ -1,4 +1,4 @@
-"""The result of a probe, for people: what works, what is missing and which package brings it, and what would run a scenario."""
+"""The result of a probe, for people: what works, what brings what is missing, what would run a scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from emu.probe import PACKAGES, Kernel
 
 USES = {
     "htb": "rate and strict priorities: backends red and bpf", "bfifo": "limits in bytes: red and bpf",
-    "red": "marks and selective drop: red", "netem": "latency of cables: red and bpf", "clsact": "programs at ports: bpf",
+    "red": "marks and selective drop: red", "netem": "latency of cables: red and bpf",
+    "clsact": "programs at ports: bpf",
     "bpf": "marks and selective drop: bpf", "u32": "queues by DSCP: red", "mirred": "cables with latency: red",
 }  # fmt: skip
 """What the testbed does with what; the rest is listed for completeness."""
@@ -35,18 +36,27 @@ def advice(kernel: Kernel) -> list[str]:
     if packages:
         lines.append(f"apt install {' '.join(packages)}")
     if not kernel.root:
-        lines.append("as root: BPF programs, captures, real-time priorities, and namespaces where users may make none")
+        lines.append(
+            "as root: BPF programs, captures, real-time priorities, and namespaces where users may make none"
+        )
     if not kernel.uml:
-        lines.append("make uml: a kernel for virtual time, which has everything, needs no root and does not depend on speed")
+        lines.append(
+            "make uml: a kernel for virtual time, which has everything, needs no root and does not depend on speed"
+        )
     if kernel.timer_late_us[1] > 1000:
-        lines.append(f"timers are late by {kernel.timer_late_us[1]:.0f} us in one of 100 cases: runs on the wall clock will be noisy")
+        lines.append(
+            f"timers are late by {kernel.timer_late_us[1]:.0f} us in one of 100 cases: "
+            "runs on the wall clock will be noisy"
+        )
     return lines
 
 
 def _machine(kernel: Kernel) -> Table:
     table = Table(title="this machine", show_header=False)
     late = kernel.timer_late_us
-    rate = {-1: "not tried", 0: "below 50 Mbit/s"}.get(kernel.reachable_bps, f"{kernel.reachable_bps / 1e6:g} Mbit/s with one port")
+    rate = {-1: "not tried", 0: "below 50 Mbit/s"}.get(
+        kernel.reachable_bps, f"{kernel.reachable_bps / 1e6:g} Mbit/s with one port"
+    )
     for name, value in (
         ("kernel", f"{kernel.release} on {kernel.machine}"),
         ("processors", str(kernel.cores)),
@@ -66,7 +76,11 @@ def _machine(kernel: Kernel) -> Table:
 
 def _features(kernel: Kernel) -> Table:
     table = Table("kind", "name", "works", "what for", title="traffic control")
-    for kind, found in (("qdisc", kernel.qdiscs), ("classifier", kernel.classifiers), ("action", kernel.actions)):
+    for kind, found in (
+        ("qdisc", kernel.qdiscs),
+        ("classifier", kernel.classifiers),
+        ("action", kernel.actions),
+    ):
         for name, reason in found.items():
             works = "[green]yes[/green]" if not reason else f"[red]no[/red]: {escape(reason)}"
             table.add_row(kind, name, works, USES.get(name, ""))
@@ -82,7 +96,10 @@ def _tools(kernel: Kernel) -> Table:
 
 def _choice(choice: Choice) -> Table:
     table = Table("backend", "", title="this scenario")
-    table.add_row(f"[green]{choice.name}[/green]", "\n".join(escape(each) for each in choice.substitutions) or "exactly as the scenario says")
+    table.add_row(
+        f"[green]{choice.name}[/green]",
+        "\n".join(escape(each) for each in choice.substitutions) or "exactly as the scenario says",
+    )
     for name, reasons in choice.why_not.items():
         table.add_row(f"not {name}", "\n".join(escape(each) for each in reasons))
     return table
