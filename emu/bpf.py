@@ -56,7 +56,10 @@ def declare(name: str, fields: Sequence[str]) -> str:
 
 
 def cache_directory() -> Path:
-    """Where compiled programs are kept: $XDG_CACHE_HOME/gradwire or ~/.cache/gradwire."""
+    """Where things are kept that are made once: $GRADWIRE_CACHE, $XDG_CACHE_HOME/gradwire or ~/.cache/gradwire."""
+    named = os.environ.get("GRADWIRE_CACHE")
+    if named:
+        return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gradwire"
 

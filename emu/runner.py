@@ -60,12 +60,12 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
         The network cannot be built or an agent failed. What was seen by then is in `partial.pickle`.
     """
     from emu import namespaces
-    from emu.switches import backend_kind
+    from emu.choose import kind_of
 
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     namespaces.settle(private=not machine)
-    backend: SwitchBackend = backend_kind(plan.switch).make(plan, None)
+    backend: SwitchBackend = kind_of(plan.switch).make(plan, plan.options["kernel"])
     say(state="building", backend=plan.switch)
     captures: list[Any] = []
     raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())

@@ -129,20 +129,22 @@ def choose_backend(
     scenario: Scenario, resolved: Resolved, clock: str, switch: str, captures: Sequence[str] = ()
 ) -> Chosen:
     """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
-    from emu.probe import choose, probe, virtual_kernel
+    from emu.choose import choose
+    from emu.probe import probe, virtual_kernel
 
     if clock == "virtual":
         kernel_or_error()
         kernel = virtual_kernel()
     else:
         kernel = probe()
-    options = {
-        "connections": scenario.emulation.connections,
-        **kernel_options(scenario),
-    }
+    options = {"connections": scenario.emulation.connections, "kernel": kernel, **kernel_options(scenario)}
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
-    check_rates(plan, kernel.reachable_rate)
+    check_rates(plan, kernel.reachable_bps if kernel.reachable_bps > 0 else None)
+    if choice.name == "bpf":
+        from emu.switches.bpf import object_file
+
+        options["bpf_program"] = str(object_file())  # here: inside a virtual machine compiling takes long
     plan = make_plan(scenario, resolved, clock=clock, switch=choice.name, captures=captures, options=options)
     return Chosen(plan, tuple(choice.substitutions), kernel.release)
 

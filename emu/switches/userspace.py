@@ -224,3 +224,6 @@ class UserspaceSwitch:
     def _failed(self, what: str) -> TestbedError:
         self._trouble = [f"the process of the userspace switch {what}"]
         return TestbedError(f"its process {what}", "userspace switch", usage=False)
+
+
+KIND = Userspace()

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from emu.bpf import cache_directory as cache_folder
 from emu.switches.base import TestbedError
 
 SOURCES = Path("/usr/src")
@@ -72,15 +73,6 @@ EDITS: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """(file, what to replace, by what): every pattern has to be found exactly once."""
-
-
-def cache_folder() -> Path:
-    """Where things are kept that are made once: $GRADWIRE_CACHE, or gradwire in the user's cache folder."""
-    named = os.environ.get("GRADWIRE_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gradwire"
 
 
 def recipe() -> str:
