@@ -58,7 +58,11 @@ def why_not(what: str) -> str | None:
     raise ValueError(what)
 
 
-QDISCS = {"red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5", "netem": "netem delay 1ms", "prio": "prio"}
+QDISCS = {
+    "red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5",
+    "netem": "netem delay 1ms",
+    "prio": "prio",
+}
 
 
 def _qdisc_missing(name: str) -> str | None:
@@ -131,18 +135,22 @@ def make_plan(
         for src, dst in ((a, b), (b, a)):
             speed = rate if isinstance(rate, int) else rate[src, dst]
             name = f"{names[src]}->{names[dst]}"
-            ports.append(Port(len(ports), src, dst, speed, latency_ps, (loss or {}).get((src, dst), 0.0), name))
+            ports.append(
+                Port(len(ports), src, dst, speed, latency_ps, (loss or {}).get((src, dst), 0.0), name)
+            )
     routes = {}
     for host in range(hosts):
         far = _distances(ports, len(names), host)
         for node in range(hosts, len(names)):
-            routes[node, host] = tuple(p.number for p in ports if p.src == node and far[p.dst] == far[node] - 1)
-    values: dict[str, Any] = dict(
-        name="test", seed=1, names=names, host_count=hosts, ports=tuple(ports), routes=routes,
-        queues=queues or Queues(8, 64_000, None, False), balancing="ecmp",
-        transports=(TransportPlan("constant_rate", 1400, 58, "udp", {}),), software_latency_ps=0,
-        program=cast(Program, None),
-    )  # fmt: skip
+            routes[node, host] = tuple(
+                p.number for p in ports if p.src == node and far[p.dst] == far[node] - 1
+            )
+    values: dict[str, Any] = {
+        "name": "test", "seed": 1, "names": names, "host_count": hosts, "ports": tuple(ports), "routes": routes,
+        "queues": queues or Queues(8, 64_000, None, False), "balancing": "ecmp",
+        "transports": (TransportPlan("constant_rate", 1400, 58, "udp", {}),), "software_latency_ps": 0,
+        "program": cast(Program, None),
+    }  # fmt: skip
     return Plan(**(values | options))
 
 
@@ -173,7 +181,9 @@ def open_udp(network: Any, host: int, port: int = PORT) -> socket.socket:
         opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     opened.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 64 << 20)
+    opened.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 64 << 20
+    )
     opened.setsockopt(socket.SOL_SOCKET, 32, 64 << 20)  # SO_SNDBUFFORCE
     opened.bind((host_address(host), port))
     opened.setblocking(False)
@@ -189,7 +199,9 @@ def packet(message: int, number: int, frame: int) -> bytes:
     return struct.pack(">IIHIH", message, 0, frame - 58, number, 8) + bytes(frame - 58)
 
 
-def send_from(opened: socket.socket, host: int, priority: int, ecn: int, data: bytes, port: int = PORT) -> None:
+def send_from(
+    opened: socket.socket, host: int, priority: int, ecn: int, data: bytes, port: int = PORT
+) -> None:
     ancillary = [(socket.IPPROTO_IP, socket.IP_TOS, struct.pack("i", tos(priority, ecn)))]
     opened.sendmsg([data], ancillary, 0, (host_address(host), port))
 
