@@ -110,10 +110,11 @@ class Agents:
             data = b""
         for frame in self._decoders[node].feed(data):
             if frame[0] == "error":
-                raise TestbedError(frame[1], f"agent of {self.name(node)}", usage=frame[2])
+                _, what, where, expected, usage = frame
+                raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)
             self.heard[node][frame[0]] = frame[1:]
         if not data:
-            self._poll.unregister(file)
+            self._poll.unregister(child.reading)
             raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
 
     def _obituary(self, child: Child) -> str:

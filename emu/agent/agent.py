@@ -11,7 +11,7 @@ behind. What it is told, and what it answers:
     ("state",)      -> ("state", lines)   who waits for what
     ("report",)     -> ("report", HostReport)
     ("end",)                              exit
-                    -> ("error", text, usage)   and exit
+                    -> ("error", what, where, expected, usage)   and exit
 """
 
 from __future__ import annotations
@@ -159,18 +159,20 @@ class Agent:
         try:
             self.loop.run()
         except TestbedError as error:
-            self._fail(str(error), error.usage)
+            self.fail(error)
             return EXIT_ERROR
         except Exception as error:  # whatever it is, the controller says where it happened
             traceback.print_exc()
-            self._fail(f"{type(error).__name__}: {error}", False)
+            self.fail(TestbedError(f"{type(error).__name__}: {error}", usage=False))
             return EXIT_ERROR
         return 0
 
-    def _fail(self, text: str, usage: bool) -> None:
+    def fail(self, error: TestbedError) -> None:
+        """Tell the controller what went wrong."""
         os.set_blocking(self._out, True)
+        frame = encode(("error", error.what, error.where, error.expected, error.usage))
         with contextlib.suppress(OSError):
-            os.write(self._out, bytes(self._waiting) + encode(("error", text, usage)))
+            os.write(self._out, bytes(self._waiting) + frame)
 
     def _say(self, *frame: Any) -> None:
         waiting = bool(self._waiting)
