@@ -92,7 +92,7 @@ class Agent:
 
     `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
     `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `emu.agent.script`); contents with
-    `outgoing`, `incoming`, `arrived`, `settled` and `report`.
+    `outgoing`, `incoming`, `arrived`, `settled`, and `sums` for the report (see `emu.agent.contents`).
     """
 
     def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
@@ -309,7 +309,7 @@ class Agent:
         )
         endpoint = next((c.endpoint for c in self._carriers.values() if hasattr(c, "endpoint")), None)
         return HostReport(
-            self.node, sent, received, list(self._script.iterations), self._contents.report(),
+            self.node, sent, received, list(self._script.iterations), self._contents.sums,
             self.loop.punctuality(), endpoint.overflows() if endpoint else 0, endpoint.strays if endpoint else 0, notes,
         )  # fmt: skip
 
@@ -323,8 +323,8 @@ def serve(incoming: int, outgoing: int, parts: Callable[..., Any] | None = None)
     return Agent(incoming, outgoing, parts).run()
 
 
-def main() -> None:
+def main(parts: Callable[..., Any] | None = None) -> None:
     """`python -m emu.agent`: over stdin and stdout."""
     outgoing = os.dup(1)
     os.dup2(2, 1)  # whatever is printed must not end up among the frames
-    sys.exit(serve(0, outgoing))
+    sys.exit(serve(0, outgoing, parts))

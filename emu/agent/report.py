@@ -48,8 +48,8 @@ class Received:
 
 @dataclass
 class HostReport:
-    """Everything that a host knows. `iterations` : what its script noted; `contents` : what its contents tell, such as
-    checksums; `punctuality` : see `EpollLoop.punctuality`; `overflows` : datagrams lost for want of speed; `strays` :
+    """Everything that a host knows. `iterations` : what its script noted; `contents` : the check sums of its
+    contents; `punctuality` : see `EpollLoop.punctuality`; `overflows` : datagrams lost for want of speed; `strays` :
     datagrams that were not understood; `notes` : whatever its carriers have to say (for people)."""
 
     node: int

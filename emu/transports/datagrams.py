@@ -275,6 +275,7 @@ class DatagramCarrier:
                 receiver.arrived(), receiver.marked,
             )
         )  # fmt: skip
+        receiver.place = None
 
     def settle(self, sender: Any) -> None:
         """The receiver has said Stop."""

@@ -167,7 +167,8 @@ class Contents:
     def settled(self, message: int) -> None:
         pass
 
-    def report(self) -> dict[str, Any]:
+    @property
+    def sums(self) -> dict[str, Any]:
         return {"wrong": self.wrong, "crc": {m: zlib.crc32(b) for m, b in self.buffers.items()}}
 
 
