@@ -274,10 +274,11 @@ def play(
     mark: int = 0,
     pcap: str = "",
     pcap_at: int = 1,
+    limit: int = 1 << 20,
     **case: Any,
 ) -> dict[str, Any]:
     """A run of a plan in namespaces."""
-    files = hosts_around_a_switch(hosts, rate)
+    files = hosts_around_a_switch(hosts, rate, limit)
     if loss:
         for host in range(hosts):
             lossy(host, loss)
