@@ -215,6 +215,8 @@ class Controller:
             raise
         else:
             self.collect()
+            if self._progress is not None:
+                self._progress(int((self.reports.end_ns >= 0).sum()), len(self.reports.end_ns))
         finally:
             self.close()
         return self.reports
@@ -293,8 +295,6 @@ class Controller:
             wait = 0.2 if end is None else min(0.2, (end - now) / SECOND)
             agents.hear(wait)
         self.reports.over_ns = time.monotonic_ns() - self._began
-        if self._progress is not None:
-            self._progress(sum(each[0] for each in said if each is not None), messages)
 
     def _stuck(self) -> str:
         """What everyone waits for."""

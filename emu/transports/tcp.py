@@ -3,7 +3,8 @@ messages of the class go through, one after the other ("persistent").
 
 Connections are opened before the beginning. A fresh one says at once which message it is for, so that during the run
 nothing but the message crosses it and it begins with a fresh window, as in the simulator; past `OPEN_AHEAD` messages
-the next one is opened when an earlier one is through. On a persistent one every message follows its header.
+the next one is opened when an earlier one is through. On a persistent one every message follows its header, and
+segments count for the message that is through next.
 
 The congestion control is chosen per socket. What can only be set per route - initial window, smallest time-out,
 acknowledging every packet - is for whoever builds the network, as is the sysctl that turns ECN on.
