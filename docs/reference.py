@@ -19,12 +19,14 @@ from pydantic import TypeAdapter
 from scenarios.base import Table
 from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
+from scenarios.schema_emulation import Emulation, RealHost
 from scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Rail, Star, Torus
 from scenarios.schema_traffic import AllToAll, FlowList, Incast, Matrix, Permutation, Poisson, Traffic
 from scenarios.schema_transport import (
+    Bbr,
     ConstantRate,
     Cubic,
     Dcqcn,
@@ -75,6 +77,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "pfabric"', PFabric),
     ('[transport] kind = "nscc"', Nscc),
     ('[transport] kind = "constant_rate"', ConstantRate),
+    ('[transport] kind = "bbr"', Bbr),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
     ('[job.exchange] kind = "parameter_server"', ParameterServer),
@@ -96,6 +99,8 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[[fault]] kind = "host_slow"', HostSlow),
     ("[[policy]]", Policy),
     ("[output]", Output),
+    ("[emulation]", Emulation),
+    ("[[emulation.hosts]]", RealHost),
 )
 
 MORE: dict[tuple[str, str], str] = {
@@ -112,6 +117,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "fault"): "See below; any number of them.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
+    ("Scenario", "emulation"): "See below, and docs/testbed.md.",
     ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
     ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",
     ("LeafSpine", "hosts_per_leaf"): "h0, h1, ... counted leaf by leaf.",

@@ -189,6 +189,11 @@ class Controller:
         self._agents: Agents | None = None
         self._began = 0
 
+    @property
+    def began_ns(self) -> int:
+        """The common beginning on this process's monotonic clock; 0 before it is set."""
+        return self._began
+
     def run(self) -> Reports:
         """From the start to the end.
 

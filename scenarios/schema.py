@@ -9,6 +9,7 @@
       fault[]                                         scenarios.schema_fault
       policy[]                                        variants of the scenario, for comparing
       output
+      emulation                                       scenarios.schema_emulation
 
 Each model checks what can be said of it alone; `scenarios.checks` holds what needs several of them, such as
 more workers than hosts. Read files with `scenarios.load.load_scenario`, which reports every mistake at once.
@@ -26,6 +27,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from scenarios import checks
 from scenarios.base import Flag, Mistakes, Table, refuse
 from scenarios.policy import Policy, Tagging, overlay
+from scenarios.schema_emulation import Emulation
 from scenarios.schema_fault import AnyFault
 from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
@@ -118,6 +120,7 @@ class Scenario(Table):
     fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
+    emulation: Emulation = Emulation()
 
     _applied: Policy | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -208,11 +211,11 @@ class Scenario(Table):
     def digest(self) -> str:
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, and neither do policies: a variant has the digest of
+        Names, descriptions and labels do not count, nor how it is emulated, and neither do policies: a variant has the digest of
         the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
         not at all, it has a digest of its own.
         """
-        data = self.model_dump(mode="json", exclude={"name", "description", "policy"})
+        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "emulation"})
         for job in data["job"]:
             del job["trace"]
         for table, each in zip(data["traffic"], self.traffic, strict=True):

@@ -1,0 +1,229 @@
+"""Backend `userspace`: one process is all switches and links; hosts hang on it by TUN devices.
+
+It needs nothing of the kernel but TUN and network namespaces, follows the simulator's rules to the letter
+(`emu.userspace.fabric`), and sees every packet that is lost. What it cannot do is to be fast, or always on time: on the
+wall clock a packet is delivered when the process gets to run, which `substitutions` and `check` watch. Under virtual
+time computing takes no time, and none of that matters.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import socket
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from emu.plan import Plan, host_address
+from emu.switches.base import Drop, PortCounts, TestbedError
+from emu.userspace import process, tun
+from emu.userspace.fabric import BALANCERS, port_counts
+from emu.userspace.process import COUNTS, DROPS, LENGTH, STATE, Lateness
+from scenarios.wire import ETHERNET
+
+ANSWER_S = 30.0
+"""The longest that an answer of the process may take."""
+END_S = 5.0
+"""The longest that it may take to end."""
+PACKETS_PER_S = 60_000
+"""Where `substitutions` begins to warn. Measured: 180,000 packets/s over one switch, 5.5 us each, when they lie ready
+in the devices; beside hosts that need the same two cores, a third of that is our choice."""
+LATE_NS = 1_000_000
+"""A delivery later than this disturbs what is measured; `Plan.options["late_ms"]` says otherwise."""
+LATE_SHARE = 0.01
+"""As many deliveries may be: a machine has other things to do (our choice)."""
+
+
+class Userspace:
+    """The kind `userspace`, before there is a network."""
+
+    name = "userspace"
+
+    def missing(self, kernel: Any, plan: Plan) -> list[str]:
+        """Why it cannot run this plan; empty if it can."""
+        found = []
+        if os.geteuid() != 0:
+            found.append("it makes network namespaces and TUN devices, which only root may")
+        if not os.access(tun.DEVICE, os.R_OK | os.W_OK):
+            missing = not Path(tun.DEVICE).exists()
+            found.append(f"{tun.DEVICE} " + ("is not there" if missing else "cannot be opened"))
+        if shutil.which("ip") is None:
+            found.append("the command ip (iproute2) is not installed")
+        if plan.balancing not in BALANCERS:
+            found.append(f"load balancing {plan.balancing} is none of {', '.join(BALANCERS)}")
+        return found
+
+    def substitutions(self, kernel: Any, plan: Plan) -> list[str]:
+        """What it does otherwise than the plan says; empty if nothing."""
+        found = []
+        switches = [name for name in plan.captures if name in plan.names[plan.host_count :]]
+        if switches:
+            found.append(f"no captures at {', '.join(switches)}: switches have no devices here, hosts do")
+        rate = sum(port.rate for port in plan.ports if port.src < plan.host_count)
+        packets = rate // (8 * plan.largest_frame())
+        if plan.clock == "wall" and packets > PACKETS_PER_S:
+            found.append(
+                f"all hosts sending at once are {packets:,} packets/s, more than the about {PACKETS_PER_S:,} that one "
+                "process can carry: packets may be late, which is counted"
+            )
+        return found
+
+    def make(self, plan: Plan, kernel: Any = None) -> UserspaceSwitch:
+        """A network that is not built yet."""
+        return UserspaceSwitch(plan)
+
+
+class UserspaceSwitch:
+    """A running network; see `emu.switches.base.SwitchBackend`."""
+
+    name = "userspace"
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.process = 0
+        """Number of the process; 0: none."""
+        self._namespaces: list[int] = []
+        self._devices: list[int] = []
+        self._names = {port.src: port.device for port in plan.ports if port.src < plan.host_count}
+        self._control: socket.socket | None = None
+        self._drops: list[Drop] = []
+        self._trouble: list[str] = []
+
+    def build(self) -> None:
+        """A namespace per host with its device, address and route."""
+        try:
+            for host in range(self.plan.host_count):
+                namespace = tun.new_namespace()
+                self._namespaces.append(namespace)
+                name = self._names[host]
+                self._devices.append(tun.open_tun(namespace, name))
+                mtu = self.plan.largest_frame() - ETHERNET
+                tun.set_up(namespace, name, host_address(host), mtu, self.plan.options)
+        except BaseException:
+            self.close()
+            raise
+
+    def namespace(self, host: int) -> int:
+        """File descriptor of a host's network namespace."""
+        return self._namespaces[host]
+
+    def start(self) -> None:
+        """Fork the process."""
+        mine, its = socket.socketpair()
+        number = os.fork()
+        if number == 0:
+            process.live(self.plan, self._devices, its)  # does not return
+        its.close()
+        mine.settimeout(ANSWER_S)
+        self.process, self._control = number, mine
+        self.lateness()  # it is there
+
+    def counts(self) -> list[PortCounts]:
+        """Of every port."""
+        counters = array("q")
+        counters.frombytes(self._ask(COUNTS))
+        return port_counts(self.plan, counters)
+
+    def drops(self) -> Sequence[Drop]:
+        """Every packet that was lost so far, in the order in which it came to light."""
+        origin, fresh = self._ask(DROPS + LENGTH.pack(len(self._drops)))
+        for time_ps, port, cause, important, priority, message, packet in fresh:
+            name = self.plan.ports[port].name
+            self._drops.append(
+                Drop(message, packet, name, origin + time_ps // 1000, cause, important, priority)
+            )
+        return self._drops
+
+    def lateness(self) -> Lateness:
+        """How late the process has delivered so far."""
+        found: Lateness = self._ask(STATE)
+        return found
+
+    def check(self) -> list[str]:
+        """What has gone wrong inside."""
+        found = list(self._trouble)
+        if not found and self._control is not None:
+            try:
+                found += self._complaints(self.lateness())
+            except TestbedError as error:
+                found.append(f"userspace switch: {error.what}")
+        for host, name in self._names.items() if self._namespaces else ():
+            lost = tun.lost_in_devices(self._namespaces[host], name)
+            if lost:
+                found.append(
+                    f"the kernel dropped {lost:,} packets between {self.plan.names[host]} and the switch"
+                )
+        return found
+
+    def _complaints(self, late: Lateness) -> list[str]:
+        found = []
+        if late.refused:
+            found.append(f"the kernel did not take {late.refused:,} packets that the switch delivered")
+        if self.plan.clock == "wall":
+            limit = int(float(self.plan.options.get("late_ms", LATE_NS / 1e6)) * 1e6)
+            many = late.later_than(limit)
+            if many > LATE_SHARE * late.count:
+                found.append(
+                    f"{many:,} of {late.count:,} packets were delivered more than {limit / 1e6:g} ms late (the latest "
+                    f"{late.worst_ns / 1e6:.1f} ms): the machine is too slow or too busy for these rates"
+                )
+        return found
+
+    def close(self) -> None:
+        """End the process, and let go of devices and namespaces."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self.process:
+            self._bury()
+        for file in (*self._devices, *self._namespaces):
+            os.close(file)
+        self._devices, self._namespaces = [], []
+
+    def _bury(self) -> None:
+        """The process ends by itself when its socket is closed; if it does not, it is made to."""
+        number, self.process = self.process, 0
+        end = time.monotonic() + END_S
+        while os.waitpid(number, os.WNOHANG) == (0, 0):
+            if time.monotonic() > end:
+                os.kill(number, signal.SIGKILL)
+                os.waitpid(number, 0)
+                return
+            time.sleep(0.001)
+
+    def _ask(self, question: bytes) -> Any:
+        if self._control is None:
+            raise TestbedError("is not running", "userspace switch", usage=False)
+        try:
+            self._control.sendall(question)
+            length = LENGTH.unpack(self._exactly(LENGTH.size))[0]
+            answer = pickle.loads(self._exactly(length))
+        except TimeoutError:
+            raise self._failed(f"has not answered within {ANSWER_S:g} s") from None
+        except OSError:
+            raise self._failed("has ended") from None
+        if isinstance(answer, tuple) and answer[0] == "failed":
+            raise self._failed(f"has ended: {answer[1]}")
+        return answer
+
+    def _exactly(self, many: int) -> bytes:
+        assert self._control is not None
+        parts = bytearray()
+        while len(parts) < many:
+            part = self._control.recv(min(many - len(parts), 1 << 20))
+            if not part:
+                raise ConnectionResetError
+            parts += part
+        return bytes(parts)
+
+    def _failed(self, what: str) -> TestbedError:
+        self._trouble = [f"the process of the userspace switch {what}"]
+        return TestbedError(f"its process {what}", "userspace switch", usage=False)
+
+
+KIND = Userspace()

@@ -1,0 +1,145 @@
+"""A host's namespace and the TUN device in it, through which its packets come and go.
+
+The namespace has no name and no file: it is there as long as somebody holds it open, so nothing can be left behind.
+The device carries bare IPv4 packets, one per read and write; a packet that a host sends without waiting for anybody
+lies in the device until it is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import struct
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from emu.switches.base import TestbedError
+
+DEVICE = "/dev/net/tun"
+QUEUE = 20_000
+"""Packets that the kernel keeps for us (our choice: more than any window)."""
+PATIENCE_S = 20.0
+
+_NEWNET = 0x40000000
+_SET_INTERFACE = 0x400454CA
+_TUN_WITHOUT_HEADER = 0x0001 | 0x1000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def new_namespace() -> int:
+    """File descriptor of a fresh network namespace."""
+    with _returning():
+        if _libc.unshare(_NEWNET):
+            raise _refused("cannot make a network namespace")
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextmanager
+def inside(namespace: int) -> Iterator[None]:
+    """This thread, and processes that it starts, in a network namespace."""
+    with _returning():
+        if _libc.setns(namespace, _NEWNET):
+            raise _refused("cannot enter a network namespace")
+        yield
+
+
+def open_tun(namespace: int, name: str) -> int:
+    """A new TUN device in a namespace: a file of which every read is a packet that left the host."""
+    with inside(namespace):
+        try:
+            file = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise TestbedError(f"cannot open {DEVICE}: {error.strerror}", "userspace switch") from None
+        try:
+            fcntl.ioctl(file, _SET_INTERFACE, struct.pack("16sH22x", name.encode(), _TUN_WITHOUT_HEADER))
+        except OSError as error:
+            os.close(file)
+            raise TestbedError(
+                f"cannot make a TUN device: {error.strerror}", "userspace switch", "root"
+            ) from None
+        return file
+
+
+def set_up(namespace: int, name: str, address: str, mtu: int, options: Mapping[str, Any]) -> None:
+    """Address, size and route of a host, and what its kernel does with congestion marks; compared with what the
+    kernel then says."""
+    route = f"route add default dev {name} src {address}"
+    if options.get("initcwnd"):
+        route += f" initcwnd {int(options['initcwnd'])}"
+    if options.get("rto_min_ms"):
+        route += f" rto_min {float(options['rto_min_ms']):g}ms"
+    lines = [
+        "link set dev lo up",
+        f"address add {address}/32 dev {name}",
+        f"link set dev {name} mtu {mtu} txqueuelen {QUEUE} multicast off up",
+        route,
+    ]
+    with inside(namespace):
+        with suppress(FileNotFoundError):  # a kernel without IPv6
+            Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+        try:
+            Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1")
+        except OSError as error:
+            raise TestbedError(f"cannot set tcp_ecn: {error.strerror}", f"host {address}") from None
+        _ip("-batch", "-", text="\n".join(lines))
+        found = json.loads(_ip("-j", "address", "show", "dev", name))[0]
+        routes = json.loads(_ip("-j", "route", "show", "default"))
+        ecn = Path("/proc/sys/net/ipv4/tcp_ecn").read_text().strip()
+    got = (found["mtu"], [each["local"] for each in found["addr_info"]], "UP" in found["flags"], ecn)
+    wanted = (mtu, [address], True, "1")
+    if got != wanted:
+        raise TestbedError(
+            f"the kernel has {got} as (mtu, addresses, up, tcp_ecn)", f"host {address}", f"{wanted}"
+        )
+    if [each.get("dev") for each in routes] != [name]:
+        raise TestbedError(f"the kernel has the routes {routes}", f"host {address}", f"one by {name}")
+
+
+def lost_in_devices(namespace: int, name: str) -> int:
+    """Packets that the kernel dropped between the host and the switch, in either direction."""
+    with inside(namespace):
+        text = Path("/proc/thread-self/net/dev").read_text()
+    for line in text.splitlines():
+        device, _, figures = line.partition(":")
+        if device.strip() == name:
+            columns = [int(figure) for figure in figures.split()]
+            return columns[2] + columns[3] + columns[10] + columns[11]  # errors and drops, in and out
+    raise TestbedError("is gone", f"device {name}", usage=False)
+
+
+def _ip(*arguments: str, text: str = "") -> str:
+    try:
+        done = subprocess.run(
+            ["ip", *arguments], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except FileNotFoundError:
+        raise TestbedError("is not installed", "the command ip", "iproute2") from None
+    except subprocess.TimeoutExpired:
+        raise TestbedError(
+            f"did not end within {PATIENCE_S:g} s: ip {' '.join(arguments)}", "userspace switch"
+        ) from None
+    if done.returncode or done.stderr.strip():
+        raise TestbedError(f"ip {' '.join(arguments)}: {done.stderr.strip()}", "userspace switch")
+    return done.stdout
+
+
+@contextmanager
+def _returning() -> Iterator[None]:
+    """Whatever happens to this thread's network namespace, it is the same again afterwards."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        failed = _libc.setns(home, _NEWNET)
+        os.close(home)
+        if failed:
+            raise _refused("cannot return to the network namespace")
+
+
+def _refused(what: str) -> TestbedError:
+    return TestbedError(f"{what}: {os.strerror(ctypes.get_errno())}", "userspace switch", "root")

@@ -1,0 +1,271 @@
+"""The userspace switch with real sockets: kernels' packets through TUN devices, and a process that ends when it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from userspace_cases import MBPS, Queues, diamond, star
+
+from emu.plan import Plan
+from emu.switches.base import TestbedError
+from emu.switches.userspace import Userspace, UserspaceSwitch
+from emu.userspace import tun
+from emu.userspace.process import Lateness
+from scenarios.wire import GRADWIRE_PORT, dscp
+
+WAIT_S = 20
+missing = Userspace().missing(None, star(2))
+needs_devices = pytest.mark.skipif(bool(missing), reason="; ".join(missing))
+
+
+@pytest.fixture
+def network(request):
+    """A function that makes a running network of a plan; everything is gone after the test."""
+    made = []
+
+    def run(plan: Plan) -> UserspaceSwitch:
+        made.append(Userspace().make(plan))
+        made[-1].build()
+        made[-1].start()
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.close()
+
+
+def udp(network: UserspaceSwitch, host: int, port: int = 0) -> socket.socket:
+    with tun.inside(network.namespace(host)):
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind((f"10.0.0.{host + 1}", port))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    made.settimeout(0.5)
+    return made
+
+
+def labelled(message: int, number: int, size: int) -> bytes:
+    return struct.pack("!IIHIH", message, 0, size, number, 0) + bytes(size)
+
+
+def until(what, limit_s: float = WAIT_S):
+    """Wait until `what()` is true."""
+    end = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@needs_devices
+def test_what_is_sent_arrives_or_is_counted_and_marks_are_seen(network):
+    """Two hosts at 20 Mbps send to one; every third packet is droppable, so that the important ones alone are too many.
+    Message of a packet: its host, and 10 more for droppable ones."""
+    plan = star(3, rate=20 * MBPS, queues=Queues(8, 30_000, (8_000,) * 8, True))
+    running = network(plan)
+    receiver = udp(running, 2, GRADWIRE_PORT)
+    receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+    sent, arrived = ({message: set() for message in (0, 1, 10, 11)} for _ in range(2))
+    marked = 0
+    senders = [[udp(running, host) for _ in range(2)] for host in range(2)]
+    for pair in senders:
+        for ecn, each in zip((2, 0), pair, strict=True):
+            each.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp(3) << 2 | ecn)
+    for number in range(150):
+        for host, pair in enumerate(senders):
+            droppable = number % 3 == 0
+            sent[host + 10 * droppable].add(number)
+            pair[droppable].sendto(labelled(host + 10 * droppable, number, 1400), ("10.0.0.3", GRADWIRE_PORT))
+    while True:
+        try:
+            data, control, _, _ = receiver.recvmsg(2000, 64)
+        except TimeoutError:
+            break
+        tos = control[0][2][0]
+        message, _, _, number, _ = struct.unpack("!IIHIH", data[:16])
+        assert tos >> 2 == dscp(3) and number not in arrived[message]
+        assert (tos & 3 == 0) == (message >= 10)
+        arrived[message].add(number)
+        marked += tos & 3 == 3
+    counts = {count.port: count for count in running.counts()}
+    down = counts["s0->h2"]
+    assert counts["h0->s0"].packets == counts["h1->s0"].packets == 150
+    assert counts["h0->s0"].bytes == 150 * (14 + 20 + 8 + 16 + 1400)
+    assert down.packets == sum(map(len, arrived.values()))
+    assert down.marks == down.by_queue[3]["marks"] == marked > 0
+    drops = running.drops()
+    assert len(drops) == down.drops_tail + down.drops_selective
+    assert down.drops_tail > 0 and down.drops_selective > 0
+    for message, numbers in sent.items():
+        assert {drop.packet for drop in drops if drop.message == message} == numbers - arrived[message]
+    assert {drop.port for drop in drops} == {"s0->h2"}
+    assert all(drop.important == (drop.message < 10) and drop.priority == 3 for drop in drops)
+    assert all(drop.message >= 10 for drop in drops if drop.cause == "selective")
+    now = time.monotonic_ns()
+    assert all(now - 60 * 10**9 < drop.time_ns < now for drop in drops)
+    assert len(running.drops()) == down.drops_tail + down.drops_selective  # asked again: nothing twice
+    assert down.peak_queue_bytes <= 30_000 and down.queue_bytes == 0
+    assert not [line for line in running.check() if "late" not in line]
+    assert running.lateness().count == down.packets
+
+
+@needs_devices
+def test_the_rate_is_that_of_the_link(network):
+    """1000 packets of 1500 bytes at 10 Mbps take 1.2 s, whatever the machine does meanwhile."""
+    running = network(star(2, rate=10 * MBPS))
+    sender, receiver = udp(running, 0), udp(running, 1, 9000)
+    for _ in range(1000):
+        sender.sendto(bytes(1500 - 14 - 28), ("10.0.0.2", 9000))
+    receiver.recv(2000)
+    begin = time.monotonic()
+    for _ in range(999):
+        receiver.recv(2000)
+    assert 999 * 0.0012 - 0.1 < time.monotonic() - begin < 999 * 0.0012 + 0.3
+
+
+@needs_devices
+def test_tcp_gets_through_with_marks_and_losses(network):
+    plan = diamond(2, rate=50 * MBPS, latency=10**9, loss=0.005, balancing="ecmp", queues=Queues(8, 40_000, (15_000,) * 8, True))  # fmt: skip
+    running = network(plan)
+    with tun.inside(running.namespace(1)):
+        server = socket.create_server(("10.0.0.2", 7118))
+    with tun.inside(running.namespace(0)):
+        client = socket.socket()
+    server.settimeout(WAIT_S)
+    client.settimeout(WAIT_S)
+    client.connect(("10.0.0.2", 7118))
+    there = server.accept()[0]
+    there.settimeout(WAIT_S)
+    sent = os.urandom(300_000)
+    if not os.fork():
+        client.sendall(sent)
+        os._exit(0)
+    got = b""
+    while len(got) < len(sent):
+        got += there.recv(1 << 16)
+    os.wait()
+    assert got == sent
+    counts = running.counts()
+    assert sum(count.drops_loss for count in counts) > 0
+    ways = [count.packets for count in counts if count.port in ("leaf0->spine0", "leaf0->spine1")]
+    assert min(ways) == 0 and max(ways) >= 300_000 // 1448  # one connection, one way
+
+
+@needs_devices
+def test_packets_are_sprayed_in_turn(network):
+    running = network(diamond(2, rate=100 * MBPS, balancing="spray_round_robin"))
+    sender, receiver = udp(running, 0), udp(running, 1, 9000)
+    for _ in range(100):
+        sender.sendto(bytes(1000), ("10.0.0.2", 9000))
+        receiver.recv(2000)
+    counts = {count.port: count.packets for count in running.counts()}
+    assert counts["leaf0->spine0"] == counts["leaf0->spine1"] == 50
+    late = running.lateness()
+    assert late.count == 100 and late.below(0.5) < 50_000_000  # they were waited for, not found by chance
+
+
+@needs_devices
+def test_every_host_is_alone_and_set_up(network):
+    running = network(star(3, options={"initcwnd": 4, "rto_min_ms": 5}))
+    with tun.inside(running.namespace(1)):
+        routes = os.popen("ip route show default").read()
+        devices = os.popen("ip -br link").read().split("\n")
+        ecn = Path("/proc/sys/net/ipv4/tcp_ecn").read_text()
+    assert "initcwnd 4" in routes and "rto_min lock 5ms" in routes and "dev p2" in routes
+    assert {line.split()[0] for line in devices if line} == {"lo", "p2"}
+    assert ecn.strip() == "1"
+    assert len({os.fstat(running.namespace(host)).st_ino for host in range(3)}) == 3
+
+
+@needs_devices
+def test_the_process_ends_with_its_parent(network):
+    """The parent is killed: nobody closes anything, and yet nothing is left."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        running = Userspace().make(star(2))
+        running.build()
+        running.start()
+        os.write(writing, str(running.process).encode())
+        signal.pause()
+    number = int(os.read(reading, 20))
+    assert Path(f"/proc/{number}").exists()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: not Path(f"/proc/{number}").exists() or " Z " in Path(f"/proc/{number}/stat").read_text())
+    os.close(reading)
+    os.close(writing)
+
+
+@needs_devices
+def test_it_is_said_when_the_process_has_died(network):
+    running = network(star(2))
+    assert not running.check()
+    os.kill(running.process, signal.SIGKILL)
+    with pytest.raises(TestbedError, match="has ended") as caught:
+        running.counts()
+    assert not caught.value.usage
+    assert running.check() == ["the process of the userspace switch has ended"]
+    running.close()
+    running.close()  # twice does no harm
+
+
+@needs_devices
+def test_close_leaves_nothing(network):
+    running = network(star(2))
+    number, files = running.process, len(os.listdir("/proc/self/fd"))
+    begin = time.monotonic()
+    running.close()
+    assert time.monotonic() - begin < 2  # it ended by itself
+    assert not Path(f"/proc/{number}").exists()
+    assert len(os.listdir("/proc/self/fd")) == files - 5  # two devices, two namespaces, the socket
+    with pytest.raises(TestbedError, match="is not running"):
+        running.counts()
+
+
+@needs_devices
+def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
+    before = len(os.listdir("/proc/self/fd"))
+    switch = Userspace().make(star(2, options={"initcwnd": -3}))
+    with pytest.raises(TestbedError, match="initcwnd") as caught:
+        switch.build()
+    assert "\n" not in caught.value.what
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_it_needs(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(tun, "DEVICE", "/dev/net/none")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = Userspace().missing(None, star(2, balancing="flowlet"))
+    for word in ("root", "/dev/net/none is not there", "iproute2", "load balancing flowlet"):
+        assert any(word in line for line in found)
+    assert len(found) == 4
+
+
+def test_what_it_does_otherwise():
+    kind = Userspace()
+    assert kind.substitutions(None, star(8, rate=10 * MBPS, captures=("h0",))) == []
+    assert "more than" in kind.substitutions(None, star(8, rate=1000 * MBPS))[0]
+    assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock="virtual")) == []
+    assert kind.substitutions(None, star(2, captures=("h0", "s0"))) == [
+        "no captures at s0: switches have no devices here, hosts do"
+    ]
+
+
+def test_lateness_is_judged():
+    late = Lateness()
+    for time_ns, many in ((900, 950), (3_000_000, 50)):
+        late.buckets[time_ns.bit_length()] += many
+    late.worst_ns = 3_000_000
+    assert (late.count, late.later_than(1_000_000), late.below(0.5)) == (1000, 50, 1024)
+    wall, virtual = (UserspaceSwitch(star(2, clock=clock)) for clock in ("wall", "virtual"))
+    assert "50 of 1,000 packets were delivered more than 1 ms late (the latest 3.0 ms)" in wall._complaints(late)[0]
+    assert virtual._complaints(late) == []
+    assert UserspaceSwitch(star(2, options={"late_ms": 10}))._complaints(late) == []
+    late.refused = 2
+    assert "did not take 2 packets" in virtual._complaints(late)[0]
