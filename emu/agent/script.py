@@ -49,6 +49,7 @@ class Part:
     needs, after, posts : of the host's events, messages to it among them; an event without entry in `after` or `posts`
         has none, one without entry in `needs` needs one.
     work : event -> (station, picoseconds), where firing takes work.
+    carries : what the messages that it sends are made of.
     """
 
     node: int
@@ -60,6 +61,20 @@ class Part:
     posts: dict[int, tuple[int, ...]]
     work: dict[int, tuple[int, int]]
     processes: tuple[Process, ...]
+    carries: dict[int, Carried]
+
+
+class Carried(NamedTuple):
+    """What a message from this host is made of; see `traces.program.Program`. `worker` : of the message's job on this
+    host, -1 without one; `tensor` is -1 where it is part of a bucket, `bucket` where it is not."""
+
+    worker: int
+    captured: int
+    tensor: int
+    bucket: int
+    first: int
+    sums: tuple[int, ...] | None
+    own: bool
 
 
 def part_of(program: Program, node: int) -> Part:
@@ -98,7 +113,26 @@ def part_of(program: Program, node: int) -> Part:
             for event, station, effort in zip(*(c.tolist() for c in triples), strict=True)
         },
         tuple(process for process in program.processes if process.host == node),
+        _carried(program, node),
     )
+
+
+def _carried(program: Program, node: int) -> dict[int, Carried]:
+    messages, workers = program.messages, program.workers()
+    own = np.flatnonzero(messages.src == node)
+    columns = (messages.table, messages.captured, messages.tensor, messages.part, messages.first)
+    found = {}
+    for number, row in zip(
+        own.tolist(), zip(*(column[own].tolist() for column in columns), strict=True), strict=True
+    ):
+        index, captured, tensor, part, first = row
+        table = program.tables[index]
+        bucket = part // table.segments if table.buckets else -1
+        worker = workers.get((index, node), -1)
+        found[number] = Carried(
+            worker, captured, tensor, bucket, first, program.sums[number], program.own[number]
+        )
+    return found
 
 
 def _lists(lists: tuple[Ints, Ints], those: Ints) -> dict[int, tuple[int, ...]]:
@@ -308,14 +342,25 @@ class Script:
         course.noted[what] = course.clock
         if what < len(course.noted) - 1:
             return
-        start, end = course.noted[0], course.noted[-1]
-        compute = course.process.compute[iteration]
-        key = course.process.job, course.process.worker, iteration
-        self.iterations.append(IterationRow(*key, *course.noted, compute, end - start - compute))
+        process, (start, forward, backward, end) = course.process, course.noted
+        compute = process.compute[iteration]
+        self.iterations.append(
+            IterationRow(
+                process.job,
+                process.worker,
+                iteration,
+                start,
+                forward,
+                backward,
+                end,
+                compute,
+                end - start - compute,
+            )
+        )
 
 
 class _Course:
-    """A process under way. `clock` : picoseconds up to which it has come; an agent that is late has yet to reach them."""
+    """A process under way. `clock` : picoseconds up to which it has come; who is late has yet to reach them."""
 
     __slots__ = ("clock", "noted", "place", "process")
 

@@ -41,7 +41,8 @@ class Scripts:
 
     def __init__(self, program, *, latency, rate=10**11, wire=10**6, tick=1):
         self.program, self.clock, self.rate, self.wire, self.tick = program, Clock(), rate, wire, tick
-        self.free, self.line, self.sent, self.ends = {}, {}, [], {}
+        self.free, self.line, self.sent = {}, {}, []
+        self.entered, self.ends = {}, {}
         self.scripts = {
             node: Script(part_of(program, node), self.clock, self.send, latency, tick)
             for node in program.hosts
@@ -53,6 +54,7 @@ class Scripts:
         src = int(rows.src[message])
         is_job = self.program.tables[rows.table[message]].is_job
         self.sent.append(message)
+        self.entered[message] = self.clock.now()
         order = (is_job, len(self.sent) if is_job else message)
         heappush(self.line.setdefault(src, []), (order, message))
         self.clock.at(self.clock.now(), lambda: self.transmit(src), 2)
@@ -149,7 +151,9 @@ class IdealTraffic(IdealFabric):
             priority, bound = int(sends.priority), float(sends.bound)
             number = len(self.sent)
             self.place[number] = program, place
-            self.sent.append((begins[place], src, int(sends.dst[place]), size, priority, bound, sends.important))
+            self.sent.append(
+                (begins[place], src, int(sends.dst[place]), size, priority, bound, sends.important)
+            )
             if not waits[place]:
                 assert begins[place] >= self.now
                 heappush(self._arrivals, (begins[place], number, src))

@@ -3,6 +3,10 @@ messages and iterations at the same picoseconds, on a network that both have ali
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +17,7 @@ from scenarios.errors import ScenarioError
 from sim import collectives
 from sim.resolve import resolve
 from sim.simulate import simulate
+from traces.trace import Trace
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +50,37 @@ def compare(case, trace=None):
     return scripts
 
 
-TRACE = make_trace([[300, 5000], [40_000, 7], [90_001], [12]], iterations=3, skew=777_777, optimizer=10_000, forward=MS // 50, backward=MS // 30)
+TRACE = make_trace(
+    [[300, 5000], [40_000, 7], [90_001], [12]],
+    iterations=3,
+    skew=777_777,
+    optimizer=10_000,
+    forward=MS // 50,
+    backward=MS // 30,
+)
+
+
+def uneven(trace, seed=1):
+    """The same, with gradients that are ready in another order in every iteration, and forward passes of any length."""
+    rng = np.random.default_rng(seed)
+    captured = []
+    for iteration in trace.iterations:
+        late = int(rng.integers(0, 3 * MS // 50))
+        ends = iteration.forward_end_ps + late
+        ready = rng.integers(int(ends.max()), iteration.backward_end_ps + late, len(trace.tensors))
+        total = iteration.backward_end_ps + late
+        captured.append(
+            replace(
+                iteration,
+                forward_end_ps=ends,
+                ready_ps=ready,
+                backward_end_ps=total,
+                end_ps=total + iteration.optimizer_ps,
+            )
+        )
+    return Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max)
+
+
 DLCP = {"kind": "dlcp", "payload": "1024B"}
 TAGS = {"layer_priority": True, "magnitude": True, "priorities": [2, 4, 5]}
 
@@ -73,11 +108,43 @@ def test_hosts_on_their_own_do_what_the_simulator_does(job):
     compare(scenario(job, transport=DLCP), TRACE)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "job",
+    [
+        ps_job(3, 2, iterations=4, exchange={"colocated": True, "partition": "8KiB"}),
+        ps_job(3, 3, iterations=4, exchange={"colocated": True, "partition": "8KiB", "server_rate": "20Gbps"}, order="layer"),
+        ring_job(3, iterations=4, bucket="20KB"),
+    ],
+    ids=["servers", "adders", "ring"],
+)  # fmt: skip
+def test_gradients_in_another_order_every_time(job, seed):
+    compare(scenario(job), uneven(TRACE, seed))
+
+
+def test_a_message_above_the_credit_goes_alone():
+    program = resolve(scenario(ps_job(1, 1, order="layer", exchange={"partition": "16KiB"})), TRACE).program
+    tables = tuple(table._replace(credit=5000) for table in program.tables)
+    net = Scripts(replace(program, tables=tables), latency=US).run()
+    assert net.done
+    rows = program.messages
+    large = [number for number in range(len(rows)) if rows.kind[number] == 0 and rows.nbytes[number] > 5000]
+    spans = sorted((net.entered[number], net.ends[number]) for number in large)
+    assert len(large) > 20 and all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
 def test_jobs_and_traffic_share_hosts():
     named = {"workers": ["h0", "h1", "h2"], "servers": ["h1"]}
     jobs = [
         ps_job(3, iterations=3, placement=named, order="layer", exchange={"server_rate": "8Gbps"}),
-        ring_job(3, iterations=3, placement={"workers": ["h2", "h0", "h1"]}, bucket="60KB", jitter=0.1, start="31us"),
+        ring_job(
+            3,
+            iterations=3,
+            placement={"workers": ["h2", "h0", "h1"]},
+            bucket="60KB",
+            jitter=0.1,
+            start="31us",
+        ),
     ]
     traffic = [
         {"name": "shifts", "kind": "all_to_all", "order": "shifts", "size": "1001B", "start": "3us", "period": "100us", "rounds": 3},
@@ -93,7 +160,14 @@ def test_jobs_and_traffic_share_hosts():
         {"kind": "poisson", "load": 0.4, "sizes": "web_search", "flows": 40},
         {"kind": "permutation", "size": "10kB", "period": "10us", "rounds": 3},
         {"kind": "all_to_all", "size": "10kB"},
-        {"kind": "all_to_all", "size": "10kB", "order": "shifts", "period": "77us", "rounds": 2, "start": "1us"},
+        {
+            "kind": "all_to_all",
+            "size": "10kB",
+            "order": "shifts",
+            "period": "77us",
+            "rounds": 2,
+            "start": "1us",
+        },
         {"kind": "incast", "fan_in": 3, "size": "10kB", "period": "3us", "stop": "20us"},
     ],
     ids=lambda table: table["kind"],
@@ -131,7 +205,9 @@ def jobs(draw):
         "push_bound": 0.1,
     }
     if draw(st.booleans()):
-        return ring_job(draw(st.integers(2, 4)), bucket=draw(st.sampled_from(["1KB", "20KB", "1MB"])), **common)
+        return ring_job(
+            draw(st.integers(2, 4)), bucket=draw(st.sampled_from(["1KB", "20KB", "1MB"])), **common
+        )
     workers = draw(st.integers(1, 4))
     exchange = {
         "pull": draw(st.sampled_from(["layerwise", "barrier"])),
@@ -153,6 +229,8 @@ def cases(draw):
         forward=draw(st.sampled_from([0, 3 * US, 3001])), backward=draw(st.sampled_from([US, 500 * US])),
         optimizer=draw(st.sampled_from([0, 5 * US])),
     )  # fmt: skip
+    if draw(st.booleans()):
+        trace = uneven(trace, draw(st.integers(1, 9)))
     traffic = draw(st.sampled_from([[], [{"name": "shifts", "kind": "all_to_all", "order": "shifts", "size": "991B", "start": "3009ns"}]]))  # fmt: skip
     return scenario(*draw(st.lists(jobs(), min_size=1, max_size=2)), hosts=16, seed=draw(st.integers(1, 99)), transport=DLCP, traffic=traffic), trace  # fmt: skip
 
@@ -185,3 +263,44 @@ def test_what_cannot_be_written_down_is_refused():
     topology = {"kind": "rail", "hosts": 4, "cards": 2, "hosts_per_group": 2, "spines": 2}
     with pytest.raises(ScenarioError, match="network cards"):
         resolve(scenario(ps_job(1), topology=topology), TRACE)
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def test_a_clock_of_nanoseconds_rounds_up_and_adds_nothing_up():
+    case = scenario(
+        ps_job(2, iterations=3, exchange={"colocated": True}, jitter=0.1), ring_job(2, jitter=0.1)
+    )
+    program = resolve(case, TRACE).program
+    exact, rounded = (Scripts(program, latency=2 * US, tick=tick).run() for tick in (1, 1000))
+    assert len(exact.iterations()) == len(rounded.iterations()) == 8
+    for fine, coarse in zip(exact.iterations(), rounded.iterations(), strict=True):
+        assert fine[:3] == coarse[:3] and fine[7] == coarse[7]
+        differences = [b - a for a, b in zip(fine[3:7], coarse[3:7], strict=True)]
+        assert all(0 <= each <= 40 * 1000 for each in differences), (
+            differences
+        )  # one ns per delivery and timer
+
+
+def test_what_is_late_is_caught_up_with():
+    """Timers that go off up to 40 us late: computing alone takes as long as it should all the same."""
+    program = resolve(scenario(ps_job(1, iterations=4, exchange={"colocated": True})), TRACE).program
+    net = Scripts(program, latency=0)
+    rng, at = np.random.default_rng(1), net.clock.at
+    net.clock.at = lambda time, call: at(time + int(rng.integers(0, 40 * US)), call)
+    rows = net.run().iterations()
+    assert [row[-1] for row in rows] == [0] * 4
+    assert rows[-1][6] == sum(row[7] for row in rows) <= net.clock.now() < rows[-1][6] + 40 * US
+
+
+def test_who_waits_says_for_what():
+    program = resolve(scenario(ps_job(2, iterations=2)), TRACE).program
+    net = Scripts(program, latency=2 * US)
+    deliver = net.deliver
+    net.deliver = lambda message: None if program.messages.kind[message] == 1 else deliver(message)
+    net.run()
+    assert not net.done and not net.workers_done
+    lines = [line for script in net.scripts.values() for line in script.waiting()]
+    assert any("worker 0 waits for message" in line for line in lines)
+    assert any("messages under way" in line for line in lines)
