@@ -110,10 +110,11 @@ class Agents:
             data = b""
         for frame in self._decoders[node].feed(data):
             if frame[0] == "error":
-                raise TestbedError(frame[1], f"agent of {self.name(node)}", usage=frame[2])
+                _, what, where, expected, usage = frame
+                raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)
             self.heard[node][frame[0]] = frame[1:]
         if not data:
-            self._poll.unregister(file)
+            self._poll.unregister(child.reading)
             raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
 
     def _obituary(self, child: Child) -> str:
@@ -219,6 +220,8 @@ class Controller:
             raise
         else:
             self.collect()
+            if self._progress is not None:
+                self._progress(int((self.reports.end_ns >= 0).sum()), len(self.reports.end_ns))
         finally:
             self.close()
         return self.reports
@@ -297,8 +300,6 @@ class Controller:
             wait = 0.2 if end is None else min(0.2, (end - now) / SECOND)
             agents.hear(wait)
         self.reports.over_ns = time.monotonic_ns() - self._began
-        if self._progress is not None:
-            self._progress(sum(each[0] for each in said if each is not None), messages)
 
     def _stuck(self) -> str:
         """What everyone waits for."""

@@ -150,7 +150,7 @@ class Forked:
         try:
             agent.use(plan, node)
         except TestbedError as error:
-            agent._fail(str(error), error.usage)
+            agent.fail(error)
             return 1
         return agent.run()
 
@@ -179,4 +179,4 @@ class Command:
         for file in files:
             os.set_blocking(file, False)
             os.set_inheritable(file, False)
-        return Child(node, process.pid, *files, told=False, process=process)
+        return Child(node, process.pid, files[0], files[1], files[2], told=False, process=process)

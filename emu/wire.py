@@ -1,7 +1,7 @@
 """The gradwire header in bytes, from the one table that says what it looks like (`scenarios.wire.HEADERS`).
 
-Captures of simulated packets (`analysis.capture`), the scapy layer (`emu.wire_scapy`) and docs/wire.md are made from the
-same table.
+Captures of simulated packets (`analysis.capture`), the scapy layer (`emu.wire_scapy`) and docs/wire.md are made from
+the same table.
 """
 
 from __future__ import annotations

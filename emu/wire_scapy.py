@@ -5,8 +5,8 @@
     for frame in rdpcap("packets.pcapng"): frame.show()
 
 UDP packets from or to port 7117 are dissected as `Gradwire`; the content of TCP segments from or to port 7118 as
-`GradwireStream`, a list of headers and what follows them. A segment is dissected by itself: one that begins in the middle
-of a frame is shown as raw bytes. scapy is an extra: `pip install "gradwire[emu]"`.
+`GradwireStream`, a list of headers and what follows them. A segment is dissected by itself: one that begins in the
+middle of a frame is shown as raw bytes. scapy is an extra: `pip install "gradwire[emu]"`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ behind. What it is told, and what it answers:
     ("state",)      -> ("state", lines)   who waits for what
     ("report",)     -> ("report", HostReport)
     ("end",)                              exit
-                    -> ("error", text, usage)   and exit
+                    -> ("error", what, where, expected, usage)   and exit
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Agent:
 
     `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
     `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `emu.agent.script`); contents with
-    `outgoing`, `incoming`, `arrived`, `settled` and `report`.
+    `outgoing`, `incoming`, `arrived`, `settled`, and `sums` for the report (see `emu.agent.contents`).
     """
 
     def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
@@ -159,18 +159,20 @@ class Agent:
         try:
             self.loop.run()
         except TestbedError as error:
-            self._fail(str(error), error.usage)
+            self.fail(error)
             return EXIT_ERROR
         except Exception as error:  # whatever it is, the controller says where it happened
             traceback.print_exc()
-            self._fail(f"{type(error).__name__}: {error}", False)
+            self.fail(TestbedError(f"{type(error).__name__}: {error}", usage=False))
             return EXIT_ERROR
         return 0
 
-    def _fail(self, text: str, usage: bool) -> None:
+    def fail(self, error: TestbedError) -> None:
+        """Tell the controller what went wrong."""
         os.set_blocking(self._out, True)
+        frame = encode(("error", error.what, error.where, error.expected, error.usage))
         with contextlib.suppress(OSError):
-            os.write(self._out, bytes(self._waiting) + encode(("error", text, usage)))
+            os.write(self._out, bytes(self._waiting) + frame)
 
     def _say(self, *frame: Any) -> None:
         waiting = bool(self._waiting)
@@ -307,7 +309,7 @@ class Agent:
         )
         endpoint = next((c.endpoint for c in self._carriers.values() if hasattr(c, "endpoint")), None)
         return HostReport(
-            self.node, sent, received, list(self._script.iterations), self._contents.report(),
+            self.node, sent, received, list(self._script.iterations), self._contents.sums,
             self.loop.punctuality(), endpoint.overflows() if endpoint else 0, endpoint.strays if endpoint else 0, notes,
         )  # fmt: skip
 
@@ -321,8 +323,8 @@ def serve(incoming: int, outgoing: int, parts: Callable[..., Any] | None = None)
     return Agent(incoming, outgoing, parts).run()
 
 
-def main() -> None:
+def main(parts: Callable[..., Any] | None = None) -> None:
     """`python -m emu.agent`: over stdin and stdout."""
     outgoing = os.dup(1)
     os.dup2(2, 1)  # whatever is printed must not end up among the frames
-    sys.exit(serve(0, outgoing))
+    sys.exit(serve(0, outgoing, parts))

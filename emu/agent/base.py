@@ -72,7 +72,10 @@ class Arrival:
 class Host(Protocol):
     """What a carrier is given: its own host."""
 
-    loop: Loop
+    @property
+    def loop(self) -> Loop:
+        """The host's loop."""
+
     node: int
     rate: int
     """bit/s of its link"""

@@ -151,7 +151,7 @@ class EpollLoop:
         return False
 
     def _arm(self, when: int) -> None:
-        """Have the timerfd wake at a time of the monotonic clock, 0: not at all. Setting it also makes it unreadable."""
+        """Have the timerfd wake at a time of the monotonic clock, 0: never. Setting it also makes it unreadable."""
         if when == self._armed and (when == 0 or when > time.monotonic_ns()):
             return
         self._armed = when

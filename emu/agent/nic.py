@@ -6,7 +6,7 @@ the host. Acknowledgements go out at once and only take their time on the line.
 
 Under virtual time every packet is handed to the kernel when its transmission begins. On the wall clock the schedule is
 worked out up to `ahead_ns` beyond the present and sent in one call; the kernel's queue at the host's port evens it out.
-Paced flows are not let go early, since nothing would hold their packets back, but make up for as much when they are late.
+Paced flows are not let go early, since nothing would hold their packets back, but make up for as much when late.
 Rules about time (pacing, round trips) see the time of the schedule, not that of the call.
 """
 

@@ -48,8 +48,8 @@ class Received:
 
 @dataclass
 class HostReport:
-    """Everything that a host knows. `iterations` : what its script noted; `contents` : what its contents tell, such as
-    checksums; `punctuality` : see `EpollLoop.punctuality`; `overflows` : datagrams lost for want of speed; `strays` :
+    """Everything that a host knows. `iterations` : what its script noted; `contents` : the check sums of its
+    contents; `punctuality` : see `EpollLoop.punctuality`; `overflows` : datagrams lost for want of speed; `strays` :
     datagrams that were not understood; `notes` : whatever its carriers have to say (for people)."""
 
     node: int
@@ -98,7 +98,8 @@ class Reports:
     @classmethod
     def empty(cls, count: int) -> Reports:
         """Of so many messages, of which nothing is known."""
-        return cls(*(np.full(count, -1, dtype=np.int64) for _ in range(7)))
+        columns: list[Any] = [np.full(count, -1, dtype=np.int64) for _ in range(7)]
+        return cls(*columns)
 
     def add(self, report: HostReport) -> None:
         """Take in what one host knows."""
@@ -117,7 +118,7 @@ class Reports:
         self.overflows[report.node] = report.overflows
         self.notes += [note for note in report.notes if note not in self.notes]
         if report.overflows:
-            self.problems.append(f"host {report.node}: {report.overflows} datagrams lost because its agent was too slow")
+            self.problems.append(f"host {report.node}: {report.overflows} datagrams lost, its agent was too slow")
         if report.strays:
             self.problems.append(f"host {report.node}: {report.strays} datagrams that were not understood")
 

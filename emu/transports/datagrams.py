@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class Endpoint:
         for port in SOURCE_PORTS:
             source = open_datagrams(address, port)
             self.sources.append(source)
-            self.host.loop.reader(source.fileno(), lambda file=source.fileno(): self._read_answers(file))
+            self.host.loop.reader(source.fileno(), partial(self._read_answers, source.fileno()))
 
     def close(self) -> None:
         """Close everything; the second time nothing."""
@@ -198,7 +199,6 @@ class Endpoint:
 class Outgoing(Flow):
     """What a sender is besides its rules: it puts packets on the wire."""
 
-    __slots__ = ()
     row: MessageRow
     carrier: DatagramCarrier
     new: Any
@@ -212,7 +212,6 @@ class Outgoing(Flow):
         self.name = endpoint.name_of(row.dst)
         self.file = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         self.kinds = tos(row.priority, False), tos(row.priority, True)
-        self.again_sent = 0
 
     def put(self, sequence: int, must: bool) -> int:
         """One data packet. Returns its bytes on the link."""
@@ -276,6 +275,7 @@ class DatagramCarrier:
                 receiver.arrived(), receiver.marked,
             )
         )  # fmt: skip
+        receiver.place = None
 
     def settle(self, sender: Any) -> None:
         """The receiver has said Stop."""

@@ -25,7 +25,7 @@ from scenarios.wire import BITMAP_PACKETS, UDP_OVERHEAD
 ONE = 1 << 20
 MUST = 1 << 30
 """Added to a packet's number: sent again, and important for that."""
-PULL_PROBE = 1 << 31
+PULL_PROBE = 1 << 40
 """Added to the number of a probe."""
 MAX_BACKOFF = 8
 HYPERACTIVE = 5

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from emu.agent.base import Host, MessageRow
@@ -38,10 +39,6 @@ class Connection:
         """It is established."""
         self.ready = True
         self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for name in (b"dctcp", b"reno"):  # with the first one every packet is ECN-capable
-            with contextlib.suppress(OSError):
-                self.link.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, name)
-                break
         self._with(CONTROL_TOS)
         self.host.loop.reader(self.link.fileno(), self._read)
 
@@ -101,6 +98,15 @@ class Connection:
             self.link.close()
 
 
+def configure(link: socket.socket) -> None:
+    """Before it connects or listens: DCTCP where there is any, because both ends then make every packet ECN-capable,
+    whatever the sysctl says, and no switch drops it by choice."""
+    for name in (b"dctcp", b"reno"):
+        with contextlib.suppress(OSError):
+            link.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, name)
+            return
+
+
 class SideChannel:
     """All side connections of a host; shared by its transports."""
 
@@ -119,7 +125,7 @@ class SideChannel:
         if self._listening is not None:
             return
         address = self.host.address(self.host.node)
-        self._listening = listening(address, CONTROL_PORT)
+        self._listening = listening(address, CONTROL_PORT, configure=configure)
         self.host.loop.reader(self._listening.fileno(), self._accept)
 
     def connect(self, peers: Sequence[int]) -> None:
@@ -128,13 +134,14 @@ class SideChannel:
             if node in self._to or node == self.host.node:
                 continue
             link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            configure(link)
             link.bind((self.host.address(self.host.node), 0))
             self._to[node] = connection = Connection(self.host, link, self._take)
             self._pending.add(node)
             code = link.connect_ex((self.host.address(node), CONTROL_PORT))
             if code not in (0, 115):  # in progress
                 raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent")
-            self.host.loop.writer(link.fileno(), lambda node=node, c=connection: self._connected(node, c))
+            self.host.loop.writer(link.fileno(), partial(self._connected, node, connection))
 
     def _connected(self, node: int, connection: Connection) -> None:
         self.host.loop.writer(connection.link.fileno(), None)
@@ -204,7 +211,7 @@ def listening(address: str, port: int, *, configure: Callable[[socket.socket], A
     except OSError as error:
         made.close()
         raise TestbedError(
-            f"TCP port {port} of {address} cannot be used: {error.strerror}", "agent", "a free port and the host's address"
+            f"TCP port {port} of {address} cannot be used: {error.strerror}", "agent", "a free port of the host's own"
         ) from None
     made.listen(BACKLOG)
     return made

@@ -20,6 +20,7 @@ from analysis.capture import checksum, host_names, write_capture
 from analysis.pcapng import Frames, write_pcapng
 from analysis.telemetry import chosen_ports, describe, drops, hop, layers, queues, series, waiting
 from analysis.telemetry_plot import draw_telemetry
+from emu.wire_scapy import Gradwire
 from scenarios import wire
 from scenarios.errors import ResultError
 from scenarios.result import Result
@@ -234,6 +235,9 @@ def test_gradwire_over_udp(tmp_path: Path):
     assert data[IP].tos == 0  # the last queue, and droppable
     message, offset, length, sequence, flags = struct.unpack(">IIHIH", bytes(data[UDP].payload))
     assert (message, offset, length, sequence, flags) == (1, 200, 100, 2, 0)
+    seen = Ether(bytes(data))[Gradwire]  # the testbed's packets are dissected by the same layer
+    assert (seen.message, seen.offset, seen.length, seen.sequence) == (1, 200, 100, 2)
+    assert (seen.kind, seen.important, ack[Gradwire].kind, ack[Gradwire].important) == (0, 0, 1, 1)
     assert (ack[IP].len, ack[UDP].len) == (44, 24)  # and two bytes of padding behind
     assert struct.unpack(">IIHIH", bytes(ack[UDP].payload)) == (
         1,

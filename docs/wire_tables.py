@@ -1,0 +1,87 @@
+"""Writes the tables of docs/wire.md from `scenarios.wire`, so that they cannot be wrong.
+
+    python docs/wire_tables.py           rewrite docs/wire.md below its marker
+    python docs/wire_tables.py --check   exit with 1 if it is out of date (tests/unit/test_emu_wire_docs.py does this)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from scenarios import wire
+
+FILE = Path(__file__).with_name("wire.md")
+MARKER = "<!-- written by docs/wire_tables.py from here on -->"
+
+FIELDS = {
+    "message": "number of the message in the Result",
+    "offset": "by kind, see below",
+    "length": "by kind, see below",
+    "sequence": "by kind, see below",
+    "flags": "bits, see below",
+}
+FLAGS = {
+    "kind": "what the packet is: a number of the next table",
+    "important": "ECN-capable on the way; as it was sent, whatever switches made of it",
+    "trimmed": "a switch has cut the payload off (simulator only)",
+    "echo": "the packet that this one answers came with a congestion mark",
+}
+
+
+def tables() -> str:
+    """All of it as Markdown."""
+    lines = [MARKER, "", "## The gradwire header", "", f"{wire.GRADWIRE} bytes, most significant byte first."]
+    lines += ["", "| bytes | field | meaning |", "|---|---|---|"]
+    at = 0
+    for name, size in wire.HEADERS["gradwire"]:
+        lines.append(f"| {at}-{at + size - 1} | `{name}` | {FIELDS[name]} |")
+        at += size
+    lines += ["", "| flags | bit | meaning |", "|---|---|---|"]
+    for name, mask in wire.GRADWIRE_FLAGS.items():
+        lines.append(f"| `{name}` | {mask:#06x} | {FLAGS[name]} |")
+    lines += ["", "| kind | | offset | length | sequence |", "|---|---|---|---|---|"]
+    for number, kind in enumerate(wire.PACKET_KINDS):
+        lines.append(f"| {number} | `{kind}` | " + " | ".join(wire.GRADWIRE_FIELDS[kind]) + " |")
+    lines += ["", "## The byte that switches look at", "", "DSCP and ECN, the second byte of the IPv4 header."]
+    lines += ["", "| queue | class | DSCP | important (ECT(0)) | droppable (Not-ECT) |", "|---|---|---|---|---|"]
+    for queue in range(8):
+        code = wire.dscp(queue)
+        both = f"{wire.tos(queue, True):#04x} | {wire.tos(queue, False):#04x}"
+        lines.append(f"| {queue} | CS{code >> 3} | {code} | {both} |")
+    lines += ["", "A marked packet has both ECN bits set (CE).", "", "## Sizes", ""]
+    lines += ["Bytes on the link, as `tc` counts them.", "", "| packet | headers | bytes |", "|---|---|---|"]
+    for name, headers in wire.WIRES.items():
+        lines.append(f"| data over {name} | {', '.join(headers)} | {_overhead(name)} and the payload |")
+    control, ports = wire.TCP_OVERHEAD + wire.GRADWIRE, wire.SOURCE_PORTS
+    lines += [
+        f"| acknowledgement over udp | the same, padded | {wire.DLCP_ACK_BYTES} |",
+        f"| Stop, Probe | {', '.join(wire.WIRES['tcp'])}, gradwire | {control} |",
+        f"| Bitmap of n packets, at most {wire.BITMAP_PACKETS} | the same | {control} and n / 8 |",
+        "", "## Ports", "", "| port | |", "|---|---|",
+        f"| UDP {wire.GRADWIRE_PORT} | data goes to it, acknowledgements come from it |",
+        f"| UDP {ports[0]} to {ports[-1]} | data comes from them, by the number of the message |",
+        f"| TCP {wire.GRADWIRE_PORT} | messages over the kernel's TCP; with several such transports the first one's |",
+        f"| TCP {wire.CONTROL_PORT} | the side channel of Stop, Probe and Bitmap |",
+        f"| TCP {wire.CONTROL_PORT + 1} and on | further transports over the kernel's TCP |",
+        f"| UDP {wire.ROCE_PORT} | RoCE, in captures of simulated packets only |",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _overhead(name: str) -> int:
+    return {"tcp": wire.TCP_OVERHEAD, "udp": wire.UDP_OVERHEAD, "roce": wire.ROCE_OVERHEAD}[name]
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the file, or with --check only say whether it is up to date."""
+    text = FILE.read_text(encoding="utf-8")
+    fresh = text.split(MARKER)[0] + tables()
+    if "--check" in arguments:
+        return int(fresh != text)
+    FILE.write_text(fresh, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,346 @@
+"""The kernel's own TCP: every message over a connection of its own ("fresh"), or one for each host and class that all
+messages of the class go through, one after the other ("persistent").
+
+Connections are opened before the beginning. A fresh one says at once which message it is for, so that during the run
+nothing but the message crosses it and it begins with a fresh window, as in the simulator; past `OPEN_AHEAD` messages
+the next one is opened when an earlier one is through. On a persistent one every message follows its header, and
+segments count for the message that is through next.
+
+The congestion control is chosen per socket. What can only be set per route - initial window, smallest time-out,
+acknowledging every packet - is for whoever builds the network, as is the sysctl that turns ECN on.
+
+The receiver answers a whole message with Stop, by which the sender knows that it is done with.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from emu.agent.base import Arrival, Host, MessageRow
+from emu.plan import Plan, TransportPlan
+from emu.sockets import SO_RCVBUFFORCE
+from emu.switches.base import TestbedError
+from emu.transports.side import CONTROL_TOS, TCP_CONGESTION, listening
+from emu.wire import STOP, Frames, Header, unpack
+from scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
+
+CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
+OPEN_AHEAD: Final = 1000
+NOT_SENT_LOWAT: Final = 32 * 1024
+"""Bytes that the kernel may hold of a message before their turn has come, so that a message that is ready later but
+goes first does not stand behind megabytes; our choice."""
+RECEIVE_BUFFER: Final = 8 << 20
+TCP_NOTSENT_LOWAT: Final = 25
+TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
+RETRANSMITTED, DATA_SEGMENTS, MARKED, INFO_BYTES = 100, 156, 196, 200
+"""Offsets in struct tcp_info."""
+WORD = struct.Struct("=I")
+FILES = 1 << 16
+
+
+class Outgoing:
+    """A connection that messages leave by."""
+
+    def __init__(self, carrier: Tcp, node: int, tos: int, message: int | None) -> None:
+        self.carrier, self.node, self.message = carrier, node, message
+        self.established = False
+        self._queue: deque[int] = deque()
+        self._data: deque[memoryview] = deque()
+        self._frames = Frames()
+        self._base = (0, 0, 0)
+        host = carrier.host
+        self.link = link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        carrier.configure(link)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_LOWAT)
+        link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+        link.bind((host.address(host.node), 0))
+        code = link.connect_ex((host.address(node), carrier.port))
+        if code not in (0, errno.EINPROGRESS):
+            raise self._failed(code)
+        host.loop.writer(link.fileno(), self._ready)
+
+    def _failed(self, code: int) -> TestbedError:
+        where = self.carrier.host.address(self.node)
+        return TestbedError(f"cannot connect to {where}: {errno.errorcode.get(code, code)}", "agent", usage=False)
+
+    def _ready(self) -> None:
+        code = self.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise self._failed(code)
+        loop, file = self.carrier.host.loop, self.link.fileno()
+        self.established = True
+        loop.writer(file, None)
+        loop.reader(file, self._answered)
+        if self.message is not None:
+            self.link.send(Header(self.message).pack())
+        self.carrier.opened(self)
+        self._push()
+
+    def send(self, message: int) -> None:
+        """Send a message, after those before it."""
+        host = self.carrier.host
+        if self.message is None:
+            self._data.append(memoryview(Header(message).pack()))
+        elif self.established:
+            self._base = self.segments()
+        self._queue.append(message)
+        self._data.append(host.outgoing(message).cast("B"))
+        if self.established:
+            self._push()
+
+    def _push(self) -> None:
+        data = self._data
+        while data:
+            if not len(data[0]):
+                data.popleft()
+                continue
+            try:
+                done = self.link.send(data[0])
+            except BlockingIOError:
+                self.carrier.host.loop.writer(self.link.fileno(), self._push)
+                return
+            data[0] = data[0][done:]
+        self.carrier.host.loop.writer(self.link.fileno(), None)
+
+    def _answered(self) -> None:
+        try:
+            data = self.link.recv(4096)
+        except BlockingIOError:
+            return
+        if not data:  # the other host has ended: the controller sees to that
+            self.carrier.host.loop.reader(self.link.fileno(), None)
+            return
+        for header, _ in self._frames.feed(data):
+            if header.kind == STOP and self._queue and self._queue[0] == header.message:
+                self._queue.popleft()
+                now = self.segments()
+                own = tuple(a - b for a, b in zip(now, self._base, strict=True))
+                self._base = now
+                self.carrier.settle(self, header.message, own)
+
+    def segments(self) -> tuple[int, int, int]:
+        """(data segments sent, of them sent again, acknowledged with marks) by the kernel's count."""
+        info = self.link.getsockopt(socket.IPPROTO_TCP, TCP_INFO, INFO_BYTES)
+        found = [
+            WORD.unpack_from(info, at)[0] if len(info) >= at + 4 else 0
+            for at in (DATA_SEGMENTS, RETRANSMITTED, MARKED)
+        ]
+        return found[0], found[1], found[2]
+
+    def under_way(self) -> dict[int, tuple[int, int, int]]:
+        """The same of the message that is being sent."""
+        if not self._queue or not self.established:
+            return {}
+        return {self._queue[0]: tuple(a - b for a, b in zip(self.segments(), self._base, strict=True))}  # type: ignore[dict-item]
+
+    def close(self) -> None:
+        """Close it."""
+        if self.link.fileno() >= 0:
+            self.carrier.host.loop.reader(self.link.fileno(), None)
+            self.carrier.host.loop.writer(self.link.fileno(), None)
+            self.link.close()
+
+
+class Incoming:
+    """A connection that messages come in by: header, content, header, ..."""
+
+    def __init__(self, carrier: Tcp, link: socket.socket) -> None:
+        self.carrier, self.link = carrier, link
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
+        self._header = memoryview(bytearray(GRADWIRE))
+        self._row: MessageRow | None = None
+        self._place: memoryview = self._header
+        self._at = 0
+        carrier.host.loop.reader(link.fileno(), self._read)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                got = self.link.recv_into(self._place[self._at :])
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                got = 0
+            if not got:
+                self.close()
+                return
+            self._at += got
+            if self._at < len(self._place):
+                continue
+            if self._row is None:
+                self._begin()
+                if len(self._place):
+                    continue
+            self._end()
+
+    def _begin(self) -> None:
+        host = self.carrier.host
+        number = unpack(self._header).message
+        self._row, self._place, self._at = host.row(number), host.incoming(number).cast("B"), 0
+
+    def _end(self) -> None:
+        host, row = self.carrier.host, self._row
+        assert row is not None
+        self._row, self._place, self._at = None, self._header, 0
+        self.link.send(Header(row.number, kind=STOP).pack())
+        host.arrived(Arrival(row.number, host.loop.now(), row.nbytes, 0, None, -1))
+
+    def close(self) -> None:
+        """Close it."""
+        if self.link.fileno() >= 0:
+            self.carrier.host.loop.reader(self.link.fileno(), None)
+            self.link.close()
+        self.carrier.incoming.discard(self)
+
+
+class Listener:
+    """Takes the connections of a transport."""
+
+    def __init__(self, carrier: Tcp) -> None:
+        host = carrier.host
+        self.carrier = carrier
+        self.socket = listening(host.address(host.node), carrier.port, configure=carrier.configure)
+        host.loop.reader(self.socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self.socket.accept()
+            except BlockingIOError:
+                return
+            self.carrier.incoming.add(Incoming(self.carrier, link))
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.carrier.host.loop.reader(self.socket.fileno(), None)
+        self.socket.close()
+
+
+class Tcp:
+    """A transport over the kernel's TCP at one host; see `emu.agent.base.Carrier`."""
+
+    def __init__(self, host: Host, transport: TransportPlan, number: int, plan: Plan) -> None:
+        self.host, self.transport, self.number = host, transport, number
+        self.congestion = CONGESTION[transport.kind]
+        self.fresh = plan.connections == "fresh"
+        kinds = [i for i, each in enumerate(plan.transports) if each.wire == "tcp"]
+        place = kinds.index(number)
+        # a listener each: whether a connection may use ECN is settled between the congestion controls of both ends
+        self.port = CONTROL_PORT + place if place else GRADWIRE_PORT
+        self.incoming: set[Incoming] = set()
+        self._listener: Listener | None = None
+        rows = plan.program.messages
+        table = plan.program.tables
+        mine = [
+            i
+            for i in range(len(rows))
+            if rows.src[i] == host.node and table[int(rows.table[i])].transport == number
+        ]
+        self._messages = deque(mine)
+        self._links: dict[Any, Outgoing] = {}
+        self._waiting: set[int] = set()
+        self._opening = 0
+        self._late = 0
+        self._counts: dict[int, tuple[int, int, int]] = {}
+
+    def configure(self, link: socket.socket) -> None:
+        """What every socket of the transport has, before it listens or connects."""
+        try:
+            link.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, self.congestion)
+        except OSError:
+            name = self.congestion.decode()
+            raise TestbedError(
+                f"this kernel has no TCP congestion control {name}", "transport.kind",
+                "one of " + open("/proc/sys/net/ipv4/tcp_available_congestion_control").read().strip(),
+            ) from None  # fmt: skip
+        try:
+            link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        except PermissionError:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+
+    def open(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
+        self._listener = Listener(self)
+
+    def connect(self, peers: Sequence[int]) -> None:
+        if self.fresh:
+            while self._messages and len(self._links) < OPEN_AHEAD:
+                self._open_next()
+            return
+        for message in self._messages:
+            row = self.host.row(message)
+            key = row.dst, row.priority
+            if key not in self._links:
+                self._links[key] = self._link(row, None)
+
+    def _open_next(self) -> None:
+        row = self.host.row(self._messages.popleft())
+        self._links[row.number] = self._link(row, row.number)
+
+    def _link(self, row: MessageRow, message: int | None) -> Outgoing:
+        self._opening += 1
+        return Outgoing(self, row.dst, dscp(row.priority) << 2, message)
+
+    def opened(self, link: Outgoing) -> None:
+        """A connection is there."""
+        self._opening -= 1
+
+    def connected(self) -> bool:
+        return self._opening == 0
+
+    def send(self, message: int) -> None:
+        row = self.host.row(message)
+        key: Any = message if self.fresh else (row.dst, row.priority)
+        if key not in self._links:  # beyond those opened ahead
+            self._messages.remove(message)
+            self._links[key] = self._link(row, message)
+        if not self._links[key].established:
+            self._late += 1
+        self._links[key].send(message)
+
+    def settle(self, link: Outgoing, message: int, counts: Any) -> None:
+        """A message is through."""
+        self._counts[message] = counts
+        if self.fresh and self._messages:
+            self._links.pop(message).close()
+            self._open_next()
+        self.host.settled(message, counts[0], counts[1])
+
+    def _all_counts(self) -> dict[int, tuple[int, int, int]]:
+        found = dict(self._counts)
+        for link in self._links.values():
+            found |= link.under_way()
+        return found
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        return {message: (sent, again) for message, (sent, again, _) in self._all_counts().items()}
+
+    def marked_sent(self) -> dict[int, int]:
+        """Packets acknowledged with marks by message sent from here, where the receiver tells exactly (DCTCP)."""
+        if self.congestion != b"dctcp":
+            return {}
+        return {message: marked for message, (_, _, marked) in self._all_counts().items()}
+
+    def notes(self) -> list[str]:
+        """What people should know."""
+        return [f"{self._late} messages of {self.transport.kind} waited for their connection"] if self._late else []
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        for each in list(self.incoming):
+            each.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None

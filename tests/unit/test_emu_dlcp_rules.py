@@ -1,0 +1,213 @@
+"""DLCP's two ends over sockets beside those of the simulator: the same news in the same order, the same answers."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from transport_bench import GBPS, US, Ends
+
+from emu.agent.base import MessageRow
+from emu.transports import constant_rate, dlcp
+from emu.wire import ACK, BITMAP, STOP
+from scenarios.wire import BITMAP_PACKETS
+from sim.fabric import layout as at
+from sim.transports.constant_rate import FRESH as CR_FRESH
+from sim.transports.constant_rate import ConstantRate
+from sim.transports.dlcp import (
+    AGAIN,
+    ALPHA,
+    BACKOFF,
+    CALM,
+    LAST_RTT,
+    NEW,
+    PROBE,
+    PROBING,
+    RATE,
+    SLOPE,
+    SRTT,
+    TIMED,
+    Dlcp,
+)
+
+BASE = 10 * US
+BITS = 32
+
+
+def test_kinds_are_those_of_the_simulator():
+    assert (ACK, STOP, BITMAP) == (at.ACK, at.STOP, at.BITMAP)
+    assert dlcp.MUST == 1 << 30 and dlcp.ONE == 1 << 20
+
+
+class Both:
+    """The simulator's ends and the sockets', told the same; every step compares them."""
+
+    def __init__(self, packets, payload=100, last=100, tags=True, allowed=0, **settings):
+        self.ends = Ends(
+            Dlcp, packets, payload=payload, last=last, tags=tags, allowed=allowed, base_rtt=BASE, **settings
+        )
+        nbytes = payload * (packets - 1) + last
+        important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
+        row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
+        rules = dlcp.Rules(settings, base_rtt=BASE, payload=payload)
+        line = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
+        self.sender = dlcp.Sender(rules, 0, 0, packets, line, 0)
+        self.receiver = dlcp.Receiver(rules, row, payload)
+        assert self.receiver.allowed == allowed
+        self.same()
+
+    def same(self):
+        ends, s = self.ends, self.sender
+        theirs = [ends[w] for w in (NEW, AGAIN, RATE, ALPHA, SRTT, TIMED, PROBE, PROBING, BACKOFF, LAST_RTT, SLOPE, CALM)]
+        ours = [
+            s.new, s.again_count, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probing, s.backoff, s.last_rtt, s.slope, s.calm,
+        ]  # fmt: skip
+        assert ours == theirs
+        assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
+        r = self.receiver
+        assert (r.got, int(r.done)) == (ends.at_receiver(at.R_GOT), ends.at_receiver(at.R_DONE))
+
+    def pull(self, now):
+        theirs = self.ends.pull(now, most=1)
+        ours = self.sender.pull(now)
+        assert ours == (theirs[0] if theirs else -1)
+        self.same()
+        return ours
+
+    def data(self, sequence, ce, now):
+        theirs = self.ends.data(sequence, ce, now)
+        ours = self.receiver.on_data(sequence, self.receiver.size(sequence), ce, now)
+        assert ours == (theirs.kind if theirs.count else -1)
+        self.same()
+        return ours
+
+    def ack(self, sequence, echo, now):
+        if not self.sender.done:
+            self.ends.ack(sequence, echo=echo, now=now)
+            self.sender.on_ack(sequence, echo, now)
+            self.same()
+
+    def probe(self, number):
+        theirs = self.ends.probe(number)
+        ours = self.receiver.on_probe(number)
+        assert ours == (theirs.kind if theirs.count else -1)
+        if ours == BITMAP:
+            assert theirs.count == len(self.receiver.bitmap()) and theirs.argument == number
+            assert theirs.size == 66 + len(self.receiver.bitmap()[0][1])
+        self.same()
+        return ours
+
+    def bitmap(self, part, number, first, content):
+        """A part of an answer, as it was when it was made; the simulator's sender reads the last snapshot."""
+        count = min(self.sender.packets - first, BITMAP_PACKETS)
+        have = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")[:count].astype(bool)
+        self.ends.control(at.BITMAP, part, number)
+        self.sender.on_bitmap(first, have, number)
+        self.same()
+
+    def stop(self):
+        self.ends.control(at.STOP, 0, 0)
+        self.sender.on_stop()
+        self.same()
+
+    def fire(self):
+        now = self.ends.fire()
+        assert now == self.sender.timer
+        self.sender.timer = 0
+        self.sender.on_timer(now)
+        self.same()
+        return now
+
+
+@pytest.mark.parametrize("control", ["dctcp", "delay"])
+@pytest.mark.parametrize("policy", ["eager", "on_probe"])
+@pytest.mark.parametrize("packets", [1, 3, 700, 9000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_news_have_the_same_consequences(control, policy, packets, seed):
+    """Losses, marks and overtaking at random, until both say that the message is there."""
+    rng = random.Random(f"{control} {policy} {packets} {seed}")
+    loss, marks = rng.choice([0.0, 0.1, 0.5]), rng.choice([0.0, 0.02, 0.4])
+    allowed = rng.choice([0, 99, packets * 100 // 20])
+    tags = rng.choice([True, False, [rng.random() < 0.5 for _ in range(packets)]])
+    both = Both(
+        packets, last=rng.choice([1, 60, 100]), tags=tags, allowed=min(allowed, packets * 100 - 100), stop_policy=policy,
+        rate_control=control, important_must_arrive=rng.random() < 0.7, t_low=8 * US, t_high=40 * US, floor=rng.choice([8, 64]),
+        g=rng.choice([0.0625, 0.5]), add_rate=10**9, probe_timeout=rng.choice([20 * US, 200 * US]),
+    )  # fmt: skip
+    now, bag = 0, []
+    for _ in range(40 * packets + 2000):
+        if len(bag) < 40:
+            for _ in range(20):
+                got = both.pull(now)
+                if got < 0:
+                    break
+                bag.append(("probe", got - dlcp.PULL_PROBE) if got >= dlcp.PULL_PROBE else ("data", got & (dlcp.MUST - 1)))
+        now += rng.randrange(1, US)
+        timer = both.sender.timer
+        if not bag or 0 < timer <= now:
+            if not timer:
+                break
+            now = max(now, timer)
+            both.fire()
+            continue
+        kind, first, *more = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.2))))
+        if rng.random() < loss:
+            continue
+        if kind == "data":
+            ce = int(rng.random() < marks)
+            answer = both.data(first, ce, now)
+            if answer == ACK:
+                bag.append(("ack", first, ce))
+            elif answer == STOP:
+                bag.append(("stop", 0))
+        elif kind == "probe":
+            answer = both.probe(first)
+            if answer == STOP:
+                bag.append(("stop", 0))
+            elif answer == BITMAP:
+                bag = [each for each in bag if each[0] != "bitmap"]  # in the simulator a new snapshot replaces the old
+                parts = both.receiver.bitmap()
+                bag += [("bitmap", part, first, *parts[part]) for part in range(len(parts))]
+        elif kind == "ack":
+            both.ack(first, more[0], now)
+        elif kind == "bitmap":
+            both.bitmap(first, *more)
+        else:
+            both.stop()
+            break
+    assert both.sender.done and both.receiver.done
+    lost = both.receiver.nbytes - both.receiver.got
+    assert 0 <= lost <= both.receiver.allowed
+
+
+@pytest.mark.parametrize("packets", [1, 2, 5, 333])
+@pytest.mark.parametrize("seed", range(4))
+def test_constant_rate_does_the_same(packets, seed):
+    rng = random.Random(f"{packets} {seed}")
+    loss, share, allowed = rng.choice([0.0, 0.3, 0.8]), rng.choice([1.0, 0.37]), rng.choice([0, packets * 100 // 10])
+    ends = Ends(ConstantRate, packets, payload=100, allowed=allowed, base_rtt=BASE, tags=False, share=share, repeat_after=50 * US)
+    rules = constant_rate.Rules({"share": share, "repeat_after": 50 * US}, base_rtt=BASE)
+    sender = constant_rate.Sender(rules, 0, 0, packets, ends[at.S_LINE])
+    row = MessageRow(0, 0, 0, 1, 100 * packets, 0, (allowed + 0.5) / (100 * packets), False, 0)
+    receiver = constant_rate.Receiver(row, 100)
+    assert sender.gap == ends[at.S_GAP]
+    now, sent = 0, 0
+    while not sender.done:
+        theirs, ours = ends.pull(now, most=1), sender.pull(now)
+        assert ours == (theirs[0] if theirs else -1)
+        assert (sender.timer, sender.fresh) == (ends[at.S_TIMER], ends[CR_FRESH])
+        if ours < 0:
+            now = ends.fire()
+            sender.timer = 0
+            sender.on_timer(now)
+            continue
+        sent += 1
+        assert sent < 100_000
+        if rng.random() >= loss:
+            reply = ends.data(ours, now=now)
+            answer = receiver.on_data(ours, 100, 0, now)
+            assert answer == (reply.kind if reply.count else -1)
+            if answer == STOP and rng.random() >= loss:
+                sender.on_stop()
+    assert receiver.nbytes - receiver.got <= allowed

@@ -1,0 +1,306 @@
+"""The host's interface by hand: turns, classes, pace, and what acknowledgements cost. And the loop below it.
+
+A line of 8 Gbit/s: a byte takes a nanosecond, so a packet of 100 bytes takes 100 ns.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from heapq import heappop, heappush
+
+import pytest
+
+from emu.agent.loop import EpollLoop
+from emu.agent.nic import Flow, Nic
+
+RATE = 8_000_000_000
+LINE = 1000 << 16
+NS = 1000
+
+
+class FakeTimer:
+    def __init__(self, time_ns, call):
+        self.time, self.call = time_ns, call
+
+
+class FakeLoop:
+    """Time passes from one timer to the next; `late` : how much later every timer goes off."""
+
+    def __init__(self, late=0):
+        self.time, self.late, self._timers, self._set = 0, late, [], 0
+
+    def now(self):
+        return self.time
+
+    def at(self, time_ns, call):
+        self._set += 1
+        timer = FakeTimer(time_ns, call)
+        heappush(self._timers, (time_ns, self._set, timer))
+        return timer
+
+    def cancel(self, timer):
+        if timer is not None:
+            timer.call = None
+
+    def run(self, until):
+        while self._timers and self._timers[0][0] <= until:
+            when, _, timer = heappop(self._timers)
+            if timer.call is not None:
+                self.time = max(self.time, when + self.late)
+                call, timer.call = timer.call, None
+                call()
+        self.time = max(self.time, until)
+
+
+class FakeSender:
+    def __init__(self):
+        self.flushes = 0
+
+    def flush(self):
+        self.flushes += 1
+
+
+class Fake(Flow):
+    """So many packets of 100 bytes; notes when each was asked for and when it was handed over."""
+
+    def __init__(self, log, loop, number, count, priority=0, gap=0):
+        super().__init__(number, priority)
+        self.log, self.loop, self.left, self.gap = log, loop, count, gap
+        self.fired = []
+
+    def pull(self, now):
+        if not self.left:
+            return -1
+        self.left -= 1
+        self.at = now
+        return self.left
+
+    def transmit(self, what):
+        self.log.append((self.number, self.at // NS, self.loop.now()))
+        return 100
+
+    def on_timer(self, now):
+        self.fired.append(now // NS)
+
+
+def bench(late=0, **more):
+    loop = FakeLoop(late)
+    return loop, Nic(loop, RATE, FakeSender(), **more), []
+
+
+def start(nic, *flows):
+    for flow in flows:
+        nic.begin(flow)
+    nic.serve()
+
+
+def slots(log):
+    return [(number, slot) for number, slot, _ in log]
+
+
+def test_one_flow_at_line_rate():
+    loop, nic, log = bench()
+    assert nic.line == LINE
+    start(nic, Fake(log, loop, 1, 5))
+    loop.run(1000)
+    assert log == [(1, t, t) for t in (0, 100, 200, 300, 400)]
+
+
+def test_flows_of_a_class_take_turns_and_classes_are_strict():
+    loop, nic, log = bench()
+    start(nic, Fake(log, loop, 1, 2, 3), Fake(log, loop, 2, 3, 3), Fake(log, loop, 3, 1, 7))
+    loop.run(150)
+    start(nic, Fake(log, loop, 4, 2, 0))
+    loop.run(10_000)
+    assert slots(log) == [(1, 0), (2, 100), (4, 200), (4, 300), (1, 400), (2, 500), (2, 600), (3, 700)]
+
+
+def test_with_fewer_classes_the_rest_shares_the_last_one():
+    loop, nic, log = bench(classes=2)
+    start(nic, Fake(log, loop, 1, 2, 5), Fake(log, loop, 2, 2, 1))
+    loop.run(1000)
+    assert [number for number, _ in slots(log)] == [1, 2, 1, 2]
+
+
+def test_paced_flow_leaves_the_line_to_others():
+    loop, nic, log = bench()
+    start(nic, Fake(log, loop, 1, 3, 0, gap=3 * LINE), Fake(log, loop, 2, 4, 1))
+    loop.run(10_000)
+    assert slots(log) == [(1, 0), (2, 100), (2, 200), (1, 300), (2, 400), (2, 500), (1, 600)]
+
+
+def test_pace_begins_where_the_last_packet_began_if_the_line_is_busy():
+    loop, nic, log = bench()
+    start(nic, Fake(log, loop, 1, 3, 1, gap=3 * LINE // 2), Fake(log, loop, 2, 2, 0))
+    loop.run(10_000)
+    assert slots(log) == [(2, 0), (2, 100), (1, 200), (1, 350), (1, 500)]
+
+
+def test_acknowledgements_take_their_time_on_the_line():
+    loop, nic, log = bench()
+    start(nic, Fake(log, loop, 1, 3))
+    loop.run(150)
+    nic.took(60)  # waits for the packet that ends at 200
+    loop.run(1000)
+    assert slots(log) == [(1, 0), (1, 100), (1, 260)]
+    nic.took(60)
+    start(nic, Fake(log, loop, 2, 1))
+    loop.run(2000)
+    assert slots(log)[-1] == (2, 1060)
+
+
+def test_a_flow_that_is_done_is_not_asked():
+    loop, nic, log = bench()
+    flows = Fake(log, loop, 1, 5), Fake(log, loop, 2, 5)
+    start(nic, *flows)
+    loop.run(120)
+    flows[0].done = True
+    loop.run(10_000)
+    assert [number for number, _ in slots(log)] == [1, 2, 2, 2, 2, 2]
+    nic.begin(flows[0])
+    nic.serve()
+    assert len(log) == 6
+
+
+def test_news_let_a_flow_go_on():
+    loop, nic, log = bench()
+    flow = Fake(log, loop, 1, 1)
+    start(nic, flow)
+    loop.run(500)
+    flow.left = 1
+    nic.heard(flow)
+    nic.serve()
+    loop.run(1000)
+    assert slots(log) == [(1, 0), (1, 500)]
+
+
+def test_timers_are_put_off_without_being_moved():
+    loop, nic, log = bench()
+    flow = Fake(log, loop, 1, 0)
+    flow.timer = 300 * NS
+    nic.heard(flow)
+    loop.run(200)
+    flow.timer = 500 * NS
+    nic.heard(flow)
+    loop.run(450)
+    assert flow.fired == []
+    loop.run(2000)
+    assert flow.fired == [500] and flow.timer == 0
+    flow.timer = 3000 * NS
+    nic.heard(flow)
+    flow.timer = 2500 * NS  # earlier than what is set
+    nic.heard(flow)
+    loop.run(2600)
+    assert flow.fired == [500, 2500]
+    flow.timer = 0
+    loop.run(5000)
+    assert flow.fired == [500, 2500]
+
+
+def test_on_the_wall_clock_the_schedule_is_the_same_and_calls_are_fewer():
+    loop, nic, log = bench(ahead_ns=400)
+    start(nic, Fake(log, loop, 1, 20))
+    loop.run(10_000)
+    assert slots(log) == [(1, 100 * k) for k in range(20)]
+    assert all(0 <= slot - at <= 400 for _, slot, at in log)
+    assert nic.sender.flushes < 15
+
+
+@pytest.mark.parametrize("late, ideal", [(0, True), (150, True), (600, False)])
+def test_lateness_within_what_was_sent_ahead_costs_nothing(late, ideal):
+    loop, nic, log = bench(late=late, ahead_ns=400)
+    start(nic, Fake(log, loop, 1, 50))
+    loop.run(100_000)
+    last = log[-1][1]
+    assert last == 4900 if ideal else last > 4900
+    # and never more than the line carries: what has been handed over is at most `ahead` early
+    assert all(slot - at <= 400 for _, slot, at in log)
+
+
+def test_paced_flow_makes_up_for_lateness_and_is_never_early():
+    loop, nic, log = bench(late=150, ahead_ns=400)
+    start(nic, Fake(log, loop, 1, 30, gap=5 * LINE))
+    loop.run(100_000)
+    assert all(at >= 500 * k for k, (_, _, at) in enumerate(log))
+    assert log[-1][2] <= 500 * 29 + 150
+
+
+def test_exact_to_the_picosecond():
+    """Slots of 33.1 ns: no nanosecond is lost to rounding from packet to packet."""
+    loop = FakeLoop()
+    nic = Nic(loop, 24_169_184_290, FakeSender())
+    log = []
+    flow = Fake(log, loop, 1, 1000)
+    start(nic, flow)
+    loop.run(100_000)
+    assert flow.at == 999 * nic.time(100)
+
+
+# --- the loop
+
+
+def test_timers_go_off_in_order_and_not_early():
+    loop, seen = EpollLoop(time.monotonic_ns()), []
+
+    def note(name, when):
+        assert loop.now() >= when
+        seen.append(name)
+
+    for name, when in (("c", 3_000_000), ("a", 1_000_000), ("b", 2_000_000), ("b2", 2_000_000), ("past", -5)):
+        loop.at(when, lambda name=name, when=when: note(name, when))
+    loop.cancel(loop.at(1_500_000, lambda: seen.append("cancelled")))
+    loop.at(4_000_000, loop.stop)
+    loop.run()
+    assert seen == ["past", "a", "b", "b2", "c"]
+    found = loop.punctuality()
+    assert found["timers"] == 5 and 0 <= found["p99_ns"] <= found["max_ns"] < 10**9
+    assert loop.pending() == []
+    loop.close()
+
+
+def test_files_and_timers_together():
+    loop, seen = EpollLoop(time.monotonic_ns()), []
+    reading, writing = os.pipe()
+
+    def read():
+        seen.append(os.read(reading, 10))
+        if len(seen) == 3:
+            loop.reader(reading, None)
+            loop.at(loop.now(), loop.stop)
+        else:
+            loop.at(loop.now() + 300_000, lambda: os.write(writing, b"x"))
+
+    loop.reader(reading, read)
+    loop.writer(writing, lambda: (loop.writer(writing, None), os.write(writing, b"first")))
+    loop.run()
+    assert seen == [b"first", b"x", b"x"]
+    loop.close()
+
+
+def test_a_timer_that_sets_itself_again_does_not_starve_files():
+    loop, seen = EpollLoop(time.monotonic_ns()), []
+    reading, writing = os.pipe()
+
+    def again():
+        seen.append(1)
+        if len(seen) == 10:
+            os.write(writing, b"x")
+        assert len(seen) < 100
+        loop.at(0, again)
+
+    loop.reader(reading, loop.stop)
+    loop.at(0, again)
+    loop.run()
+    loop.close()
+
+
+def test_timer_cancelled_by_another_of_the_same_time():
+    loop, seen = EpollLoop(time.monotonic_ns()), []
+    second = None
+    loop.at(1000, lambda: loop.cancel(second))
+    second = loop.at(1000, lambda: seen.append(2))
+    loop.at(2000, loop.stop)
+    loop.run()
+    assert seen == []
+    loop.close()
