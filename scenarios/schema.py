@@ -9,6 +9,7 @@
       fault[]                                         scenarios.schema_fault
       policy[]                                        variants of the scenario, for comparing
       output
+      fidelity                                        scenarios.schema_fidelity
 
 Each model checks what can be said of it alone; `scenarios.checks` holds what needs several of them, such as
 more workers than hosts. Read files with `scenarios.load.load_scenario`, which reports every mistake at once.
@@ -27,6 +28,7 @@ from scenarios import checks
 from scenarios.base import Flag, Mistakes, Table, refuse
 from scenarios.policy import Policy, Tagging, overlay
 from scenarios.schema_fault import AnyFault
+from scenarios.schema_fidelity import Fidelity
 from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import (
@@ -55,10 +57,10 @@ from scenarios.schema_transport_base import Transport
 from scenarios.units import PositiveTime, UnitError
 
 __all__ = [
-    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Graph", "GraphFile", "Host",
-    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy",
-    "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport",
-    "UserTransport", "json_schema",
+    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
+    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer",
+    "Policy", "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus",
+    "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
 BALANCERS = (
@@ -118,6 +120,7 @@ class Scenario(Table):
     fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
+    fidelity: Fidelity = Fidelity()
 
     _applied: Policy | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -208,11 +211,11 @@ class Scenario(Table):
     def digest(self) -> str:
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, and neither do policies: a variant has the digest of
-        the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
+        Names, descriptions and labels do not count, and neither do tolerances and policies: a variant has the
+        digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
         not at all, it has a digest of its own.
         """
-        data = self.model_dump(mode="json", exclude={"name", "description", "policy"})
+        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "fidelity"})
         for job in data["job"]:
             del job["trace"]
         for table, each in zip(data["traffic"], self.traffic, strict=True):
