@@ -301,7 +301,9 @@ def test_messages_that_are_alike_are_paired_in_order():
     assert agreement(one, result(other), STRICT).ratios.tolist() == [1.0] * 40
     for column in other["messages"].values():
         del column[19]
-    assert agreement(one, result(other), STRICT).faults == ["1 messages were simulated only: train/push/0/-1/0/h0/h2"]
+    found = agreement(one, result(other), STRICT)
+    assert found.faults == ["1 messages were simulated only: train/push/0/-1/0/h0/h2"]
+    assert (found.ratios == 1).sum() == 39
 
 
 def test_messages_of_other_sizes():
