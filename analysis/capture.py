@@ -8,7 +8,9 @@ link is there, the bytes are not. What the simulator does not know is filled in 
 * all packets of a message have its number as the sender's port (modulo 2**14, from 49152 on), and connections are
   neither opened nor closed;
 * TCP counts sequence numbers from 0 and acknowledges what its argument says; checksums take the payload for zeros;
-* queues are written as DSCP (`scenarios.wire.dscp`); important packets are ECN-capable, others are not.
+* queues are written as DSCP (`scenarios.wire.dscp`); important packets are ECN-capable, others are not;
+* gradwire headers of control packets have the argument for a sequence number, and 0 for an offset, since the log does
+  not tell which packet they answer.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class Messages:
             "src": np.array([hosts[name] for name in table["src"].to_pylist()], dtype=np.int64),
             "dst": np.array([hosts[name] for name in table["dst"].to_pylist()], dtype=np.int64),
         }
-        for name in ("message", "bytes", "tensor"):
+        for name in ("message", "bytes"):
             self._columns[name] = table[name].to_numpy().astype(np.int64)
 
     def of(self, numbers: Integers) -> dict[str, Integers]:
@@ -203,7 +205,7 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
             log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()
         ]  # to where its mask begins
         values |= {
-            "gradwire.tensor": of["tensor"],
+            "gradwire.message": of["message"],
             "gradwire.offset": begin,
             "gradwire.length": content,
             "gradwire.sequence": np.where(is_data, packet, argument),

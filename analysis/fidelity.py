@@ -12,7 +12,7 @@ itself. Figures are compared over what was delivered in both runs:
 
 `Measure` is one figure with its tolerance (the scenario's `[fidelity]`). A figure that an emulated switch cannot count
 is said to be unknown rather than taken for zero. A run that was disturbed - `summary["engine"]["valid"]` is false, with
-`["reasons"]` - is never judged as passing.
+`["disturbed"]` - is never judged as passing.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _invalid(emu: Result) -> list[str]:
     engine = emu.summary.get("engine", {})
     if engine.get("valid", True):
         return []
-    return [str(reason) for reason in engine.get("reasons", ())] or ["the testbed was disturbed"]
+    return [str(reason) for reason in engine.get("disturbed", ())] or ["the testbed was disturbed"]
 
 
 def _identity(sim: Result, emu: Result) -> Iterator[str]:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from scenarios.base import Table
 from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
+from scenarios.schema_emulation import Emulation, RealHost
 from scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
 from scenarios.schema_fidelity import Fidelity
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
@@ -26,6 +27,7 @@ from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Rail, Star, Torus
 from scenarios.schema_traffic import AllToAll, FlowList, Incast, Matrix, Permutation, Poisson, Traffic
 from scenarios.schema_transport import (
+    Bbr,
     ConstantRate,
     Cubic,
     Dcqcn,
@@ -76,6 +78,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "pfabric"', PFabric),
     ('[transport] kind = "nscc"', Nscc),
     ('[transport] kind = "constant_rate"', ConstantRate),
+    ('[transport] kind = "bbr"', Bbr),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
     ('[job.exchange] kind = "parameter_server"', ParameterServer),
@@ -97,6 +100,8 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[[fault]] kind = "host_slow"', HostSlow),
     ("[[policy]]", Policy),
     ("[output]", Output),
+    ("[emulation]", Emulation),
+    ("[[emulation.hosts]]", RealHost),
     ("[fidelity]", Fidelity),
 )
 
@@ -114,6 +119,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "fault"): "See below; any number of them.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
+    ("Scenario", "emulation"): "See below, and docs/testbed.md.",
     ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",
     ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
     ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",

@@ -9,6 +9,7 @@
       fault[]                                         scenarios.schema_fault
       policy[]                                        variants of the scenario, for comparing
       output
+      emulation                                       scenarios.schema_emulation
       fidelity                                        scenarios.schema_fidelity
 
 Each model checks what can be said of it alone; `scenarios.checks` holds what needs several of them, such as
@@ -27,6 +28,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from scenarios import checks
 from scenarios.base import Flag, Mistakes, Table, refuse
 from scenarios.policy import Policy, Tagging, overlay
+from scenarios.schema_emulation import Emulation
 from scenarios.schema_fault import AnyFault
 from scenarios.schema_fidelity import Fidelity
 from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
@@ -120,6 +122,7 @@ class Scenario(Table):
     fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
+    emulation: Emulation = Emulation()
     fidelity: Fidelity = Fidelity()
 
     _applied: Policy | None = PrivateAttr(default=None)
@@ -211,11 +214,11 @@ class Scenario(Table):
     def digest(self) -> str:
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, and neither do tolerances and policies: a variant has the
+        Names, descriptions and labels do not count, nor how it is emulated, tolerances and policies: a variant has the
         digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
         not at all, it has a digest of its own.
         """
-        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "fidelity"})
+        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "emulation", "fidelity"})
         for job in data["job"]:
             del job["trace"]
         for table, each in zip(data["traffic"], self.traffic, strict=True):

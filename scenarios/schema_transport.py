@@ -350,6 +350,14 @@ class ConstantRate(Transport):
         return False
 
 
+class Bbr(Transport):
+    """TCP BBR as the kernel has it [Cardwell et al., ACM Queue 2016]: on the testbed only (`gradwire emulate`)."""
+
+    simulated = False
+
+    kind: Literal["bbr"]
+
+
 class UserTransport(Transport):
     """A transport of the user's own. It gets its parameters unchecked and refuses those it does not know."""
 
@@ -399,6 +407,7 @@ AnyTransport = Annotated[
     | Annotated[PFabric, Tag("pfabric")]
     | Annotated[Nscc, Tag("nscc")]
     | Annotated[ConstantRate, Tag("constant_rate")]
+    | Annotated[Bbr, Tag("bbr")]
     | Annotated[UserTransport, Tag("user")],
     Discriminator(_tag),
     BeforeValidator(_named),

@@ -28,6 +28,7 @@ class Transport(Table):
     wants_order: ClassVar[bool] = False
     acknowledges: ClassVar[bool] = True  # each data packet by itself
     switches_between: ClassVar[int | None] = None  # at most
+    simulated: ClassVar[bool] = True  # or on the testbed only
 
     wire: ClassVar[str] = "tcp"
     """Whose headers its packets have: one of `scenarios.wire.WIRES`."""

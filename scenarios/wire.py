@@ -14,7 +14,7 @@ A packet is one of
     acknowledgement the same headers, no payload, padded to the smallest frame; over RoCE with an AETH (62 bytes)
 
 The TCP header is its fixed 20 bytes [RFC 9293] and the 12 bytes that the timestamp option takes with its
-padding [RFC 7323], which Linux sends by default. The gradwire header (tensor, offset, length, sequence,
+padding [RFC 7323], which Linux sends by default. The gradwire header (message, offset, length, sequence,
 flags) of 16 bytes is our choice. RoCEv2 has the InfiniBand base transport header and a check sequence of its own; the
 header of a write (RETH), on the first packet of a message only, is left out (our choice). HPCC adds the telemetry that
 switches fill in, two bytes and eight per switch [recalled from the paper], with room for six switches from the start,
@@ -75,7 +75,7 @@ HEADERS: Final[Mapping[str, Fields]] = {
         ("source_port", 2), ("destination_port", 2), ("sequence", 4), ("acknowledgement", 4), ("length_and_flags", 2),
         ("window", 2), ("checksum", 2), ("urgent", 2), ("timestamp_option", 4), ("timestamp", 4), ("echoed", 4),
     ),
-    "gradwire": (("tensor", 4), ("offset", 4), ("length", 2), ("sequence", 4), ("flags", 2)),
+    "gradwire": (("message", 4), ("offset", 4), ("length", 2), ("sequence", 4), ("flags", 2)),
     "bth": (
         ("opcode", 1), ("flags", 1), ("partition", 2), ("congestion", 1), ("queue_pair", 3), ("ask", 1),
         ("sequence", 3),
@@ -83,8 +83,8 @@ HEADERS: Final[Mapping[str, Fields]] = {
     "pfc": (("opcode", 2), ("classes", 2), *((f"time{queue}", 2) for queue in range(8))),
 }  # fmt: skip
 """Headers of packets as they are written to captures [RFC 791, 768, 9293, 7323; IEEE 802.1Qbb; the InfiniBand
-specification's BTH: recalled]. The gradwire header is ours: tensor, byte of the message at which the payload begins
-(both modulo 2**32), bytes of payload, number of the packet, and GRADWIRE_FLAGS."""
+specification's BTH: recalled]. The gradwire header is ours: number of the message in the Result, then what
+GRADWIRE_FIELDS says, numbers modulo what fits."""
 
 WIRES: Final[Mapping[str, tuple[str, ...]]] = {
     "tcp": ("ethernet", "ipv4", "tcp"),
@@ -96,14 +96,37 @@ WIRES: Final[Mapping[str, tuple[str, ...]]] = {
 GRADWIRE_FLAGS: Final[Mapping[str, int]] = {"kind": 0x7, "important": 0x8, "trimmed": 0x10, "echo": 0x20}
 """Bits of its flags; the kind is a number of PACKET_KINDS."""
 PACKET_KINDS: Final = ("data", "ack", "stop", "bitmap", "probe", "nack", "pull", "pause")
+GRADWIRE_FIELDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "data": ("byte of the message at which the payload begins", "bytes of payload", "number of the packet"),
+    "ack": ("argument, such as a cumulative acknowledgement", "0", "number of the packet that it answers"),
+    "stop": ("0", "0", "0"),
+    "bitmap": ("packet that the first bit stands for", "bytes of bits, lowest first", "number of the probe"),
+    "probe": ("0", "0", "number of the probe"),
+    "nack": ("argument, such as the packet that is expected", "0", "number of the packet that it answers"),
+    "pull": ("0", "0", "how many there were so far"),
+    "pause": ("0", "0", "0"),
+}
+"""Offset, length and sequence of a gradwire header, by what the packet is. A message over TCP is a stream that begins
+with the header of a data packet, its offset, length and sequence 0."""
+BITMAP_PACKETS: Final = 8192
+"""What one part of a Bitmap tells about at most: 1 KiB of bits."""
 GRADWIRE_PORT: Final = 7117
 """Port of gradwire's packets, over UDP and TCP alike; our choice."""
+CONTROL_PORT: Final = 7118
+"""TCP port of the side channel of Stop, Probe and Bitmap: headers, each followed by as many bytes as it says."""
+SOURCE_PORTS: Final = range(49152, 49152 + 32)
+"""UDP ports that hosts of the testbed send data from, by the number of the message, so that hashes spread flows."""
 ROCE_PORT: Final = 4791
 
 
 def header_bytes(*names: str) -> int:
     """Bytes of some headers together."""
     return sum(size for name in names for _, size in HEADERS[name])
+
+
+def tos(priority: int, important: bool) -> int:
+    """The byte of an IPv4 header that switches look at: DSCP and ECN, ECT(0) or Not-ECT."""
+    return dscp(priority) << 2 | (2 if important else 0)
 
 
 def dscp(priority: int) -> int:

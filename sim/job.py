@@ -4,11 +4,7 @@ A worker is a loop over iterations: forward, layer by layer, each when the param
 then backward, during which gradients become ready one after the other and go to the job's exchange
 (`sim.collectives`). Computing takes the captured time, waiting takes as long as the network makes it.
 
-A trace may hold the iterations of R ranks.  Worker w replays those of rank w mod R, in its iteration i the
-captured iteration (i + w div R) mod n of that rank in the chosen phase: the first R workers are those that
-were recorded together, and further ones differ from them as iterations of one worker did.  All its times
-are multiplied by the job's `compute_scale` and, with jitter, by a log-normal factor of median 1 that depends
-on nothing but (seed, job, worker, iteration).
+Which captured iteration it replays, and how long that takes, is `sim.replay`'s.
 
 What is measured, per worker and iteration:
 
@@ -18,31 +14,22 @@ What is measured, per worker and iteration:
   run, where workers run it), so the iteration times of a worker add up to its whole run;
 * `compute`: captured, scaled time spent computing in between; `exposed` = end - start - compute: time spent
   waiting.
-
-Time that the capture spent between two layers belongs to the earlier one, and what it spent before layer 0
-(such as loading the batch) to layer 0 (our choice).
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import simpy
-from numpy.typing import NDArray
 
-from scenarios.errors import ScenarioError
 from sim.collectives import ALL_LAYERS, Inbox, JobContext, make_exchange
 from sim.coupling import Coupling, Message
 from sim.placement import Places
+from sim.replay import Replay, Timetable
 from sim.schedulers import SCHEDULERS, Scheduler
 from sim.topology import Cards
-from traces.trace import Iteration, Trace
-
-Times = NDArray[np.int64]
+from traces.trace import Trace
 
 Slowness = Callable[[int, int], float]
 """(number of a host, picoseconds) -> how many times longer computing takes there"""
@@ -61,51 +48,6 @@ class IterationRecord(NamedTuple):
     end_ps: int
     compute_ps: int
     exposed_ps: int
-
-
-@dataclass(frozen=True, eq=False)
-class Timetable:
-    """One iteration's computing as offsets from its start, picoseconds.
-
-    Attributes
-    ----------
-    forward : int64[layers + 1]
-        When each layer's step begins; the last entry is the end of the forward pass.
-    ready_at : int64[moments], rising
-        When gradients become ready, never before the end of forward ...
-    ready : ... and which tensors do so at that moment.
-    backward_end : the end of the backward pass.
-    optimizer : how long the optimiser takes.
-    """
-
-    forward: Times
-    ready_at: Times
-    ready: tuple[tuple[int, ...], ...]
-    backward_end: int
-    optimizer: int
-
-    @classmethod
-    def of(cls, captured: Iteration) -> Timetable:
-        """The timetable of a captured iteration, unscaled."""
-        begin = np.maximum.accumulate(captured.forward_start_ps)
-        begin[0] = 0
-        end = max(int(captured.forward_end_ps.max()), int(begin[-1]))
-        ready_at, moment = np.unique(np.maximum(captured.ready_ps, end), return_inverse=True)
-        ready = tuple(tuple(np.flatnonzero(moment == index).tolist()) for index in range(len(ready_at)))
-        backward_end = max(captured.backward_end_ps, int(ready_at[-1]))
-        return cls(np.append(begin, end), ready_at, ready, backward_end, captured.optimizer_ps)
-
-    def scaled(self, factor: float) -> Timetable:
-        """All times multiplied.  Offsets are rounded, not durations, so rounding does not add up."""
-        if factor == 1.0:
-            return self
-        return Timetable(
-            np.rint(self.forward * factor).astype(np.int64),
-            np.rint(self.ready_at * factor).astype(np.int64),
-            self.ready,
-            round(self.backward_end * factor),
-            round(self.optimizer * factor),
-        )
 
 
 class TrainingJob:
@@ -144,18 +86,19 @@ class TrainingJob:
         self.trace = trace
         self.places = places
         self.cards = cards
-        self.seed = seed
         self.transport = transport
         self._slowness = slowness
         self.records: list[IterationRecord] = []
         self._coupling = coupling
         self._env = coupling.env
-        self._captured = captured_iterations(trace, table.phase, where)
-        self._by_rank = _by_rank(trace, self._captured)
-        self._timetables = {index: Timetable.of(trace.iterations[index]) for index in self._captured}
+        self.replay = Replay(table, trace, seed, where)
         self._blocked: dict[int, tuple[int, int]] = {}  # worker -> (iteration, layer) it waits for
         self._schedulers: dict[int, Scheduler] = {}
-        self.exchange = make_exchange(table.exchange.kind, self._context(payload))
+        context = job_context(
+            self.replay, places, cards, payload, transport, coupling.env, self._post,
+            coupling if coupling.programs and table.order == "fifo" else None,
+        )  # fmt: skip
+        self.exchange = make_exchange(table.exchange.kind, context)
         self._gated = [layer for layer, pieces in enumerate(self.exchange.pieces()) if pieces]
 
     @property
@@ -177,12 +120,6 @@ class TrainingJob:
         for worker in range(self.table.workers):
             self._env.process(self._worker(worker))
 
-    def captured(self, worker: int, iteration: int) -> int:
-        """Index in the trace of the iteration that a worker replays."""
-        round_, rank = divmod(worker, len(self._by_rank))
-        mine = self._by_rank[rank]
-        return mine[(iteration + round_) % len(mine)]
-
     def waiting(self) -> list[str]:
         """For the report of a stall: one line per worker that waits."""
         lines = []
@@ -199,33 +136,6 @@ class TrainingJob:
     def _host(self, worker: int) -> str:
         return self.cards.hosts[self.places.workers[worker]]
 
-    def _context(self, payload: int) -> JobContext:
-        # Imported here: tagging is not needed to know what a job is.
-        from traces.messages import Tagger, layer_priorities
-
-        tagging = self.table.tagging
-        priorities: Sequence[int] = [0] * len(self.trace.tensors)
-        if tagging.layer_priority:
-            priorities = [int(value) for value in layer_priorities(self.trace, tagging.priorities)]
-        first = self._timetables[self._captured[0]]
-        return JobContext(
-            name=self.name,
-            env=self._env,
-            trace=self.trace,
-            table=self.table,
-            workers=self.places.workers,
-            servers=self.places.servers,
-            cards=self.cards,
-            post=self._post,
-            coupling=self._coupling if self._coupling.programs and self.table.order == "fifo" else None,
-            priorities=priorities,
-            captured=self.captured,
-            ready_order=[tensor for moment in first.ready for tensor in moment],
-            tagger=Tagger(self.trace, tagging, self.seed) if tagging.magnitude else None,
-            payload=payload,
-            transport=self.transport,
-        )
-
     def _post(self, message: Message) -> None:
         """A message is ready: note the time and let the scheduler of its host's network card release it."""
         message.start_ps = int(self._env.now)
@@ -237,12 +147,8 @@ class TrainingJob:
         scheduler.offer(message)
 
     def _timetable(self, worker: int, iteration: int) -> Timetable:
-        factor = self.table.compute_scale * self._slowness(self.places.workers[worker], int(self._env.now))
-        if self.table.jitter:
-            key = (self.seed, zlib.crc32(self.name.encode()), worker, iteration)
-            draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()
-            factor *= float(np.exp(self.table.jitter * draw))
-        return self._timetables[self.captured(worker, iteration)].scaled(factor)
+        slowness = self._slowness(self.places.workers[worker], int(self._env.now))
+        return self.replay.timetable(worker, iteration, slowness)
 
     def _worker(self, worker: int) -> Generator[simpy.Event, Any, None]:
         """The life of one worker."""
@@ -310,28 +216,39 @@ class TrainingJob:
             del self._blocked[worker]
 
 
-def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> list[int]:
-    """Indices of the trace's iterations of a phase, of all for None.
+def job_context(
+    replay: Replay,
+    places: Places,
+    cards: Cards,
+    payload: int,
+    transport: int,
+    env: Any,
+    post: Callable[[Message], None],
+    coupling: Coupling | None = None,
+) -> JobContext:
+    """What the exchange of a job is given; see `JobContext`."""
+    # Imported here: tagging is not needed to know what a job is.
+    from traces.messages import Tagger, layer_priorities
 
-    Raises
-    ------
-    ScenarioError
-        There is no such phase.
-    """
-    if phase is None:
-        return [iteration.index for iteration in trace.iterations]
-    if phase not in trace.phases:
-        raise ScenarioError(
-            f"trace {trace.name} has no phase {phase!r}",
-            where=f"{where}.phase",
-            expected=" or ".join(trace.phases),
-        )
-    return trace.phases[phase]
-
-
-def _by_rank(trace: Trace, captured: Sequence[int]) -> list[list[int]]:
-    """`captured` by rank, ranks rising; each in order of capture."""
-    found: dict[int, list[int]] = {}
-    for index in captured:
-        found.setdefault(trace.iterations[index].rank, []).append(index)
-    return [found[rank] for rank in sorted(found)]
+    table, trace = replay.table, replay.trace
+    tagging = table.tagging
+    priorities: Sequence[int] = [0] * len(trace.tensors)
+    if tagging.layer_priority:
+        priorities = [int(value) for value in layer_priorities(trace, tagging.priorities)]
+    return JobContext(
+        name=table.name,
+        env=env,
+        trace=trace,
+        table=table,
+        workers=places.workers,
+        servers=places.servers,
+        cards=cards,
+        post=post,
+        coupling=coupling,
+        priorities=priorities,
+        captured=replay.captured,
+        ready_order=replay.ready_order,
+        tagger=Tagger(trace, tagging, replay.seed) if tagging.magnitude else None,
+        payload=payload,
+        transport=transport,
+    )

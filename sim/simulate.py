@@ -19,10 +19,11 @@ from scenarios.wire import MIN_FRAME, serialisation_ps
 from sim.coupling import Coupling, FabricLike
 from sim.faults import Faults
 from sim.interrupt import CtrlC
-from sim.job import TrainingJob, captured_iterations
+from sim.job import TrainingJob
 from sim.placement import place
 from sim.precheck import check_paths
 from sim.progress import Lookout, OutOfTime, Progress
+from sim.replay import captured_iterations
 from sim.routing import Routing, build_routing
 from sim.run import Run, collect_result
 from sim.telemetry import Samples, ports_of
@@ -83,6 +84,7 @@ def simulate(
         Ctrl-C, with the Result so far.
     """
     begin = time.perf_counter()
+    check_simulated(scenario)
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     check_lookahead(scenario, network)
     places = place(scenario.job, network, scenario.seed)
@@ -216,6 +218,17 @@ def check_lookahead(scenario: Scenario, network: Network) -> None:
             where="host.software_latency",
             expected=f"at least {format_time(lookahead)}",
         )
+
+
+def check_simulated(scenario: Scenario) -> None:
+    """Raise ScenarioError if a transport runs on the testbed only."""
+    for transport in scenario.transports:
+        if not transport.simulated:
+            raise ScenarioError(
+                f"{transport.kind} is the kernel's, and runs on the testbed only",
+                where="transport",
+                expected="gradwire emulate, or another transport",
+            )
 
 
 def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list[Feed]:

@@ -8,7 +8,7 @@ beforehand, as a graph of events:
 * an event may take work first: once it has all that it needs, it occupies a *station* of its host (a server's
   adder), first come first served, for its effort, and fires when that is over;
 * when an event fires, the messages that it posts become ready at its host, in order, and the events after it
-  count it.
+  count it, in order: one of them that fires thereby does so, with all that follows from it, before the next counts.
 
 *Processes* are what has a course in time: a worker that computes, waits for events, and fires events; traffic that
 fires events at given times.
@@ -54,7 +54,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Process:
-    """Steps, one after the other, at one host. `worker` is its number in job `job`, -1 for traffic.
+    """Steps, one after the other, at one host. `job` is an index into `Program.tables`, `worker` its number in that
+    job, -1 for traffic.
+
+    A process does not stop for what is there already: where all events that it waits for up to the next step that is
+    neither COMPUTE nor WAIT have fired, it computes in one stretch.
 
     `compute` : picoseconds spent computing in every iteration, as the table of iterations counts it.
     """
@@ -75,7 +79,11 @@ class Table(NamedTuple):
         bytes of its messages are under way (a message larger than that goes alone).
     credit : bytes; 0 with "fifo".
     is_job : traffic starts without the hosts' software latency.
-    element_bytes : of the values that its messages carry.
+    element_bytes : of the values that its messages carry; where they differ, of the widest.
+    trace : number of the trace whose gradients they are; -1 for traffic.
+    buckets : tensors in the order in which they lie in every bucket, where tensors are gathered into buckets; a message
+        then carries a part of bucket `part` // `segments`.
+    segments : into how many parts a bucket is cut.
     """
 
     name: str
@@ -84,6 +92,9 @@ class Table(NamedTuple):
     credit: int
     is_job: bool
     element_bytes: int
+    trace: int = -1
+    buckets: tuple[tuple[int, ...], ...] = ()
+    segments: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +108,9 @@ class Messages:
     nbytes, priority : bytes; the switch queue.
     bound : float64; the share of the bytes that may be lost.
     rank : order of release where `order` is "layer": the layer.
-    captured : index of the trace's iteration whose gradients it carries, or -1 (traffic).
+    captured : index of the trace's iteration whose gradients the sender's own part is, or -1 (no such part).
     first : the first of its elements, in its tensor (or in its bucket).
-    important : per message None or True (all packets important), False (none), or bool[packets].
+    important : per message True (all packets important), False (none), or bool[packets].
     """
 
     table: Ints
@@ -132,8 +143,9 @@ class Program:
         after[0][e + 1]]`.
     posts : the same for the messages that an event posts.
     station, effort : int64[events]; the station (a number of the host's own) is -1 where firing takes no work.
-    sums : per message the messages whose arrived content it carries added up, with its own host's part if `own` says so;
-        None for messages of traffic and for those that carry a gradient as it is.
+    sums : per message the messages whose arrived content it carries, added up in this order after the sender's own
+        gradient, if `own` says so; what was lost counts as zero. Empty for those that carry a gradient as it is, None
+        for those of traffic.
     own : per message whether the sender's own gradient is part of what it carries.
     """
 
@@ -148,6 +160,10 @@ class Program:
     processes: tuple[Process, ...]
     sums: Sequence[Any] = field(default_factory=list)
     own: Sequence[bool] = field(default_factory=list)
+
+    def workers(self) -> dict[tuple[int, int], int]:
+        """(job, host) -> the worker of the job on that host."""
+        return {(each.job, each.host): each.worker for each in self.processes if each.worker >= 0}
 
     @property
     def hosts(self) -> list[int]:

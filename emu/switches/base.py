@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from emu.plan import Plan
+from scenarios.errors import GradwireError
 
 
 @dataclass
@@ -49,15 +50,17 @@ class Drop:
     priority: int
 
 
-class TestbedError(Exception):
+class TestbedError(GradwireError):
     """The testbed cannot be built or has failed: one line for people. `usage`: it is the input's or the machine's
     fault, exit code 2; otherwise the run failed, exit code 1."""
 
     __test__ = False
 
-    def __init__(self, what: str, where: str = "", expected: str = "", *, usage: bool = True) -> None:
-        super().__init__(what)
-        self.what, self.where, self.expected, self.usage = what, where, expected, usage
+    def __init__(self, what: str, where: str = "", expected: str = "", usage: bool = True) -> None:
+        super().__init__(what, where, expected)
+        self.args = (what, where, expected, usage)
+        self.usage = usage
+        self.exit_code = 2 if usage else 1
 
 
 class SwitchBackend(Protocol):

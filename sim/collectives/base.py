@@ -16,6 +16,9 @@ from traces.trace import Trace
 ALL_LAYERS = -1
 """In place of a layer index: everything."""
 
+Arrived = Callable[[Message], None]
+"""What happens when a message is delivered."""
+
 
 class Inbox:
     """What one worker still misses of one iteration's result, counted per layer.

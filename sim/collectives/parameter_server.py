@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from sim.collectives.base import ALL_LAYERS, Exchange, JobContext
+from sim.collectives.base import ALL_LAYERS, Arrived, Exchange, JobContext
 from sim.coupling import Importance, Message
 
 PS_PER_SECOND = 10**12
@@ -66,19 +66,45 @@ class ParameterServers(Exchange):
     def unit_bytes(self) -> int:
         return max(piece.bytes for piece in self.partitions)
 
+    def of_tensor(self, tensor: int) -> list[int]:
+        """Numbers of the partitions of a tensor."""
+        return self._of_tensor[tensor]
+
+    def effort(self, number: int) -> int:
+        """Picoseconds that a server takes to add up a push of a partition; 0 where that is free."""
+        if self._server_rate is None:
+            return 0
+        return -(-self.partitions[number].bytes * 8 * PS_PER_SECOND // self._server_rate)
+
+    def turns(self, number: int) -> list[int]:
+        """The workers in the order in which they are sent a partition."""
+        count = len(self.context.workers)
+        return [(number + turn) % count for turn in range(count)]
+
+    def push(self, iteration: int, number: int, worker: int, arrived: Arrived) -> Message:
+        """A worker's gradient of a partition, to its server."""
+        context, piece = self.context, self.partitions[number]
+        bits = self.important(context.captured(worker, iteration), piece.tensor, piece.first, piece.elements)
+        ends = context.workers[worker], context.servers[piece.server]
+        return self._message("push", iteration, piece, ends, context.table.push_bound, bits, arrived)
+
+    def pull(self, iteration: int, number: int, worker: int, arrived: Arrived) -> Message:
+        """The sum of a partition, from its server to a worker."""
+        context, piece = self.context, self.partitions[number]
+        bits: Importance = None if context.tagger is None else True
+        if not context.table.pull_important:
+            # The sum's magnitudes were not captured; those of one worker's gradient stand for them.
+            bits = self.important(context.captured(0, iteration), piece.tensor, piece.first, piece.elements)
+        ends = context.servers[piece.server], context.workers[worker]
+        return self._message("pull", iteration, piece, ends, context.table.pull_bound, bits, arrived)
+
     def gradient_ready(self, worker: int, iteration: int, tensor: int) -> None:
         context = self.context
-        host = context.workers[worker]
-        captured = context.captured(worker, iteration)
         for number in self._of_tensor[tensor]:
-            piece = self.partitions[number]
-            server = context.servers[piece.server]
-            if server == host:
+            if context.servers[self.partitions[number].server] == context.workers[worker]:
                 self._add(iteration, number)
-                continue
-            bits = self.important(captured, tensor, piece.first, piece.elements)
-            arrived = partial(self._pushed, number)
-            self._post("push", iteration, piece, host, server, context.table.push_bound, bits, arrived)
+            else:
+                context.post(self.push(iteration, number, worker, partial(self._pushed, number)))
 
     def explain(self, worker: int, iteration: int, layer: int) -> list[str]:
         context = self.context
@@ -95,35 +121,22 @@ class ParameterServers(Exchange):
                 )
         return lines or ["pulls that its servers have sent"]
 
-    def _post(
+    def _message(
         self,
         kind: str,
         iteration: int,
         piece: Partition,
-        src: int,
-        dst: int,
+        ends: tuple[int, int],
         bound: float,
         important: Importance,
-        arrived: partial[None],
-    ) -> None:
+        arrived: Arrived,
+    ) -> Message:
         context = self.context
-        context.post(
-            Message(
-                context.name,
-                kind,
-                iteration,
-                piece.tensor,
-                piece.part,
-                context.cards.node(src, piece.card),
-                context.cards.node(dst, piece.card),
-                piece.bytes,
-                context.priorities[piece.tensor],
-                bound,
-                important,
-                piece.layer,
-                arrived,
-            )
-        )
+        src, dst = (context.cards.node(host, piece.card) for host in ends)
+        return Message(
+            context.name, kind, iteration, piece.tensor, piece.part, src, dst, piece.bytes,
+            context.priorities[piece.tensor], bound, important, piece.layer, arrived,
+        )  # fmt: skip
 
     def _pushed(self, number: int, message: Message) -> None:
         self._add(message.iteration, number)
@@ -141,11 +154,9 @@ class ParameterServers(Exchange):
             if last:
                 self._broadcast(iteration, number)
             return
-        piece = self.partitions[number]
-        effort = -(-piece.bytes * 8 * PS_PER_SECOND // self._server_rate)
-        end = self._busy_until[piece.server] = (
-            max(int(context.env.now), self._busy_until[piece.server]) + effort
-        )
+        server = self.partitions[number].server
+        free = max(int(context.env.now), self._busy_until[server])
+        end = self._busy_until[server] = free + self.effort(number)
         if last:
             done = context.env.timeout(end - context.env.now)
             assert done.callbacks is not None
@@ -154,19 +165,12 @@ class ParameterServers(Exchange):
     def _broadcast(self, iteration: int, number: int) -> None:
         context, piece = self.context, self.partitions[number]
         server = context.servers[piece.server]
-        bits: Importance = None if context.tagger is None else True
-        if not context.table.pull_important:
-            # The sum's magnitudes were not captured; those of one worker's gradient stand for them.
-            bits = self.important(context.captured(0, iteration), piece.tensor, piece.first, piece.elements)
-        count = len(context.workers)
-        for turn in range(count):
-            worker = (number + turn) % count
-            host = context.workers[worker]
-            if host == server:
+        for worker in self.turns(number):
+            if context.workers[worker] == server:
                 self.inbox(worker, iteration).arrive(piece.layer)
             else:
                 arrived = partial(self._pulled, worker, piece.layer)
-                self._post("pull", iteration, piece, server, host, context.table.pull_bound, bits, arrived)
+                context.post(self.pull(iteration, number, worker, arrived))
         self._to_send[iteration] -= 1
         if not self._to_send[iteration]:
             del self._to_send[iteration], self._summed[iteration]

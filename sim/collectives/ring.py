@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.collectives.base import ALL_LAYERS, Exchange, JobContext
+from sim.collectives.base import ALL_LAYERS, Arrived, Exchange, JobContext
 from sim.coupling import Importance, Message
 
 
@@ -84,6 +84,10 @@ class Ring(Exchange):
     def pieces(self) -> list[int]:
         return self._pieces
 
+    def bucket_of(self, tensor: int) -> int:
+        """Number of the bucket that a tensor is in."""
+        return self._bucket_of[tensor]
+
     @property
     def unit_bytes(self) -> int:
         return max(bucket.segment_bytes for bucket in self.buckets)
@@ -129,29 +133,34 @@ class Ring(Exchange):
         turn.held.clear()
 
     def _send(self, iteration: int, worker: int, number: int, step: int, rail: int) -> None:
+        receiver = (worker + 1) % len(self.context.workers)
+        arrived = partial(self._received, receiver, number, step, rail)
+        self.context.post(self.segment(iteration, worker, number, step, rail, arrived))
+
+    def segment(
+        self, iteration: int, worker: int, number: int, step: int, rail: int, arrived: Arrived
+    ) -> Message:
+        """What a worker sends in a step of bucket `number`."""
         context, bucket, count = self.context, self.buckets[number], len(self.context.workers)
         segment = (worker - step) % count * self.rails + rail
         reducing = step < count - 1
         bits: Importance = None if context.tagger is None else True
         if reducing or not context.table.pull_important:
             bits = self._segment_bits(context.captured(worker, iteration), number, segment)
-        receiver = (worker + 1) % count
-        context.post(
-            Message(
-                context.name,
-                "reduce_scatter" if reducing else "all_gather",
-                iteration,
-                -1,
-                number * count * self.rails + segment,
-                context.cards.node(context.workers[worker], rail),
-                context.cards.node(context.workers[receiver], rail),
-                bucket.segment_bytes,
-                bucket.priority,
-                context.table.push_bound if reducing else context.table.pull_bound,
-                bits,
-                bucket.front,
-                partial(self._received, receiver, number, step, rail),
-            )
+        return Message(
+            context.name,
+            "reduce_scatter" if reducing else "all_gather",
+            iteration,
+            -1,
+            number * count * self.rails + segment,
+            context.cards.node(context.workers[worker], rail),
+            context.cards.node(context.workers[(worker + 1) % count], rail),
+            bucket.segment_bytes,
+            bucket.priority,
+            context.table.push_bound if reducing else context.table.pull_bound,
+            bits,
+            bucket.front,
+            arrived,
         )
 
     def _received(self, worker: int, number: int, step: int, rail: int, message: Message) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from testing import star_scenario
 
 from analysis.fidelity import agreement, differences
 from analysis.fidelity_measure import PACKETS, Measure, relative
@@ -17,6 +16,7 @@ from scenarios.errors import ResultError
 from scenarios.result import TABLES, Result
 from scenarios.schema import Scenario
 from scenarios.schema_fidelity import Fidelity
+from testing import star_scenario
 
 US = 10**6
 STRICT = Fidelity(
@@ -366,7 +366,7 @@ def test_a_broken_bound_is_a_fault():
 
 
 def test_a_disturbed_run_never_passes():
-    found = compared(engine={"valid": False, "reasons": ["the scheduler stalled for 31 ms"]})
+    found = compared(engine={"valid": False, "disturbed": ["the scheduler stalled for 31 ms"]})
     assert not found.missed and not found.faults and not found.passed
     assert found.verdicts()[0] == "invalid: the scheduler stalled for 31 ms"
     assert "INVALID" in found.verdicts()[-1] and "passed" not in found.verdicts()[-1]

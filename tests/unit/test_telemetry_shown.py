@@ -232,8 +232,8 @@ def test_gradwire_over_udp(tmp_path: Path):
     (data, _), (ack, _) = captured(tmp_path / "x.pcapng")[3:5]
     assert (data[IP].src, data[UDP].dport, data[UDP].len) == ("10.0.0.3", wire.GRADWIRE_PORT, 124)
     assert data[IP].tos == 0  # the last queue, and droppable
-    tensor, offset, length, sequence, flags = struct.unpack(">IIHIH", bytes(data[UDP].payload))
-    assert (tensor, offset, length, sequence, flags) == (1, 200, 100, 2, 0)
+    message, offset, length, sequence, flags = struct.unpack(">IIHIH", bytes(data[UDP].payload))
+    assert (message, offset, length, sequence, flags) == (1, 200, 100, 2, 0)
     assert (ack[IP].len, ack[UDP].len) == (44, 24)  # and two bytes of padding behind
     assert struct.unpack(">IIHIH", bytes(ack[UDP].payload)) == (
         1,

@@ -1,0 +1,328 @@
+"""Agent: one process per host, which plays the host's part of the program with real sockets.
+
+It hears from the controller over a stream of frames, and ends when that stream closes, so that nothing is ever left
+behind. What it is told, and what it answers:
+
+    ("plan", plan, node, parts)   over a command's stdin; a forked agent has it already
+    ("open",)       -> ("opened",)        sockets are bound and listen
+    ("connect",)    -> ("connected",)     every connection is there
+    ("clock", n)    -> ("clock", n, ns)   its clock
+    ("go", ns)      -> ("status", ...)    begin at that time of its clock; then now and then what has been delivered
+    ("state",)      -> ("state", lines)   who waits for what
+    ("report",)     -> ("report", HostReport)
+    ("end",)                              exit
+                    -> ("error", text, usage)   and exit
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from emu.agent.base import Arrival, MessageRow
+from emu.agent.loop import SECOND, EpollLoop
+from emu.agent.report import Decoder, HostReport, Received, Sent, encode
+from emu.plan import Plan, host_address
+from emu.switches.base import TestbedError
+from emu.transports import make_carriers
+from scenarios.wire import ACK_BYTES
+
+STATUS_NS = SECOND // 5
+PARTS = "emu.agent.parts:make_parts"
+"""Makes (script, contents) of a host: see `Agent`."""
+READ_BYTES = 1 << 20
+EXIT_ERROR = 3
+
+
+def base_round_trip_ns(plan: Plan) -> int:
+    """There and back along the longest path, without queueing: full packets out, small ones back; as in the simulator
+    (`sim.fabric.fabric.base_round_trip`)."""
+    if "base_rtt_ps" in plan.options:
+        return int(plan.options["base_rtt_ps"]) // 1000
+    ends = {port.number: port.dst for port in plan.ports}
+    longest = 0
+    for switch, host in plan.routes:
+        at, hops = switch, 0
+        while at != host and hops <= plan.node_count:
+            at, hops = ends[plan.routes[at, host][0]], hops + 1
+        longest = max(longest, hops)
+    rate = min(port.rate for port in plan.ports)
+    latency = max(port.latency_ps for port in plan.ports)
+    both = (plan.largest_frame() + ACK_BYTES) * 8_000_000_000_000 // rate + 2 * latency
+    return (1 + max(1, longest)) * both // 1000
+
+
+class WatchedLoop:
+    """The loop as the script sees it: how many of its timers are still to come tells whether it computes or waits."""
+
+    def __init__(self, loop: EpollLoop) -> None:
+        self._loop = loop
+        self.pending = 0
+        self.now = loop.now
+        self.reader, self.writer = loop.reader, loop.writer
+
+    def at(self, time_ns: int, call: Callable[[], None]) -> Any:
+        """As the loop's."""
+
+        def counted() -> None:
+            self.pending -= 1
+            call()
+
+        self.pending += 1
+        return self._loop.at(time_ns, counted)
+
+    def cancel(self, timer: Any) -> None:
+        """As the loop's."""
+        if timer is not None and timer.call is not None:
+            self.pending -= 1
+        self._loop.cancel(timer)
+
+
+class Agent:
+    """A host. It is the `emu.agent.base.Host` of its carriers.
+
+    `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
+    `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `emu.agent.script`); contents with
+    `outgoing`, `incoming`, `arrived`, `settled` and `report`.
+    """
+
+    def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
+        self.loop = EpollLoop()
+        self._stream, self._out = incoming, outgoing
+        self._parts = parts
+        self._decoder = Decoder()
+        self._waiting = bytearray()
+        self._carriers: dict[int, Any] = {}
+        self._arrivals: dict[int, Arrival] = {}
+        self._settled: dict[int, tuple[int, int]] = {}
+        self._connecting = False
+        self._told: Any = None
+        os.set_blocking(incoming, False)
+        os.set_blocking(outgoing, False)
+        self.loop.reader(incoming, self._heard)
+
+    # --- what carriers ask
+
+    def address(self, node: int) -> str:
+        return host_address(node)
+
+    def row(self, message: int) -> MessageRow:
+        row: MessageRow = self._script.part.rows[message]
+        return row
+
+    def outgoing(self, message: int) -> memoryview:
+        made: memoryview = self._contents.outgoing(message)
+        return made
+
+    def incoming(self, message: int) -> memoryview:
+        made: memoryview = self._contents.incoming(message)
+        return made
+
+    def arrived(self, arrival: Arrival) -> None:
+        self._arrivals[arrival.message] = arrival
+        self._contents.arrived(arrival)
+        self._script.delivered(arrival.message)
+        self._news()
+
+    def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
+        self._settled[message] = sent_packets, retransmitted
+        self._contents.settled(message)
+        self._script.settled(message)
+        self._news()
+
+    # --- the controller
+
+    def use(self, plan: Plan, node: int) -> None:
+        """Take the plan and make everything that needs no socket."""
+        self.plan, self.node, self.clock = plan, node, plan.clock
+        self.rate = min(port.rate for port in plan.of_node(node))
+        self.base_rtt_ns = base_round_trip_ns(plan)
+        self._watched = WatchedLoop(self.loop)
+        make = self._parts
+        if make is None:
+            module, name = PARTS.split(":")
+            make = getattr(import_module(module), name)
+        self._script, self._contents = make(plan, node, self._watched, self._send)
+        self._carriers = make_carriers(plan, self, self._script.part.rows.values())
+
+    def run(self) -> int:
+        """Serve the controller until it is done. Returns an exit status."""
+        try:
+            self.loop.run()
+        except TestbedError as error:
+            self._fail(str(error), error.usage)
+            return EXIT_ERROR
+        except Exception as error:  # whatever it is, the controller says where it happened
+            traceback.print_exc()
+            self._fail(f"{type(error).__name__}: {error}", False)
+            return EXIT_ERROR
+        return 0
+
+    def _fail(self, text: str, usage: bool) -> None:
+        os.set_blocking(self._out, True)
+        with contextlib.suppress(OSError):
+            os.write(self._out, bytes(self._waiting) + encode(("error", text, usage)))
+
+    def _say(self, *frame: Any) -> None:
+        waiting = bool(self._waiting)
+        self._waiting += encode(frame)
+        if not waiting:
+            self._drain()
+
+    def _drain(self) -> None:
+        try:
+            done = os.write(self._out, self._waiting)
+        except BlockingIOError:
+            done = 0
+        except OSError:
+            self.loop.stop()
+            return
+        del self._waiting[:done]
+        self.loop.writer(self._out, self._drain if self._waiting else None)
+
+    def _heard(self) -> None:
+        try:
+            data = os.read(self._stream, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.loop.stop()
+            return
+        for frame in self._decoder.feed(data):
+            getattr(self, f"_do_{frame[0]}")(*frame[1:])
+
+    def _do_plan(self, plan: Plan, node: int) -> None:
+        self.use(plan, node)
+
+    def _do_open(self) -> None:
+        for carrier in self._carriers.values():
+            carrier.open()
+        self._say("opened")
+
+    def _do_connect(self) -> None:
+        for number, carrier in self._carriers.items():
+            rows = self._script.part.rows.values()
+            peers = {row.dst for row in rows if row.src == self.node and row.transport == number}
+            carrier.connect(sorted(peers))
+        self._connecting = True
+        self._check_connected()
+
+    def _check_connected(self) -> None:
+        if all(carrier.connected() for carrier in self._carriers.values()):
+            self._say("connected")
+        else:
+            self.loop.at(self.loop.now() + 1_000_000, self._check_connected)
+
+    def _do_clock(self, number: int) -> None:
+        self._say("clock", number, time.monotonic_ns())
+
+    def _do_go(self, beginning: int) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a collection takes milliseconds; what this process makes has no cycles that matter
+        self.loop.beginning = beginning
+        self._script.start()
+        self.loop.at(STATUS_NS, self._status_later)
+        self.loop.at(0, self._news)
+
+    def _do_state(self) -> None:
+        lines = list(self._script.waiting())
+        under_way = []
+        for number, row in self._script.part.rows.items():
+            if row.src == self.node and number in self._script.starts and number not in self._settled:
+                under_way.append(number)
+        self._say("state", lines, under_way, sorted(self._arrivals))
+
+    def _do_report(self) -> None:
+        self._say("report", self.report())
+
+    def _do_end(self) -> None:
+        for carrier in self._carriers.values():
+            carrier.close()
+        self.loop.stop()
+
+    # --- the run
+
+    def _send(self, message: int) -> None:
+        self._carriers[self.row(message).transport].send(message)
+
+    def _news(self) -> None:
+        """Tell the controller at once when something it waits for has come about."""
+        now = self._script.workers_done, self._script.done
+        if now != self._told:
+            self._told = now
+            self._status()
+
+    def _status(self) -> None:
+        script = self._script
+        self._say("status", len(self._arrivals), self._watched.pending, script.workers_done, script.done)
+
+    def _status_later(self) -> None:
+        self._news_or_status()
+        self.loop.at(self.loop.now() + STATUS_NS, self._status_later)
+
+    def _news_or_status(self) -> None:
+        self._told = self._script.workers_done, self._script.done
+        self._status()
+
+    def report(self) -> HostReport:
+        """Everything that this host knows now."""
+        rows = self._script.part.rows
+        counts: dict[int, tuple[int, int]] = {}
+        marks: dict[int, int] = {}
+        notes: list[str] = []
+        for carrier in self._carriers.values():
+            counts |= carrier.counts()
+            marks |= getattr(carrier, "marks", dict)()
+            notes += getattr(carrier, "notes", list)()
+        starts = self._script.starts
+        out = [n for n, row in rows.items() if row.src == self.node]
+        into = [n for n, row in rows.items() if row.dst == self.node]
+        arrivals = [self._arrivals.get(n) for n in into]
+        sent = Sent(
+            np.array(out, dtype=np.int64),
+            _column(starts.get(n, -1) for n in out),
+            _column(counts.get(n, (0, 0))[0] for n in out),
+            _column(counts.get(n, (0, 0))[1] for n in out),
+            _column(n in self._settled for n in out),
+        )
+        received = Received(
+            np.array(into, dtype=np.int64),
+            _column(a.time_ns if a else -1 for a in arrivals),
+            _column(a.received if a else 0 for a in arrivals),
+            _column(a.lost if a else 0 for a in arrivals),
+            _column(marks.get(n, a.marked if a else 0) for n, a in zip(into, arrivals, strict=True)),
+            {a.message: a.have for a in arrivals if a is not None and a.have is not None},
+        )
+        endpoint = next((c.endpoint for c in self._carriers.values() if hasattr(c, "endpoint")), None)
+        return HostReport(
+            self.node, sent, received, list(self._script.iterations), self._contents.report(),
+            self.loop.punctuality(), endpoint.overflows() if endpoint else 0, endpoint.strays if endpoint else 0, notes,
+        )  # fmt: skip
+
+
+def _column(values: Any) -> Any:
+    return np.array(list(values), dtype=np.int64)
+
+
+def serve(incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> int:
+    """Be an agent that is told everything over a stream of bytes. Returns an exit status."""
+    return Agent(incoming, outgoing, parts).run()
+
+
+def main() -> None:
+    """`python -m emu.agent`: over stdin and stdout."""
+    outgoing = os.dup(1)
+    os.dup2(2, 1)  # whatever is printed must not end up among the frames
+    sys.exit(serve(0, outgoing))

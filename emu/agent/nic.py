@@ -1,0 +1,198 @@
+"""The host's network interface, as the simulator has it: which of the host's UDP flows sends next, and when.
+
+Strict classes; within a class the flows that have something to send take turns, one packet each; a paced flow is put
+aside until its time. A packet occupies the line for its bytes at the host's rate, so that no queue of data builds up in
+the host. Acknowledgements go out at once and only take their time on the line.
+
+Under virtual time every packet is handed to the kernel when its transmission begins. On the wall clock the schedule is
+worked out up to `ahead_ns` beyond the present and sent in one call; the kernel's queue at the host's port evens it out.
+Paced flows are not let go early, since nothing would hold their packets back, but make up for as much when they are late.
+Rules about time (pacing, round trips) see the time of the schedule, not that of the call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from emu.agent.base import Loop
+from emu.sockets import Sender
+
+CLASSES = 8
+AHEAD_NS = 1_000_000
+"""How far ahead of the ideal schedule packets are sent on the wall clock; our choice."""
+BYTE_PS = 8_000_000_000_000
+UNLISTED, LISTED, PACED = range(3)
+
+
+class Flow:
+    """The sender of one message, as the interface sees it. Times in picoseconds.
+
+    number, priority : of the message.
+    gap : picoseconds per byte << 16 between packet starts, 0: as fast as the line.
+    timer : when `on_timer` is wanted, 0: never.
+    done : there is nothing more to send.
+    """
+
+    __slots__ = ("armed", "done", "gap", "listed", "number", "pace", "priority", "sent", "timer")
+
+    def __init__(self, number: int, priority: int) -> None:
+        self.number, self.priority = number, priority
+        self.gap = self.pace = self.timer = self.sent = 0
+        self.done = False
+        self.listed = UNLISTED
+        self.armed: Any = None
+
+    def pull(self, now: int) -> int:
+        """What to send now: anything from 0 on, -1 for nothing."""
+        raise NotImplementedError
+
+    def transmit(self, what: int) -> int:
+        """Give it to the kernel. Returns the bytes that it occupies the line for."""
+        raise NotImplementedError
+
+    def on_timer(self, now: int) -> None:
+        """The time of `timer` has come, which is 0 now."""
+        raise NotImplementedError
+
+
+class Nic:
+    """The interface of a host with a line of `rate` bit/s."""
+
+    def __init__(self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0) -> None:
+        self.loop, self.rate, self.sender = loop, rate, sender
+        self.line = -(-(BYTE_PS << 16) // rate)
+        """picoseconds per byte << 16, rounded up"""
+        self._last = classes - 1
+        self._ahead = ahead_ns * 1000
+        self._ready: list[deque[Flow]] = [deque() for _ in range(classes)]
+        self._paced: list[tuple[int, int, Flow]] = []
+        self._busy = 0  # the line is taken until then
+        self._wake: Any = None
+        self._wake_at = 0
+        self._serving = False
+
+    def begin(self, flow: Flow) -> None:
+        """A flow has something to send, or may have."""
+        if flow.listed != UNLISTED or flow.done:
+            return
+        flow.listed = LISTED
+        self._ready[min(flow.priority, self._last)].append(flow)
+
+    def heard(self, flow: Flow) -> None:
+        """News for a flow have changed its timer, or what it may send."""
+        self.arm(flow)
+        self.begin(flow)
+
+    def took(self, nbytes: int) -> None:
+        """A control packet goes out, now or as soon as the line is free."""
+        self._busy = max(self._busy, self.loop.now() * 1000) + self.time(nbytes)
+
+    def time(self, nbytes: int) -> int:
+        """Picoseconds that so many bytes take on the line."""
+        return (nbytes * self.line + 0xFFFF) >> 16
+
+    def arm(self, flow: Flow) -> None:
+        """See to it that `on_timer` is called no later than the flow wants. A timer that is put off is not moved; when
+        it goes off, it is set anew."""
+        wanted = flow.timer
+        if not wanted:
+            return
+        if flow.armed is not None:
+            if flow.armed.time * 1000 <= wanted + 999:
+                return
+            self.loop.cancel(flow.armed)
+        flow.armed = self.loop.at(-(-wanted // 1000), self._timer_of(flow))
+
+    def _timer_of(self, flow: Flow) -> Callable[[], None]:
+        def fire() -> None:
+            flow.armed = None
+            if flow.done or not flow.timer:
+                return
+            if flow.timer <= self.loop.now() * 1000:
+                flow.timer = 0
+                flow.on_timer(self.loop.now() * 1000)
+                self.begin(flow)
+                self.arm(flow)
+                self.serve()
+            else:
+                self.arm(flow)
+
+        return fire
+
+    def serve(self) -> None:
+        """Send what can be sent now, and see to it that the rest is."""
+        if self._serving:  # a flow that was stopped while it was asked
+            return
+        self._serving = True
+        try:
+            self._send(self.loop.now() * 1000)
+            self.sender.flush()
+            wake = self._next()
+            if wake:  # also where it is past: what has arrived meanwhile comes first
+                self._wake_for(wake)
+        finally:
+            self._serving = False
+
+    def _next(self) -> int:
+        """When something can be sent again, 0: not before there is news."""
+        free = max(self._busy - self._ahead // 2, 1)
+        if any(self._ready):
+            return free
+        return max(free, self._paced[0][0]) if self._paced else 0
+
+    def _wake_for(self, when: int) -> None:
+        if self._wake is not None:
+            if self._wake_at <= when:
+                return
+            self.loop.cancel(self._wake)
+        self._wake_at = when
+        self._wake = self.loop.at(-(-when // 1000), self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self.serve()
+
+    def _send(self, now: int) -> None:
+        """All transmissions that begin up to now, or as far ahead as is allowed."""
+        horizon = now + self._ahead
+        paced = self._paced
+        while True:
+            # a timer cannot be more exact than a nanosecond: what was due just before now keeps its time
+            slot = self._busy if self._busy + 1000 > now else now
+            if slot > horizon:
+                return
+            while paced and paced[0][0] <= slot:
+                self._relist(heappop(paced)[2])
+            ready = next((queue for queue in self._ready if queue), None)
+            if ready is None:
+                return
+            flow = ready[0]
+            if flow.done:
+                ready.popleft()
+                flow.listed = UNLISTED
+            elif flow.pace > slot:
+                ready.popleft()
+                flow.listed = PACED
+                heappush(paced, (flow.pace, flow.number, flow))
+            else:
+                what = flow.pull(slot)
+                if what < 0:
+                    ready.popleft()
+                    flow.listed = UNLISTED
+                else:
+                    ready.rotate(-1)
+                    flow.sent += 1
+                    nbytes = flow.transmit(what)
+                    self._busy = slot + self.time(nbytes)
+                    if flow.gap:
+                        # what was late on the wall clock is made up for, within bounds
+                        due = max(flow.pace, slot - self._ahead)
+                        flow.pace = due + ((nbytes * flow.gap + 0xFFFF) >> 16)
+                self.arm(flow)
+
+    def _relist(self, flow: Flow) -> None:
+        flow.listed = UNLISTED
+        self.begin(flow)

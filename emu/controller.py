@@ -1,0 +1,361 @@
+"""Controller: starts an agent per host, takes them through a run together, and gathers what they know.
+
+    start -> open (all sockets listen) -> connect -> clocks -> go at a common time -> run -> report -> end
+
+Every step is waited for within bounds, and what was waited for is said when they are passed. A run ends when the jobs
+are done (without jobs: when every message has been delivered), at its duration, or when nothing has moved for the
+plan's `wait_s`: no message delivered anywhere and nobody computing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from emu.agent.report import Decoder, HostReport, Reports, encode
+from emu.launchers import Child, Launcher
+from emu.plan import Plan
+from emu.switches.base import TestbedError
+
+Progress = Callable[[int, int], None]
+SECOND = 1_000_000_000
+LEAD_NS = 50_000_000
+"""From the last word of the preparations to the common beginning; more where questions take long."""
+LEAD_PER_HOST_NS = 2_000_000
+QUESTIONS = 5
+STATE_WAIT_S = 5.0
+NAMED = 3
+READ_BYTES = 1 << 20
+
+
+class Agents:
+    """The children of a controller, and what they have said."""
+
+    def __init__(self, plan: Plan, launcher: Launcher, nodes: Sequence[int]) -> None:
+        self.plan = plan
+        self.children: dict[int, Child] = {}
+        self.heard: dict[int, dict[str, Any]] = {node: {} for node in nodes}
+        self._decoders = {node: Decoder() for node in nodes}
+        self._waiting: dict[int, bytearray] = {node: bytearray() for node in nodes}
+        self._poll = select.poll()
+        self._nodes: dict[int, int] = {}
+        try:
+            for node in nodes:
+                child = launcher.start(plan, node, list(self.children.values()))
+                self.children[node] = child
+                self._nodes[child.reading] = self._nodes[child.writing] = node
+                self._poll.register(child.reading, select.POLLIN)
+                if not child.told:
+                    self.tell(node, "plan", plan, node)
+        except BaseException:
+            self.close()
+            raise
+
+    def name(self, node: int) -> str:
+        """A host's name."""
+        return self.plan.names[node]
+
+    def tell(self, node: int, *frame: Any) -> None:
+        """Send a frame, as far as there is room; the rest goes while `hear` waits."""
+        self._waiting[node] += encode(frame)
+        self._drain(node)
+
+    def tell_all(self, *frame: Any) -> None:
+        """Send the same frame to everyone."""
+        for node in self.children:
+            self.tell(node, *frame)
+
+    def _drain(self, node: int) -> None:
+        child, data = self.children[node], self._waiting[node]
+        try:
+            del data[: os.write(child.writing, data)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            data.clear()  # its end is seen when it is read
+        if child.writing == child.reading:
+            self._poll.modify(child.reading, select.POLLIN | (select.POLLOUT if data else 0))
+        elif data:
+            self._poll.register(child.writing, select.POLLOUT)
+        else:
+            with suppress(KeyError):
+                self._poll.unregister(child.writing)
+
+    def hear(self, wait_s: float) -> None:
+        """Take what comes within so many seconds; returns as soon as something has.
+
+        Raises
+        ------
+        TestbedError
+            An agent has failed or died.
+        """
+        for file, events in self._poll.poll(max(0, int(wait_s * 1000) + 1)):
+            node = self._nodes[file]
+            if events & select.POLLOUT:
+                self._drain(node)
+            if events & ~select.POLLOUT and file == self.children[node].reading:
+                self._read(node)
+
+    def _read(self, node: int) -> None:
+        child = self.children[node]
+        try:
+            data = os.read(child.reading, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for frame in self._decoders[node].feed(data):
+            if frame[0] == "error":
+                raise TestbedError(frame[1], f"agent of {self.name(node)}", usage=frame[2])
+            self.heard[node][frame[0]] = frame[1:]
+        if not data:
+            self._poll.unregister(file)
+            raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
+
+    def _obituary(self, child: Child) -> str:
+        deadline = time.monotonic() + 1
+        while child.status() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        child.read_errors()
+        status = child.status()
+        if status is None:
+            how = "closed its stream"
+        elif status < 0:
+            how = f"was killed by signal {-status}"
+        else:
+            how = f"ended with exit status {status}"
+        last = f"; its last words: {child.last_line}" if child.last_line else ""
+        return f"the agent of {self.name(child.node)} {how}{last}"
+
+    def all_say(self, what: str, wait_s: float, doing: str) -> None:
+        """Wait until everyone has said something; TestbedError if not all do in time."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            silent = [node for node in self.children if what not in self.heard[node]]
+            if not silent:
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                names = ", ".join(self.name(node) for node in silent[:NAMED])
+                more = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
+                raise TestbedError(
+                    f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False
+                )
+            self.hear(left)
+
+    def forget(self, what: str) -> None:
+        """What was heard of this kind counts no more."""
+        for said in self.heard.values():
+            said.pop(what, None)
+
+    def close(self) -> None:
+        """End everyone."""
+        for node in self.children:
+            with suppress(Exception):
+                self.tell(node, "end")
+        for child in self.children.values():
+            with suppress(KeyError):
+                self._poll.unregister(child.reading)
+        for child in self.children.values():
+            child.close()
+        self.children = {}
+
+
+class Controller:
+    """One run of a plan.
+
+    `launcher` starts agents (`emu.launchers`); `progress(delivered, messages)` is called now and then; `check()` is
+    asked five times a second for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says
+    something.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        progress: Progress | None = None,
+        check: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        self.plan, self._launcher = plan, launcher
+        self._progress, self._check = progress, check
+        self.nodes = plan.program.hosts
+        self.reports = Reports.empty(len(plan.program.messages))
+        self._has_workers = any(process.worker >= 0 for process in plan.program.processes)
+        self._agents: Agents | None = None
+        self._began = 0
+
+    @property
+    def began_ns(self) -> int:
+        """The common beginning on this process's monotonic clock; 0 before it is set."""
+        return self._began
+
+    def run(self) -> Reports:
+        """From the start to the end.
+
+        Raises
+        ------
+        TestbedError
+            An agent failed, or nothing moved any more; `self.reports` has what was known.
+        KeyboardInterrupt
+            Everyone has been stopped; `self.reports` has what was known.
+        """
+        try:
+            self.prepare()
+            self.go()
+            self.wait()
+        except KeyboardInterrupt:
+            self.reports.ended_by = "interrupt"
+            with suppress(Exception):
+                self.collect()
+            raise
+        except TestbedError:
+            self.reports.ended_by = "failure"
+            with suppress(Exception):
+                self.collect()
+            raise
+        else:
+            self.collect()
+        finally:
+            self.close()
+        return self.reports
+
+    def prepare(self) -> None:
+        """Start the agents and have everything open and connected."""
+        self._agents = agents = Agents(self.plan, self._launcher, self.nodes)
+        for what, done, doing in (
+            ("open", "opened", "open their sockets"),
+            ("connect", "connected", "connect to the others"),
+        ):
+            agents.tell_all(what)
+            agents.all_say(done, self.plan.wait_s, doing)
+        self._ask_clocks()
+
+    def _ask_clocks(self) -> None:
+        """How far every agent's clock is ahead of this one, by the quickest of some questions, and how long it took.
+        Forks have this very clock."""
+        agents = self._all()
+        for node, child in agents.children.items():
+            best = (SECOND * 3600, 0)
+            for number in range(QUESTIONS):
+                asked = time.monotonic_ns()
+                agents.heard[node].pop("clock", None)
+                agents.tell(node, "clock", number)
+                deadline = time.monotonic() + self.plan.wait_s
+                while agents.heard[node].get("clock", (-1, 0))[0] != number:
+                    if time.monotonic() > deadline:
+                        raise TestbedError(
+                            f"waited {self.plan.wait_s:g} s for {agents.name(node)} to tell its clock", "agents",
+                            usage=False,
+                        )  # fmt: skip
+                    agents.hear(deadline - time.monotonic())
+                answered = time.monotonic_ns()
+                its = agents.heard[node]["clock"][1]
+                best = min(best, (answered - asked, its - (asked + answered) // 2))
+            self.reports.round_trips[node] = best[0]
+            self.reports.offsets[node] = 0 if child.told else best[1]
+
+    def go(self) -> int:
+        """Begin. Returns the time of this process's monotonic clock at which everyone does, ns."""
+        agents = self._all()
+        slowest = max(self.reports.round_trips.values(), default=0)
+        self._began = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
+        for node in self.nodes:
+            agents.tell(node, "go", self._began + self.reports.offsets[node])
+        return self._began
+
+    def wait(self) -> None:
+        """Until the run is over."""
+        agents, limit = self._all(), self.plan.duration_ps
+        end = None if limit is None else self._began + limit // 1000
+        messages = len(self.plan.program.messages)
+        delivered, moved = 0, time.monotonic()
+        moved = max(moved, self._began / SECOND)
+        while True:
+            said = [agents.heard[node].get("status") for node in self.nodes]
+            if all(each is not None and each[2 if self._has_workers else 3] for each in said):
+                self.reports.ended_by = "done"
+                break
+            now = time.monotonic_ns()
+            if end is not None and now >= end:
+                self.reports.ended_by = "duration"
+                break
+            known = [each for each in said if each is not None]
+            count = sum(each[0] for each in known)
+            if count != delivered or any(each[1] for each in known):
+                moved = max(moved, now / SECOND)
+            if count != delivered and self._progress is not None:
+                self._progress(count, messages)
+            delivered = count
+            if now / SECOND - moved > self.plan.wait_s:
+                raise TestbedError(self._stuck(), "run", usage=False)
+            if self._check is not None and (wrong := list(self._check())):
+                raise TestbedError("; ".join(wrong), "network", usage=False)
+            wait = 0.2 if end is None else min(0.2, (end - now) / SECOND)
+            agents.hear(wait)
+        self.reports.over_ns = time.monotonic_ns() - self._began
+        if self._progress is not None:
+            self._progress(sum(each[0] for each in said if each is not None), messages)
+
+    def _stuck(self) -> str:
+        """What everyone waits for."""
+        agents = self._all()
+        agents.forget("state")
+        agents.tell_all("state")
+        with suppress(TestbedError):
+            agents.all_say("state", STATE_WAIT_S, "say what they wait for")
+        said = [agents.heard[node]["state"] for node in self.nodes if "state" in agents.heard[node]]
+        there = {message for each in said for message in each[2]}
+        lacking = [message for each in said for message in each[1] if message not in there]
+        rows = self.plan.program.messages
+        names = [
+            f"message {message} from {agents.name(int(rows.src[message]))} to {agents.name(int(rows.dst[message]))}"
+            for message in sorted(lacking)
+        ]
+        lines = [line for each in said for line in each[0]]
+        what = names or lines or ["nobody says why"]
+        more = f" and {len(what) - NAMED} more" if len(what) > NAMED else ""
+        silent = [agents.name(node) for node in self.nodes if "state" not in agents.heard[node]]
+        quiet = f"; {', '.join(silent[:NAMED])} do not answer" if silent else ""
+        return f"nothing has moved for {self.plan.wait_s:g} s; waiting for {', '.join(what[:NAMED])}{more}{quiet}"
+
+    def collect(self) -> None:
+        """Ask everyone what they know; what does not come in time is missing, and said so."""
+        agents = self._all()
+        agents.forget("report")
+        for node in list(agents.children):
+            if agents.children[node].status() is None:
+                agents.tell(node, "report")
+        deadline = time.monotonic() + self.plan.wait_s
+        taken: set[int] = set()
+        while len(taken) < len(self.nodes) and time.monotonic() < deadline:
+            with suppress(TestbedError):
+                agents.hear(min(0.2, deadline - time.monotonic()))
+            for node in self.nodes:
+                if node in taken:
+                    continue
+                found = agents.heard[node].get("report")
+                if found is not None:
+                    report: HostReport = found[0]
+                    self.reports.add(report)
+                    taken.add(node)
+                elif agents.children[node].status() is not None:
+                    taken.add(node)
+                    self.reports.problems.append(f"{agents.name(node)}: no report, its agent has ended")
+        missing = [agents.name(node) for node in self.nodes if node not in taken]
+        if missing:
+            self.reports.problems.append(f"no report from {', '.join(missing)} within {self.plan.wait_s:g} s")
+
+    def close(self) -> None:
+        """End all agents."""
+        if self._agents is not None:
+            self._agents.close()
+            self._agents = None
+
+    def _all(self) -> Agents:
+        if self._agents is None:
+            raise RuntimeError("prepare() comes first")
+        return self._agents

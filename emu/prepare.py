@@ -1,0 +1,190 @@
+"""From a scenario to a plan: what the testbed is to do, and everything it cannot do, said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from emu.plan import Plan, Port, Queues, TransportPlan
+from scenarios.errors import Mistake, ScenarioError
+from scenarios.schema import Scenario
+from scenarios.units import format_rate
+from traces.program import Program
+
+TRANSPORTS = ("dlcp", "constant_rate", "tcp_newreno", "cubic", "dctcp", "bbr")
+BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+MOST_HOSTS = 64
+"""Processes, network namespaces and cables of one machine; our choice."""
+
+
+class NetworkLike(Protocol):
+    """What is needed of `sim.topology.Network`, which the testbed does not import; see there."""
+
+    names: tuple[str, ...]
+    host_count: int
+    link_src: Any
+    link_dst: Any
+    link_rate: Any
+    link_latency: Any
+    link_loss: Any
+    cards: Any
+
+
+class RoutingLike(Protocol):
+    """What is needed of `sim.routing.Routing`; see there."""
+
+    edge_of: Any
+    down_link: Any
+    group_of: Any
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]: ...
+
+
+class Resolved(Protocol):
+    """A scenario with its network, routes and program (`sim.resolve`)."""
+
+    network: Any
+    routing: Any
+    program: Program
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """Raise ScenarioError with everything in the scenario that the testbed cannot do, whatever the backend."""
+    wrong: list[Mistake] = []
+
+    def no(where: str, what: str, value: object, expected: str) -> None:
+        wrong.append(Mistake(where, what, value, expected))
+
+    there = "the simulator (gradwire run)"
+    switch = scenario.switch
+    for field in ("drr_quantum", "shared_buffer", "ecn_ceiling", "trim_threshold"):
+        value = getattr(switch, field)
+        if value is not None:
+            no(f"switch.{field}", "is nothing that the testbed's switches can do", value, f"nothing, or {there}")
+    for field in ("shortest_first", "pfc"):
+        if getattr(switch, field):
+            no(f"switch.{field}", "is nothing that the testbed's switches can do", True, f"false, or {there}")
+    if scenario.load_balancing not in BALANCERS:
+        no(
+            "load_balancing", "is not available on the testbed", scenario.load_balancing,
+            f"{', '.join(BALANCERS)}, or {there}",
+        )  # fmt: skip
+    for number, transport in enumerate(scenario.transports):
+        if transport.kind not in TRANSPORTS:
+            users = [
+                f"{name}[{place}].transport"
+                for name, tables in (("job", scenario.job), ("traffic", scenario.traffic))
+                for place, table in enumerate(tables)
+                if scenario.transport_of(table) == number and table.transport is not None
+            ]
+            no(
+                users[0] if users else "transport", "has no implementation on sockets", transport.kind,
+                f"{', '.join(TRANSPORTS)}, or {there}",
+            )  # fmt: skip
+    for number, fault in enumerate(scenario.fault):
+        no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
+    if scenario.output.packet_log:
+        no("output.packet_log", "is kept by the simulator only", True, "gradwire emulate --pcap")
+    if scenario.output.delays:
+        no("output.delays", "are counted by the simulator only", True, "false")
+    if wrong:
+        raise ScenarioError("the testbed cannot run this scenario", mistakes=wrong)
+
+
+def make_plan(
+    scenario: Scenario,
+    resolved: Resolved,
+    *,
+    clock: str,
+    switch: str,
+    captures: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a scenario; `switch` is a backend that has been found to be able to run it.
+
+    Raises
+    ------
+    ScenarioError
+        Too many hosts, or a node to capture at that does not exist.
+    """
+    network, routing = resolved.network, resolved.routing
+    if network.host_count > MOST_HOSTS:
+        raise ScenarioError(
+            f"{network.host_count} hosts, each of them processes on this machine",
+            where="topology",
+            expected=f"at most {MOST_HOSTS}, or the simulator (gradwire run)",
+        )
+    unknown = [name for name in captures if name not in network.names]
+    if unknown:
+        raise ScenarioError(
+            f"there is no node {unknown[0]!r}", where="--pcap", expected=", ".join(network.names[:12])
+        )
+    return Plan(
+        name=scenario.name,
+        seed=scenario.seed,
+        names=tuple(network.names),
+        host_count=network.host_count,
+        ports=ports_of(network),
+        routes=routes_of(network, routing),
+        queues=Queues(
+            scenario.switch.queues,
+            scenario.switch.buffer,
+            scenario.switch.thresholds(),
+            scenario.switch.selective_drop,
+        ),
+        balancing=scenario.load_balancing,
+        transports=tuple(
+            TransportPlan(each.kind, each.payload, each.overhead, each.wire, each.model_dump())
+            for each in scenario.transports
+        ),
+        software_latency_ps=scenario.host.software_latency,
+        program=resolved.program,
+        clock=clock,
+        switch=switch,
+        duration_ps=scenario.duration,
+        sample_ps=scenario.output.queue_samples,
+        captures=tuple(captures),
+        options=dict(options or {}),
+    )
+
+
+def ports_of(network: NetworkLike) -> tuple[Port, ...]:
+    """The directed links of a network, by number."""
+    names = network.names
+    columns = (network.link_src, network.link_dst, network.link_rate, network.link_latency, network.link_loss)
+    return tuple(
+        Port(number, int(a), int(b), int(rate), int(latency), float(loss), f"{names[a]}->{names[b]}")
+        for number, (a, b, rate, latency, loss) in enumerate(
+            zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+        )
+    )
+
+
+def routes_of(network: NetworkLike, routing: RoutingLike) -> dict[tuple[int, int], tuple[int, ...]]:
+    """(switch, host) -> the equally good ports of the switch towards the host; none where there is no way."""
+    first = network.host_count
+    groups = routing.groups
+    found = {}
+    for switch in range(len(network.names) - first):
+        for host in range(first):
+            edge = int(routing.edge_of[host])
+            if edge == switch:
+                found[first + switch, host] = (int(routing.down_link[host]),)
+            elif (group := int(routing.group_of[switch, edge])) >= 0:
+                found[first + switch, host] = tuple(groups[group])
+    return found
+
+
+def check_rates(plan: Plan, reachable: int | None) -> None:
+    """Raise ScenarioError if a link is faster than this machine can imitate on the wall clock."""
+    fastest = max(plan.ports, key=lambda port: port.rate)
+    if plan.clock == "wall" and reachable is not None and fastest.rate > reachable:
+        raise ScenarioError(
+            f"{fastest.name} has {format_rate(fastest.rate)}, out of reach of this machine on the wall clock",
+            where="link.rate",
+            expected=f"at most {format_rate(reachable)}, such as --set link.rate={format_rate(reachable)}, "
+            "or --clock virtual",
+        )

@@ -1,0 +1,30 @@
+"""What a run inside leaves for the outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from emu.agent.report import Reports
+from emu.switches.base import Drop, PortCounts
+
+
+@dataclass
+class Raw:
+    """What a run leaves for the outside.
+
+    reports : of the hosts.
+    counts : of the ports, at the end; `samples` (nanoseconds since the beginning, counts) on the way.
+    drops : with times since the beginning.
+    complaints : what the backend and the watch over the clock found wrong; a run with any is not valid.
+    captures : files, by node.
+    kernel : release of the kernel that it ran in.
+    """
+
+    reports: Reports
+    counts: list[PortCounts] = field(default_factory=list)
+    samples: list[tuple[int, list[PortCounts]]] = field(default_factory=list)
+    drops: Sequence[Drop] = ()
+    complaints: list[str] = field(default_factory=list)
+    captures: Mapping[str, str] = field(default_factory=dict)
+    kernel: str = ""

@@ -1,0 +1,170 @@
+"""Runner: inside. It builds the network of a plan, runs the agents in it, and leaves what was seen in a file.
+
+    python -m emu.runner FOLDER [--machine]
+
+It is process 1 of private namespaces, or with --machine runs in a virtual machine of our own. FOLDER has `plan.pickle`
+and gets `raw.pickle`, or `error.pickle` with the one line that says why not. Progress goes to standard output, a JSON
+object per line after "gradwire: ". Nothing is imported here but numpy and what is needed, because inside a virtual
+machine importing takes long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from emu.agent.report import Reports
+from emu.controller import Controller
+from emu.launchers import Forked
+from emu.plan import Plan
+from emu.raw import Raw
+from emu.switches.base import PortCounts, SwitchBackend, TestbedError
+
+PREFIX = "gradwire: "
+STALL_NS = 10_000_000
+"""A process that wanted to sleep a millisecond and woke so much too late has seen the machine stand still."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    folder = Path(arguments[0])
+    machine = "--machine" in arguments[1:]
+    try:
+        with (folder / "plan.pickle").open("rb") as file:
+            plan: Plan = pickle.load(file)
+        raw = run(plan, folder, machine)
+        _leave(folder / "raw.pickle", raw)
+        return 0
+    except TestbedError as error:
+        _leave(folder / "error.pickle", error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(plan: Plan, folder: Path, machine: bool) -> Raw:
+    """Build, run, count. Ctrl-C (SIGINT or SIGTERM) ends the run and leaves what was seen.
+
+    Raises
+    ------
+    TestbedError
+        The network cannot be built or an agent failed. What was seen by then is in `partial.pickle`.
+    """
+    from emu import namespaces
+    from emu.choose import kind_of
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
+    namespaces.settle(private=not machine)
+    backend: SwitchBackend = kind_of(plan.switch).make(plan, plan.options["kernel"])
+    say(state="building", backend=plan.switch)
+    captures: list[Any] = []
+    raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())
+    try:
+        backend.build()
+        backend.start()
+        captures = start_captures(plan, backend, folder, raw)
+        watch = Watch(plan, backend, raw)
+        controller = Controller(plan, Forked(backend.namespace), watch.progress, watch.check)
+        watch.controller = controller
+        try:
+            raw.reports = controller.run()
+        except KeyboardInterrupt:
+            raw.reports = controller.reports
+        except TestbedError:
+            raw.reports = controller.reports
+            _leave(folder / "partial.pickle", raw)
+            raise
+        raw.counts = backend.counts()
+        began = controller.began_ns
+        raw.drops = [replace(drop, time_ns=drop.time_ns - began) for drop in backend.drops()]
+        raw.complaints += backend.check() + raw.reports.problems
+        if plan.clock == "wall":
+            raw.complaints += stalls(plan, raw.reports)
+    finally:
+        for capture in captures:
+            capture.close()
+        backend.close()
+    return raw
+
+
+class Watch:
+    """Looks at the network while it runs: progress, samples, trouble."""
+
+    def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw) -> None:
+        self._plan, self._backend, self._raw = plan, backend, raw
+        self.controller: Controller | None = None
+        self._next = 0
+
+    def progress(self, delivered: int, messages: int) -> None:
+        """Pass on how far it is."""
+        say(state="running", delivered=delivered, messages=messages)
+
+    def check(self) -> list[str]:
+        """Take a sample when one is due; what has gone wrong beyond repair (nothing is mended on the way)."""
+        every = self._plan.sample_ps
+        began = self.controller.began_ns if self.controller is not None else 0
+        if began and every is not None:
+            now = time.monotonic_ns() - began
+            if now >= max(0, self._next):
+                self._raw.samples.append((now, self._backend.counts()))
+                self._next = now - now % (every // 1000) + every // 1000
+        return []
+
+
+def stalls(plan: Plan, reports: Reports) -> list[str]:
+    """Hosts whose timers were so late that the run says more about this machine than about the network."""
+    found = []
+    for node, seen in sorted(reports.punctuality.items()):
+        worst = int(seen.get("max_ns", 0))
+        if worst > plan.options.get("stall_ns", STALL_NS):
+            found.append(f"{plan.names[node]}: a timer was {worst / 1e6:.1f} ms late")
+    return found
+
+
+def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Any]:
+    """Captures at the nodes that the plan names; their files are in `folder`."""
+    if not plan.captures:
+        return []
+    from emu.capture import start_capture
+
+    started = []
+    for name in plan.captures:
+        path = folder / f"{name}.pcapng"
+        started.append(start_capture(plan, backend, name, path))
+        raw.captures = {**raw.captures, name: str(path)}
+    return started
+
+
+def say(**what: Any) -> None:
+    """One line of progress for whoever started us."""
+    print(PREFIX + json.dumps(what), flush=True)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _leave(path: Path, what: object) -> None:
+    """Write a file that appears whole or not at all."""
+    partial = path.with_suffix(".partial")
+    try:
+        with partial.open("wb") as file:
+            pickle.dump(what, file, protocol=pickle.HIGHEST_PROTOCOL)
+        os.replace(partial, path)
+    except OSError as error:
+        print(f"cannot write {path}: {error.strerror}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,286 @@
+"""Switch backend `bpf`: htb, and a BPF program that drops and marks exactly as the plan says.
+
+The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been let
+go. Between the two it counts what waits, per queue and port, and so can hold the plan's rules: the buffer of the whole
+port first, then K of the queue, and nothing for a packet that finds the port idle. Counters are exact, in memory shared
+with this process; lost packets are listed one by one, with the number of the message they belong to.
+
+Nothing is random but what the scenario's seed decides: loss on cables, spraying and ECMP are hashes of seed, place and
+count.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emu import bpf
+from emu.kernel import queueing
+from emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
+from emu.kernel.routes import BPF
+from emu.namespaces import mount, shown, unmount
+from emu.plan import Plan, Port
+from emu.probe import Kernel
+from emu.switches.base import Drop, PortCounts, TestbedError
+from emu.switches.kernel import KernelSwitch, missing_everywhere, netem_works, substitutions_everywhere
+
+PORT = (
+    # what is asked
+    "node", "classes", "buffer", "selective", "byte_ps", "epoch", "loss", "key", "list_first", "list_size",
+    # the wire, in picoseconds since the epoch: until when, and what was released last (bytes, entry of `queues`)
+    "wire_until", "last_bytes", "last_queue",
+    # counted: came in, were let go, were lost and why
+    "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss", "marks",
+    "peak", "listed",
+)  # fmt: skip
+QUEUE = (
+    "threshold", "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss", "marks",
+)  # fmt: skip
+WAY = ("count",)
+NODE = ("first_way", "balancing", "key", "dealt")
+DROP = ("time", "port", "cause", "important", "priority", "known", "message", "packet")
+ENTRIES = {"port": PORT, "queue": QUEUE, "way": WAY, "node": NODE, "drop": DROP}
+
+CAUSES = ("tail", "selective", "loss")
+BALANCINGS = ("ecmp", "spray_random", "spray_round_robin")
+GRADWIRE_PORT = 7117
+"""`scenarios.wire`, which is not imported inside; a test holds them equal."""
+UNLIMITED = 1 << 62
+LISTED = 1 << 19
+"""Lost packets that are listed one by one, of all ports together; more are only counted."""
+SOURCE = Path(__file__).with_name("port.c")
+BPFFS = "/run/gradwire-bpf"
+
+
+def object_file(cache: Path | None = None) -> Path:
+    """The compiled programs, from the cache or by clang."""
+    prologue = "".join(bpf.declare(name, fields) for name, fields in ENTRIES.items())
+    prologue += f"enum {{ DEVICE = {DEVICE}, WIRE = {WIRE}, GRADWIRE_PORT = {GRADWIRE_PORT} }};"
+    return bpf.compile_program(SOURCE, prologue, cache)
+
+
+class BpfSwitch(KernelSwitch):
+    """A network with exact ports. `program`: the object file, for places that have no clang."""
+
+    name = "bpf"
+
+    def __init__(self, plan: Plan, *, wired: bool, program: Path | None = None) -> None:
+        super().__init__(plan, wired=wired, chooser=BPF)
+        self._program = program
+        self._maps: dict[str, bpf.ArrayMap] = {}
+
+    def prepare(self) -> None:
+        plan = self.plan
+        bpf.lift_memory_limit()
+        sections = bpf.read_object(self._program or object_file())
+        sizes = {
+            "ports": ("port", len(plan.ports)),
+            "queues": ("queue", 8 * len(plan.ports)),
+            "ways": ("way", plan.node_count * plan.host_count),
+            "nodes": ("node", plan.node_count),
+            "drops": ("drop", LISTED),
+        }
+        self._maps = {
+            name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[entry]), count) for name, (entry, count) in sizes.items()
+        }
+        self._fill()
+        descriptors = {name: each.fd for name, each in self._maps.items()}
+        mount("bpf", BPFFS)
+        for name, section in sections.items():
+            fd = bpf.load(section, descriptors, name)
+            bpf.pin(fd, f"{BPFFS}/{name}")
+            os.close(fd)
+
+    def _fill(self) -> None:
+        """Write what is asked into the maps."""
+        plan = self.plan
+        ports, queues = self._maps["ports"].entries, self._maps["queues"].entries
+        epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        dropping = [port for port in plan.ports if port.src >= plan.host_count or port.loss > 0]
+        share = LISTED // max(1, len(dropping))
+        for nth, port in enumerate(dropping):
+            ports[port.number]["list_first"], ports[port.number]["list_size"] = nth * share, share
+        thresholds = plan.queues.thresholds
+        for port in plan.ports:
+            entry = ports[port.number]
+            is_switch = port.src >= plan.host_count
+            entry["node"], entry["classes"], entry["epoch"] = port.src, plan.queues.count, epoch
+            entry["buffer"] = plan.queues.buffer if is_switch else UNLIMITED
+            entry["selective"] = is_switch and plan.queues.selective_drop
+            entry["byte_ps"] = max(1, round(8e12 / port.rate))
+            entry["loss"] = round(port.loss * (1 << 32))
+            entry["key"] = key(plan.seed, 1, port.number)
+            for queue in range(8):
+                marked = is_switch and thresholds is not None and queue < len(thresholds)
+                queues[8 * port.number + queue]["threshold"] = thresholds[queue] if marked and thresholds else UNLIMITED
+        nodes, ways = self._maps["nodes"].entries, self._maps["ways"].entries
+        for node in range(plan.node_count):
+            nodes[node]["first_way"] = node * plan.host_count
+            nodes[node]["balancing"] = BALANCINGS.index(plan.balancing)
+            nodes[node]["key"] = key(plan.seed, 2, node)
+        for (node, host), several in plan.routes.items():
+            ways[node * plan.host_count + host]["count"] = len(several)
+
+    def _bpf_line(self, where: str, program: str, order: int) -> str:
+        return f"filter add {where} protocol all prio {order} bpf object-pinned {BPFFS}/{program} direct-action"
+
+    def leaf_line(self, port: Port, queue: int) -> str:
+        # a little more than the program lets in, which counts the packet on the wire apart
+        limit = queueing.leaf_limit(self.plan, port) + 2 * self.plan.largest_frame()
+        handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
+        return f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {limit}"
+
+    def filter_lines(self, port: Port) -> list[str]:
+        return [self._bpf_line(f"dev {port.device} parent 1:", "enqueue", 1) + " classid 1:"]
+
+    def arrival_lines(self, port: Port, device: str) -> list[str]:
+        lines = [self._bpf_line(f"dev {device} ingress", "release", 1)]
+        if not self.wired and port.dst >= self.plan.host_count:
+            lines.append(self._bpf_line(f"dev {device} ingress", "choose", 2))
+        return lines
+
+    def entrance_lines(self, node: int) -> list[str]:
+        if node < self.plan.host_count:
+            return []
+        lines = []
+        for port in self.plan.of_node(node):
+            lines.append(f"qdisc add dev {port.device} clsact")
+            lines.append(self._bpf_line(f"dev {port.device} ingress", "choose", 2))
+        return lines
+
+    def check_queues(self) -> None:
+        for node in range(self.plan.node_count):
+            queueing.check_htb(self.plan, node, space(node), {})
+            ports = self.plan.of_node(node)
+            is_switch = node >= self.plan.host_count
+            entrance = {"choose": True} if is_switch and self.wired else {"release": True, "choose": is_switch}
+            if not is_switch and self.wired:
+                entrance = {}
+            questions = [f"filter show dev {port.device} {place}" for port in ports for place in ("parent 1:", "ingress")]
+            answers = iter(shown("tc", space(node), questions)) if questions else iter(())
+            for port in ports:
+                where = f"{port.device} of {self.plan.names[node]}"
+                self._same_programs(["enqueue"], next(answers), where)
+                self._same_programs([name for name, is_there in entrance.items() if is_there], next(answers), where)
+        if self.wired:
+            middles = [wire_device(port.number) for port in self.plan.ports]
+            for device, answer in zip(
+                middles, shown("tc", WIRES, [f"filter show dev {device} ingress" for device in middles]), strict=True
+            ):
+                self._same_programs(["release"], answer, device)
+
+    @staticmethod
+    def _same_programs(wanted: Sequence[str], answer: Any, where: str) -> None:
+        found = [
+            str(each["options"].get("prog", {}).get("name", each["options"].get("bpf_name")))
+            for each in answer
+            if "options" in each and each.get("kind") == "bpf"
+        ]
+        if found != list(wanted):
+            raise TestbedError(f"{where} has the programs {found}, read back from the kernel", where, ", ".join(wanted))
+
+    def counts(self) -> list[PortCounts]:
+        ports, queues = self._maps["ports"].entries.copy(), self._maps["queues"].entries.copy()
+        return [self._count(port, ports[port.number], queues[8 * port.number :]) for port in self.plan.ports]
+
+    def _count(self, port: Port, entry: np.void, queues: Any) -> PortCounts:
+        return PortCounts(
+            port.name,
+            packets=int(entry["out_packets"]),
+            bytes=int(entry["out_bytes"]),
+            drops_tail=int(entry["drops_tail"]),
+            drops_selective=int(entry["drops_selective"]),
+            drops_loss=int(entry["drops_loss"]),
+            marks=int(entry["marks"]),
+            peak_queue_bytes=int(entry["peak"]),
+            queue_bytes=max(0, int(entry["in_bytes"]) - int(entry["out_bytes"])),
+            by_queue=[_queue_counts(queues[queue]) for queue in range(self.plan.queues.count)],
+        )
+
+    def drops(self) -> list[Drop]:
+        ports, listed = self._maps["ports"].entries.copy(), self._maps["drops"].entries
+        found = []
+        for port in self.plan.ports:
+            entry = ports[port.number]
+            first, count = int(entry["list_first"]), int(min(entry["listed"], entry["list_size"]))
+            for drop in listed[first : first + count].copy():
+                known = bool(drop["known"])
+                found.append(
+                    Drop(
+                        int(drop["message"]) if known else -1, int(drop["packet"]) if known else -1, port.name,
+                        int(drop["time"]), CAUSES[int(drop["cause"])], bool(drop["important"]), int(drop["priority"]),
+                    )
+                )  # fmt: skip
+        return sorted(found, key=lambda drop: drop.time_ns)
+
+    def check(self) -> list[str]:
+        troubles = super().check()
+        ports = self._maps["ports"].entries.copy()
+        unlisted = int(sum(max(0, int(each["listed"]) - int(each["list_size"])) for each in ports))
+        if unlisted:
+            troubles.append(f"{unlisted} lost packets are counted but not listed one by one")
+        return troubles
+
+    def leaks(self) -> list[str]:
+        """Ports at which packets have got lost between coming and going; only when nothing is on its way any more."""
+        return [
+            f"{port.name}: {int(entry['in_packets']) - int(entry['out_packets'])} packets came in and never went out"
+            for port, entry in zip(self.plan.ports, self._maps["ports"].entries.copy(), strict=True)
+            if entry["in_packets"] != entry["out_packets"]
+        ]
+
+    def close(self) -> None:
+        for each in self._maps.values():
+            each.close()
+        self._maps = {}
+        unmount(BPFFS)
+        super().close()
+
+
+class BpfKind:
+    """See `emu.switches.base.BackendKind`."""
+
+    name = "bpf"
+
+    def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
+        missing = missing_everywhere(kernel, plan)
+        if kernel.bpf:
+            missing.append(f"no BPF program: {kernel.bpf}")
+        if not kernel.has("qdisc", "clsact"):
+            missing.append(kernel.why_not("qdisc", "clsact"))
+        return missing
+
+    def substitutions(self, kernel: Kernel, plan: Plan) -> list[str]:
+        return substitutions_everywhere(kernel, plan)
+
+    def make(self, plan: Plan, kernel: Kernel) -> BpfSwitch:
+        program = plan.options.get("bpf_program")
+        return BpfSwitch(plan, wired=netem_works(kernel), program=Path(str(program)) if program else None)
+
+
+KIND = BpfKind()
+
+
+def _queue_counts(entry: np.void) -> Mapping[str, int]:
+    return {
+        "packets": int(entry["out_packets"]), "bytes": int(entry["out_bytes"]),
+        "drops_tail": int(entry["drops_tail"]), "drops_selective": int(entry["drops_selective"]),
+        "drops_loss": int(entry["drops_loss"]), "marks": int(entry["marks"]),
+    }  # fmt: skip
+
+
+def key(seed: int, kind: int, number: int) -> int:
+    """64 bits that only this seed, kind of place and number have."""
+    mask = (1 << 64) - 1
+    state = seed & mask
+    for value in (kind, number):
+        state = ((state ^ value) + 0x9E3779B97F4A7C15) & mask
+        state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ state >> 27) * 0x94D049BB133111EB) & mask
+        state ^= state >> 31
+    return state

@@ -1,0 +1,200 @@
+"""Builds the kernel that virtual time needs: User-Mode Linux with time travel, from Debian's kernel source.
+
+A User-Mode Linux kernel is an ordinary program. In time-travel mode [Documentation/virt/uml, `time-travel=inf-cpu`] its
+clock stands still while anything computes and jumps to the next timer when everything sleeps. Distributions build
+theirs without that mode, so this one is built here, once: `allnoconfig` with the options of `kernel.config`, all
+built in, and a few small edits of the source (`EDITS`). It takes a few minutes, the result is 8 MB, and it is kept in the
+cache, outside of any checkout, under a name that depends on everything that went into it.
+
+    python -m emu.uml.build            # needs: linux-source-6.1 gcc make flex bison bc xz-utils
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from emu.bpf import cache_directory as cache_folder
+from emu.switches.base import TestbedError
+
+SOURCES = Path("/usr/src")
+PACKAGES = "linux-source-6.1 gcc make flex bison bc xz-utils"
+TOOLS = ("gcc", "make", "flex", "bison", "bc", "xz", "tar")
+FRAGMENT = Path(__file__).with_name("kernel.config")
+MINUTES = 40
+"""Longest time for the build; our choice."""
+
+EDITS: tuple[tuple[str, str, str], ...] = (
+    # The timer wheel of a 100 Hz kernel rounds retransmission timers to 10 ms; nothing else can be chosen for UML.
+    ("arch/um/Kconfig", r"(config HZ\s+int\s+default )100\b", r"\g<1>1000"),
+    # A clock that counts in 256 ns, and no timer sooner than 500 ns: both are visible at 10 Gbit/s.
+    ("arch/um/include/linux/time-internal.h", r"#define TIMER_MULTIPLIER 256", "#define TIMER_MULTIPLIER 1"),
+    ("arch/um/include/linux/time-internal.h", r"#define TIMER_MIN_DELTA  500", "#define TIMER_MIN_DELTA 1"),
+    # The command line has the name of a temporary file in it, which makes it a source of randomness.
+    (
+        "drivers/char/random.c",
+        r"\t_mix_pool_bytes\(command_line, strlen\(command_line\)\);\n",
+        "",
+    ),
+    # Random numbers of the host would make every run another one: sequence numbers, hashes, losses. The kernel
+    # asks for them here and nowhere else. splitmix64 [Steele, Lea, Flood, OOPSLA 2014].
+    (
+        "arch/um/os-Linux/util.c",
+        r"\treturn getrandom\(buf, len, flags\);",
+        """\tstatic unsigned long long state;
+\tstatic int seeded;
+\tunsigned char *out = buf;
+\tsize_t at;
+
+\t(void)flags;
+\tif (!seeded) {
+\t\tconst char *seed = getenv("GRADWIRE_SEED");
+
+\t\tif (seed)
+\t\t\tstate = strtoull(seed, NULL, 10);
+\t\tseeded = 1;
+\t}
+\tfor (at = 0; at < len; at++) {
+\t\tunsigned long long z = (state += 0x9e3779b97f4a7c15ULL);
+
+\t\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+\t\tz = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+\t\tout[at] = (unsigned char)((z ^ (z >> 31)) >> 32);
+\t}
+\treturn len;""",
+    ),
+)
+"""(file, what to replace, by what): every pattern has to be found exactly once."""
+
+
+def recipe() -> str:
+    """A hash of everything of ours that goes into the kernel."""
+    content = FRAGMENT.read_bytes() + repr(EDITS).encode()
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def find_kernel() -> Path | None:
+    """The kernel that has been built by this recipe, or the one that $GRADWIRE_UML names; None if there is none.
+
+    Raises
+    ------
+    TestbedError
+        $GRADWIRE_UML names no program.
+    """
+    named = os.environ.get("GRADWIRE_UML")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise TestbedError("is no program", f"GRADWIRE_UML={named}", "a User-Mode Linux kernel")
+        return Path(named)
+    found = sorted((cache_folder() / "uml").glob(f"linux-*-{recipe()}"))
+    return found[-1] if found else None
+
+
+def find_source() -> Path:
+    """Debian's tarball of the 6.1 kernel's source.
+
+    Raises
+    ------
+    TestbedError
+        It or a tool is missing; names the packages.
+    """
+    install = f"sudo apt-get install --no-install-recommends {PACKAGES}"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise TestbedError(f"{', '.join(missing)}: not found", "the virtual-time kernel", install)
+    found = sorted(SOURCES.glob("linux-source-6.1*.tar.xz"))
+    if not found:
+        raise TestbedError(f"no linux-source-6.1.tar.xz in {SOURCES}", "the virtual-time kernel", install)
+    return found[-1]
+
+
+def build(say: Callable[[str], None] = print, jobs: int | None = None) -> Path:
+    """Build the kernel, unless it is there already, and return it.
+
+    Raises
+    ------
+    TestbedError
+        Something is missing, an option was not taken, or the compiler failed; the log's last lines are in the message.
+    """
+    there = find_kernel()
+    if there is not None:
+        return there
+    source = find_source()
+    folder = cache_folder() / "uml"
+    folder.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".build-", dir=folder))
+    log = folder / "build.log"
+    try:
+        with log.open("wb") as out:
+            say(f"unpacking {source.name} (1.4 GB, removed afterwards)")
+            _call(["tar", "-xf", str(source), "-C", str(work), "--strip-components=1"], work, out, log)
+            for name, pattern, new in EDITS:
+                _edit(work / name, pattern, new)
+            say("configuring")
+            configure = ["make", "ARCH=um", "allnoconfig", f"KCONFIG_ALLCONFIG={FRAGMENT}"]
+            _call(configure, work, out, log)
+            _check_options(work / ".config")
+            say("compiling (a few minutes)")
+            _call(["make", "ARCH=um", f"-j{jobs or os.cpu_count() or 1}", "linux"], work, out, log)
+        version = subprocess.run(
+            ["make", "-s", "ARCH=um", "kernelrelease"], cwd=work, capture_output=True, text=True, timeout=60
+        ).stdout.strip()
+        target = folder / f"linux-{version}-{recipe()}"
+        os.replace(work / "linux", target)
+        return target
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _call(command: list[str], cwd: Path, out: object, log: Path) -> None:
+    done = subprocess.run(
+        command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, timeout=60 * MINUTES, stdin=subprocess.DEVNULL
+    )  # type: ignore[call-overload]
+    if done.returncode:
+        tail = " | ".join(log.read_text(errors="replace").splitlines()[-3:])
+        raise TestbedError(f"{' '.join(command[:3])} failed: {tail}", "the virtual-time kernel", f"see {log}")
+
+
+def _edit(path: Path, pattern: str, new: str) -> None:
+    text, count = re.subn(pattern, new.replace("\\", "\\\\") if "\\g<" not in new else new, path.read_text())
+    if count != 1:
+        raise TestbedError(
+            f"{path.name}: expected one place to edit, found {count}", "the virtual-time kernel", "Linux 6.1"
+        )
+    path.write_text(text)
+
+
+def _check_options(config: Path) -> None:
+    """Options that depend on others are dropped without a word: look."""
+    taken = set(config.read_text().splitlines())
+    wanted = [line for line in FRAGMENT.read_text().splitlines() if line.startswith("CONFIG_")]
+    lost = [line for line in wanted if line not in taken]
+    if lost:
+        raise TestbedError(f"options not taken: {', '.join(lost)}", "the virtual-time kernel", "Linux 6.1")
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m emu.uml.build", description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, help="compilers at once; one per core unless given")
+    arguments = parser.parse_args()
+    try:
+        print(build(jobs=arguments.jobs))
+    except TestbedError as error:
+        print(f"{error.where}: {error.what} ({error.expected})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The gradwire header in bytes, from the one table that says what it looks like (`scenarios.wire.HEADERS`).
+
+Captures of simulated packets (`analysis.capture`), the scapy layer (`emu.wire_scapy`) and docs/wire.md are made from the
+same table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from scenarios.wire import GRADWIRE, GRADWIRE_FLAGS, HEADERS, PACKET_KINDS
+
+LETTERS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+FORMAT: Final = ">" + "".join(LETTERS[size] for _, size in HEADERS["gradwire"])
+HEADER: Final = struct.Struct(FORMAT)
+"""message, offset, length, sequence, flags"""
+DATA, ACK, STOP, BITMAP, PROBE = (PACKET_KINDS.index(kind) for kind in ("data", "ack", "stop", "bitmap", "probe"))
+KIND: Final = GRADWIRE_FLAGS["kind"]
+IMPORTANT: Final = GRADWIRE_FLAGS["important"]
+ECHO: Final = GRADWIRE_FLAGS["echo"]
+WORD: Final = 0xFFFFFFFF
+ECN, CE = 3, 3
+"""Of the TOS byte: the two bits of ECN, and what they are when a switch has marked the packet [RFC 3168]."""
+
+assert HEADER.size == GRADWIRE
+
+
+class Header(NamedTuple):
+    """A gradwire header; `scenarios.wire.GRADWIRE_FIELDS` says what the numbers mean for each kind of packet."""
+
+    message: int
+    offset: int = 0
+    length: int = 0
+    sequence: int = 0
+    kind: int = DATA
+    important: bool = False
+    trimmed: bool = False
+    echo: bool = False
+
+    def pack(self) -> bytes:
+        """Its 16 bytes; numbers that do not fit are taken modulo what does."""
+        flags = sum(
+            int(getattr(self, name)) * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()
+        )  # to where its mask begins
+        return HEADER.pack(
+            self.message & WORD, self.offset & WORD, self.length & 0xFFFF, self.sequence & WORD, flags
+        )
+
+
+def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
+    """The header at some place of some bytes; struct.error if there are fewer than it takes."""
+    message, offset, length, sequence, flags = HEADER.unpack_from(data, at)
+    values = {name: (flags & mask) // (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()}
+    return Header(
+        message, offset, length, sequence, values["kind"],
+        bool(values["important"]), bool(values["trimmed"]), bool(values["echo"]),
+    )  # fmt: skip
+
+
+class Frames:
+    """Takes a stream of bytes apart into headers and what follows each: the side channel over TCP."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
+        """Add what has arrived; gives every frame that is complete now."""
+        self._data += data
+        at = 0
+        while len(self._data) - at >= GRADWIRE:
+            header = unpack(self._data, at)
+            end = at + GRADWIRE + header.length
+            if end > len(self._data):
+                break
+            yield header, bytes(self._data[at + GRADWIRE : end])
+            at = end
+        del self._data[:at]

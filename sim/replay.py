@@ -1,0 +1,137 @@
+"""Which captured iteration a worker replays, and how long its parts take.
+
+A trace may hold the iterations of R ranks.  Worker w replays those of rank w mod R, in its iteration i the
+captured iteration (i + w div R) mod n of that rank in the chosen phase: the first R workers are those that
+were recorded together, and further ones differ from them as iterations of one worker did.  All its times
+are multiplied by the job's `compute_scale` and, with jitter, by a log-normal factor of median 1 that depends
+on nothing but (seed, job, worker, iteration).
+
+Time that the capture spent between two layers belongs to the earlier one, and what it spent before layer 0
+(such as loading the batch) to layer 0 (our choice).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import ScenarioError
+from traces.trace import Iteration, Trace
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Timetable:
+    """One iteration's computing as offsets from its start, picoseconds.
+
+    Attributes
+    ----------
+    forward : int64[layers + 1]
+        When each layer's step begins; the last entry is the end of the forward pass.
+    ready_at : int64[moments], rising
+        When gradients become ready, never before the end of forward ...
+    ready : ... and which tensors do so at that moment.
+    backward_end : the end of the backward pass.
+    optimizer : how long the optimiser takes.
+    """
+
+    forward: Times
+    ready_at: Times
+    ready: tuple[tuple[int, ...], ...]
+    backward_end: int
+    optimizer: int
+
+    @classmethod
+    def of(cls, captured: Iteration) -> Timetable:
+        """The timetable of a captured iteration, unscaled."""
+        begin = np.maximum.accumulate(captured.forward_start_ps)
+        begin[0] = 0
+        end = max(int(captured.forward_end_ps.max()), int(begin[-1]))
+        ready_at, moment = np.unique(np.maximum(captured.ready_ps, end), return_inverse=True)
+        ready = tuple(tuple(np.flatnonzero(moment == index).tolist()) for index in range(len(ready_at)))
+        backward_end = max(captured.backward_end_ps, int(ready_at[-1]))
+        return cls(np.append(begin, end), ready_at, ready, backward_end, captured.optimizer_ps)
+
+    def scaled(self, factor: float) -> Timetable:
+        """All times multiplied.  Offsets are rounded, not durations, so rounding does not add up."""
+        if factor == 1.0:
+            return self
+        return Timetable(
+            np.rint(self.forward * factor).astype(np.int64),
+            np.rint(self.ready_at * factor).astype(np.int64),
+            self.ready,
+            round(self.backward_end * factor),
+            round(self.optimizer * factor),
+        )
+
+
+class Replay:
+    """What the workers of one [[job]] replay of its trace."""
+
+    def __init__(self, table: Any, trace: Trace, seed: int, where: str = "job") -> None:
+        """`table` : the scenario's [[job]]; `where` : its place in the scenario, for messages.
+
+        Raises
+        ------
+        ScenarioError
+            The trace has no iteration of the wanted phase.
+        """
+        self.table, self.trace, self.seed = table, trace, seed
+        captured = captured_iterations(trace, table.phase, where)
+        self._by_rank = _by_rank(trace, captured)
+        self._timetables = {index: Timetable.of(trace.iterations[index]) for index in captured}
+        self._first = self._timetables[captured[0]]
+
+    def captured(self, worker: int, iteration: int) -> int:
+        """Index in the trace of the iteration that a worker replays."""
+        round_, rank = divmod(worker, len(self._by_rank))
+        mine = self._by_rank[rank]
+        return mine[(iteration + round_) % len(mine)]
+
+    @property
+    def ready_order(self) -> list[int]:
+        """Tensors in the order in which their gradients became ready in the first captured iteration."""
+        return [tensor for moment in self._first.ready for tensor in moment]
+
+    def timetable(self, worker: int, iteration: int, slowness: float = 1.0) -> Timetable:
+        """The timetable of a worker's iteration. `slowness`: how many times longer computing takes besides."""
+        table = self.table
+        factor = table.compute_scale * slowness
+        if table.jitter:
+            key = (self.seed, zlib.crc32(table.name.encode()), worker, iteration)
+            draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()
+            factor *= float(np.exp(table.jitter * draw))
+        return self._timetables[self.captured(worker, iteration)].scaled(factor)
+
+
+def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> list[int]:
+    """Indices of the trace's iterations of a phase, of all for None.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such phase.
+    """
+    if phase is None:
+        return [iteration.index for iteration in trace.iterations]
+    if phase not in trace.phases:
+        raise ScenarioError(
+            f"trace {trace.name} has no phase {phase!r}",
+            where=f"{where}.phase",
+            expected=" or ".join(trace.phases),
+        )
+    return trace.phases[phase]
+
+
+def _by_rank(trace: Trace, captured: Sequence[int]) -> list[list[int]]:
+    """`captured` by rank, ranks rising; each in order of capture."""
+    found: dict[int, list[int]] = {}
+    for index in captured:
+        found.setdefault(trace.iterations[index].rank, []).append(index)
+    return [found[rank] for rank in sorted(found)]
