@@ -7,12 +7,14 @@ import signal
 import socket
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from userspace_cases import MBPS, Queues, diamond, star
 
 from emu.plan import Plan
+from emu.probe import Kernel
 from emu.switches.base import TestbedError
 from emu.switches.userspace import Userspace, UserspaceSwitch
 from emu.userspace import tun
@@ -240,11 +242,19 @@ def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
 def test_what_it_needs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tun, "DEVICE", "/dev/net/none")
-    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("emu.switches.userspace.find_tool", lambda name: None)
     found = Userspace().missing(None, star(2, balancing="flowlet"))
     for word in ("root", "/dev/net/none is not there", "iproute2", "load balancing flowlet"):
         assert any(word in line for line in found)
     assert len(found) == 4
+
+
+def test_what_it_needs_of_a_kernel_that_was_probed():
+    kind, good = Userspace(), Kernel(namespaces="", tun="", tools={"ip": "iproute2"})
+    assert kind.missing(good, star(2)) == []
+    assert kind.missing(replace(good, namespaces="not permitted"), star(2)) == ["it makes network namespaces: not permitted"]
+    assert kind.missing(replace(good, tun="no device"), star(2)) == ["it makes TUN devices: no device"]
+    assert "no command ip" in kind.missing(replace(good, tools={}), star(2))[0]
 
 
 def test_what_it_does_otherwise():
