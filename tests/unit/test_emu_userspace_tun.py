@@ -47,7 +47,7 @@ def udp(network: UserspaceSwitch, host: int, port: int = 0) -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind((f"10.0.0.{host + 1}", port))
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    made.settimeout(0.5)
+    made.settimeout(1.0)
     return made
 
 
@@ -126,7 +126,7 @@ def test_the_rate_is_that_of_the_link(network):
     begin = time.monotonic()
     for _ in range(999):
         receiver.recv(2000)
-    assert 999 * 0.0012 - 0.1 < time.monotonic() - begin < 999 * 0.0012 + 0.3
+    assert 999 * 0.0012 - 0.25 < time.monotonic() - begin < 999 * 0.0012 + 0.5
 
 
 @needs_devices
