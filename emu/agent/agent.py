@@ -40,6 +40,8 @@ STATUS_NS = SECOND // 5
 PARTS = "emu.agent.parts:make_parts"
 """Makes (script, contents) of a host: see `Agent`."""
 READ_BYTES = 1 << 20
+AHEAD_BYTES = 64 << 20
+"""Contents that are made before anybody asks for them, on the wall clock; our choice."""
 EXIT_ERROR = 3
 
 
@@ -92,7 +94,7 @@ class Agent:
 
     `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
     `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `emu.agent.script`); contents with
-    `outgoing`, `incoming`, `arrived`, `settled`, and `sums` for the report (see `emu.agent.contents`).
+    `outgoing`, `incoming`, `arrived`, `settled`, `make_ahead`, and `sums` for the report (see `emu.agent.contents`).
     """
 
     def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
@@ -210,7 +212,15 @@ class Agent:
     def _do_open(self) -> None:
         for carrier in self._carriers.values():
             carrier.open()
+        if self.clock == "wall":
+            # what can be made before it is asked for does not delay packets then
+            while self._make_ahead():
+                pass
+            self.loop.idle = self._make_ahead
         self._say("opened")
+
+    def _make_ahead(self) -> bool:
+        return bool(self._contents.make_ahead(AHEAD_BYTES))
 
     def _do_connect(self) -> None:
         for number, carrier in self._carriers.items():
