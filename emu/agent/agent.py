@@ -22,7 +22,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -115,7 +115,7 @@ class Agent:
     # --- what carriers ask
 
     def address(self, node: int) -> str:
-        return host_address(node)
+        return self._addresses.get(node) or host_address(node)
 
     def row(self, message: int) -> MessageRow:
         row: MessageRow = self._script.part.rows[message]
@@ -146,6 +146,8 @@ class Agent:
     def use(self, plan: Plan, node: int) -> None:
         """Take the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock = plan, node, plan.clock
+        # of real machines, where there are any
+        self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
         self.rate = min(port.rate for port in plan.of_node(node))
         self.base_rtt_ns = base_round_trip_ns(plan)
         self._watched = WatchedLoop(self.loop)
@@ -293,10 +295,12 @@ class Agent:
         rows = self._script.part.rows
         counts: dict[int, tuple[int, int]] = {}
         marks: dict[int, int] = {}
+        marks_sent: dict[int, int] = {}
         notes: list[str] = []
         for carrier in self._carriers.values():
             counts |= carrier.counts()
             marks |= getattr(carrier, "marks", dict)()
+            marks_sent |= getattr(carrier, "marked_sent", dict)()
             notes += getattr(carrier, "notes", list)()
         starts = self._script.starts
         out = [n for n, row in rows.items() if row.src == self.node]
@@ -308,6 +312,7 @@ class Agent:
             _column(counts.get(n, (0, 0))[0] for n in out),
             _column(counts.get(n, (0, 0))[1] for n in out),
             _column(n in self._settled for n in out),
+            _column(marks_sent.get(n, -1) for n in out),
         )
         received = Received(
             np.array(into, dtype=np.int64),
