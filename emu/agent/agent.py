@@ -22,7 +22,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -40,6 +40,8 @@ STATUS_NS = SECOND // 5
 PARTS = "emu.agent.parts:make_parts"
 """Makes (script, contents) of a host: see `Agent`."""
 READ_BYTES = 1 << 20
+AHEAD_BYTES = 64 << 20
+"""Contents that are made before anybody asks for them, on the wall clock; our choice."""
 EXIT_ERROR = 3
 
 
@@ -92,7 +94,7 @@ class Agent:
 
     `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
     `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `emu.agent.script`); contents with
-    `outgoing`, `incoming`, `arrived`, `settled`, and `sums` for the report (see `emu.agent.contents`).
+    `outgoing`, `incoming`, `arrived`, `settled`, `make_ahead`, and `sums` for the report (see `emu.agent.contents`).
     """
 
     def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
@@ -113,7 +115,7 @@ class Agent:
     # --- what carriers ask
 
     def address(self, node: int) -> str:
-        return host_address(node)
+        return self._addresses.get(node) or host_address(node)
 
     def row(self, message: int) -> MessageRow:
         row: MessageRow = self._script.part.rows[message]
@@ -144,6 +146,8 @@ class Agent:
     def use(self, plan: Plan, node: int) -> None:
         """Take the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock = plan, node, plan.clock
+        # of real machines, where there are any
+        self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
         self.rate = min(port.rate for port in plan.of_node(node))
         self.base_rtt_ns = base_round_trip_ns(plan)
         self._watched = WatchedLoop(self.loop)
@@ -210,7 +214,15 @@ class Agent:
     def _do_open(self) -> None:
         for carrier in self._carriers.values():
             carrier.open()
+        if self.clock == "wall":
+            # what can be made before it is asked for does not delay packets then
+            while self._make_ahead():
+                pass
+            self.loop.idle = self._make_ahead
         self._say("opened")
+
+    def _make_ahead(self) -> bool:
+        return bool(self._contents.make_ahead(AHEAD_BYTES))
 
     def _do_connect(self) -> None:
         for number, carrier in self._carriers.items():
@@ -283,10 +295,12 @@ class Agent:
         rows = self._script.part.rows
         counts: dict[int, tuple[int, int]] = {}
         marks: dict[int, int] = {}
+        marks_sent: dict[int, int] = {}
         notes: list[str] = []
         for carrier in self._carriers.values():
             counts |= carrier.counts()
             marks |= getattr(carrier, "marks", dict)()
+            marks_sent |= getattr(carrier, "marked_sent", dict)()
             notes += getattr(carrier, "notes", list)()
         starts = self._script.starts
         out = [n for n, row in rows.items() if row.src == self.node]
@@ -298,6 +312,7 @@ class Agent:
             _column(counts.get(n, (0, 0))[0] for n in out),
             _column(counts.get(n, (0, 0))[1] for n in out),
             _column(n in self._settled for n in out),
+            _column(marks_sent.get(n, -1) for n in out),
         )
         received = Received(
             np.array(into, dtype=np.int64),

@@ -27,6 +27,8 @@ TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, do not block
 ABSOLUTE = 1
 SECOND = 1_000_000_000
 STALL_NS = 5_000_000
+IDLE_NS = 5_000_000
+"""So long nothing has to be due before work is done that could wait; our choice."""
 TIMER = struct.Struct("=qqqq")
 
 
@@ -61,6 +63,8 @@ class EpollLoop:
         self._armed = 0
         self._setting = ctypes.create_string_buffer(TIMER.size)
         self._running = False
+        self.idle: Callable[[], bool] | None = None
+        """called where nothing is due for a while, for work that can be done at any time; says whether there is more"""
         self.lateness = array("q")
         """ns that timers were late, of those that lay ahead when they were set and went off after the beginning"""
 
@@ -113,7 +117,8 @@ class EpollLoop:
             waiting = self._due()
             if not self._running:
                 return
-            for file, events in epoll.poll(0 if waiting else -1):
+            found = epoll.poll(0) if waiting else self._wait()
+            for file, events in found:
                 if events & ~select.EPOLLOUT:
                     call = readers.get(file)
                     if call is not None:
@@ -124,6 +129,16 @@ class EpollLoop:
                         call()
                 if not self._running:
                     return
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """Files that can be read or written, as soon as there are some or a timer is due."""
+        while self.idle is not None and not (self._timers and self._timers[0].time < self.now() + IDLE_NS):
+            found = self._epoll.poll(0)
+            if found:
+                return found
+            if not self.idle():
+                break
+        return self._epoll.poll(-1)
 
     def _due(self) -> bool:
         """Call the timers that are due, of those set so far. True if some are due that were set meanwhile."""

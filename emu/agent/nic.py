@@ -86,9 +86,9 @@ class Nic:
         self.arm(flow)
         self.begin(flow)
 
-    def took(self, nbytes: int) -> None:
-        """A control packet goes out, now or as soon as the line is free."""
-        self._busy = max(self._busy, self.loop.now() * 1000) + self.time(nbytes)
+    def took(self, nbytes: int, count: int = 1) -> None:
+        """Control packets go out, now or as soon as the line is free."""
+        self._busy = max(self._busy, self.loop.now() * 1000) + count * self.time(nbytes)
 
     def time(self, nbytes: int) -> int:
         """Picoseconds that so many bytes take on the line."""

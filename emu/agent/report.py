@@ -20,7 +20,8 @@ class Sent:
     """The messages sent from a host, in columns int64[n].
 
     start_ns : when the message was ready, -1 if it never was; sent_packets, retransmitted : as in the Result.
-    settled : 1 where the sender knows that it is done with.
+    settled : 1 where the sender knows that it is done with. marked : packets that came with a mark, where only the
+    sender can tell; -1 elsewhere.
     """
 
     message: Ints
@@ -28,6 +29,7 @@ class Sent:
     sent_packets: Ints
     retransmitted: Ints
     settled: Ints
+    marked: Ints
 
 
 @dataclass
@@ -110,7 +112,10 @@ class Reports:
         self.end_ns[received.message] = received.end_ns
         self.received[received.message] = received.received
         self.lost[received.message] = received.lost
-        self.marked[received.message] = received.marked
+        # of two that know the number of marks it does not matter which is heard last
+        for of in (sent, received):
+            known = of.marked >= 0
+            self.marked[of.message[known]] = of.marked[known]
         self.have.update(received.have)
         self.iterations += report.iterations
         self.contents[report.node] = report.contents

@@ -20,7 +20,7 @@ from emu.agent.nic import AHEAD_NS, Flow, Nic
 from emu.plan import TransportPlan
 from emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
 from emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
-from scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, frame_bytes, tos
+from scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
 
 FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros behind a header that make the smallest frame."""
@@ -67,6 +67,7 @@ class Endpoint:
         self.senders: dict[int, Any] = {}
         self.receivers: dict[int, Core] = {}
         self.strays = 0
+        self._answered = 0  # control packets of the batch that is being read
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
@@ -128,7 +129,7 @@ class Endpoint:
         """Send a control packet back, at the end of what is being read."""
         where = self.carriers[row.transport].control_tos
         self.out.add(self.file, name, where, (row.number, 0, 0, sequence, flags | IMPORTANT), fill=FILL)
-        self.nic.took(MIN_FRAME)
+        self._answered += 1
 
     def _read_data(self) -> None:
         arrived = self._in
@@ -140,7 +141,10 @@ class Endpoint:
             done: list[Any] = []
             for slot in range(got):
                 self._one_packet(slot, now, done)
-            self.out.flush()
+            if self._answered:
+                self.out.flush()
+                self.nic.took(MIN_FRAME, self._answered)
+                self._answered = 0
             for receiver in done:
                 self.carriers[receiver.row.transport].deliver(receiver)
             if not arrived.full(got):
@@ -149,7 +153,6 @@ class Endpoint:
     def _one_packet(self, slot: int, now: int, done: list[Any]) -> None:
         arrived = self._in
         start = slot * arrived.room
-        here = arrived.length(slot) - GRADWIRE
         message, _, length, sequence, flags = HEADER.unpack_from(arrived.data, start)
         receiver: Any = self.receivers.get(message)
         if receiver is None:
@@ -158,14 +161,20 @@ class Endpoint:
             except KeyError:
                 self.strays += 1
                 return
-        if here < length or flags & KIND != DATA or sequence >= receiver.packets or length != receiver.size(sequence):
+        if (
+            sequence >= receiver.packets
+            or length != receiver.size(sequence)
+            or flags & KIND != DATA
+            or arrived.length(slot) < GRADWIRE + length
+        ):
             self.strays += 1
             return
         ce = int(arrived.tos(slot) & ECN == CE)
         receiver.marked += ce
         finished = receiver.done
         if not finished and not receiver.have[sequence]:
-            at, start = sequence * receiver.payload, start + GRADWIRE
+            at = sequence * receiver.payload
+            start += GRADWIRE
             receiver.place[at : at + length] = arrived.data[start : start + length]
         kind = receiver.on_data(sequence, length, ce, now)
         if kind >= 0:
@@ -225,7 +234,7 @@ class Outgoing(Flow):
             (row.number, offset & WORD, length, sequence, IMPORTANT if important else DATA),
             self.content_at + offset, length,
         )  # fmt: skip
-        return frame_bytes(length, UDP_OVERHEAD)
+        return length + UDP_OVERHEAD if length >= FILL else MIN_FRAME
 
     def on_answer(self, header: tuple[int, int, int, int, int], echo: int, now: int) -> None:
         """An acknowledgement has come."""

@@ -168,6 +168,9 @@ class Contents:
     def settled(self, message: int) -> None:
         pass
 
+    def make_ahead(self, most: int) -> bool:
+        return False
+
     @property
     def sums(self) -> dict[str, Any]:
         return {"most": self.most, "wrong": self.wrong, "crc": {m: zlib.crc32(b) for m, b in self.buffers.items()}}
@@ -294,7 +297,7 @@ def play(
         reports = controller.run()
         error = None
     except TestbedError as failure:
-        reports, error = controller.reports, f"{failure} ({failure.where})"
+        reports, error = controller.reports, f"{failure.what} ({failure.where})"
     if tcpdump is not None:
         end_capture(tcpdump)
     return summary(reports, error=error, nft_lost=[lost_at(host) for host in range(hosts)] if loss else [])
@@ -409,7 +412,7 @@ def commanded(clock: bool = False, rate: int = 50 * MBPS) -> dict[str, Any]:
     try:
         reports, error = controller.run(), None
     except TestbedError as failure:
-        reports, error = controller.reports, str(failure)
+        reports, error = controller.reports, failure.what
     return summary(
         reports, error=error, offsets=dict(reports.offsets), round_trips=dict(reports.round_trips), left=children()
     )

@@ -119,7 +119,7 @@ def test_without_scapy_one_line_says_so():
         "import sys; sys.modules['scapy'] = sys.modules['scapy.fields'] = None\n"
         "from emu.switches.base import TestbedError\n"
         "try:\n    import emu.wire_scapy\n"
-        "except TestbedError as error:\n    print(error, '|', error.expected, '|', error.usage)"
+        "except TestbedError as error:\n    print(error.what, '|', error.expected, '|', error.usage)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == 'scapy is not installed | pip install "gradwire[emu]" | True\n', done.stderr
