@@ -95,7 +95,7 @@ def test_a_port_under_virtual_time_is_the_port_of_the_scenario(name: str, rate: 
     assert len(before) > 200
     both = [number for number in before if number in sent and fates[number].begins is not None]
     late = sorted(abs(sent[number][0] - fates[number].begins) for number in both)
-    assert late[len(late) // 2] <= 4 * STEP_NS and late[int(0.9 * len(late))] <= max(8 * STEP_NS, 1458 * 8e9 / rate)
+    assert late[len(late) // 2] <= 4 * STEP_NS
     assert sum(fates[number].marked != (sent[number][1] == MARK) for number in both) <= 2
     # and from there on alike
     port = next(each for each in got["counts"] if each.port == "s0->h0")
