@@ -48,7 +48,9 @@ def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
     assert lost == 0 and written == count + got["port"].packets
     assert "cannot write a capture" in got["again"]
     frames = list(scapy.RawPcapNgReader(str(path)))
-    names = Counter(meta.ifname.decode() if isinstance(meta.ifname, bytes) else meta.ifname for _, meta in frames)
+    names = Counter(
+        meta.ifname.decode() if isinstance(meta.ifname, bytes) else meta.ifname for _, meta in frames
+    )
     assert names == {"h0->s0": count, "s0->h1": got["port"].packets}
     marks, times = 0, {"h0->s0": [], "s0->h1": []}
     for data, meta in frames:
@@ -59,7 +61,9 @@ def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
     assert marks == got["port"].marks > 0
     assert all(0 <= at < 60 for several in times.values() for at in several), "seconds since zero"
     gaps = [b - a for a, b in zip(times["s0->h1"][2:], times["s0->h1"][3:], strict=False)]
-    assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.008, rel=0.2), "transmissions begin one packet's time apart"
+    assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.008, rel=0.2), (
+        "transmissions begin one packet's time apart"
+    )
 
 
 @needs("tool:tcpdump")

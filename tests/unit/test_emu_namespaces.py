@@ -101,7 +101,11 @@ def test_killing_the_launcher_leaves_nothing(how: signal.Signals) -> None:
 
 def test_the_machine_sees_nothing_of_it() -> None:
     def seen() -> tuple[str, str, str]:
-        return run_tool(["ip", "netns", "list"]), run_tool(["ip", "-br", "link"]), Path("/proc/mounts").read_text()
+        return (
+            run_tool(["ip", "netns", "list"]),
+            run_tool(["ip", "-br", "link"]),
+            Path("/proc/mounts").read_text(),
+        )
 
     before = seen()
     process, _ = launch()
@@ -139,7 +143,10 @@ def answers() -> dict[str, object]:
     spaces = Namespaces()
     spaces.make(["a", "b"])
     batch("ip", "a", ["link add name x type veth peer name y netns b"])
-    links = {name: {link["ifname"] for link in shown("ip", name, ["link show", "address show"])[0]} for name in "ab"}
+    links = {
+        name: {link["ifname"] for link in shown("ip", name, ["link show", "address show"])[0]}
+        for name in "ab"
+    }
     own = os.stat("/proc/self/ns/net").st_ino
     with inside(spaces["a"]):
         there = os.stat("/proc/thread-self/ns/net").st_ino
@@ -187,6 +194,8 @@ def test_users_get_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_launcher_that_is_gone_starts_nothing() -> None:
-    process = start_private(["sh", "-c", "echo $$; ls /proc | grep -c '^[0-9]'"], stdout=subprocess.PIPE, text=True)
+    process = start_private(
+        ["sh", "-c", "echo $$; ls /proc | grep -c '^[0-9]'"], stdout=subprocess.PIPE, text=True
+    )
     pid, others = process.communicate(timeout=20)[0].split()
     assert pid == "1" and int(others) <= 4, "it sees itself only"

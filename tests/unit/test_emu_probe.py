@@ -146,9 +146,19 @@ def test_what_is_substituted_is_said_with_figures() -> None:
 
 def test_a_probe_is_shown_with_reasons_and_packages() -> None:
     out = StringIO()
-    kernel = replace(without("qdiscs", "netem"), tools={"tc": "6.1", "clang": ""}, bpf="there is no command clang", uml="")
+    kernel = replace(
+        without("qdiscs", "netem"), tools={"tc": "6.1", "clang": ""}, bpf="there is no command clang", uml=""
+    )
     choice = Choice("red", {"bpf": ["no BPF program: [x]"]}, ["red: every queue"])
     Console(file=out, width=200).print(probe_show.tables(kernel, choice, "nothing [works]"))
     text = out.getvalue()
-    for words in ("netem", "no: unknown kind", "apt install clang", "make uml", "no BPF program: [x]", "every queue", "nothing [works]"):
+    for words in (
+        "netem",
+        "no: unknown kind",
+        "apt install clang",
+        "make uml",
+        "no BPF program: [x]",
+        "every queue",
+        "nothing [works]",
+    ):
         assert words in text, words

@@ -43,7 +43,9 @@ def read_frames(path: Path) -> Iterator[tuple[str, int, bytes, int]]:
 
 
 def make(name: str, plan: Plan, program: str) -> Any:
-    network = BpfSwitch(plan, wired=True, program=Path(program)) if name == "bpf" else RedSwitch(plan, wired=True)
+    network = (
+        BpfSwitch(plan, wired=True, program=Path(program)) if name == "bpf" else RedSwitch(plan, wired=True)
+    )
     network.build()
     return network
 
@@ -75,7 +77,9 @@ def traffic(name: str, plan: Plan, program: str, seed: int, count: int, gap_ns: 
 def test_a_port_under_virtual_time_is_the_port_of_the_scenario(name: str, rate: int) -> None:
     """Three hosts send to one, at random, 1.3 times what its link carries. Fates are equal; times to steps of the clock."""
     buffer, thresholds = (40_000, (12_000,) * 8) if name == "bpf" else (1_000_000, (12_000,) * 8)
-    plan = star(4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=Queues(8, buffer, thresholds, True))
+    plan = star(
+        4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=Queues(8, buffer, thresholds, True)
+    )
     mean_ns = 730 * 8e9 / rate / 1.3
     got = in_virtual(traffic, name, plan, str(object_file()), 3, 1500, round(mean_ns))
     assert got["written"][1] == 0 and got["check"] == []
@@ -102,12 +106,18 @@ def test_a_port_under_virtual_time_is_the_port_of_the_scenario(name: str, rate: 
     assert port.packets == len(sent) == len(got["came"])
     causes = Counter(fate.fate for fate in fates.values())
     marks = sum(fate.marked for fate in fates.values())
-    for counted, wanted in ((port.drops_tail, causes["tail"]), (port.drops_selective, causes["selective"]), (port.marks, marks)):
+    for counted, wanted in (
+        (port.drops_tail, causes["tail"]),
+        (port.drops_selective, causes["selective"]),
+        (port.marks, marks),
+    ):
         assert counted == pytest.approx(wanted, rel=0.03, abs=10)
     assert causes["selective"] > 100 and marks > 100 and (name == "red" or causes["tail"] > 50)
     if name == "bpf":
         assert Counter(drop.cause for drop in got["drops"]) == {
-            cause: number for cause, number in (("tail", port.drops_tail), ("selective", port.drops_selective)) if number
+            cause: number
+            for cause, number in (("tail", port.drops_tail), ("selective", port.drops_selective))
+            if number
         }
 
 
@@ -145,7 +155,9 @@ def lossy(plan: Plan, count: int) -> tuple[int, int]:
 
 
 def test_red_loses_on_cables_by_netem() -> None:
-    plan = star(2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False))
+    plan = star(
+        2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False)
+    )
     came, lost = in_virtual(lossy, plan, 2000)
     assert came + lost == 2000 and abs(lost - 200) < 5 * (2000 * 0.09) ** 0.5
 
@@ -242,6 +254,8 @@ def probed() -> Kernel:
 def test_the_virtual_kernel_can_what_we_say_it_can() -> None:
     found, said = in_virtual(probed), virtual_kernel()
     for table in ("qdiscs", "classifiers", "actions"):
-        assert {k for k, v in getattr(found, table).items() if not v} - {"bpf"} == {k for k, v in getattr(said, table).items() if not v} - {"bpf"}, table
+        assert {k for k, v in getattr(found, table).items() if not v} - {"bpf"} == {
+            k for k, v in getattr(said, table).items() if not v
+        } - {"bpf"}, table
     assert found.nft_numgen == said.nft_numgen == "" and found.tun == said.tun
     assert found.congestion == said.congestion
