@@ -24,6 +24,7 @@ from typing import Any
 
 from emu.namespaces import find_tool, python_command, run_tool, settle, start_private
 from emu.switches.base import TestbedError
+from emu.uml.build import find_kernel
 
 LIMIT_S = 30.0
 """Longest time inside; a machine that needs it is not one for a testbed."""
@@ -180,10 +181,9 @@ def _versions() -> dict[str, str]:
 
 def _find_uml() -> str:
     try:
-        from emu.uml.build import find_kernel
-    except ImportError:
+        found = find_kernel()
+    except (TestbedError, OSError):  # a path that is none, or a cache that this user may not read
         return ""
-    found = find_kernel()
     return "" if found is None else str(found)
 
 

@@ -59,7 +59,10 @@ class PortModel:
         if total + size > self.buffer:
             outcome.fate = "tail"
             return outcome
-        if self.thresholds is not None and sum(each[0] for each in self.waiting[queue]) >= self.thresholds[queue]:
+        if (
+            self.thresholds is not None
+            and sum(each[0] for each in self.waiting[queue]) >= self.thresholds[queue]
+        ):
             if ect:
                 outcome.marked = True
             elif self.selective:

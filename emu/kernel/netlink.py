@@ -56,7 +56,8 @@ def red_words(threshold: int, limit: int, frame: int, rate: int, drop: bool) -> 
 def make_instantaneous(index: int, parent: int, handle: int, threshold: int, limit: int, drop: bool) -> None:
     """Change the red at a place of the device with number `index`, in this thread's network namespace."""
     threshold = max(1, threshold)
-    options = _attribute(RED_PARMS, struct.pack("=IIIBBBB", limit, threshold, threshold, 0, 32, 0, RED_ECN))
+    flags = RED_ECN if drop else 0  # or by the newer attribute, never by both
+    options = _attribute(RED_PARMS, struct.pack("=IIIBBBB", limit, threshold, threshold, 0, 32, 0, flags))
     options += _attribute(RED_STAB, bytes([RED_IDLE_SHIFT]) * 256) + _attribute(
         RED_MAX_P, struct.pack("=I", 0)
     )

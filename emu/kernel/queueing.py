@@ -107,7 +107,9 @@ def check_htb(
             got = by_place.get((port.device, place), {})
             if got.get("kind") != "htb" or int(got["options"]["default"], 0) != default:
                 raise TestbedError(
-                    f"at {place} is {got.get('kind')}, read back from the kernel", where, f"htb default {default:x}"
+                    f"{where}: at {place} is {got.get('kind')}, read back from the kernel",
+                    where,
+                    f"htb default {default:x}",
                 )
         for queue in range(plan.queues.count):
             leaf = by_place.get((port.device, class_of(queue)), {})

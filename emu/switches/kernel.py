@@ -42,7 +42,9 @@ class KernelSwitch:
 
     def leaf_line(self, port: Port, queue: int) -> str:
         handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
-        return f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {self.leaf_bytes(port)}"
+        return (
+            f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {self.leaf_bytes(port)}"
+        )
 
     def filter_lines(self, port: Port) -> list[str]:
         """Of the port itself."""

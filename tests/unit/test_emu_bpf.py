@@ -93,7 +93,10 @@ def test_every_packet_of_a_burst_meets_the_fate_that_the_rules_give_it(selective
     }
     for drop in got["drops"]:
         assert drop.message == 7 and drop.port == "s0->h1"
-        assert drop.important == (packets[drop.packet][2] != NOT_ECT) and drop.priority == packets[drop.packet][1]
+        assert (
+            drop.important == (packets[drop.packet][2] != NOT_ECT)
+            and drop.priority == packets[drop.packet][1]
+        )
     port = got["port"]
     assert port.packets == len(sent) and port.bytes == size * len(sent)
     assert port.drops_tail == sum(fate.fate == "tail" for fate in fates) > 0
@@ -122,7 +125,9 @@ def test_a_port_that_may_be_ahead_counts_what_it_let_go_early_as_waiting() -> No
     assert got["port"].peak_queue_bytes == model.peak
 
 
-def overload(plan: Plan, shares: dict[int, float], rate: int, seconds: float) -> tuple[Any, Counter[Any], dict[int, int]]:
+def overload(
+    plan: Plan, shares: dict[int, float], rate: int, seconds: float
+) -> tuple[Any, Counter[Any], dict[int, int]]:
     """Hosts 1.. send at shares of the rate, each in a queue of its own, evenly; all that the port says and what came."""
     network = build(plan)
     senders = {queue: cases.open_udp(network, host) for host, queue in enumerate(shares, 1)}
@@ -169,7 +174,9 @@ def random_traffic(plan: Plan, seed: int, count: int) -> dict[str, Any]:
     for number in range(count):
         src, dst = draw.sample(range(plan.host_count), 2)
         size = draw.choice([60, 400, 1000, 1458])
-        cases.send_from(opened[src], dst, draw.randrange(8), draw.choice([ECT0, NOT_ECT]), cases.packet(src, number, size))
+        cases.send_from(
+            opened[src], dst, draw.randrange(8), draw.choice([ECT0, NOT_ECT]), cases.packet(src, number, size)
+        )
         sent[dst].add((src, number))
         if number % 20 == 0:
             time.sleep(0.002)
@@ -200,7 +207,9 @@ def test_what_is_sent_comes_or_is_counted_as_lost() -> None:
     for port in got["counts"]:
         counted = {"tail": port.drops_tail, "selective": port.drops_selective, "loss": port.drops_loss}
         assert counted == {cause: causes[port.port, cause] for cause in counted}, port.port
-        assert [sum(each[f"drops_{cause}"] for each in port.by_queue) for cause in counted] == list(counted.values())
+        assert [sum(each[f"drops_{cause}"] for each in port.by_queue) for cause in counted] == list(
+            counted.values()
+        )
     assert {cause for _, cause in causes} == {"tail", "selective", "loss"}
     assert {port for port, cause in causes if cause == "loss"} == {"s0->h0", "h2->s0"}
     # marked twice is marked once; with one switch nothing can be
@@ -242,7 +251,15 @@ def test_losses_are_drawn_from_the_seed() -> None:
 def diamond(balancing: str, seed: int = 1) -> Plan:
     """h0 - s0 - (s1 | s2) - s3 - h1."""
     cables = [(0, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 1)]
-    return make_plan(2, 4, cables, rate=100_000_000, balancing=balancing, seed=seed, queues=Queues(8, 10_000_000, None, False))
+    return make_plan(
+        2,
+        4,
+        cables,
+        rate=100_000_000,
+        balancing=balancing,
+        seed=seed,
+        queues=Queues(8, 10_000_000, None, False),
+    )
 
 
 def spread(plan: Plan, count: int, ports: int) -> tuple[list[int], list[int]]:
@@ -283,7 +300,10 @@ def test_ecmp_keeps_a_flow_on_its_way_and_spreads_flows() -> None:
     assert {first, second} == {0, 100}
     others = [now - before for now, before in zip(total, (first, second), strict=True)]
     assert sum(others) == flows - 1 and min(others) > (flows - 1) / 2 - 5 * sqrt(flows - 1) / 2
-    assert in_private(spread, diamond("ecmp"), 100, flows) == ((first, second), total) or total == in_private(spread, diamond("ecmp"), 100, flows)[1]
+    assert (
+        in_private(spread, diamond("ecmp"), 100, flows) == ((first, second), total)
+        or total == in_private(spread, diamond("ecmp"), 100, flows)[1]
+    )
 
 
 # TCP
@@ -329,7 +349,10 @@ def test_tcp_crosses_in_single_packets() -> None:
 
 CHANGES = {
     "rate": ("tc -n n2 class change dev p1 parent 1: classid 1:1 htb rate 5mbit ceil 5mbit", "1:1"),
-    "priority": ("tc -n n2 class change dev p1 parent 2: classid 2:13 htb rate 400gbit ceil 400gbit prio 1", "2:13"),
+    "priority": (
+        "tc -n n2 class change dev p1 parent 2: classid 2:13 htb rate 400gbit ceil 400gbit prio 1",
+        "2:13",
+    ),
     "leaf": ("tc -n n2 qdisc change dev p1 parent 2:13 handle 13: bfifo limit 1000", "limit"),
     "leaf kind": ("tc -n n2 qdisc replace dev p1 parent 2:13 handle 99: pfifo limit 10", "queue 3"),
     "root": ("tc -n n2 qdisc del dev p1 root", "root"),
@@ -340,7 +363,10 @@ CHANGES = {
     "down": ("ip -n n0 link set p0 down", "not up"),
     "address": ("ip -n n0 address add 10.9.9.9/32 dev p0", "10.9.9.9"),
     "mac": ("ip -n n2 link set p1 address 02:00:00:00:99:99", "address"),
-    "neighbour": ("ip -n n0 neigh replace 10.128.0.1 lladdr 02:00:00:00:00:77 dev p0 nud permanent", "lladdr"),
+    "neighbour": (
+        "ip -n n0 neigh replace 10.128.0.1 lladdr 02:00:00:00:00:77 dev p0 nud permanent",
+        "lladdr",
+    ),
     "host route": ("ip -n n0 route add 10.0.0.9/32 via 10.128.0.1 dev p0 onlink", "10.0.0.9"),
     "switch route": ("ip -n n2 route del 10.0.0.1/32", "10.0.0.1"),
     "rule": ("ip -n n2 rule add pref 101 fwmark 1 lookup 1001", "rules"),
