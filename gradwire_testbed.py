@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analysis.terminal import for_people, progress
+from analysis.terminal import Progress, for_people, progress
 
 if TYPE_CHECKING:
     from emu.testbed import Request
@@ -121,6 +121,7 @@ def cmd_emulate(
     ] = None,
     max_wall: MaxWall = None,
     repeat: Repeat = 3,
+    every: Annotated[bool, typer.Option("--all", help="Run all policies of the scenario, and compare.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -128,6 +129,7 @@ def cmd_emulate(
 
     Exits with 1 if a loss bound is broken, if time was up, or if the machine disturbed every run.
     """
+    from analysis.compare import compare
     from scenarios.errors import GradwireError
     from scenarios.load import load_scenario, pick_variant
     from scenarios.result import refuse_existing
@@ -137,24 +139,38 @@ def cmd_emulate(
             refuse_existing(path)
     if at and pcap is None:
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
-    chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
-    request = _request(chosen, clock, switch, max_wall, repeat, pcap, at)
-    result, finished = _run(chosen, request, as_json)
-    if result is None:
+    if every and (policy is not None or pcap is not None):
+        raise GradwireError("goes with neither --policy nor --pcap", "--all", "one or the other")
+    loaded = load_scenario(scenario, set=_overrides(set_, trace))
+    request = _request(clock, switch, max_wall, repeat, pcap, at)
+    results, finished = _run_all(loaded.variants() if every else [pick_variant(loaded, policy)], request, as_json)
+    if not results:
         raise KeyboardInterrupt
+    comparison = compare(results)
     if out is not None:
-        result.write(out)
-    engine = result.summary["engine"]
+        if every:
+            comparison.write(out)
+        else:
+            results[0].write(out)
+    engines = {result.summary["policy"]: result.summary["engine"] for result in results}
     if as_json:
-        from analysis.compare import compare
-
-        typer.echo(json.dumps({**compare([result]).as_dict(), "engine": engine}))
+        typer.echo(json.dumps({**comparison.as_dict(), "engines": engines}))
     else:
-        _print(result)
-        for path, what in ((out, "result"), (pcap, "captures")):
+        comparison.print()
+        _print_engines(results)
+        for path, what in ((out, "report and results" if every else "result"), (pcap, "captures")):
             if path is not None:
                 typer.echo(f"{what}: {path}")
-    _exit(result, finished)
+    for violation in comparison.violations:
+        typer.echo(f"loss bound broken: {violation}", err=True)
+    for name, engine in engines.items():
+        for line in engine["disturbed"]:
+            typer.echo(f"not valid: {name}: {line}", err=True)
+    if not finished:
+        raise KeyboardInterrupt
+    cut = any(result.summary["totals"]["ended_by"] not in ("done", "duration") for result in results)
+    if comparison.violations or cut or not all(engine["valid"] for engine in engines.values()):
+        raise typer.Exit(1)
 
 
 @for_people
@@ -181,14 +197,15 @@ def cmd_fidelity(
     if out is not None:
         refuse_existing(out)
     chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
-    request = _request(chosen, clock, switch, max_wall, repeat, None, None)
+    request = _request(clock, switch, max_wall, repeat, None, None)
     with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine"):
         simulated = simulate(chosen)
-    emulated, finished = _run(chosen, request, as_json)
-    if emulated is None or not finished:
+    results, finished = _run_all([chosen], request, as_json)
+    if not results or not finished:
         raise KeyboardInterrupt
+    emulated = results[0]
     if not as_json:
-        _print_engine(emulated)
+        _print_engines(results)
     shown = show_fidelity(simulated, emulated, chosen, quiet=as_json, out=out)
     if as_json:
         typer.echo(json.dumps({**shown.data, "engine": emulated.summary["engine"]}))
@@ -202,7 +219,6 @@ def cmd_fidelity(
 
 
 def _request(
-    scenario: Scenario,
     clock: str | None,
     switch: str | None,
     max_wall: str | None,
@@ -233,57 +249,46 @@ def _clock(clock: str | None) -> str | None:
     return clock
 
 
-def _run(scenario: Scenario, request: Request, quiet: bool) -> tuple[Result | None, bool]:
-    """The Result, and whether there was no Ctrl-C; None if that came before there was anything."""
+def _run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool) -> tuple[list[Result], bool]:
+    """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
     from emu.testbed import EmulationInterrupted
 
-    with progress(f"{scenario.name} {scenario.policy_name}, on real sockets", quiet) as show:
-
-        def heard(news: Mapping[str, Any]) -> None:
-            state = news.get("state")
-            if state == "running":
-                done, total = news["delivered"], max(1, news["messages"])
-                show(done / total, f"{done}/{total} messages")
-            elif state == "again":
-                show(0.0, f"once more: {news['why']}")
-            else:
-                show(0.0, f"building the network ({news.get('backend', '')})")
-
-        told: Callable[[Mapping[str, Any]], None] = heard
-        try:
-            return emulate(scenario, None, request, heard=told), True
-        except EmulationInterrupted as stop:
-            return stop.result, False
+    results: list[Result] = []
+    for scenario in scenarios:
+        with progress(f"{scenario.name} {scenario.policy_name}, on real sockets", quiet) as show:
+            try:
+                results.append(emulate(scenario, None, request, heard=_heard(show)))
+            except EmulationInterrupted as stop:
+                return results + ([stop.result] if stop.result is not None else []), False
+    return results, True
 
 
-def _print(result: Result) -> None:
-    from analysis.compare import compare
+def _heard(show: Progress) -> Callable[[Mapping[str, Any]], None]:
+    """News of a run in words."""
 
-    compare([result]).print()
-    _print_engine(result)
+    def heard(news: Mapping[str, Any]) -> None:
+        state = news.get("state")
+        if state == "running":
+            done, total = news["delivered"], max(1, news["messages"])
+            show(done / total, f"{done}/{total} messages")
+        elif state == "again":
+            show(0.0, f"once more: {news['why']}")
+        else:
+            show(0.0, f"building the network ({news.get('backend', '')})")
+
+    return heard
 
 
-def _print_engine(result: Result) -> None:
-    """What it ran on, and everything that was not as the scenario says."""
-    engine = result.summary["engine"]
-    typer.echo(f"on real sockets: {engine['clock']} clock, switches {engine['switch']}, Linux {engine['kernel']}")
-    for line in engine["substitutions"]:
-        typer.echo(f"differs: {line}")
-
-
-def _exit(result: Result, finished: bool) -> None:
-    from analysis.compare import compare
-
-    comparison, engine = compare([result]), result.summary["engine"]
-    for violation in comparison.violations:
-        typer.echo(f"loss bound broken: {violation}", err=True)
-    for line in engine["disturbed"]:
-        typer.echo(f"not valid: {line}", err=True)
-    if not finished:
-        raise KeyboardInterrupt
-    cut = result.summary["totals"]["ended_by"] not in ("done", "duration")
-    if comparison.violations or not engine["valid"] or cut:
-        raise typer.Exit(1)
+def _print_engines(results: Sequence[Result]) -> None:
+    """What they ran on, and everything that was not as the scenario says; what is alike once."""
+    said: dict[str, list[str]] = {}
+    for result in results:
+        engine, policy = result.summary["engine"], result.summary["policy"]
+        where = f"{engine['clock']} clock, switches {engine['switch']}, Linux {engine['kernel']}"
+        for line in (f"on real sockets: {where}", *(f"differs: {each}" for each in engine["substitutions"])):
+            said.setdefault(line, []).append(policy)
+    for line, policies in said.items():
+        typer.echo(line if len(policies) == len(results) else f"{line} ({', '.join(policies)})")
 
 
 def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:

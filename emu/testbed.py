@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from emu import machines
 from emu.namespaces import python_command, start_private
 from emu.outcome import make_result
 from emu.plan import Plan
@@ -112,7 +113,11 @@ def emulate(
     captures = request.captures
     if list(captures) == ["switches"]:
         captures = resolved.network.names[resolved.network.host_count :]
-    chosen = choose_backend(scenario, resolved, clock, request.switch or scenario.emulation.switch, captures)
+    if scenario.emulation.hosts:
+        chosen = for_machines(scenario, resolved, clock, captures)
+    else:
+        switch = request.switch or scenario.emulation.switch
+        chosen = choose_backend(scenario, resolved, clock, switch, captures)
     for attempt in range(1, request.rounds + 1):
         result = _once(scenario, resolved, request, chosen, ideal, heard, attempt)
         if result.summary["engine"]["valid"] or result.summary["totals"]["ended_by"] != "done" or clock == "virtual":
@@ -155,6 +160,18 @@ def choose_backend(
     return Chosen(plan, tuple(choice.substitutions), kernel.release)
 
 
+def for_machines(scenario: Scenario, resolved: Resolved, clock: str, captures: Sequence[str]) -> Chosen:
+    """The plan of a scenario for the real machines that it names."""
+    for given, where, what in (
+        (clock == "virtual", "--clock", "real machines have a clock of their own"),
+        (bool(captures), "--pcap", "captures at real machines are theirs to make"),
+    ):
+        if given:
+            raise TestbedError(what, where, "without it")
+    options = {"connections": scenario.emulation.connections, **kernel_options(scenario)}
+    return Chosen(make_plan(scenario, resolved, clock="wall", switch="none", options=options), (), "")
+
+
 def kernel_options(scenario: Scenario) -> dict[str, Any]:
     """What the kernel's TCP takes from routes: the smallest time-out, in ms, and the initial window, in packets."""
     options: dict[str, Any] = {}
@@ -181,16 +198,22 @@ def _once(
     interrupted = False
     try:
         plan = replace(chosen.plan, trace_folders=prepare(resolved.traces, folder))
-        with (folder / "plan.pickle").open("wb") as file:
-            pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
-        limit = request.max_wall_s or LIMIT_S
-        try:
-            status = _run(plan, folder, limit, heard)
-        except KeyboardInterrupt:
-            interrupted, status = True, 130
-        raw = _take(folder, status)
-        if raw is None:
-            raise EmulationInterrupted(None)
+        if scenario.emulation.hosts:
+            plan = machines.plan_for(plan, scenario.emulation.hosts)
+            raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard)
+            chosen = replace(chosen, substitutions=tuple(machines.differences(raw)))
+        else:
+            with (folder / "plan.pickle").open("wb") as file:
+                pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
+            limit = request.max_wall_s or LIMIT_S
+            try:
+                status = _run(plan, folder, limit, heard)
+            except KeyboardInterrupt:
+                interrupted, status = True, 130
+            found = _take(folder, status)
+            if found is None:
+                raise EmulationInterrupted(None)
+            raw = found
         wrong = contents_wrong(plan, raw, resolved)
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)

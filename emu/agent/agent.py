@@ -16,14 +16,19 @@ behind. What it is told, and what it answers:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
+import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +66,23 @@ def base_round_trip_ns(plan: Plan) -> int:
     latency = max(port.latency_ps for port in plan.ports)
     both = (plan.largest_frame() + ACK_BYTES) * 8_000_000_000_000 // rate + 2 * latency
     return (1 + max(1, longest)) * both // 1000
+
+
+def with_files(plan: Plan) -> Plan:
+    """The plan with the files that it brings along (`emu.machines`) in a temporary folder of this machine."""
+    files = plan.options.get("files")
+    if not files:
+        return plan
+    here = tempfile.mkdtemp(prefix="gradwire-agent-")
+    atexit.register(shutil.rmtree, here, ignore_errors=True)
+    folders = []
+    for number, contents in enumerate(files.values()):
+        folder = Path(here) / str(number)
+        folder.mkdir()
+        for name, data in contents.items():
+            (folder / name).write_bytes(data)
+        folders.append(str(folder))
+    return replace(plan, trace_folders=tuple(folders))
 
 
 class WatchedLoop:
@@ -209,7 +231,7 @@ class Agent:
             getattr(self, f"_do_{frame[0]}")(*frame[1:])
 
     def _do_plan(self, plan: Plan, node: int) -> None:
-        self.use(plan, node)
+        self.use(with_files(plan), node)
 
     def _do_open(self) -> None:
         for carrier in self._carriers.values():
