@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import gradwire_testbed
 from analysis.terminal import Progress, for_people, progress
 from analysis.trace_cli import app as trace_app
 from scenarios import __version__
 
 if TYPE_CHECKING:
+    from gradwire_testbed import emulate
     from scenarios.load import load_scenario
     from scenarios.result import Result
     from scenarios.schema import Scenario
@@ -35,12 +37,13 @@ if TYPE_CHECKING:
     from traces.capture import capture
     from traces.trace import load_trace
 
-__all__ = ["Result", "__version__", "capture", "load_scenario", "load_trace", "main", "simulate"]
+__all__ = ["Result", "__version__", "capture", "emulate", "load_scenario", "load_trace", "main", "simulate"]
 
 PUBLIC = {
     "load_scenario": "scenarios.load",
     "load_trace": "traces.trace",
     "simulate": "sim.simulate",
+    "emulate": "gradwire_testbed",
     "Result": "scenarios.result",
     "capture": "traces.capture",
 }
@@ -225,6 +228,9 @@ def cmd_telemetry(
         count = write_capture(loaded, pcap, wanted)
         if not as_json:
             typer.echo(f"capture: {pcap}, {count:,} packets")
+
+
+gradwire_testbed.register(app)
 
 
 @app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")

@@ -21,6 +21,7 @@ from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
 from scenarios.schema_emulation import Emulation, RealHost
 from scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
+from scenarios.schema_fidelity import Fidelity
 from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Rail, Star, Torus
@@ -101,6 +102,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[output]", Output),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
+    ("[fidelity]", Fidelity),
 )
 
 MORE: dict[tuple[str, str], str] = {
@@ -118,6 +120,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
+    ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",
     ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
     ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",
     ("LeafSpine", "hosts_per_leaf"): "h0, h1, ... counted leaf by leaf.",

@@ -77,7 +77,9 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
         return target
     clang = find_tool("clang")
     if clang is None:
-        raise TestbedError("there is no command clang, which compiles BPF programs", "PATH", "the package clang")
+        raise TestbedError(
+            "there is no command clang, which compiles BPF programs", "PATH", "the package clang"
+        )
     partial = folder / f".{target.name}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,12 +88,18 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
             input=text, capture_output=True, text=True, timeout=COMPILE_SECONDS,
         )  # fmt: skip
         if done.returncode != 0:
-            raise TestbedError(f"clang failed: {done.stderr.strip()[:500]}", str(source), "a clang with the target bpf")
+            raise TestbedError(
+                f"clang failed: {done.stderr.strip()[:500]}", str(source), "a clang with the target bpf"
+            )
         partial.replace(target)
     except OSError as error:
-        raise TestbedError(f"cannot write {target}: {error.strerror}", str(folder), "a folder to write to") from None
+        raise TestbedError(
+            f"cannot write {target}: {error.strerror}", str(folder), "a folder to write to"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise TestbedError(f"clang did not end within {COMPILE_SECONDS:g} s", str(source), "an object file") from None
+        raise TestbedError(
+            f"clang did not end within {COMPILE_SECONDS:g} s", str(source), "an object file"
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
     return target
@@ -100,7 +108,9 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
 def _bpf(command: int, attributes: bytes) -> int:
     number = SYSCALLS.get(platform.machine())
     if number is None:
-        raise TestbedError(f"bpf(2) has no known number on {platform.machine()}", "emu/bpf.py", ", ".join(SYSCALLS))
+        raise TestbedError(
+            f"bpf(2) has no known number on {platform.machine()}", "emu/bpf.py", ", ".join(SYSCALLS)
+        )
     buffer = ctypes.create_string_buffer(attributes, max(len(attributes), 128))
     result: int = _libc.syscall(number, command, buffer, len(buffer))
     if result < 0:
@@ -119,7 +129,9 @@ class ArrayMap:
         try:
             self.fd = _bpf(MAP_CREATE, attributes)
         except OSError as error:
-            raise TestbedError(f"the kernel refuses a BPF map: {error.strerror}", name, "root, kernel 5.5") from None
+            raise TestbedError(
+                f"the kernel refuses a BPF map: {error.strerror}", name, "root, kernel 5.5"
+            ) from None
         length = -(-kind.itemsize * max(1, count) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._memory = mmap.mmap(self.fd, length)
         self.entries: NDArray[np.void] = np.frombuffer(self._memory, kind, max(1, count))
@@ -175,8 +187,8 @@ def read_object(path: Path) -> dict[str, Section]:
 
 
 def load(section: Section, maps: Mapping[str, int], name: str) -> int:
-    """A descriptor of a program (a traffic classifier), with descriptors of maps put in; the verifier's last words in a
-    TestbedError if the kernel refuses it."""
+    """A descriptor of a program (a traffic classifier), with descriptors of maps put in. A TestbedError has the
+    verifier's last words."""
     code = bytearray(section.code)
     for at, symbol in section.maps:
         code[8 * at + 1] = (PSEUDO_MAP_FD << 4) | (code[8 * at + 1] & 15)
@@ -195,7 +207,9 @@ def load(section: Section, maps: Mapping[str, int], name: str) -> int:
             reason = error.strerror
     words = log.value.decode(errors="replace").strip().splitlines()
     raise TestbedError(
-        f"the kernel refuses the BPF program {name}: {reason}; {' | '.join(words[-3:])}", "bpf(2)", "kernel 5.12, root"
+        f"the kernel refuses the BPF program {name}: {reason}; {' | '.join(words[-3:])}",
+        "bpf(2)",
+        "kernel 5.12, root",
     )
 
 
@@ -205,11 +219,13 @@ def pin(fd: int, path: str) -> None:
     try:
         _bpf(OBJ_PIN, struct.pack("<QII", ctypes.addressof(text), fd, 0))
     except OSError as error:
-        raise TestbedError(f"cannot pin a BPF program: {error.strerror}", path, "a mounted bpf file system") from None
+        raise TestbedError(
+            f"cannot pin a BPF program: {error.strerror}", path, "a mounted bpf file system"
+        ) from None
 
 
 def lift_memory_limit() -> None:
-    """Kernels before 5.11 count maps as locked memory; a limit there would refuse them. Without the right, no change."""
+    """Kernels before 5.11 count maps as locked memory, whose limit would refuse them. Without the right: no change."""
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     except (ValueError, OSError):

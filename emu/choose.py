@@ -55,7 +55,11 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
     best = min(departs, key=lambda name: len(departs[name]))
     why_not = dict(missing)
     for name in departs.keys() - {best}:
-        why_not[name] = [f"departs further from the scenario: {each}" for each in departs[name] if each not in departs[best]]
+        why_not[name] = [
+            f"departs further from the scenario: {each}"
+            for each in departs[name]
+            if each not in departs[best]
+        ]
         why_not[name] = why_not[name] or ["does no better"]
     return Choice(best, {name: why_not[name] for name in BACKENDS if name in why_not}, departs[best])
 

@@ -52,7 +52,7 @@ def die_with_parent() -> None:
 
 
 def private_command(command: Sequence[str]) -> list[str]:
-    """A command line that runs `command` in private namespaces, as process 1 of its own. TestbedError without unshare."""
+    """A command line that runs `command` in private namespaces, as process 1 of its own. TestbedError: no unshare."""
     unshare = find_tool("unshare")
     if unshare is None:
         raise TestbedError("there is no command unshare", "PATH", "the package util-linux")
@@ -79,7 +79,7 @@ def start_private(command: Sequence[str], **options: Any) -> subprocess.Popen[An
 
 
 def settle(*, private: bool = True) -> None:
-    """What the first process inside does first: a /run of memory that nobody else sees, and a loopback device that is up.
+    """What the first process inside does first: a /run of memory that nobody else sees, and a loopback device.
 
     `private=False` in a virtual machine of our own, where /run is ours anyway.
     """
@@ -97,9 +97,14 @@ MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 
 def _mount(source: str, target: str, kind: str | None, flags: int, *, optional: bool = False) -> None:
     kind_bytes = None if kind is None else kind.encode()
-    if _libc.mount(source.encode(), target.encode(), kind_bytes, ctypes.c_ulong(flags), None) != 0 and not optional:
+    if (
+        _libc.mount(source.encode(), target.encode(), kind_bytes, ctypes.c_ulong(flags), None) != 0
+        and not optional
+    ):
         error = ctypes.get_errno()
-        raise TestbedError(f"cannot mount {kind or source} at {target}: {os.strerror(error)}", "mount", "root")
+        raise TestbedError(
+            f"cannot mount {kind or source} at {target}: {os.strerror(error)}", "mount", "root"
+        )
 
 
 def mount(kind: str, target: str) -> None:
@@ -139,12 +144,20 @@ def run_tool(command: Sequence[str], text: str | None = None, seconds: float = T
         raise TestbedError(f"there is no command {command[0]}", "PATH", "see gradwire probe")
     try:
         done = subprocess.run(
-            [path, *command[1:]], input=text if text is not None else "", capture_output=True, text=True, timeout=seconds
+            [path, *command[1:]],
+            input=text if text is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        raise TestbedError(f"{' '.join(command)} did not end within {seconds:g} s", "", "an answer", usage=False) from None
+        raise TestbedError(
+            f"{' '.join(command)} did not end within {seconds:g} s", "", "an answer", usage=False
+        ) from None
     if done.returncode != 0:
-        raise TestbedError(_complaint(command, text, done.stderr.strip() or done.stdout.strip()), " ".join(command[:6]), "")
+        raise TestbedError(
+            _complaint(command, text, done.stderr.strip() or done.stdout.strip()), " ".join(command[:6]), ""
+        )
     return done.stdout
 
 
@@ -156,7 +169,7 @@ def _complaint(command: Sequence[str], text: str | None, words: str) -> str:
     for line in lines:
         if line.startswith("Command failed -:") and text is not None:
             number = int(line.removeprefix("Command failed -:").split(":")[0])
-            culprit = f" at \"{text.splitlines()[number - 1]}\""
+            culprit = f' at "{text.splitlines()[number - 1]}"'
     return f"{command[0]} failed{culprit}: {said}"
 
 
@@ -180,7 +193,9 @@ def shown(tool: str, namespace: str, commands: Sequence[str], *, counters: bool 
         document, at = decoder.raw_decode(text, at)
         found.append(document)
     if len(found) != len(commands):
-        raise TestbedError(f"{tool} answered {len(found)} of {len(commands)} questions", namespace, "iproute2 6.1 or later")
+        raise TestbedError(
+            f"{tool} answered {len(found)} of {len(commands)} questions", namespace, "iproute2 6.1 or later"
+        )
     return found
 
 
@@ -215,7 +230,9 @@ class Namespaces:
                 except OSError as error:
                     if key in may_miss:
                         continue
-                    raise TestbedError(f"cannot set {key}: {error.strerror}", f"namespace {name}", value) from None
+                    raise TestbedError(
+                        f"cannot set {key}: {error.strerror}", f"namespace {name}", value
+                    ) from None
                 if got.split() != value.split():
                     raise TestbedError(f"{key} is {got} after it was set", f"namespace {name}", value)
 
@@ -228,5 +245,5 @@ class Namespaces:
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a module of ours in the same interpreter, found by the same path as this process's modules."""
+    """The command line of a module of ours in the interpreter that runs this."""
     return [sys.executable, "-m", module, *arguments]

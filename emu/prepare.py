@@ -44,11 +44,19 @@ class RoutingLike(Protocol):
 
 
 class Resolved(Protocol):
-    """A scenario with its network, routes and program (`sim.resolve`)."""
+    """A scenario with its network, routes, traces and program (`sim.resolve`)."""
 
-    network: Any
-    routing: Any
-    program: Program
+    @property
+    def network(self) -> Any: ...
+
+    @property
+    def routing(self) -> Any: ...
+
+    @property
+    def traces(self) -> Any: ...
+
+    @property
+    def program(self) -> Program: ...
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -167,7 +175,7 @@ def routes_of(network: NetworkLike, routing: RoutingLike) -> dict[tuple[int, int
     """(switch, host) -> the equally good ports of the switch towards the host; none where there is no way."""
     first = network.host_count
     groups = routing.groups
-    found = {}
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
     for switch in range(len(network.names) - first):
         for host in range(first):
             edge = int(routing.edge_of[host])

@@ -24,6 +24,7 @@ from typing import Any
 
 from emu.namespaces import find_tool, python_command, run_tool, settle, start_private
 from emu.switches.base import TestbedError
+from emu.uml.build import find_kernel
 
 LIMIT_S = 30.0
 """Longest time inside; a machine that needs it is not one for a testbed."""
@@ -52,8 +53,8 @@ PACKAGES = {
 }  # fmt: skip
 """Commands and the packages of Debian that bring them."""
 VERSIONS = {
-    "ip": ("-V",), "tc": ("-V",), "nft": ("-v",), "unshare": ("-V",), "clang": ("--version",), "tcpdump": ("--version",),
-    "ethtool": ("--version",), "ping": ("-V",),
+    "ip": ("-V",), "tc": ("-V",), "nft": ("-v",), "unshare": ("-V",), "clang": ("--version",),
+    "tcpdump": ("--version",), "ethtool": ("--version",), "ping": ("-V",),
 }  # fmt: skip
 RATES = (50, 100, 200, 400, 800)
 """Mbit/s that a port is tried at."""
@@ -63,7 +64,7 @@ RATES = (50, 100, 200, 400, 800)
 class Kernel:
     """What was found. Of mappings to text: "" means that it works, anything else is why it does not.
 
-    timer_late_us : microseconds by which a sleep of one millisecond ends late: median, 99 % and the latest of 300.
+    timer_late_us : microseconds by which a sleep of one millisecond ends late: median, 99 % and latest.
     reachable_bps : the highest rate of `RATES` at which one htb port kept its rate, saturated; 0: none, -1: not tried.
     uml : the path of the virtual-time kernel, or "".
     virtual : this is that kernel.
@@ -169,7 +170,9 @@ def _versions() -> dict[str, str]:
         if path is None:
             continue
         try:
-            done = subprocess.run([path, *options], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                [path, *options], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         found[name] = next(iter((done.stdout or done.stderr).strip().splitlines()), "unknown version")
@@ -178,10 +181,9 @@ def _versions() -> dict[str, str]:
 
 def _find_uml() -> str:
     try:
-        from emu.uml.build import find_kernel
-    except ImportError:
+        found = find_kernel()
+    except (TestbedError, OSError):  # a path that is none, or a cache that this user may not read
         return ""
-    found = find_kernel()
     return "" if found is None else str(found)
 
 
@@ -220,7 +222,10 @@ def inside(rates: bool) -> dict[str, Any]:
     settle()
     run_tool(["ip", "link", "add", "name", "end0", "type", "veth", "peer", "name", "end1"])
     run_tool(["ip", "-batch", "-"], "link set end0 up\nlink set end1 up\naddress add 10.99.0.1/32 dev end0\n")
-    qdiscs = {name: _tried(["tc", "qdisc", "replace", "dev", "end0", "root", *line.split()]) for name, line in QDISCS.items()}
+    qdiscs = {
+        name: _tried(["tc", "qdisc", "replace", "dev", "end0", "root", *line.split()])
+        for name, line in QDISCS.items()
+    }
     qdiscs["clsact"] = _tried(["tc", "qdisc", "add", "dev", "end1", "clsact"])
     _tried(["tc", "qdisc", "del", "dev", "end0", "root"])
     _tried(["tc", "qdisc", "add", "dev", "end0", "root", "handle", "1:", "htb"])
@@ -229,7 +234,8 @@ def inside(rates: bool) -> dict[str, Any]:
     entrance = "tc filter add dev end1 ingress protocol ip u32 match u32 0 0".split()
     actions = {name: _tried([*entrance, *line.split()]) for name, line in ACTIONS.items()}
     _tried(["tc", "qdisc", "del", "dev", "end1", "clsact"])
-    text = "table ip t { chain c { type filter hook prerouting priority -150; meta mark set numgen inc mod 2 offset 1;\n}\n}\n"
+    text = "table ip t {\nchain c {\ntype filter hook prerouting priority -150\n"
+    text += "meta mark set numgen inc mod 2 offset 1\n}\n}\n"
     bpf = _try_bpf()
     classifiers["bpf"] = bpf
     return {
@@ -267,8 +273,13 @@ def _try_bpf() -> str:
         maps = {name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[name[:-1]]), 1) for name in _MAPS}
         mount("bpf", "/run/probe-bpf")
         for name, section in bpf.read_object(object_file()).items():
-            bpf.pin(bpf.load(section, {key: each.fd for key, each in maps.items()}, name), f"/run/probe-bpf/{name}")
-        run_tool("tc filter add dev end0 parent 1: bpf object-pinned /run/probe-bpf/enqueue classid 1: direct-action".split())
+            bpf.pin(
+                bpf.load(section, {key: each.fd for key, each in maps.items()}, name),
+                f"/run/probe-bpf/{name}",
+            )
+        run_tool(
+            "tc filter add dev end0 parent 1: bpf object-pinned /run/probe-bpf/enqueue classid 1: direct-action".split()
+        )
     except TestbedError as error:
         return error.what
     except Exception as error:  # a probe says what is wrong and does not fail

@@ -18,16 +18,17 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from emu.agent.report import Reports
+from emu.capture import Capture
 from emu.controller import Controller
 from emu.launchers import Forked
 from emu.plan import Plan
 from emu.raw import Raw
-from emu.switches.base import PortCounts, SwitchBackend, TestbedError
+from emu.switches.base import SwitchBackend, TestbedError
 
 PREFIX = "gradwire: "
 STALL_NS = 10_000_000
@@ -67,7 +68,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     namespaces.settle(private=not machine)
     backend: SwitchBackend = kind_of(plan.switch).make(plan, plan.options["kernel"])
     say(state="building", backend=plan.switch)
-    captures: list[Any] = []
+    captures: list[Capture] = []
     raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())
     try:
         backend.build()
@@ -84,6 +85,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
             raw.reports = controller.reports
             _leave(folder / "partial.pickle", raw)
             raise
+        raw.complaints += stop_captures(captures)
         raw.counts = backend.counts()
         began = controller.began_ns
         raw.drops = [replace(drop, time_ns=drop.time_ns - began) for drop in backend.drops()]
@@ -91,8 +93,8 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
         if plan.clock == "wall":
             raw.complaints += stalls(plan, raw.reports)
     finally:
-        for capture in captures:
-            capture.close()
+        with suppress(TestbedError):
+            stop_captures(captures)
         backend.close()
     return raw
 
@@ -131,21 +133,31 @@ def stalls(plan: Plan, reports: Reports) -> list[str]:
     return found
 
 
-def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Any]:
+def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Capture]:
     """Captures at the nodes that the plan names; their files are in `folder`."""
-    if not plan.captures:
-        return []
-    from emu.capture import start_capture
-
     started = []
     for name in plan.captures:
         path = folder / f"{name}.pcapng"
-        started.append(start_capture(plan, backend, name, path))
+        node = plan.names.index(name)
+        capture = Capture(plan, node, path)
+        capture.start(backend.namespace(node))
+        started.append(capture)
         raw.captures = {**raw.captures, name: str(path)}
     return started
 
 
-def say(**what: Any) -> None:
+def stop_captures(started: list[Capture]) -> list[str]:
+    """End them; what they have missed, in words."""
+    missed = []
+    while started:
+        capture = started.pop()
+        _, lost = capture.stop()
+        if lost:
+            missed.append(f"the capture at {capture.plan.names[capture.node]} has missed {lost} packets")
+    return missed
+
+
+def say(**what: object) -> None:
     """One line of progress for whoever started us."""
     print(PREFIX + json.dumps(what), flush=True)
 

@@ -21,9 +21,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from emu.namespaces import python_command, start_private
 from emu.outcome import make_result
@@ -33,6 +35,7 @@ from emu.raw import Raw
 from emu.runner import PREFIX
 from emu.switches.base import TestbedError
 from emu.virtual import kernel_or_error, run_inside
+from scenarios.schema_transport_base import Tcp
 
 if TYPE_CHECKING:
     from scenarios.result import Result
@@ -53,7 +56,7 @@ Heard = Callable[[Mapping[str, Any]], None]
 class Request:
     """How a scenario is to be run; None: as its [emulation] table says.
 
-    captures : nodes at whose ports packets are captured, and `capture_folder` where the files go.
+    captures : nodes at whose ports packets are captured, or just "switches", and `capture_folder` where the files go.
     rounds : how often a run that the machine has disturbed is made at most.
     """
 
@@ -93,8 +96,8 @@ def emulate(
     Returns
     -------
     Result
-        `summary["engine"]` says what it ran on, what was substituted, and whether it is `valid`: a run on the wall clock
-        during which the machine stood still, or whose switch could not keep up, is not.
+        `summary["engine"]` says what it ran on, what was substituted, and whether it is `valid`: a run on the wall
+        clock during which the machine stood still, or whose switch could not keep up, is not.
 
     Raises
     ------
@@ -106,7 +109,10 @@ def emulate(
     request = request or Request()
     check_scenario(scenario)
     clock = request.clock or scenario.emulation.clock
-    chosen = choose_backend(scenario, resolved, clock, request.switch or scenario.emulation.switch, request.captures)
+    captures = request.captures
+    if list(captures) == ["switches"]:
+        captures = resolved.network.names[resolved.network.host_count :]
+    chosen = choose_backend(scenario, resolved, clock, request.switch or scenario.emulation.switch, captures)
     for attempt in range(1, request.rounds + 1):
         result = _once(scenario, resolved, request, chosen, ideal, heard, attempt)
         if result.summary["engine"]["valid"] or result.summary["totals"]["ended_by"] != "done" or clock == "virtual":
@@ -153,7 +159,7 @@ def kernel_options(scenario: Scenario) -> dict[str, Any]:
     """What the kernel's TCP takes from routes: the smallest time-out, in ms, and the initial window, in packets."""
     options: dict[str, Any] = {}
     for transport in scenario.transports:
-        if getattr(transport, "min_rto", None) is not None:
+        if isinstance(transport, Tcp):
             options["rto_min_ms"] = max(1, math.ceil(transport.min_rto / 10**9))
             options["initcwnd"] = transport.initial_window
     return options
@@ -168,15 +174,13 @@ def _once(
     heard: Heard | None,
     attempt: int,
 ) -> Result:
-    from emu.agent.contents import prepare
-    from emu.verify import violations
+    from emu.agent.magnitudes import prepare
 
     begin = time.perf_counter()
     folder = Path(tempfile.mkdtemp(prefix="gradwire-emu-"))
-    plan = chosen.plan
     interrupted = False
     try:
-        plan.options["contents"] = prepare(resolved.traces, folder)  # type: ignore[index]
+        plan = replace(chosen.plan, trace_folders=prepare(resolved.traces, folder))
         with (folder / "plan.pickle").open("wb") as file:
             pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
         limit = request.max_wall_s or LIMIT_S
@@ -187,10 +191,11 @@ def _once(
         raw = _take(folder, status)
         if raw is None:
             raise EmulationInterrupted(None)
-        wrong = violations(plan.program, raw.reports, resolved.traces)
+        wrong = contents_wrong(plan, raw, resolved)
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
         if request.capture_folder is not None:
+            request.capture_folder.mkdir(parents=True, exist_ok=True)
             for path in raw.captures.values():
                 shutil.move(path, request.capture_folder / Path(path).name)
         engine = {
@@ -224,6 +229,40 @@ def _once(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
+    """What arrived is what was sent, what was lost is what is reported, and sums are the sums of what arrived; in words
+    where they are not."""
+    from emu.agent.base import Arrival
+    from emu.agent.contents import CheckSums
+    from emu.agent.magnitudes import Magnitudes
+    from emu.verify import Evidence, verify
+
+    sums, reports = CheckSums(), raw.reports
+    for each in reports.contents.values():
+        if each is not None:
+            sums.update(each)
+    arrivals = {
+        message: Arrival(
+            message, int(reports.end_ns[message]), int(reports.received[message]), int(reports.lost[message]),
+            reports.have.get(message),
+        )
+        for message in np.flatnonzero(reports.end_ns >= 0).tolist()
+    }  # fmt: skip
+    evidence = Evidence(
+        plan.program,
+        resolved.traces,
+        [Magnitudes(folder) for folder in plan.trace_folders],
+        [transport.payload for transport in plan.transports],
+        plan.seed,
+        arrivals,
+        sums,
+        [bool(each.parameters.get("important_must_arrive", False)) for each in plan.transports],
+    )
+    # jobs end a run when they are done, and traffic beside them may be under way then
+    whole = reports.ended_by == "done" and not any(not table.is_job for table in plan.program.tables)
+    return verify(evidence, complete=whole)
+
+
 def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> int:
     """Run the runner; returns its exit status. Ctrl-C ends it in order, so that it leaves what it saw."""
     if plan.clock == "virtual":
@@ -243,10 +282,11 @@ def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> int:
         env=environment,
         start_new_session=True,
     )
-    words: list[bytes] = []
+    assert process.stdout is not None and process.stderr is not None
+    errors, words = process.stderr, list[bytes]()
     threads = [
         threading.Thread(target=_listen, args=(process.stdout, heard), daemon=True),
-        threading.Thread(target=lambda: words.append(process.stderr.read()), daemon=True),
+        threading.Thread(target=lambda: words.append(errors.read()), daemon=True),
     ]
     for thread in threads:
         thread.start()

@@ -1,9 +1,10 @@
 """Virtual time: a program run inside a kernel whose clock stands still while anything computes.
 
 The kernel is User-Mode Linux in time-travel mode (`emu.uml.build`). It is an ordinary process of this machine and needs
-no rights: inside, everything runs as root, on the files of this machine (hostfs), with a /run of its own. Time goes by only when everything sleeps, in jumps to the next timer, so a run takes as long as its computing does
-and its results do not depend on how fast that is. Random numbers come from a seed, the date is always the same, and
-there is one processor: two runs are the same run.
+no rights: inside, everything runs as root, on the files of this machine (hostfs), with a /run of its own. Time goes by
+only when everything sleeps, in jumps to the next timer, so a run takes as long as its computing does and its results do
+not depend on how fast that is. Random numbers come from a seed, the date is always the same, and there is one
+processor: two runs are the same run.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ cd {cwd}
 echo $? > {status}
 exec {halt}
 """
+SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HALT = "import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)"
 """RB_POWER_OFF [reboot(2)]; init may simply not end."""
 
@@ -77,7 +79,7 @@ def run_inside(
     kernel = kernel_or_error()
     folder = Path(tempfile.mkdtemp(prefix="gradwire-uml-"))
     status = folder / "status"
-    variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/run/tmp", "TMPDIR": "/run/tmp"}
+    variables = {"PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp"}
     variables |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
     variables |= environment or {}
     script = folder / "init"
@@ -98,10 +100,7 @@ def run_inside(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             # UML keeps its memory in TMPDIR and a socket of its own below HOME, without which it does not start
-            env={
-                "PATH": os.environ.get("PATH", ""), "GRADWIRE_SEED": str(seed),
-                "TMPDIR": str(folder), "HOME": str(folder),
-            },  # fmt: skip
+            env={"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(folder), "HOME": str(folder)},
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )

@@ -10,6 +10,7 @@
       policy[]                                        variants of the scenario, for comparing
       output
       emulation                                       scenarios.schema_emulation
+      fidelity                                        scenarios.schema_fidelity
 
 Each model checks what can be said of it alone; `scenarios.checks` holds what needs several of them, such as
 more workers than hosts. Read files with `scenarios.load.load_scenario`, which reports every mistake at once.
@@ -29,6 +30,7 @@ from scenarios.base import Flag, Mistakes, Table, refuse
 from scenarios.policy import Policy, Tagging, overlay
 from scenarios.schema_emulation import Emulation
 from scenarios.schema_fault import AnyFault
+from scenarios.schema_fidelity import Fidelity
 from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
 from scenarios.schema_network import Host, Link, LinkOverride, Switch
 from scenarios.schema_topology import (
@@ -57,10 +59,10 @@ from scenarios.schema_transport_base import Transport
 from scenarios.units import PositiveTime, UnitError
 
 __all__ = [
-    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Graph", "GraphFile", "Host",
-    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer", "Policy",
-    "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus", "Transport",
-    "UserTransport", "json_schema",
+    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
+    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer",
+    "Policy", "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus",
+    "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
 BALANCERS = (
@@ -121,6 +123,7 @@ class Scenario(Table):
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
     emulation: Emulation = Emulation()
+    fidelity: Fidelity = Fidelity()
 
     _applied: Policy | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -211,11 +214,11 @@ class Scenario(Table):
     def digest(self) -> str:
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, nor how it is emulated, and neither do policies: a variant has the digest of
-        the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
+        Names, descriptions and labels do not count, nor how it is emulated, tolerances and policies: a variant has the
+        digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
         not at all, it has a digest of its own.
         """
-        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "emulation"})
+        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "emulation", "fidelity"})
         for job in data["job"]:
             del job["trace"]
         for table, each in zip(data["traffic"], self.traffic, strict=True):

@@ -7,6 +7,7 @@ hosts and receive at all of them.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import pickle
@@ -26,6 +27,8 @@ import pytest
 
 from emu.namespaces import find_tool, inside, private_command, settle, start_private
 from emu.plan import Plan, Port, Queues, TransportPlan, host_address
+from emu.uml.build import find_kernel
+from emu.virtual import PREFIX, run_inside
 from traces.program import Program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +37,8 @@ MARK, ECT0, NOT_ECT = 3, 2, 0
 
 
 def why_not(what: str) -> str | None:
-    """Why this machine cannot run a test that needs `what`: "root", "tool:NAME", "bpf", "qdisc:NAME", "tun"; None if it can."""
+    """Why this machine cannot run a test that needs `what`: "root", "tool:NAME", "bpf", "qdisc:NAME", "tun", "uml";
+    None if it can."""
     kind, _, name = what.partition(":")
     if kind == "root":
         return None if os.geteuid() == 0 else "needs root (the testbed's network namespaces)"
@@ -51,6 +55,8 @@ def why_not(what: str) -> str | None:
         except subprocess.TimeoutExpired:
             return "needs namespaces (unshare does not answer)"
         return None if done.returncode == 0 else f"needs namespaces ({done.stderr.strip()})"
+    if kind == "uml":
+        return None if find_kernel() else "needs the kernel for virtual time (make uml)"
     if kind == "bpf":
         return why_not("namespaces") or why_not("tool:clang")
     if kind == "qdisc":
@@ -58,7 +64,11 @@ def why_not(what: str) -> str | None:
     raise ValueError(what)
 
 
-QDISCS = {"red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5", "netem": "netem delay 1ms", "prio": "prio"}
+QDISCS = {
+    "red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5",
+    "netem": "netem delay 1ms",
+    "prio": "prio",
+}
 
 
 def _qdisc_missing(name: str) -> str | None:
@@ -103,8 +113,25 @@ def in_private(function: Callable[..., Any], *arguments: Any, seconds: float = 6
         return pickle.loads(answer.read_bytes())
 
 
-def _inside_main(task: Path, answer: Path) -> None:
-    settle()
+def in_virtual(function: Callable[..., Any], *arguments: Any, seconds: float = 100.0, **options: Any) -> Any:
+    """The same inside the kernel for virtual time."""
+    with tempfile.TemporaryDirectory() as folder:
+        task, answer = Path(folder, "task"), Path(folder, "answer")
+        task.write_bytes(pickle.dumps((function.__module__, function.__qualname__, arguments, options)))
+        said: list[str] = []
+        command = f"{sys.executable} {__file__} {task} {answer} virtual 2>&1 | sed 's/^/{PREFIX}/'"
+        run_inside(
+            ["/bin/sh", "-c", command], seed=1, limit_s=seconds, heard=said.append,
+            environment={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        if not answer.exists():
+            raise AssertionError(f"{function.__name__} failed inside: {' | '.join(said[-20:])}")
+        return pickle.loads(answer.read_bytes())
+
+
+def _inside_main(task: Path, answer: Path, *, private: bool) -> None:
+    settle(private=private)
+    ctypes.CDLL(None).prctl(29, 1)  # PR_SET_TIMERSLACK: sleeps end when they should, not up to 50 us later
     module, name, arguments, options = pickle.loads(task.read_bytes())
     result = getattr(importlib.import_module(module), name)(*arguments, **options)
     answer.write_bytes(pickle.dumps(result))
@@ -131,18 +158,22 @@ def make_plan(
         for src, dst in ((a, b), (b, a)):
             speed = rate if isinstance(rate, int) else rate[src, dst]
             name = f"{names[src]}->{names[dst]}"
-            ports.append(Port(len(ports), src, dst, speed, latency_ps, (loss or {}).get((src, dst), 0.0), name))
+            ports.append(
+                Port(len(ports), src, dst, speed, latency_ps, (loss or {}).get((src, dst), 0.0), name)
+            )
     routes = {}
     for host in range(hosts):
         far = _distances(ports, len(names), host)
         for node in range(hosts, len(names)):
-            routes[node, host] = tuple(p.number for p in ports if p.src == node and far[p.dst] == far[node] - 1)
-    values: dict[str, Any] = dict(
-        name="test", seed=1, names=names, host_count=hosts, ports=tuple(ports), routes=routes,
-        queues=queues or Queues(8, 64_000, None, False), balancing="ecmp",
-        transports=(TransportPlan("constant_rate", 1400, 58, "udp", {}),), software_latency_ps=0,
-        program=cast(Program, None),
-    )  # fmt: skip
+            routes[node, host] = tuple(
+                p.number for p in ports if p.src == node and far[p.dst] == far[node] - 1
+            )
+    values: dict[str, Any] = {
+        "name": "test", "seed": 1, "names": names, "host_count": hosts, "ports": tuple(ports), "routes": routes,
+        "queues": queues or Queues(8, 64_000, None, False), "balancing": "ecmp",
+        "transports": (TransportPlan("constant_rate", 1400, 58, "udp", {}),), "software_latency_ps": 0,
+        "program": cast(Program, None),
+    }  # fmt: skip
     return Plan(**(values | options))
 
 
@@ -173,7 +204,9 @@ def open_udp(network: Any, host: int, port: int = PORT) -> socket.socket:
         opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     opened.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 64 << 20)
+    opened.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 64 << 20
+    )
     opened.setsockopt(socket.SOL_SOCKET, 32, 64 << 20)  # SO_SNDBUFFORCE
     opened.bind((host_address(host), port))
     opened.setblocking(False)
@@ -189,7 +222,9 @@ def packet(message: int, number: int, frame: int) -> bytes:
     return struct.pack(">IIHIH", message, 0, frame - 58, number, 8) + bytes(frame - 58)
 
 
-def send_from(opened: socket.socket, host: int, priority: int, ecn: int, data: bytes, port: int = PORT) -> None:
+def send_from(
+    opened: socket.socket, host: int, priority: int, ecn: int, data: bytes, port: int = PORT
+) -> None:
     ancillary = [(socket.IPPROTO_IP, socket.IP_TOS, struct.pack("i", tos(priority, ecn)))]
     opened.sendmsg([data], ancillary, 0, (host_address(host), port))
 
@@ -224,4 +259,4 @@ class Receiver:
 
 
 if __name__ == "__main__":
-    _inside_main(Path(sys.argv[1]), Path(sys.argv[2]))
+    _inside_main(Path(sys.argv[1]), Path(sys.argv[2]), private="virtual" not in sys.argv)

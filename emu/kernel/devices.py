@@ -40,7 +40,11 @@ ALL_NODES = {
 }
 SWITCHES = {"net/ipv4/ip_forward": "1", "net/ipv4/fib_multipath_hash_policy": "1"}
 HOSTS = {"net/ipv4/ip_forward": "0", "net/ipv4/tcp_no_metrics_save": "1"}
-MAY_MISS = ("net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/default/disable_ipv6", "net/ipv4/fib_multipath_hash_policy")
+MAY_MISS = (
+    "net/ipv6/conf/all/disable_ipv6",
+    "net/ipv6/conf/default/disable_ipv6",
+    "net/ipv4/fib_multipath_hash_policy",
+)
 
 SIOCETHTOOL = 0x8946
 OFFLOADS = {"TSO": (0x1E, 0x1F), "GSO": (0x23, 0x24), "GRO": (0x2B, 0x2C)}
@@ -128,7 +132,9 @@ def without_offloads(spaces: Namespaces, name: str, devices: Iterable[str]) -> N
             for what, (read, write) in OFFLOADS.items():
                 _ethtool(anything, device, write, 0)
                 if _ethtool(anything, device, read, 0):
-                    raise TestbedError(f"{what} stays on at {device}", f"namespace {name}", "a device without offloads")
+                    raise TestbedError(
+                        f"{what} stays on at {device}", f"namespace {name}", "a device without offloads"
+                    )
 
 
 def _ethtool(any_socket: socket.socket, device: str, command: int, value: int) -> int:
@@ -138,7 +144,9 @@ def _ethtool(any_socket: socket.socket, device: str, command: int, value: int) -
     try:
         fcntl.ioctl(any_socket, SIOCETHTOOL, request)
     except OSError as error:
-        raise TestbedError(f"ethtool on {device} fails: {error.strerror}", device, "a device with offloads to switch") from None
+        raise TestbedError(
+            f"ethtool on {device} fails: {error.strerror}", device, "a device with offloads to switch"
+        ) from None
     return words[1]
 
 
@@ -156,16 +164,23 @@ def check_devices(plan: Plan, wired: bool) -> None:
             compare(link, {"ifindex": DEVICE + port.number, "mtu": mtu, "address": port_mac(port.number),
                            "gso_max_segs": 1}, f"{port.device} of {plan.names[node]}")  # fmt: skip
             if {"UP", "LOWER_UP"} - set(link.get("flags", ())):
-                raise TestbedError(f"{port.device} of {plan.names[node]} is not up", space(node), "UP, LOWER_UP")
+                raise TestbedError(
+                    f"{port.device} of {plan.names[node]} is not up", space(node), "UP, LOWER_UP"
+                )
             addresses = [info.get("local") for info in link.get("addr_info", ())]
             if addresses != [own]:
-                raise TestbedError(f"{port.device} of {plan.names[node]} has the addresses {addresses}", space(node), own)
+                raise TestbedError(
+                    f"{port.device} of {plan.names[node]} has the addresses {addresses}", space(node), own
+                )
             neighbour = known.get((port.device, port_address(far)), {})
             compare(neighbour, {"lladdr": port_mac(far), "state": ["PERMANENT"]},
                     f"neighbour of {port.device} of {plan.names[node]}")  # fmt: skip
         extra = set(found) - {port.device for port in plan.of_node(node)} - _BORN
         if extra:
-            raise TestbedError(f"{plan.names[node]} has devices that nobody asked for: {', '.join(sorted(extra))}", space(node))
+            raise TestbedError(
+                f"{plan.names[node]} has devices that nobody asked for: {', '.join(sorted(extra))}",
+                space(node),
+            )
     if wired:
         found = {link["ifname"]: link for link in shown("ip", WIRES, ["link show"])[0]}
         for port in plan.ports:
@@ -182,4 +197,6 @@ def compare(found: Any, wanted: dict[str, Any], what: str) -> None:
     """TestbedError unless `found` has all that is wanted."""
     for key, value in wanted.items():
         if found.get(key) != value:
-            raise TestbedError(f"{what}: {key} is {found.get(key)}, read back from the kernel", what, f"{key} {value}")
+            raise TestbedError(
+                f"{what}: {key} is {found.get(key)}, read back from the kernel", what, f"{key} {value}"
+            )

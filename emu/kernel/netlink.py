@@ -1,7 +1,7 @@
 """The two queueing disciplines that `tc` cannot describe exactly, told to the kernel by netlink.
 
-`red` on the instantaneous queue. tc computes the weight of its moving average from a burst, and the largest is one half.
-The kernel takes a weight of 2**0. The table that ages the average over an idle time is filled with the largest shift,
+`red` on the instantaneous queue. tc computes the weight of its moving average from a burst, one half at most. The
+kernel takes a weight of 2**0. The table that ages the average over an idle time is filled with the largest shift,
 so that an empty queue counts as empty at once.
 
     Kmin = Kmax = K: below K nothing happens; from K on, packets that understand marks (ECT) are marked, and others are
@@ -56,8 +56,11 @@ def red_words(threshold: int, limit: int, frame: int, rate: int, drop: bool) -> 
 def make_instantaneous(index: int, parent: int, handle: int, threshold: int, limit: int, drop: bool) -> None:
     """Change the red at a place of the device with number `index`, in this thread's network namespace."""
     threshold = max(1, threshold)
-    options = _attribute(RED_PARMS, struct.pack("=IIIBBBB", limit, threshold, threshold, 0, 32, 0, RED_ECN))
-    options += _attribute(RED_STAB, bytes([RED_IDLE_SHIFT]) * 256) + _attribute(RED_MAX_P, struct.pack("=I", 0))
+    flags = RED_ECN if drop else 0  # or by the newer attribute, never by both
+    options = _attribute(RED_PARMS, struct.pack("=IIIBBBB", limit, threshold, threshold, 0, 32, 0, flags))
+    options += _attribute(RED_STAB, bytes([RED_IDLE_SHIFT]) * 256) + _attribute(
+        RED_MAX_P, struct.pack("=I", 0)
+    )
     if not drop:
         options += _attribute(RED_FLAGS, struct.pack("=II", RED_ECN | RED_NODROP, RED_ECN | RED_NODROP))
     _put(index, parent, handle, "red", options, 0)
@@ -93,7 +96,9 @@ def _put(index: int, parent: int, handle: int, kind: str, options: bytes, flags:
     with _ask(RTM_NEWQDISC, F_REQUEST | F_ACK | flags, body) as opened:
         (error,) = struct.unpack_from("=i", opened.recv(8192), 16)
     if error:
-        raise TestbedError(f"{kind} is refused: {os.strerror(-error)}", f"device number {index}", "Linux 5.7 or later")
+        raise TestbedError(
+            f"{kind} is refused: {os.strerror(-error)}", f"device number {index}", "Linux 5.7 or later"
+        )
 
 
 def _dump() -> Iterator[tuple[int, str, bytes]]:

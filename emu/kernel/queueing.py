@@ -1,21 +1,24 @@
-"""A port's queues: strict priorities at a rate, by htb.
+"""A port's queues: strict priorities at a rate, by two htb, one in the other.
 
     htb 1:   class 1:1      the link: its rate, and how far it may catch up
-             class 1:10 ..  one per queue: no rate of its own worth mentioning, borrows the link's in order of priority
-                            with a queue below
+    htb 2:   class 2:10 ..  below it, one per queue, in order of priority, each with a queue of its own below. Their
+                            rates are so high that they always may send: what is left of htb is the order
 
 htb lets a packet go when the link's credit is not negative, and takes its bytes afterwards: at the start of its
 transmission. The credit is capped at `slack`: nothing, if the clock never lags; otherwise a packet or two that may go
 early after an idle time, so that a machine that wakes up late does not lose the rate.
 
-A class may send its first packet on the rate of its own (8 bit/s), once, even while the link is busy.
+The usual way is one htb whose classes borrow from a parent. There each class has a rate of its own, on which it sends
+its first packet even while the link is busy, and another one every minute. This kind of htb is what `prio` would be,
+which fewer kernels have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from emu.namespaces import run_tool, shown
@@ -29,6 +32,9 @@ WALL_FRAMES = 2
 """On the wall clock a port may be so many of the largest frames ahead, or"""
 WALL_SLACK_NS = 200_000
 """so long, whichever is more: about what timers of a quiet machine are late at worst."""
+FREE = 400_000_000_000
+"""bit/s that a queue may take, more than any link has; and how many frames at once."""
+FREE_FRAMES = 64
 HOST_LIMIT = 1 << 30
 """Bytes; a host's queues are not limited in the plan, and never come near."""
 TOLERANCE = 0.003
@@ -53,7 +59,7 @@ def slack_bytes(plan: Plan, port: Port) -> int:
 
 
 def class_of(queue: int) -> str:
-    return f"1:{FIRST_CLASS + queue:x}"
+    return f"2:{FIRST_CLASS + queue:x}"
 
 
 def handle_of(queue: int) -> str:
@@ -67,14 +73,16 @@ def htb_lines(plan: Plan, port: Port) -> list[str]:
     device = port.device
     last = FIRST_CLASS + plan.queues.count - 1
     lines = [
-        f"qdisc add dev {device} root handle 1: htb default {last:x}",
+        f"qdisc add dev {device} root handle 1: htb default 1",
         f"class add dev {device} parent 1: classid 1:1 htb rate {port.rate}bit ceil {port.rate}bit "
         f"burst {slack} cburst {slack} quantum {max(frame, 1000)}",
+        f"qdisc add dev {device} parent 1:1 handle 2: htb default {last:x}",
     ]
+    credit = FREE_FRAMES * frame
     for queue in range(plan.queues.count):
         lines.append(
-            f"class add dev {device} parent 1:1 classid {class_of(queue)} htb rate 8bit ceil {port.rate}bit "
-            f"burst 1 cburst {slack + 2 * frame} prio {queue} quantum {max(frame, 1000)}"
+            f"class add dev {device} parent 2: classid {class_of(queue)} htb rate {FREE}bit ceil {FREE}bit "
+            f"burst {credit} cburst {credit} prio {queue} quantum {max(frame, 1000)}"
         )
     return lines
 
@@ -84,26 +92,41 @@ def leaf_limit(plan: Plan, port: Port) -> int:
     return HOST_LIMIT if port.src < plan.host_count else plan.queues.buffer
 
 
-def check_htb(plan: Plan, node: int, space: str, leaf_kinds: Mapping[tuple[int, int], str]) -> list[dict[str, Any]]:
-    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them. `leaf_kinds`: of
-    leaves that are not bfifo, by port and queue."""
+def check_htb(
+    plan: Plan, node: int, space: str, reds: Mapping[tuple[int, int], int], limit: Callable[[Port], int]
+) -> list[dict[str, Any]]:
+    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them. `reds`:
+    the leaves that are red and not bfifo, by port and queue; `limit`: bytes in a bfifo of a port."""
     (disciplines,) = shown("tc", space, ["qdisc show"])
     ports = plan.of_node(node)
     by_place = {(each["dev"], each.get("parent", "root")): each for each in disciplines}
     for port in ports:
         where = f"{port.device} of {plan.names[node]}"
-        root = by_place.get((port.device, "root"), {})
         last = FIRST_CLASS + plan.queues.count - 1
-        if root.get("kind") != "htb" or int(root["options"]["default"], 0) != last:
-            raise TestbedError(f"{where}: the root is {root.get('kind')}, read back from the kernel", where, f"htb default {last:x}")
+        for place, default in (("root", 1), ("1:1", last)):
+            got = by_place.get((port.device, place), {})
+            if got.get("kind") != "htb" or int(got["options"]["default"], 0) != default:
+                raise TestbedError(
+                    f"{where}: at {place} is {got.get('kind')}, read back from the kernel",
+                    where,
+                    f"htb default {default:x}",
+                )
         for queue in range(plan.queues.count):
             leaf = by_place.get((port.device, class_of(queue)), {})
-            kind = leaf_kinds.get((port.number, queue), "bfifo")
+            kind = "red" if (port.number, queue) in reds else "bfifo"
             if leaf.get("kind") != kind or leaf.get("handle") != handle_of(queue):
-                raise TestbedError(f"{where}: queue {queue} is {leaf.get('kind')}, read back from the kernel", where, kind)
-        wanted = {"1:1": Class("root", port.rate, port.rate, None)}
+                raise TestbedError(
+                    f"{where}: queue {queue} is {leaf.get('kind')}, read back from the kernel", where, kind
+                )
+            if kind == "bfifo" and leaf["options"].get("limit") != limit(port):
+                raise TestbedError(
+                    f"{where}: queue {queue} holds {leaf['options']}, read back from the kernel",
+                    where,
+                    f"limit {limit(port)}",
+                )
+        wanted = {"1:1": Class("root", port.rate, port.rate, 0)}
         for queue in range(plan.queues.count):
-            wanted[class_of(queue)] = Class("1:1", 8, port.rate, queue)
+            wanted[class_of(queue)] = Class("root", FREE, FREE, queue)
         _same_classes(wanted, read_classes(space, port.device), where)
     return list(disciplines)
 
@@ -115,7 +138,7 @@ def read_classes(space: str, device: str) -> dict[str, Class]:
         words = line.split()
         if words[:2] != ["class", "htb"]:
             continue
-        value = dict(zip(words, words[1:], strict=False))
+        value = dict(pairwise(words))
         found[words[2]] = Class(
             "root" if "root" in words else value["parent"],
             parse_rate(value["rate"]), parse_rate(value["ceil"]), int(value["prio"]) if "prio" in value else None,
@@ -127,7 +150,9 @@ def parse_rate(text: str) -> int:
     """bit/s from tc's way of writing it."""
     match = re.fullmatch(r"([0-9.]+)([KMGT]?)bit", text)
     if match is None:
-        raise TestbedError(f"tc shows a rate as {text!r}", "tc class show", "a number with bit, Kbit, Mbit, Gbit")
+        raise TestbedError(
+            f"tc shows a rate as {text!r}", "tc class show", "a number with bit, Kbit, Mbit, Gbit"
+        )
     return round(float(match[1]) * 1000 ** " KMGT".index(match[2] or " "))
 
 

@@ -1,9 +1,9 @@
 """Ways through the switches: a route per host, and what happens where there are several.
 
-    ecmp by the kernel    one route with several next hops; Linux hashes addresses and ports
-    by a mark             something gives each packet the number of its way, counted from 1, as a mark; rule w sends mark w
-                          to the table with the w-th way of every host. The mark comes from nftables (counting, or
-                          random) or from a BPF program (`switches/port.c`), which draws from the scenario's seed.
+ecmp by the kernel    one route with several next hops; Linux hashes addresses and ports
+by a mark             something gives each packet the number of its way, counted from 1, as a mark; rule w sends mark w
+                      to the table with the w-th way of every host. The mark comes from nftables (counting, or
+                      random) or from a BPF program (`switches/port.c`), which draws from the scenario's seed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,14 @@ def route_lines(plan: Plan, node: int, chooser: str) -> list[str]:
         lines.append(f"route add {address}/32 {_hop(ports[0])}")
         if len(ports) > 1:
             several = max(several, len(ports))
-            lines += [f"route add {address}/32 {_hop(port)} table {FIRST_TABLE + way}" for way, port in enumerate(ports, 1)]
-    lines += [f"rule add pref {FIRST_RULE + way} fwmark {way} lookup {FIRST_TABLE + way}" for way in range(1, several + 1)]
+            lines += [
+                f"route add {address}/32 {_hop(port)} table {FIRST_TABLE + way}"
+                for way, port in enumerate(ports, 1)
+            ]
+    lines += [
+        f"rule add pref {FIRST_RULE + way} fwmark {way} lookup {FIRST_TABLE + way}"
+        for way in range(1, several + 1)
+    ]
     return lines
 
 
@@ -88,7 +94,12 @@ def check_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
         (routes,) = shown("ip", space(node), ["route show"])
         ports = plan.of_node(node)
         wanted = {("10.0.0.0/8", port_address(ports[0].number ^ 1), ports[0].device)} if ports else set()
-        _same(wanted, {(each["dst"], each.get("gateway"), each.get("dev")) for each in routes}, "routes", plan.names[node])
+        _same(
+            wanted,
+            {(each["dst"], each.get("gateway"), each.get("dev")) for each in routes},
+            "routes",
+            plan.names[node],
+        )
     for node in range(plan.host_count, plan.node_count):
         routes, rules = shown("ip", space(node), ["route show table all", "rule show"])
         asked: set[Any] = set()
@@ -101,10 +112,14 @@ def check_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
         found = {
             (each["dst"], str(each.get("table", "main")), _hops(each))
             for each in routes
-            if each.get("table") != "local" and each.get("type", "unicast") == "unicast" and ":" not in each["dst"]
+            if each.get("table") != "local"
+            and each.get("type", "unicast") == "unicast"
+            and ":" not in each["dst"]
         }
         _same(asked, found, "routes", plan.names[node])
-        marks = range(1, (most_ways(plan, node) if chooser != KERNEL and most_ways(plan, node) > 1 else 0) + 1)
+        marks = range(
+            1, (most_ways(plan, node) if chooser != KERNEL and most_ways(plan, node) > 1 else 0) + 1
+        )
         wanted_rules = {(FIRST_RULE + way, way, str(FIRST_TABLE + way)) for way in marks}
         found_rules = {
             (each["priority"], int(each["fwmark"], 0), each["table"]) for each in rules if "fwmark" in each
@@ -115,12 +130,20 @@ def check_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
                 listed = run_tool(["nft", "list", "ruleset"])
             wanted_draws = sorted(_draws(nft_text(plan, node)))
             if sorted(_draws(listed)) != wanted_draws:
-                raise TestbedError(f"nftables of {plan.names[node]} are others than asked for", space(node), "; ".join(wanted_draws))
+                raise TestbedError(
+                    f"nftables of {plan.names[node]} are others than asked for",
+                    space(node),
+                    "; ".join(wanted_draws),
+                )
 
 
 def _hops(route: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     several = route.get("nexthops")
-    return tuple((hop["gateway"], hop["dev"]) for hop in several) if several else ((route.get("gateway", ""), route.get("dev", "")),)
+    return (
+        tuple((hop["gateway"], hop["dev"]) for hop in several)
+        if several
+        else ((route.get("gateway", ""), route.get("dev", "")),)
+    )
 
 
 def _draws(text: str) -> list[str]:
@@ -131,4 +154,6 @@ def _same(wanted: set[Any], found: set[Any], what: str, node: str) -> None:
     missing, extra = sorted(wanted - found), sorted(found - wanted)
     if missing or extra:
         first = f"{missing[0]} is missing" if missing else f"{extra[0]} was not asked for"
-        raise TestbedError(f"{what} of {node}: {first}, read back from the kernel", node, f"{len(wanted)} {what}")
+        raise TestbedError(
+            f"{what} of {node}: {first}, read back from the kernel", node, f"{len(wanted)} {what}"
+        )

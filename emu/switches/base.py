@@ -1,4 +1,5 @@
-"""What a switch backend is: it builds the network of a plan in namespaces, counts what happens in it, and takes it down.
+"""What a switch backend is: it builds the network of a plan in namespaces, counts what happens there, and takes it
+down.
 
 A backend gives every host of the plan a network namespace in which the host's address (`emu.plan.host_address`) is on a
 device and all other hosts' addresses are reachable. What lies in between is its own affair: Linux namespaces that

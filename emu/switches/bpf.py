@@ -1,7 +1,7 @@
 """Switch backend `bpf`: htb, and a BPF program that drops and marks exactly as the plan says.
 
-The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been let
-go. Between the two it counts what waits, per queue and port, and so can hold the plan's rules: the buffer of the whole
+The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been
+let go. Between the two it counts what waits, per queue and port, and so can hold the plan's rules: the buffer of the whole
 port first, then K of the queue, and nothing for a packet that finds the port idle. Counters are exact, in memory shared
 with this process; lost packets are listed one by one, with the number of the message they belong to.
 
@@ -39,7 +39,8 @@ PORT = (
     "peak", "listed",
 )  # fmt: skip
 QUEUE = (
-    "threshold", "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss", "marks",
+    "threshold", "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss",
+    "marks",
 )  # fmt: skip
 WAY = ("count",)
 NODE = ("first_way", "balancing", "key", "dealt")
@@ -86,7 +87,8 @@ class BpfSwitch(KernelSwitch):
             "drops": ("drop", LISTED),
         }
         self._maps = {
-            name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[entry]), count) for name, (entry, count) in sizes.items()
+            name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[entry]), count)
+            for name, (entry, count) in sizes.items()
         }
         self._fill()
         descriptors = {name: each.fd for name, each in self._maps.items()}
@@ -117,7 +119,9 @@ class BpfSwitch(KernelSwitch):
             entry["key"] = key(plan.seed, 1, port.number)
             for queue in range(8):
                 marked = is_switch and thresholds is not None and queue < len(thresholds)
-                queues[8 * port.number + queue]["threshold"] = thresholds[queue] if marked and thresholds else UNLIMITED
+                queues[8 * port.number + queue]["threshold"] = (
+                    thresholds[queue] if marked and thresholds else UNLIMITED
+                )
         nodes, ways = self._maps["nodes"].entries, self._maps["ways"].entries
         for node in range(plan.node_count):
             nodes[node]["first_way"] = node * plan.host_count
@@ -127,16 +131,16 @@ class BpfSwitch(KernelSwitch):
             ways[node * plan.host_count + host]["count"] = len(several)
 
     def _bpf_line(self, where: str, program: str, order: int) -> str:
-        return f"filter add {where} protocol all prio {order} bpf object-pinned {BPFFS}/{program} direct-action"
+        return (
+            f"filter add {where} protocol all prio {order} bpf object-pinned {BPFFS}/{program} direct-action"
+        )
 
-    def leaf_line(self, port: Port, queue: int) -> str:
+    def leaf_bytes(self, port: Port) -> int:
         # a little more than the program lets in, which counts the packet on the wire apart
-        limit = queueing.leaf_limit(self.plan, port) + 2 * self.plan.largest_frame()
-        handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
-        return f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {limit}"
+        return super().leaf_bytes(port) + 2 * self.plan.largest_frame()
 
     def filter_lines(self, port: Port) -> list[str]:
-        return [self._bpf_line(f"dev {port.device} parent 1:", "enqueue", 1) + " classid 1:"]
+        return [self._bpf_line(f"dev {port.device} parent 2:", "enqueue", 1) + " classid 2:"]
 
     def arrival_lines(self, port: Port, device: str) -> list[str]:
         lines = [self._bpf_line(f"dev {device} ingress", "release", 1)]
@@ -155,22 +159,32 @@ class BpfSwitch(KernelSwitch):
 
     def check_queues(self) -> None:
         for node in range(self.plan.node_count):
-            queueing.check_htb(self.plan, node, space(node), {})
+            queueing.check_htb(self.plan, node, space(node), {}, self.leaf_bytes)
             ports = self.plan.of_node(node)
             is_switch = node >= self.plan.host_count
-            entrance = {"choose": True} if is_switch and self.wired else {"release": True, "choose": is_switch}
+            entrance = (
+                {"choose": True} if is_switch and self.wired else {"release": True, "choose": is_switch}
+            )
             if not is_switch and self.wired:
                 entrance = {}
-            questions = [f"filter show dev {port.device} {place}" for port in ports for place in ("parent 1:", "ingress")]
+            questions = [
+                f"filter show dev {port.device} {place}"
+                for port in ports
+                for place in ("parent 2:", "ingress")
+            ]
             answers = iter(shown("tc", space(node), questions)) if questions else iter(())
             for port in ports:
                 where = f"{port.device} of {self.plan.names[node]}"
                 self._same_programs(["enqueue"], next(answers), where)
-                self._same_programs([name for name, is_there in entrance.items() if is_there], next(answers), where)
+                self._same_programs(
+                    [name for name, is_there in entrance.items() if is_there], next(answers), where
+                )
         if self.wired:
             middles = [wire_device(port.number) for port in self.plan.ports]
             for device, answer in zip(
-                middles, shown("tc", WIRES, [f"filter show dev {device} ingress" for device in middles]), strict=True
+                middles,
+                shown("tc", WIRES, [f"filter show dev {device} ingress" for device in middles]),
+                strict=True,
             ):
                 self._same_programs(["release"], answer, device)
 
@@ -182,7 +196,9 @@ class BpfSwitch(KernelSwitch):
             if "options" in each and each.get("kind") == "bpf"
         ]
         if found != list(wanted):
-            raise TestbedError(f"{where} has the programs {found}, read back from the kernel", where, ", ".join(wanted))
+            raise TestbedError(
+                f"{where} has the programs {found}, read back from the kernel", where, ", ".join(wanted)
+            )
 
     def counts(self) -> list[PortCounts]:
         ports, queues = self._maps["ports"].entries.copy(), self._maps["queues"].entries.copy()
@@ -277,8 +293,8 @@ def _queue_counts(entry: np.void) -> Mapping[str, int]:
 def key(seed: int, kind: int, number: int) -> int:
     """64 bits that only this seed, kind of place and number have."""
     mask = (1 << 64) - 1
-    state = seed & mask
-    for value in (kind, number):
+    state = 0
+    for value in (seed & mask, kind, number):
         state = ((state ^ value) + 0x9E3779B97F4A7C15) & mask
         state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & mask
         state = ((state ^ state >> 27) * 0x94D049BB133111EB) & mask

@@ -19,8 +19,8 @@ from emu.switches.base import Drop, PortCounts, TestbedError
 
 
 class KernelSwitch:
-    """A network of htb. `wired`: cables have latency and transmission time, by netem. `chooser`: who picks among several
-    ways (`emu.kernel.routes`)."""
+    """A network of htb. `wired`: cables have latency and transmission time, by netem. `chooser`: who picks among ways
+    (`emu.kernel.routes`)."""
 
     name = "kernel"
 
@@ -36,10 +36,15 @@ class KernelSwitch:
     def prepare(self) -> None:
         """Before the first line of tc."""
 
+    def leaf_bytes(self, port: Port) -> int:
+        """Bytes that a queue without a threshold may hold."""
+        return queueing.leaf_limit(self.plan, port)
+
     def leaf_line(self, port: Port, queue: int) -> str:
-        limit = queueing.leaf_limit(self.plan, port)
         handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
-        return f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {limit}"
+        return (
+            f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {self.leaf_bytes(port)}"
+        )
 
     def filter_lines(self, port: Port) -> list[str]:
         """Of the port itself."""
@@ -64,7 +69,9 @@ class KernelSwitch:
         self.prepare()
         arrivals: dict[str, list[str]] = {}
         for port in plan.ports:
-            where, device = (WIRES, wire_device(port.number)) if self.wired else (space(port.dst), f"p{port.number ^ 1}")
+            where, device = (
+                (WIRES, wire_device(port.number)) if self.wired else (space(port.dst), f"p{port.number ^ 1}")
+            )
             lines = arrivals.setdefault(where, [])
             lines.append(f"qdisc add dev {device} clsact")
             lines += self.arrival_lines(port, device)
@@ -109,7 +116,9 @@ class KernelSwitch:
         for port in self.plan.ports:
             wanted, got = self.wire(port), found.get(WIRE + (port.number ^ 1))
             if got != wanted:
-                raise TestbedError(f"the cable of {port.name} is {got}, read back from the kernel", WIRES, str(wanted))
+                raise TestbedError(
+                    f"the cable of {port.name} is {got}, read back from the kernel", WIRES, str(wanted)
+                )
 
     def namespace(self, host: int) -> int:
         return self.spaces[space(host)]
@@ -125,7 +134,11 @@ class KernelSwitch:
 
     def check(self) -> list[str]:
         lost = softnet_drops() - self._backlog_drops
-        return [f"the kernel's backlog dropped {lost} packets: the machine is too slow for this rate"] if lost else []
+        return (
+            [f"the kernel's backlog dropped {lost} packets: the machine is too slow for this rate"]
+            if lost
+            else []
+        )
 
     def close(self) -> None:
         self.spaces.close()
@@ -185,7 +198,8 @@ def substitutions_everywhere(kernel: Kernel, plan: Plan) -> list[str]:
         fastest = max(port.rate for port in plan.ports)
         if 0 <= kernel.reachable_bps < fastest:
             done.append(
-                f"rates: the fastest port has {fastest / 1e6:g} Mbit/s, this machine kept {kernel.reachable_bps / 1e6:g} "
+                f"rates: the fastest port has {fastest / 1e6:g} Mbit/s, this machine kept "
+                f"{kernel.reachable_bps / 1e6:g} "
                 "with one port when it was tried"
             )
     return done

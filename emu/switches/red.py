@@ -1,7 +1,7 @@
 """Switch backend `red`: what most kernels have - htb, red, netem, nftables - and no BPF.
 
-A queue with a threshold is a `red` whose average is the instantaneous queue (`emu.kernel.netlink`); without, a bfifo. What
-this cannot do: a buffer that the queues of a port share (every queue gets all of it), lost packets one by one, the
+A queue with a threshold is a `red` whose average is the instantaneous queue (`emu.kernel.netlink`); without, a bfifo.
+What this cannot do: a buffer that the queues of a port share (every queue gets all of it), lost packets one by one, the
 longest queue. It counts with `tc -s`.
 """
 
@@ -41,14 +41,18 @@ class RedSwitch(KernelSwitch):
         if threshold is None:
             return super().leaf_line(port, queue)
         words = red_words(
-            threshold, queueing.leaf_limit(self.plan, port), self.plan.largest_frame(), port.rate, self.plan.queues.selective_drop
+            threshold,
+            queueing.leaf_limit(self.plan, port),
+            self.plan.largest_frame(),
+            port.rate,
+            self.plan.queues.selective_drop,
         )
         handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
         return f"qdisc add dev {port.device} parent {parent} handle {handle} {words}"
 
     def filter_lines(self, port: Port) -> list[str]:
         return [
-            f"filter add dev {port.device} parent 1: protocol ip prio 1 u32 match ip tos {(7 - queue) << 5:#x} 0xe0 "
+            f"filter add dev {port.device} parent 2: protocol ip prio 1 u32 match ip tos {(7 - queue) << 5:#x} 0xe0 "
             f"flowid {queueing.class_of(queue)}"
             for queue in range(self.plan.queues.count)
         ]
@@ -57,7 +61,10 @@ class RedSwitch(KernelSwitch):
         if not self.wired:
             return []
         far = wire_device(port.number ^ 1)
-        return [f"filter add dev {device} ingress protocol all prio 1 u32 match u32 0 0 action mirred egress redirect dev {far}"]
+        return [
+            f"filter add dev {device} ingress protocol all prio 1 u32 match u32 0 0 "
+            f"action mirred egress redirect dev {far}"
+        ]
 
     def wire(self, port: Port) -> Wire:
         return replace(super().wire(port), loss=round(port.loss * (1 << 32)))
@@ -72,7 +79,7 @@ class RedSwitch(KernelSwitch):
                             continue
                         minor = queueing.FIRST_CLASS + queue
                         make_instantaneous(
-                            DEVICE + port.number, 1 << 16 | minor, minor << 16, threshold,
+                            DEVICE + port.number, 2 << 16 | minor, minor << 16, threshold,
                             queueing.leaf_limit(self.plan, port), self.plan.queues.selective_drop,
                         )  # fmt: skip
 
@@ -86,31 +93,48 @@ class RedSwitch(KernelSwitch):
                 for queue in range(plan.queues.count)
                 if (threshold := self.threshold(port, queue)) is not None
             }
-            found = queueing.check_htb(plan, node, space(node), dict.fromkeys(reds, "red"))
+            found = queueing.check_htb(plan, node, space(node), reds, self.leaf_bytes)
             options = {(each["dev"], each.get("parent")): each["options"] for each in found}
             for (number, queue), threshold in reds.items():
                 port = plan.ports[number]
                 wanted = {
-                    "limit": plan.queues.buffer, "min": max(1, threshold), "max": max(1, threshold), "ecn": True, "ewma": 0,
+                    "limit": plan.queues.buffer, "min": max(1, threshold), "max": max(1, threshold), "ecn": True,
+                    "ewma": 0,
                     "nodrop": not plan.queues.selective_drop,
                 }  # fmt: skip
                 got = options[port.device, queueing.class_of(queue)]
-                differing = {key: got.get(key, False) for key, value in wanted.items() if got.get(key, False) != value}
+                differing = {
+                    key: got.get(key, False) for key, value in wanted.items() if got.get(key, False) != value
+                }
                 if differing:
                     raise TestbedError(
                         f"{port.name}, queue {queue}: red has {differing}, read back from the kernel",
                         port.device, str({key: wanted[key] for key in differing}),
                     )  # fmt: skip
-            for port, filters in zip(ports, shown("tc", space(node), [f"filter show dev {port.device} parent 1:" for port in ports]), strict=True):
-                flows = sorted(each["options"]["flowid"] for each in filters if "flowid" in each.get("options", {}))
+            for port, filters in zip(
+                ports,
+                shown("tc", space(node), [f"filter show dev {port.device} parent 2:" for port in ports]),
+                strict=True,
+            ):
+                flows = sorted(
+                    each["options"]["flowid"] for each in filters if "flowid" in each.get("options", {})
+                )
                 if flows != sorted(queueing.class_of(queue) for queue in range(plan.queues.count)):
-                    raise TestbedError(f"{port.name} has filters to {flows}, read back from the kernel", port.device, "one per queue")
+                    raise TestbedError(
+                        f"{port.name} has filters to {flows}, read back from the kernel",
+                        port.device,
+                        "one per queue",
+                    )
 
     def counts(self) -> list[PortCounts]:
         plan = self.plan
         lost: dict[str, int] = {}
         if self.wired:
-            lost = {each["dev"]: each["drops"] for each in shown("tc", WIRES, ["qdisc show"], counters=True)[0] if each["kind"] == "netem"}
+            lost = {
+                each["dev"]: each["drops"]
+                for each in shown("tc", WIRES, ["qdisc show"], counters=True)[0]
+                if each["kind"] == "netem"
+            }
         found: dict[int, PortCounts] = {}
         for node in range(plan.node_count):
             (disciplines,) = shown("tc", space(node), ["qdisc show"], counters=True)
@@ -135,11 +159,21 @@ def _sum(port: Port, leaves: list[Any], lost: int) -> PortCounts:
 
 
 def _queue_counts(leaf: Any) -> Mapping[str, int]:
-    counts = {"packets": leaf["packets"], "bytes": leaf["bytes"], "drops_tail": 0, "drops_selective": 0, "marks": 0}
+    counts = {
+        "packets": leaf["packets"],
+        "bytes": leaf["bytes"],
+        "drops_tail": 0,
+        "drops_selective": 0,
+        "marks": 0,
+    }
     if leaf["kind"] == "red":
         # red marks first and finds the queue full afterwards: a marked packet that did not fit is no mark
         tail = leaf["pdrop"]
-        counts |= {"drops_tail": tail, "drops_selective": leaf["early"], "marks": max(0, leaf["marked"] - tail)}
+        counts |= {
+            "drops_tail": tail,
+            "drops_selective": leaf["early"],
+            "marks": max(0, leaf["marked"] - tail),
+        }
     else:
         counts["drops_tail"] = leaf["drops"]
     return counts
@@ -171,12 +205,12 @@ class RedKind:
         done = substitutions_everywhere(kernel, plan)
         if plan.queues.count > 1:
             done.append(
-                f"red: every queue of a port has a buffer of {plan.queues.buffer} bytes to itself, which the scenario's share"
+                f"red: every queue of a port has {plan.queues.buffer} bytes to itself, which the scenario's share"
             )
         if plan.queues.thresholds is not None:
             done.append(
-                "red: the threshold is looked at before the buffer, so a droppable packet that finds both full counts as "
-                "dropped by choice"
+                "red: the threshold is looked at before the buffer, so a droppable packet that finds both full counts "
+                "as dropped by choice"
             )
         if plan.balancing in ("ecmp", "spray_random") and any(len(ways) > 1 for ways in plan.routes.values()):
             done.append("red: ways are drawn by the kernel, not from the scenario's seed")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import signal
 import socket
 import time
@@ -19,7 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from emu.namespaces import find_tool
 from emu.plan import Plan, host_address
+from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import process, tun
 from emu.userspace.fabric import BALANCERS, port_counts
@@ -44,21 +45,14 @@ class Userspace:
 
     name = "userspace"
 
-    def missing(self, kernel: Any, plan: Plan) -> list[str]:
-        """Why it cannot run this plan; empty if it can."""
-        found = []
-        if os.geteuid() != 0:
-            found.append("it makes network namespaces and TUN devices, which only root may")
-        if not os.access(tun.DEVICE, os.R_OK | os.W_OK):
-            missing = not Path(tun.DEVICE).exists()
-            found.append(f"{tun.DEVICE} " + ("is not there" if missing else "cannot be opened"))
-        if shutil.which("ip") is None:
-            found.append("the command ip (iproute2) is not installed")
+    def missing(self, kernel: Kernel | None, plan: Plan) -> list[str]:
+        """Why it cannot run this plan; empty if it can. `kernel` None: as far as can be seen from here."""
+        found = _missing_here() if kernel is None else _missing_of(kernel)
         if plan.balancing not in BALANCERS:
             found.append(f"load balancing {plan.balancing} is none of {', '.join(BALANCERS)}")
         return found
 
-    def substitutions(self, kernel: Any, plan: Plan) -> list[str]:
+    def substitutions(self, kernel: Kernel | None, plan: Plan) -> list[str]:
         """What it does otherwise than the plan says; empty if nothing."""
         found = []
         switches = [name for name in plan.captures if name in plan.names[plan.host_count :]]
@@ -73,9 +67,32 @@ class Userspace:
             )
         return found
 
-    def make(self, plan: Plan, kernel: Any = None) -> UserspaceSwitch:
+    def make(self, plan: Plan, kernel: Kernel | None = None) -> UserspaceSwitch:
         """A network that is not built yet."""
         return UserspaceSwitch(plan)
+
+
+def _missing_here() -> list[str]:
+    found = []
+    if os.geteuid() != 0:
+        found.append("it makes network namespaces and TUN devices, which only root may")
+    if not os.access(tun.DEVICE, os.R_OK | os.W_OK):
+        missing = not Path(tun.DEVICE).exists()
+        found.append(f"{tun.DEVICE} " + ("is not there" if missing else "cannot be opened"))
+    if find_tool("ip") is None:
+        found.append("the command ip (iproute2) is not installed")
+    return found
+
+
+def _missing_of(kernel: Kernel) -> list[str]:
+    found = []
+    if kernel.namespaces:
+        found.append(f"it makes network namespaces: {kernel.namespaces}")
+    elif kernel.tun:
+        found.append(f"it makes TUN devices: {kernel.tun}")
+    if not kernel.has("tool", "ip"):
+        found.append(kernel.why_not("tool", "ip"))
+    return found
 
 
 class UserspaceSwitch:

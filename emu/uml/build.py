@@ -3,8 +3,8 @@
 A User-Mode Linux kernel is an ordinary program. In time-travel mode [Documentation/virt/uml, `time-travel=inf-cpu`] its
 clock stands still while anything computes and jumps to the next timer when everything sleeps. Distributions build
 theirs without that mode, so this one is built here, once: `allnoconfig` with the options of `kernel.config`, all
-built in, and a few small edits of the source (`EDITS`). It takes a few minutes, the result is 8 MB, and it is kept in the
-cache, outside of any checkout, under a name that depends on everything that went into it.
+built in, and a few small edits of the source (`EDITS`). It takes a few minutes, the result is 8 MB, and it is kept in
+the cache, outside of any checkout, under a name that depends on everything that went into it.
 
     python -m emu.uml.build            # needs: linux-source-6.1 gcc make flex bison bc xz-utils
 """

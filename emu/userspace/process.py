@@ -200,4 +200,4 @@ def _close_others(kept: set[int]) -> None:
         if file >= begin:
             os.closerange(begin, file)
             begin = file + 1
-    os.closerange(begin, os.sysconf("SC_OPEN_MAX") if begin < 1 << 16 else begin)
+    os.closerange(begin, max(begin, os.sysconf("SC_OPEN_MAX")))

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from emu.namespaces import find_tool
 from emu.switches.base import TestbedError
 
 DEVICE = "/dev/net/tun"
@@ -80,7 +81,9 @@ def set_up(namespace: int, name: str, address: str, mtu: int, options: Mapping[s
         route,
     ]
     with inside(namespace):
-        with suppress(FileNotFoundError):  # a kernel without IPv6
+        with suppress(
+            OSError
+        ):  # a kernel without IPv6, or a user who may not: its packets are for nobody then
             Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
         try:
             Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1")
@@ -115,7 +118,12 @@ def lost_in_devices(namespace: int, name: str) -> int:
 def _ip(*arguments: str, text: str = "") -> str:
     try:
         done = subprocess.run(
-            ["ip", *arguments], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            [find_tool("ip") or "ip", *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
     except FileNotFoundError:
         raise TestbedError("is not installed", "the command ip", "iproute2") from None

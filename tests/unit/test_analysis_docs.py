@@ -64,7 +64,7 @@ def test_every_column_of_a_comparison_is_described():
     assert not missing
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "scenario.md", DOCS / "telemetry.md"])
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "scenario.md", DOCS / "telemetry.md", DOCS / "fidelity.md"])
 def test_scenarios_in_the_documentation_are_valid(page: Path):
     blocks = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks

@@ -1,0 +1,303 @@
+"""fidelity: a simulated and an emulated run of one scenario, side by side, and whether they agree.
+
+Two runs are the same experiment only if the same messages were sent. So messages are matched by what they are - job,
+kind, iteration, tensor, part, from whom to whom - and not by number, and whatever has no partner is a failure in
+itself. Figures are compared over what was delivered in both runs:
+
+    completion times     mean, median and p99 per job and kind of message
+    iteration times      mean per job
+    throughput           per job and pair of hosts
+    drops, marks         by cause, in total and at every port; by class as far as both runs tell
+    loss                 per message
+
+`Measure` is one figure with its tolerance (the scenario's `[fidelity]`). A figure that an emulated switch cannot count
+is said to be unknown rather than taken for zero. A run that was disturbed - `summary["engine"]["valid"]` is false, with
+`["disturbed"]` - is never judged as passing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.fidelity_measure import RATE, SHARE, TIME, Measure, examples, relative
+from analysis.fidelity_ports import classes, packets, ports_of
+from analysis.metrics import percentile
+from analysis.tables import KIND_WORDS
+from scenarios.result import KINDS, Result, check_loss_invariant
+from scenarios.schema_fidelity import Fidelity
+
+FORMAT = 1
+"""Version of fidelity.json."""
+MESSAGE_KEY = ("job", "kind", "iteration", "tensor", "part", "src", "dst")
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How two runs of one scenario agree.
+
+    measures : every figure. faults : why the runs are not the same experiment, or one is not sound; none if all is
+        well.
+    invalid : why the emulated run means nothing.
+    ports : one entry per port: its name, and `[sim, emu]` of every counter.
+    classes : one entry per priority: drops seen one by one, and data packets that arrived marked, `[sim, emu]`; -1:
+        unknown.
+    matched : messages that both runs delivered.
+    ratios : their completion time emulated over simulated, float64[matched].
+    """
+
+    name: str
+    measures: list[Measure]
+    faults: list[str]
+    invalid: list[str]
+    ports: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+    matched: int
+    ratios: NDArray[np.float64] = field(repr=False)
+
+    @property
+    def missed(self) -> list[Measure]:
+        """Figures beyond their tolerance."""
+        return [each for each in self.measures if each.passed is False]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the runs agree."""
+        return not (self.missed or self.faults or self.invalid)
+
+    def verdicts(self) -> list[str]:
+        """What to tell people, the worst first; the last line sums up."""
+        lines = [f"invalid: {reason}" for reason in self.invalid]
+        lines += [f"not the same: {fault}" for fault in self.faults]
+        lines += [
+            f"missed: {each.title}: {each.text(each.emu)} emulated, {each.text(each.sim)} simulated "
+            f"({each.difference_text()}, allowed {each.allowed_text()})"
+            for each in self.missed
+        ]
+        lines += [f"unknown: {each.title} was not counted by both" for each in self.measures if each.unknown]
+        judged = sum(each.passed is not None for each in self.measures)
+        within = f"{judged - len(self.missed)} of {judged} figures within their tolerances"
+        if self.invalid:
+            return [*lines, f"{self.name}: INVALID, the emulated run was disturbed; {within}"]
+        return [*lines, f"{self.name}: {'passed' if self.passed else 'FAILED'}, {within}"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, times in picoseconds, JSON-safe."""
+        spread: dict[str, float] = {}
+        if len(self.ratios):
+            shares = zip(
+                ("p1", "p50", "p99"), np.quantile(self.ratios, (0.01, 0.5, 0.99)).tolist(), strict=True
+            )
+            spread = {"mean": float(self.ratios.mean()), **dict(shares)}
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "passed": self.passed,
+            "valid": not self.invalid,
+            "invalid": self.invalid,
+            "faults": self.faults,
+            "measures": [each.as_dict() for each in self.measures],
+            "messages": self.matched,
+            "emulated_over_simulated": spread,
+            "ports": self.ports,
+            "classes": self.classes,
+            "verdicts": self.verdicts(),
+        }
+
+
+def agreement(sim: Result, emu: Result, tolerances: Fidelity) -> Agreement:
+    """Compare a simulated and an emulated run. A pure function of its arguments."""
+    faults = [*_identity(sim, emu), *_soundness(sim, emu)]
+    matched = _Matched(sim, emu)
+    faults += matched.faults
+    measures = [
+        *matched.completion(tolerances), *_iterations(sim, emu, tolerances, faults), *matched.throughput(tolerances),
+    ]  # fmt: skip
+    ports, alone = ports_of(sim, emu)
+    measures += [*packets(ports, tolerances), *matched.loss(tolerances)]
+    return Agreement(
+        str(sim.summary.get("name", "")), measures, [*faults, *alone], _invalid(emu), ports, classes(sim, emu),
+        len(matched.keys), matched.ratios(),
+    )  # fmt: skip
+
+
+def differences(sim: Any, emu: Any) -> NDArray[np.float64]:
+    """Relative differences of arrays, absolute values; 1 where there was nothing and now is."""
+    sim, emu = np.asarray(sim, dtype=np.float64), np.asarray(emu, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.abs(emu - sim) / sim
+    return np.where(sim > 0, found, (emu > 0).astype(np.float64))
+
+
+def _invalid(emu: Result) -> list[str]:
+    engine = emu.summary.get("engine", {})
+    if engine.get("valid", True):
+        return []
+    return [str(reason) for reason in engine.get("disturbed", ())] or ["the testbed was disturbed"]
+
+
+def _identity(sim: Result, emu: Result) -> Iterator[str]:
+    for key, words in (("scenario_hash", "scenarios"), ("trace_hash", "traces"), ("seed", "seeds")):
+        one, other = sim.summary.get(key), emu.summary.get(key)
+        if one != other:
+            yield f"the runs are of different {words} ({str(one)[:12]} simulated, {str(other)[:12]} emulated)"
+
+
+def _soundness(sim: Result, emu: Result) -> Iterator[str]:
+    for result, words in ((sim, "simulated"), (emu, "emulated")):
+        broken = check_loss_invariant(result)
+        if broken:
+            yield f"{len(broken)} messages of the {words} run lost more than their bound, such as {broken[0]}"
+
+
+def _cut(sim: Result, emu: Result) -> bool:
+    """Whether both runs were ended by the scenario's duration: where exactly is not the point."""
+    ends = [result.summary.get("totals", {}).get("ended_by", "done") for result in (sim, emu)]
+    return ends == ["duration", "duration"]
+
+
+class _Matched:
+    """The messages of both runs, each with its partner."""
+
+    def __init__(self, sim: Result, emu: Result) -> None:
+        columns = ("bytes", "start_ps", "end_ps", "lost_bytes")
+        keys = [_keys(result) for result in (sim, emu)]
+        both = [key for key in keys[0] if key in keys[1]]
+        rows = [np.array([each[key] for key in both], dtype=np.int64) for each in keys]
+        values = [
+            {name: result.messages[name].to_numpy()[row] for name in columns}
+            for result, row in zip((sim, emu), rows, strict=True)
+        ]
+        self.faults: list[str] = []
+        for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
+            alone = [key[: len(MESSAGE_KEY)] for key in keys[one] if key not in keys[other]]
+            if alone:
+                self.faults.append(f"{len(alone)} messages were {words} only: {examples(alone)}")
+        unequal = np.flatnonzero(values[0]["bytes"] != values[1]["bytes"])
+        if len(unequal):
+            some = examples([both[i][: len(MESSAGE_KEY)] for i in unequal.tolist()])
+            self.faults.append(f"{len(unequal)} messages are of other sizes: {some}")
+        done = [each["end_ps"] >= 0 for each in values]
+        if not _cut(sim, emu):
+            for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
+                alone = [
+                    both[i][: len(MESSAGE_KEY)] for i in np.flatnonzero(done[one] & ~done[other]).tolist()
+                ]
+                if alone:
+                    self.faults.append(
+                        f"{len(alone)} messages were delivered in the {words} run only: {examples(alone)}"
+                    )
+        kept = np.flatnonzero(done[0] & done[1])
+        self.keys = [both[i] for i in kept.tolist()]
+        self.values = [{name: column[kept] for name, column in each.items()} for each in values]
+        if not self.keys:
+            self.faults.append("no message was delivered in both runs")
+        self.taken: list[Integers] = [each["end_ps"] - each["start_ps"] for each in self.values]
+
+    def groups(self, *parts: str) -> dict[tuple[Any, ...], Integers]:
+        """Rows by some parts of their keys, in the order in which they come."""
+        places = [MESSAGE_KEY.index(part) for part in parts]
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for row, key in enumerate(self.keys):
+            found.setdefault(tuple(key[place] for place in places), []).append(row)
+        return {group: np.array(rows) for group, rows in found.items()}
+
+    def ratios(self) -> NDArray[np.float64]:
+        """Emulated over simulated completion time of every message."""
+        return np.asarray(self.taken[1] / np.maximum(self.taken[0], 1))
+
+    def completion(self, tolerances: Fidelity) -> Iterator[Measure]:
+        """Per job and kind."""
+        groups = self.groups("job", "kind")
+        for job, kind in sorted(groups, key=lambda group: (group[0], KINDS.index(group[1]))):
+            sim, emu = (taken[groups[job, kind]] for taken in self.taken)
+            for name, figure in (
+                ("completion_mean", lambda values: float(values.mean())),
+                ("completion_p50", lambda values: percentile(values, 0.5)),
+                ("completion_p99", lambda values: percentile(values, 0.99)),
+            ):
+                one, other = figure(sim), figure(emu)
+                yield Measure(
+                    name, f"{job}, {KIND_WORDS[kind]}", TIME, one, other, relative(one, other),
+                    getattr(tolerances, name), note=f"{len(sim):,} messages",
+                )  # fmt: skip
+
+    def throughput(self, tolerances: Fidelity) -> Iterator[Measure]:
+        """Per job, over its pairs of hosts."""
+        rates: dict[str, list[tuple[float, float, str]]] = {}
+        for (job, src, dst), rows in self.groups("job", "src", "dst").items():
+            one, other = (_rate(each, rows) for each in self.values)
+            rates.setdefault(job, []).append((one, other, f"{src}->{dst}"))
+        for job, pairs in sorted(rates.items()):
+            sim = np.array([pair[0] for pair in pairs])
+            emu = np.array([pair[1] for pair in pairs])
+            apart = differences(sim, emu)
+            worst = int(apart.argmax())
+            note = f"{len(pairs)} pairs, at most {100 * apart[worst]:.1f} % ({pairs[worst][2]})"
+            yield Measure(
+                "throughput", job, RATE, float(sim.mean()), float(emu.mean()), float(apart.mean()),
+                tolerances.throughput, note=note,
+            )  # fmt: skip
+
+    def loss(self, tolerances: Fidelity) -> Iterator[Measure]:
+        """Per job."""
+        for (job,), rows in sorted(self.groups("job").items()):
+            size = self.values[0]["bytes"][rows]
+            lost = [each["lost_bytes"][rows] for each in self.values]
+            apart = np.abs(lost[1] - lost[0]) / np.maximum(size, 1)
+            total = max(int(size.sum()), 1)
+            yield Measure(
+                "loss", job, SHARE, int(lost[0].sum()) / total, int(lost[1].sum()) / total, float(apart.mean()),
+                tolerances.loss, note=f"per message at most {100 * float(apart.max()):.1f} %",
+            )  # fmt: skip
+
+
+def _keys(result: Result) -> dict[tuple[Any, ...], int]:
+    """Row by what a message is. Messages that are alike are told apart by the order of their numbers."""
+    table = result.messages
+    columns = [table[name].to_pylist() for name in MESSAGE_KEY]
+    order = np.argsort(table["message"].to_numpy(), kind="stable").tolist()
+    seen: Counter[tuple[Any, ...]] = Counter()
+    found = {}
+    for row in order:
+        key = tuple(column[row] for column in columns)
+        found[*key, seen[key]] = row
+        seen[key] += 1
+    return found
+
+
+def _rate(values: Mapping[str, Integers], rows: Integers) -> float:
+    """Bits per second delivered by some messages, over the time in which at least one of them was under way."""
+    order = rows[np.argsort(values["start_ps"][rows], kind="stable")]
+    start, end = values["start_ps"][order], np.maximum.accumulate(values["end_ps"][order])
+    before = np.concatenate((start[:1], end[:-1]))  # until when the earlier ones were
+    busy = int(np.maximum(end - np.maximum(start, before), 0).sum())
+    bits = 8 * int((values["bytes"][rows] - values["lost_bytes"][rows]).sum())
+    return bits * 1e12 / busy if busy > 0 else 0.0
+
+
+def _iterations(sim: Result, emu: Result, tolerances: Fidelity, faults: list[str]) -> Iterator[Measure]:
+    times: list[dict[tuple[str, int, int], int]] = []
+    for result in (sim, emu):
+        table = result.iterations
+        taken = (table["end_ps"].to_numpy() - table["start_ps"].to_numpy()).tolist()
+        keys = zip(*(table[name].to_pylist() for name in ("job", "worker", "iteration")), strict=True)
+        times.append(dict(zip(keys, taken, strict=True)))
+    for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
+        alone = [key for key in times[one] if key not in times[other]]
+        if alone and not _cut(sim, emu):
+            faults.append(f"{len(alone)} iterations were {words} only: {examples(alone)}")
+    both = [key for key in times[0] if key in times[1]]
+    for job in sorted({key[0] for key in both}):
+        mine = [key for key in both if key[0] == job]
+        before, after = (float(np.mean([each[key] for key in mine])) for each in times)
+        yield Measure(
+            "iteration", job, TIME, before, after, relative(before, after), tolerances.iteration,
+            note=f"{len(mine)} of workers",
+        )  # fmt: skip

@@ -1,0 +1,142 @@
+"""The picture of `gradwire fidelity`: completion times, iterations, drops and marks of both runs in one PNG file.
+
+The simulated run is blue and solid, the emulated one orange and dashed, everywhere.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from analysis.fidelity import Agreement
+from analysis.metrics import DROPS, completion_times, measure
+from analysis.plots import CAUSE_WORDS, COLOURS, DPI, GREY, MANY_POINTS, PS_PER_MS
+from analysis.tables import KIND_WORDS
+from scenarios.result import KINDS, Result
+
+RUNS: tuple[tuple[str, str, Any, float], ...] = (
+    ("simulated", COLOURS[0], "-", 2.6),
+    ("emulated", COLOURS[1], "--", 1.6),
+)
+ALWAYS = ("drops_tail", "drops_selective", "marks")
+PANELS_PER_ROW = 3
+
+
+def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) -> None:
+    """Draw what there is data for into a PNG file."""
+    runs = (sim, emu)
+    panels: list[partial[None]] = []
+    jobs = [metrics.job for metrics in measure(sim)]
+    for job in jobs:
+        times = [completion_times(run, job) for run in runs]
+        for kind in KINDS:
+            if all(kind in each for each in times):
+                values = [each[kind] for each in times]
+                title = f"{job}: {KIND_WORDS[kind]} messages"
+                panels.append(partial(_completion, values=values, title=title))
+        if all(job in run.iterations["job"].to_pylist() for run in runs):
+            panels.append(partial(_iterations, runs=runs, job=job))
+    panels.append(partial(_packets, found=found))
+    columns = min(PANELS_PER_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(5.2, 4.2 * columns), 0.5 + 3.2 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, draw in zip(grid.flat, panels, strict=False):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(GREY)
+        axes.tick_params(colors=GREY)
+        axes.grid(color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        draw(axes)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=c, linestyle=style, linewidth=2, label=name) for name, c, style, _ in RUNS
+    ]
+    verdict = (
+        "agrees"
+        if found.passed
+        else "invalid: the testbed was disturbed"
+        if found.invalid
+        else "does not agree"
+    )
+    figure.suptitle(f"{found.name}: {verdict}", fontsize=11)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    figure.savefig(path, dpi=DPI, metadata={"Software": "gradwire"})
+
+
+def _completion(axes: Any, values: list[Any], title: str) -> None:
+    """The share of messages delivered within a time; a logarithmic axis where they differ by more than 20."""
+    for taken, (_, colour, style, width) in zip(values, RUNS, strict=True):
+        ordered = np.sort(taken)
+        shares = np.arange(1, len(ordered) + 1) / len(ordered)
+        kept = np.unique(np.linspace(0, len(ordered) - 1, MANY_POINTS).astype(np.int64))
+        axes.step(
+            ordered[kept] / PS_PER_MS, 100 * shares[kept], where="post", color=colour, linestyle=style, linewidth=width
+        )  # fmt: skip
+    low, high = (figure(list(map(figure, values))) for figure in (min, max))
+    if low > 0 and high > 20 * low:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        axes.set_xlim(left=0)
+    axes.set_ylim(0, 101)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel("completion time (ms)")
+    axes.set_ylabel("messages delivered (%)")
+
+
+def _iterations(axes: Any, runs: tuple[Result, Result], job: str) -> None:
+    """Mean over the workers per iteration, and the range of them."""
+    highest = 0.0
+    for run, (_, colour, style, width) in zip(runs, RUNS, strict=True):
+        table = run.iterations
+        mine = np.asarray(table["job"].to_pylist()) == job
+        number = table["iteration"].to_numpy()[mine]
+        taken = (table["end_ps"].to_numpy() - table["start_ps"].to_numpy())[mine] / PS_PER_MS
+        each = np.unique(number)
+        middle, low, high = (
+            np.array([f(taken[number == n]) for n in each]) for f in (np.mean, np.min, np.max)
+        )
+        highest = max(highest, float(high.max()))
+        axes.fill_between(each, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(each, middle, style, color=colour, linewidth=width, marker="o", markersize=4)
+    axes.set_ylim(0, 1.08 * highest)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_title(f"{job}: iterations (band: all workers)", loc="left", fontsize=10)
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("iteration time (ms)")
+
+
+def _packets(axes: Any, found: Agreement) -> None:
+    """Bars: drops by cause, and marks, at all ports together."""
+    totals = {
+        counter: [sum(max(port[counter][side], 0) for port in found.ports) for side in (0, 1)]
+        for counter in (*DROPS, "marks")
+    }
+    shown = [counter for counter, pair in totals.items() if any(pair) or counter in ALWAYS]
+    highest = max((max(totals[counter]) for counter in shown), default=0)
+    for side, (_, colour, style, _) in enumerate(RUNS):
+        for place, counter in enumerate(shown):
+            value, at = totals[counter][side], place + 0.2 * (2 * side - 1)
+            hatch = {} if style == "-" else {"hatch": "///", "edgecolor": "white"}
+            axes.barh(at, value, 0.36, color=colour, linewidth=0, **hatch)
+            axes.annotate(
+                f"{value:,}", (value, at), (4, 0), textcoords="offset points", va="center", fontsize=8, color=GREY
+            )  # fmt: skip
+    words = {**CAUSE_WORDS, "marks": "congestion marks"}
+    axes.set_yticks(range(len(shown)), [words[counter].replace(": ", ":\n") for counter in shown], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(1, 1.25 * highest))
+    axes.locator_params(axis="x", nbins=4, integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_title("packets, at all ports", loc="left", fontsize=10)
+    axes.grid(axis="y", visible=False)

@@ -1,0 +1,123 @@
+"""What `gradwire fidelity` shows of two runs and leaves behind.
+
+fidelity.json        every figure of both runs, for programs
+fidelity.csv         the judged and the reported figures, one per line
+fidelity.png         see `analysis.fidelity_plot`
+results/simulated/   the Results themselves
+results/emulated/
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from analysis.fidelity import Agreement, agreement
+from analysis.fidelity_measure import PACKETS, Measure
+from analysis.tables import Grid, print_grid
+from scenarios.result import Result, refuse_existing
+
+if TYPE_CHECKING:
+    from scenarios.schema import Scenario
+
+HEAD = ["", "simulated", "emulated", "difference", "allowed", "verdict"]
+MOST_PORTS = 8
+"""Ports shown: those with the largest differences (all are in the JSON)."""
+
+
+class Shown(NamedTuple):
+    """Whether the runs agree, what to tell people about it, and everything for programs."""
+
+    passed: bool
+    lines: list[str]
+    data: dict[str, Any]
+
+
+def show_fidelity(
+    sim: Result, emu: Result, scenario: Scenario, *, quiet: bool = False, out: str | Path | None = None
+) -> Shown:
+    """Compare a simulated and an emulated run by the tolerances of their scenario.
+
+    Prints the tables to stdout unless `quiet`; the verdict's lines are left to the caller. `out`: a new directory for
+    what the module's docstring lists. Raises `ResultError` if it exists already.
+    """
+    found = agreement(sim, emu, scenario.fidelity)
+    if not quiet:
+        for table in grids(found):
+            print_grid(table)
+    if out is not None:
+        write(found, sim, emu, out)
+    return Shown(found.passed, found.verdicts(), found.as_dict())
+
+
+def grids(found: Agreement) -> list[Grid]:
+    """The tables: all figures, then the ports that differ most, then what is known by class."""
+    single = {port["port"] for port in found.ports}
+    whole = [each for each in found.measures if _port(each) not in single]
+    ports = [each for each in found.measures if _port(each) in single]
+    ports.sort(key=lambda each: (each.passed is not False, -abs(each.emu - each.sim)))
+    tables = [Grid(f"{found.name}: simulated and emulated", HEAD, [_row(each) for each in whole])]
+    if ports:
+        title = (
+            "ports"
+            if len(ports) <= MOST_PORTS
+            else f"ports, the {MOST_PORTS} largest differences of {len(ports)}"
+        )
+        tables.append(Grid(title, HEAD, [_row(each) for each in ports[:MOST_PORTS]]))
+    if found.classes:
+        rows = [
+            [
+                f"queue {row['priority']}",
+                *(_many(row[what][side]) for what in ("drops", "marked") for side in (0, 1)),
+            ]
+            for row in found.classes
+        ]
+        head = ["", "drops sim.", "drops emu.", "marks seen sim.", "marks seen emu."]
+        tables.append(Grid("by class", head, rows))
+    return tables
+
+
+def write(found: Agreement, sim: Result, emu: Result, directory: str | Path) -> Path:
+    """Everything to a new directory, which appears complete or not at all."""
+    from analysis.fidelity_plot import draw_fidelity
+
+    target = Path(directory)
+    refuse_existing(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        sim.write(partial / "results" / "simulated")
+        emu.write(partial / "results" / "emulated")
+        text = json.dumps(found.as_dict(), indent=2, sort_keys=True)
+        (partial / "fidelity.json").write_text(text + "\n", encoding="utf-8")
+        rows = [each.as_dict() for each in found.measures]
+        with (partial / "fidelity.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+            writer.writeheader()
+            writer.writerows(rows)
+        draw_fidelity(found, sim, emu, partial / "fidelity.png")
+        partial.chmod((partial / "results").stat().st_mode)  # mkdtemp's is for its owner alone
+        refuse_existing(target)
+        os.rename(partial, target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return target
+
+
+def _port(measure: Measure) -> str:
+    return measure.where.split(",")[0] if measure.unit == PACKETS else ""
+
+
+def _row(measure: Measure) -> list[str]:
+    texts = [measure.text(value) for value in (measure.sim, measure.emu)]
+    return [measure.title, *texts, measure.difference_text(), measure.allowed_text(), measure.verdict()]
+
+
+def _many(count: int) -> str:
+    return "unknown" if count < 0 else f"{count:,}"

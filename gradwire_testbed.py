@@ -1,0 +1,312 @@
+"""The door's commands for real sockets: probe, emulate, fidelity. See `gradwire` for what a door is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analysis.terminal import for_people, progress
+
+if TYPE_CHECKING:
+    from emu.testbed import Request
+    from scenarios.result import Result
+    from scenarios.schema import Scenario
+    from traces.trace import Trace
+
+ScenarioName = Annotated[str, typer.Argument(help="A scenario file, or the name of one of the library.")]
+PolicyName = Annotated[
+    str | None, typer.Option("--policy", help="Run this policy of the scenario, not the base.")
+]
+TraceName = Annotated[
+    str | None, typer.Option("--trace", help="Replay this trace (bundled name or directory) in every job.")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
+]
+Clock = Annotated[
+    str | None,
+    typer.Option(help="wall, or virtual: inside a kernel whose time stands still while anything computes."),
+]
+Switch = Annotated[str | None, typer.Option(help="What switches are made of: auto, red, bpf or userspace.")]
+MaxWall = Annotated[
+    str | None, typer.Option(metavar="TIME", help="End the run after so long, such as 30s or 5m.")
+]
+Repeat = Annotated[
+    int, typer.Option(min=1, help="A run that the machine has disturbed is made again, so often at most.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+CLOCKS = ("wall", "virtual")
+
+
+def emulate(scenario: Scenario, trace: Trace | None = None, request: Request | None = None, **more: Any) -> Result:
+    """Run a scenario on real sockets, with `trace` in every job if one is given; see `emu.testbed.emulate`."""
+    from emu import testbed
+    from sim.resolve import resolve
+
+    testbed.check_scenario(scenario)
+    resolved = resolve(scenario, trace)
+    return testbed.emulate(scenario, resolved, request, ideal=_ideal(scenario, resolved), **more)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the door's."""
+    app.command("probe", epilog="Example: gradwire probe incast --json")(cmd_probe)
+    example = "Example: gradwire emulate testbed --clock virtual --out results/real"
+    app.command("emulate", epilog=example)(cmd_emulate)
+    app.command("fidelity", epilog="Example: gradwire fidelity testbed --clock virtual --out results/both")(
+        cmd_fidelity
+    )
+
+
+@for_people
+def cmd_probe(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A scenario: which backend would run it, and what would differ.")
+    ] = None,
+    set_: Set = None,
+    clock: Clock = None,
+    as_json: Json = False,
+) -> None:
+    """What this kernel and this user can emulate, found by trying; with a scenario, how it would be run."""
+    from emu.choose import choose
+    from emu.prepare import check_scenario, make_plan
+    from emu.probe import probe, virtual_kernel
+    from emu.probe_show import tables
+    from scenarios.errors import GradwireError
+    from scenarios.load import load_scenario
+
+    loaded = None if scenario is None else load_scenario(scenario, set=set_ or [])
+    kernel = probe()
+    choice, why = None, ""
+    if loaded is not None:
+        from sim.resolve import resolve
+
+        chosen = _clock(clock) or loaded.emulation.clock
+        try:
+            check_scenario(loaded)
+            plan = make_plan(loaded, resolve(loaded), clock=chosen, switch="auto")
+            choice = choose(plan, virtual_kernel() if chosen == "virtual" else kernel)
+        except GradwireError as error:
+            why = str(error)
+    if as_json:
+        found = {"kernel": kernel.to_json()}
+        if loaded is not None:
+            found["choice"] = vars(choice) if choice is not None else {"error": why}
+        typer.echo(json.dumps(found))
+    else:
+        from rich.console import Console
+
+        Console().print(tables(kernel, choice, why))
+    if why:
+        raise typer.Exit(1)
+
+
+@for_people
+def cmd_emulate(
+    scenario: ScenarioName,
+    policy: PolicyName = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    clock: Clock = None,
+    switch: Switch = None,
+    pcap: Annotated[
+        Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")
+    ] = None,
+    at: Annotated[
+        list[str] | None, typer.Option("--at", help="A node to capture at; all switches if absent; repeatable.")
+    ] = None,
+    max_wall: MaxWall = None,
+    repeat: Repeat = 3,
+    out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run one scenario on real sockets: hosts and switches are network namespaces, or virtual ones (--clock virtual).
+
+    Exits with 1 if a loss bound is broken, if time was up, or if the machine disturbed every run.
+    """
+    from scenarios.errors import GradwireError
+    from scenarios.load import load_scenario, pick_variant
+    from scenarios.result import refuse_existing
+
+    for path in (out, pcap):
+        if path is not None:
+            refuse_existing(path)
+    if at and pcap is None:
+        raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
+    chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
+    request = _request(chosen, clock, switch, max_wall, repeat, pcap, at)
+    result, finished = _run(chosen, request, as_json)
+    if result is None:
+        raise KeyboardInterrupt
+    if out is not None:
+        result.write(out)
+    engine = result.summary["engine"]
+    if as_json:
+        from analysis.compare import compare
+
+        typer.echo(json.dumps({**compare([result]).as_dict(), "engine": engine}))
+    else:
+        _print(result)
+        for path, what in ((out, "result"), (pcap, "captures")):
+            if path is not None:
+                typer.echo(f"{what}: {path}")
+    _exit(result, finished)
+
+
+@for_people
+def cmd_fidelity(
+    scenario: ScenarioName,
+    policy: PolicyName = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    clock: Clock = None,
+    switch: Switch = None,
+    max_wall: MaxWall = None,
+    repeat: Repeat = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Write both Results, all figures and a plot to this new directory.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed."""
+    from analysis.fidelity_show import show_fidelity
+    from scenarios.load import load_scenario, pick_variant
+    from scenarios.result import refuse_existing
+    from sim.simulate import simulate
+
+    if out is not None:
+        refuse_existing(out)
+    chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
+    request = _request(chosen, clock, switch, max_wall, repeat, None, None)
+    with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine"):
+        simulated = simulate(chosen)
+    emulated, finished = _run(chosen, request, as_json)
+    if emulated is None or not finished:
+        raise KeyboardInterrupt
+    if not as_json:
+        _print_engine(emulated)
+    shown = show_fidelity(simulated, emulated, chosen, quiet=as_json, out=out)
+    if as_json:
+        typer.echo(json.dumps({**shown.data, "engine": emulated.summary["engine"]}))
+    else:
+        for line in shown.lines:
+            typer.echo(line)
+        if out is not None:
+            typer.echo(f"figures, plot and results: {out}")
+    if not shown.passed:
+        raise typer.Exit(1)
+
+
+def _request(
+    scenario: Scenario,
+    clock: str | None,
+    switch: str | None,
+    max_wall: str | None,
+    repeat: int,
+    pcap: Path | None,
+    at: list[str] | None,
+) -> Request:
+    from emu.choose import BACKENDS
+    from emu.testbed import Request
+    from scenarios.errors import GradwireError
+    from scenarios.units import UnitError, parse_wall
+
+    if switch is not None and switch not in ("auto", *BACKENDS):
+        raise GradwireError(f"there is no backend {switch!r}", "--switch", f"auto, {', '.join(BACKENDS)}")
+    try:
+        limit = None if max_wall is None else parse_wall(max_wall)
+    except UnitError as error:
+        raise GradwireError(error.what, "--max-wall", error.expected) from None
+    captures = at or (None if pcap is None else ["switches"])
+    return Request(_clock(clock), switch, captures or (), pcap, limit, repeat)
+
+
+def _clock(clock: str | None) -> str | None:
+    from scenarios.errors import GradwireError
+
+    if clock is not None and clock not in CLOCKS:
+        raise GradwireError(f"there is no clock {clock!r}", "--clock", " or ".join(CLOCKS))
+    return clock
+
+
+def _run(scenario: Scenario, request: Request, quiet: bool) -> tuple[Result | None, bool]:
+    """The Result, and whether there was no Ctrl-C; None if that came before there was anything."""
+    from emu.testbed import EmulationInterrupted
+
+    with progress(f"{scenario.name} {scenario.policy_name}, on real sockets", quiet) as show:
+
+        def heard(news: Mapping[str, Any]) -> None:
+            state = news.get("state")
+            if state == "running":
+                done, total = news["delivered"], max(1, news["messages"])
+                show(done / total, f"{done}/{total} messages")
+            elif state == "again":
+                show(0.0, f"once more: {news['why']}")
+            else:
+                show(0.0, f"building the network ({news.get('backend', '')})")
+
+        told: Callable[[Mapping[str, Any]], None] = heard
+        try:
+            return emulate(scenario, None, request, heard=told), True
+        except EmulationInterrupted as stop:
+            return stop.result, False
+
+
+def _print(result: Result) -> None:
+    from analysis.compare import compare
+
+    compare([result]).print()
+    _print_engine(result)
+
+
+def _print_engine(result: Result) -> None:
+    """What it ran on, and everything that was not as the scenario says."""
+    engine = result.summary["engine"]
+    typer.echo(f"on real sockets: {engine['clock']} clock, switches {engine['switch']}, Linux {engine['kernel']}")
+    for line in engine["substitutions"]:
+        typer.echo(f"differs: {line}")
+
+
+def _exit(result: Result, finished: bool) -> None:
+    from analysis.compare import compare
+
+    comparison, engine = compare([result]), result.summary["engine"]
+    for violation in comparison.violations:
+        typer.echo(f"loss bound broken: {violation}", err=True)
+    for line in engine["disturbed"]:
+        typer.echo(f"not valid: {line}", err=True)
+    if not finished:
+        raise KeyboardInterrupt
+    cut = result.summary["totals"]["ended_by"] not in ("done", "duration")
+    if comparison.violations or not engine["valid"] or cut:
+        raise typer.Exit(1)
+
+
+def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
+    return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
+
+
+def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:
+    """Picoseconds that flows of traffic would take on the empty network, by message."""
+    import numpy as np
+
+    program = resolved.program
+    traffic = [number for number, table in enumerate(program.tables) if not table.is_job]
+    found: dict[int, int] = {}
+    if traffic:
+        from sim.traffic.ideal import ideal_times
+
+        rows = program.messages
+        for number in traffic:
+            those = np.flatnonzero(rows.table == number)
+            used = scenario.transports[program.tables[number].transport]
+            times = ideal_times(
+                resolved.network, resolved.routing, rows.src[those], rows.dst[those], rows.nbytes[those],
+                used.payload, used.overhead,
+            )  # fmt: skip
+            found |= dict(zip(those.tolist(), times.tolist(), strict=True))
+    return found

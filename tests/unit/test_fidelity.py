@@ -1,0 +1,465 @@
+"""Fidelity: two runs side by side. Results with known differences; every tolerance and every fault can fail."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from analysis.fidelity import agreement, differences
+from analysis.fidelity_measure import PACKETS, Measure, relative
+from analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
+from scenarios.errors import ResultError
+from scenarios.result import TABLES, Result
+from scenarios.schema import Scenario
+from scenarios.schema_fidelity import Fidelity
+from testing import star_scenario
+
+US = 10**6
+STRICT = Fidelity(
+    completion_mean=0.02, completion_p50=0.02, completion_p99=0.02, iteration=0.02, throughput=0.02, drops=0.03, marks=0.03,
+    loss=0.01,
+)  # fmt: skip
+
+
+def tables() -> dict[str, dict[str, list[Any]]]:
+    """A job with two workers and a server: 20 pushes of 100, 101, ... 119 us from each worker, back to back, every
+    one of 1000 bytes of which 100 may be and 50 are lost, and 3 iterations of 10 ms. Two ports."""
+    messages: dict[str, list[Any]] = {name: [] for name in TABLES["messages"]}
+    number = 0
+    for worker in range(2):
+        start = 0
+        for i in range(20):
+            row = {
+                "message": number, "job": "train", "iteration": i // 10, "tensor": i % 10, "layer": 0, "part": 0, "kind": "push",
+                "src": f"h{worker}", "dst": "h2", "bytes": 1000, "packets": 1, "priority": i % 2, "start_ps": start,
+                "end_ps": start + (100 + i) * US, "received_bytes": 950, "lost_bytes": 50, "bound": 0.1, "retransmitted": 0,
+                "sent_packets": 1, "marked": 1, "trimmed": 0,
+            }  # fmt: skip
+            for name, value in row.items():
+                messages[name].append(value)
+            start = row["end_ps"]
+            number += 1
+    iterations: dict[str, list[Any]] = {
+        "job": ["train"] * 6, "worker": [0, 0, 0, 1, 1, 1], "iteration": [0, 1, 2] * 2,
+        "start_ps": [0, 10**10, 2 * 10**10] * 2, "forward_end_ps": [0] * 6, "backward_end_ps": [0] * 6,
+        "end_ps": [10**10, 2 * 10**10, 3 * 10**10] * 2, "compute_ps": [5 * 10**9] * 6, "exposed_ps": [5 * 10**9] * 6,
+    }  # fmt: skip
+    ports: dict[str, list[Any]] = {name: [0, 0] for name in TABLES["ports"]}
+    ports |= {"port": ["h0->s0", "s0->h2"], "packets": [500, 2000], "drops_tail": [0, 1000], "drops_selective": [0, 500], "marks": [0, 2000]}  # fmt: skip
+    return {"messages": messages, "iterations": iterations, "ports": ports}
+
+
+def result(changed: dict[str, dict[str, list[Any]]] | None = None, **summary: Any) -> Result:
+    described = {
+        "name": "case", "policy": "base", "seed": 1, "scenario_hash": "ab", "trace_hash": "cd", "engine": {},
+        "totals": {"ended_by": "done"}, **summary,
+    }  # fmt: skip
+    return Result.build(described, changed or tables())
+
+
+SIM = result()
+
+
+def compared(change=None, tolerances: Fidelity = STRICT, **summary: Any):
+    """The agreement of a run with what `change` makes of its tables."""
+    changed = tables()
+    if change is not None:
+        change(changed)
+    return agreement(SIM, result(changed, **summary), tolerances)
+
+
+def later(factor: float, which=lambda i: True):
+    """Completion times of some messages times a factor."""
+
+    def change(changed):
+        m = changed["messages"]
+        for i, (start, end) in enumerate(zip(m["start_ps"], m["end_ps"], strict=True)):
+            if which(i):
+                m["end_ps"][i] = start + round((end - start) * factor)
+
+    return change
+
+
+def count(counter: str, port: int, value: int):
+    return lambda changed: changed["ports"][counter].__setitem__(port, value)
+
+
+def missed(found) -> list[str]:
+    return [each.what for each in found.missed]
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_agrees_with_itself():
+    found = compared()
+    assert found.passed and found.verdicts() == ["case: passed, 9 of 9 figures within their tolerances"]
+    assert all(each.difference == 0 for each in found.measures)
+    assert found.matched == 40 and set(found.ratios.tolist()) == {1.0}
+    shown = {each.title: (each.sim, each.emu) for each in found.measures}
+    assert shown["completion, mean of train, push"] == (109.5 * US, 109.5 * US)
+    assert shown["completion, p50 of train, push"] == (109 * US, 109 * US)
+    assert shown["completion, p99 of train, push"] == (119 * US, 119 * US)
+    assert shown["iteration time of train"] == (10**10, 10**10)
+    assert shown["throughput of train"][0] == pytest.approx(950 * 20 * 8 / (2190e-6))
+    assert shown["loss of train"] == (0.05, 0.05)
+    assert shown["drops of all ports, tail"] == (1000, 1000)
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(1.0199, True), (1.0201, False), (0.9801, True), (0.9799, False)])
+def test_the_mean_of_completion_times(factor, passed):
+    found = compared(later(factor), Fidelity(completion_mean=0.02))
+    assert found.passed is passed and missed(found) == ([] if passed else ["completion_mean"])
+
+
+def test_the_median_alone():
+    # of twenty, 107 to 111 us become 112.35, 113.4, ... 116.55: the tenth is behind 100 ... 106, 112 and 112.35
+    found = compared(later(1.05, lambda i: 7 <= i % 20 <= 11))
+    assert missed(found) == ["completion_p50"]
+    assert "missed: completion, p50 of train, push: 113 us emulated, 109 us simulated (+3.67 %, allowed 2 %)" in found.verdicts()
+
+
+def test_the_slowest_alone():
+    found = compared(later(1.1, lambda i: i == 39))
+    assert missed(found) == ["completion_p99"]
+
+
+def test_iteration_times_alone():
+    def change(changed):
+        changed["iterations"]["end_ps"] = [end + 3 * 10**8 for end in changed["iterations"]["end_ps"]]
+
+    found = compared(change)
+    assert missed(found) == ["iteration"]
+    assert found.missed[0].difference == pytest.approx(0.03)
+
+
+def test_throughput_of_pairs_does_not_cancel_out():
+    """Messages of one pair 5 % slower, of the other 5 % faster: no mean of completion times tells."""
+
+    def change(changed):
+        later(1.05, lambda i: i < 20)(changed)
+        later(0.95, lambda i: i >= 20)(changed)
+
+    loose = STRICT.model_copy(update={"completion_p50": None, "completion_p99": None})
+    found = compared(change, loose)
+    # they start when they started: slower ones overlap with the next, so that only the last makes their time longer
+    measure = next(each for each in found.measures if each.what == "throughput")
+    slow, fast = 2190 / (2190 + 0.05 * 119), 1 / 0.95
+    assert measure.difference == pytest.approx(((1 - slow) + (fast - 1)) / 2, rel=1e-6)
+    assert missed(found) == ["throughput"]
+    assert "2 pairs, at most 5.3 % (h1->h2)" in measure.note
+
+
+def test_throughput_counts_the_time_with_messages_under_way():
+    def change(changed):
+        m = changed["messages"]
+        for i in range(40):  # everything later by an hour, and the second iteration by a day: nothing was slower
+            for name in ("start_ps", "end_ps"):
+                m[name][i] += 3600 * 10**12 * (1 + 24 * (m["iteration"][i] == 1))
+
+    assert compared(change).passed
+
+
+@pytest.mark.parametrize(
+    ("counter", "what", "value", "passed"),
+    [("drops_tail", "drops", 1030, True), ("drops_tail", "drops", 1031, False), ("drops_tail", "drops", 969, False),
+     ("drops_selective", "drops", 515, True), ("drops_selective", "drops", 516, False),
+     ("drops_loss", "drops", 10, True), ("drops_loss", "drops", 11, False), ("drops_down", "drops", 11, False),
+     ("marks", "marks", 2060, True), ("marks", "marks", 2061, False)],
+)  # fmt: skip
+def test_drops_by_cause_and_marks(counter, what, value, passed):
+    found = compared(count(counter, 1, value))
+    assert missed(found) == ([] if passed else [what])
+
+
+def test_a_few_packets_are_no_difference():
+    def change(changed):
+        changed["ports"]["drops_selective"] = [0, 4]
+
+    sim = tables()
+    sim["ports"]["drops_selective"] = [0, 14]
+    assert agreement(result(sim), compared_result(change), STRICT).passed
+    fewer = STRICT.model_copy(update={"drops_packets": 9})
+    assert missed(agreement(result(sim), compared_result(change), fewer)) == ["drops"]
+
+
+def compared_result(change) -> Result:
+    changed = tables()
+    change(changed)
+    return result(changed)
+
+
+def test_ports_are_judged_if_asked_for():
+    def change(changed):
+        changed["ports"]["marks"] = [100, 1900]
+
+    assert compared(change).passed
+    found = compared(change, STRICT.model_copy(update={"per_port": True}))
+    assert [each.where for each in found.missed] == ["h0->s0", "s0->h2"]
+    assert found.missed[0].difference is None and found.missed[0].difference_text() == "from none"
+
+
+def test_loss_of_messages_does_not_cancel_out():
+    def change(changed):
+        m = changed["messages"]
+        for i in range(40):
+            m["lost_bytes"][i] += 30 * (1 if i % 2 else -1)
+            m["received_bytes"][i] = 1000 - m["lost_bytes"][i]
+
+    found = compared(change, STRICT.model_copy(update={"throughput": None}))
+    assert missed(found) == ["loss"]
+    assert found.missed[0].difference == pytest.approx(0.03) and found.missed[0].sim == found.missed[0].emu
+
+
+def test_what_is_off_is_shown_and_not_judged():
+    off = Fidelity(**dict.fromkeys(("completion_mean", "completion_p50", "completion_p99", "throughput"), "off"))
+    found = compared(later(3), off)
+    assert found.passed
+    assert [each.verdict() for each in found.measures].count("not judged") == 4 + 3  # and three lines of a port
+    assert found.verdicts()[-1] == "case: passed, 5 of 5 figures within their tolerances"
+
+
+def test_what_was_not_counted_is_unknown():
+    found = compared(count("marks", 1, -1))
+    measure = next(each for each in found.measures if each.what == "marks")
+    assert measure.unknown and measure.passed is None and measure.text(measure.emu) == "unknown"
+    assert found.passed and "unknown: marks of all ports was not counted by both" in found.verdicts()
+
+
+def test_classes():
+    def change(changed):
+        changed["messages"]["marked"] = [2 * (p == 1) for p in changed["messages"]["priority"]]
+        changed["drops"] = {
+            "message": [0] * 1500, "packet": [0] * 1500, "port": ["s0->h2"] * 1500, "time_ps": [0] * 1500,
+            "cause": ["tail"] * 1500, "important": [True] * 1500, "priority": [3] * 1500,
+        }  # fmt: skip
+
+    assert compared(change).classes == [
+        {"priority": 0, "drops": [-1, 0], "marked": [20, 0]},
+        {"priority": 1, "drops": [-1, 0], "marked": [20, 40]},
+        {"priority": 3, "drops": [-1, 1500], "marked": [0, 0]},
+    ]
+    assert compared(lambda changed: changed["messages"]["marked"].__setitem__(3, -1)).classes[0]["marked"] == [20, -1]
+
+
+# --- what cannot be compared ------------------------------------------------------------------------------------------
+
+
+def without(row: int):
+    def change(changed):
+        for column in changed["messages"].values():
+            del column[row]
+
+    return change
+
+
+def test_numbers_of_messages_and_their_order_mean_nothing():
+    def change(changed):
+        for name, column in changed["messages"].items():
+            column.reverse()
+            if name == "message":
+                column[:] = [1000 + 3 * i for i in range(40)]
+
+    assert compared(change).passed
+
+
+def test_messages_without_a_partner():
+    found = compared(without(5))
+    assert not found.passed and not found.missed
+    assert found.faults == ["1 messages were simulated only: train/push/0/5/0/h0/h2"]
+
+    def change(changed):
+        changed["messages"]["tensor"][39] = 77
+
+    faults = compared(change).faults
+    assert faults == [
+        "1 messages were simulated only: train/push/1/9/0/h1/h2",
+        "1 messages were emulated only: train/push/1/77/0/h1/h2",
+    ]
+
+
+@pytest.mark.parametrize("name", ["job", "kind", "iteration", "tensor", "part", "src", "dst"])
+def test_every_part_of_what_a_message_is_counts(name):
+    def change(changed):
+        changed["messages"][name][0] = {"job": "x", "kind": "pull", "src": "h9", "dst": "h9"}.get(name, 99)
+
+    assert any("emulated only" in fault for fault in compared(change).faults)
+
+
+def test_messages_that_are_alike_are_paired_in_order():
+    def change(changed):
+        m = changed["messages"]
+        m["iteration"], m["tensor"] = [0] * 40, [-1] * 40
+
+    changed = tables()
+    change(changed)
+    one, other = result(changed), deepcopy(changed)
+    assert agreement(one, result(other), STRICT).ratios.tolist() == [1.0] * 40
+    for column in other["messages"].values():
+        del column[19]
+    found = agreement(one, result(other), STRICT)
+    assert found.faults == ["1 messages were simulated only: train/push/0/-1/0/h0/h2"]
+    assert (found.ratios == 1).sum() == 39
+
+
+def test_messages_of_other_sizes():
+    found = compared(lambda changed: changed["messages"]["bytes"].__setitem__(0, 1001))
+    assert "1 messages are of other sizes: train/push/0/0/0/h0/h2" in found.faults
+
+
+def test_messages_that_one_run_has_not_delivered():
+    def change(changed):
+        changed["messages"]["end_ps"][0] = -1
+
+    assert compared(change).faults == ["1 messages were delivered in the simulated run only: train/push/0/0/0/h0/h2"]
+    assert agreement(compared_result(change), SIM, STRICT).faults == [
+        "1 messages were delivered in the emulated run only: train/push/0/0/0/h0/h2"
+    ]
+    ended = {"totals": {"ended_by": "duration"}}
+    changed = tables()
+    change(changed)
+    cut = agreement(result(**ended), result(changed, **ended), Fidelity())
+    assert cut.passed and cut.matched == 39
+
+
+def test_nothing_at_all_is_no_agreement():
+    def change(changed):
+        changed["messages"]["end_ps"] = [-1] * 40
+        changed["iterations"] = {}
+
+    ended = {"totals": {"ended_by": "duration"}}
+    nothing = tables()
+    change(nothing)
+    found = agreement(result(nothing, **ended), result(nothing, **ended), STRICT)
+    assert found.faults == ["no message was delivered in both runs"] and not found.passed
+
+
+def test_iterations_and_ports_without_a_partner():
+    def change(changed):
+        for column in changed["iterations"].values():
+            del column[5]
+        changed["ports"]["port"][0] = "h0->s1"
+
+    assert compared(change).faults == [
+        "1 iterations were simulated only: train/1/2",
+        "1 ports were simulated only: h0->s0",
+        "1 ports were emulated only: h0->s1",
+    ]
+
+
+@pytest.mark.parametrize("key", ["scenario_hash", "trace_hash", "seed"])
+def test_runs_of_different_things(key):
+    found = compared(**{key: "other"})
+    assert not found.passed and "runs are of different" in found.faults[0]
+
+
+def test_a_broken_bound_is_a_fault():
+    def change(changed):
+        changed["messages"]["lost_bytes"][3], changed["messages"]["received_bytes"][3] = 101, 899
+
+    found = compared(change)
+    assert "1 messages of the emulated run lost more than their bound" in found.faults[0]
+
+
+def test_a_disturbed_run_never_passes():
+    found = compared(engine={"valid": False, "disturbed": ["the scheduler stalled for 31 ms"]})
+    assert not found.missed and not found.faults and not found.passed
+    assert found.verdicts()[0] == "invalid: the scheduler stalled for 31 ms"
+    assert "INVALID" in found.verdicts()[-1] and "passed" not in found.verdicts()[-1]
+    assert compared(engine={"valid": False}).invalid == ["the testbed was disturbed"]
+    assert compared(engine={"valid": True}).passed
+
+
+# --- small things -----------------------------------------------------------------------------------------------------
+
+
+def test_differences():
+    assert [relative(2, 3), relative(4, 3), relative(0, 0), relative(0, 1)] == [0.5, -0.25, 0, None]
+    assert differences([2, 4, 0, 0], [3, 3, 0, 5]).tolist() == [0.5, 0.25, 0, 1]
+
+
+def test_exactly_the_tolerance_passes():
+    assert Measure("marks", "x", PACKETS, 1000, 1030, relative(1000, 1030), 0.03).passed
+    assert Measure("loss", "x", "share", 0.1, 0.1 + 0.02, 0.1 + 0.02 - 0.1, 0.02).passed
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def scenario(**fidelity: Any) -> Scenario:
+    return star_scenario(fidelity=fidelity)
+
+
+def test_what_is_printed_and_written(tmp_path, capsys):
+    changed = tables()
+    later(1.5)(changed)
+    emu = result(changed)
+    shown = show_fidelity(SIM, emu, scenario(), out=tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert not shown.passed and shown.lines[-1] == "case: FAILED, 6 of 9 figures within their tolerances"
+    line = next(line for line in printed.splitlines() if line.startswith("completion, mean of train, push"))
+    assert [cell.strip() for cell in line.split("|")[1:]] == ["110 us", "164 us", "+50.00 %", "10 %", "MISSED"]
+    assert max(map(len, printed.splitlines())) <= 100
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "fidelity.json", "fidelity.csv", "fidelity.png", "results",
+    }  # fmt: skip
+    data = json.loads((tmp_path / "out" / "fidelity.json").read_text())
+    assert data == json.loads(json.dumps(shown.data)) and data["passed"] is False
+    assert data["emulated_over_simulated"]["p50"] == pytest.approx(1.5)
+    assert data["ports"][1]["drops_tail"] == [1000, 1000]
+    assert (tmp_path / "out" / "fidelity.csv").read_text().count("\n") == 1 + len(data["measures"])
+    assert Result.read(tmp_path / "out" / "results" / "emulated").messages.equals(emu.messages)
+    assert (tmp_path / "out" / "fidelity.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ResultError, match="exists already"):
+        show_fidelity(SIM, emu, scenario(), quiet=True, out=tmp_path / "out")
+
+
+def test_quiet_prints_nothing(capsys):
+    assert show_fidelity(SIM, SIM, scenario(), quiet=True).passed
+    assert capsys.readouterr().out == ""
+
+
+def test_the_tolerances_are_the_scenarios():
+    changed = tables()
+    later(1.05)(changed)
+    emu = result(changed)
+    assert show_fidelity(SIM, emu, scenario(), quiet=True).passed
+    assert not show_fidelity(SIM, emu, scenario(completion_mean=0.02), quiet=True).passed
+
+
+def test_the_ports_that_differ_most_are_shown():
+    changed = tables()
+    ports = {name: [0] * 20 for name in TABLES["ports"]} | {"port": [f"s0->h{i}" for i in range(20)], "marks": [100] * 20}
+    changed["ports"] = ports
+    other = deepcopy(changed)
+    other["ports"]["marks"] = [100 + i for i in range(20)]
+    found = agreement(result(changed), result(other), Fidelity(marks="off"))
+    table = grids(found)[1]
+    assert table.title == f"ports, the {MOST_PORTS} largest differences of 20"
+    assert [row[0] for row in table.rows] == [f"marks of s0->h{i}" for i in range(19, 11, -1)]
+
+
+def test_a_scenarios_table(tmp_path):
+    plain = star_scenario()
+    assert plain.fidelity == Fidelity() and plain.fidelity.completion_mean == 0.10
+    given = scenario(completion_p99="off", marks=0.5, drops_packets=3)
+    assert (given.fidelity.completion_p99, given.fidelity.marks, given.fidelity.drops_packets) == (None, 0.5, 3)
+    assert given.digest() == plain.digest()
+    again = Scenario.model_validate(json.loads(json.dumps(given.as_written())))
+    assert again.fidelity == given.fidelity
+    assert given.variants()[0].fidelity == given.fidelity
+
+
+@pytest.mark.parametrize("value", [-0.1, "2%", True, float("inf"), float("nan"), "on", [0.1]])
+def test_what_is_no_tolerance(value):
+    with pytest.raises(ValidationError):
+        Fidelity(completion_mean=value)
+
+
+def test_unknown_keys_are_mistakes():
+    with pytest.raises(ValidationError):
+        Fidelity(speed=0.1)
