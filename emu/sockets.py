@@ -186,22 +186,17 @@ class Receiver:
                 self._messages, slot * 64, self._names_at + slot * 16, 16, vectors_at + slot * 16, 1,
                 control_at + slot * CONTROL_ROOM, CONTROL_ROOM, 0, 0,
             )  # fmt: skip
-        self._template = bytes(self._messages)
         self._vectors = vectors
-        self._used = 0
 
     def receive(self, file: int) -> int:
         """Take what is there, without waiting. Returns how many."""
-        used = self._used * 64
-        self._messages[:used] = self._template[:used]
         got: int = LIBC.recvmmsg(file, ctypes.c_void_p(self._messages_at), self._slots, MSG_DONTWAIT, None)
         if got < 0:
-            self._used = 0
             code = ctypes.get_errno()
             if code in (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED):
                 return 0
             raise OSError(code, f"recvmmsg: {os.strerror(code)}")
-        self._used = got
+        # the kernel has written how long names and control data are: as long as they are each time
         return got
 
     def full(self, got: int) -> bool:

@@ -326,7 +326,7 @@ def many_connections(**case: Any) -> dict[str, Any]:
     return summary(reports, error=None, open=max(each["most"] for each in reports.contents.values()))
 
 
-def broken(how: str, wait_s: float = 1.5) -> dict[str, Any]:
+def broken(how: str, wait_s: float = 1.5, victim: int = 2) -> dict[str, Any]:
     """A run in which something goes wrong, and what is said about it."""
     files = hosts_around_a_switch(3, 50 * MBPS)
     sends = [{"src": 0, "dst": 1, "nbytes": 400_000}, {"src": 2, "dst": 1, "nbytes": 400_000}]
@@ -339,7 +339,7 @@ def broken(how: str, wait_s: float = 1.5) -> dict[str, Any]:
     if how == "no such transport":
         object.__setattr__(plan.transports[0], "kind", "swift")
     if how in ("killed", "raises", "exits", "silent"):
-        made = _breaking(how)
+        made = _breaking(how, victim)
     controller = Controller(plan, Forked(files.__getitem__, made))
     if how == "unreachable":
         run("ip", "link", "set", "s2p", "down")
@@ -354,12 +354,12 @@ def broken(how: str, wait_s: float = 1.5) -> dict[str, Any]:
     return found
 
 
-def _breaking(how: str) -> Any:
+def _breaking(how: str, victim: int) -> Any:
     def made(plan: Plan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
         script, contents = parts(plan, node, loop, send)
-        if node == 2 and how == "silent":
+        if node == victim and how == "silent":
             time.sleep(1000)
-        if node == 2:
+        if node == victim:
             begin = script.start
 
             def start() -> None:

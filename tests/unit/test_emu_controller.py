@@ -17,14 +17,16 @@ def _namespaces():
 pytestmark = pytest.mark.usefixtures("_namespaces")
 
 
-def test_agent_that_is_killed():
-    found = inside("broken", how="killed")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_agent_that_is_killed(victim):
+    found = inside("broken", how="killed", victim=victim)
     assert found["error"] == {
-        "what": "the agent of h2 was killed by signal 9", "where": "agent of h2", "expected": "", "usage": False,
+        "what": f"the agent of h{victim} was killed by signal 9", "where": f"agent of h{victim}", "expected": "", "usage": False,
     }  # fmt: skip
     assert found["took"] < 10 and found["left"] == [] and found["ended_by"] == "failure"
-    assert any("h2: no report" in problem for problem in found["problems"])
-    assert found["start_ns"][0] >= 0 and found["sent_packets"][0] > 0  # of the others it is known how far they came
+    assert any(f"h{victim}: no report" in problem for problem in found["problems"])
+    message = 0 if victim == 2 else 1  # of the others it is known how far they came
+    assert found["start_ns"][message] >= 0 and found["sent_packets"][message] > 0
 
 
 def test_agent_that_exits_says_its_last_words():

@@ -181,7 +181,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
     assert 0 <= lost <= both.receiver.allowed
 
 
-@pytest.mark.parametrize("packets", [1, 2, 5, 333])
+@pytest.mark.parametrize("packets", [1, 2, 5, 7, 10, 333])
 @pytest.mark.parametrize("seed", range(4))
 def test_constant_rate_does_the_same(packets, seed):
     rng = random.Random(f"{packets} {seed}")
