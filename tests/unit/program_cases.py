@@ -126,7 +126,11 @@ def simulated(result, fabric):
         key = tuple(row[name] for name in ("job", "kind", "iteration", "tensor", "part", "src", "dst"))
         assert key not in found
         shown = tuple(row[name] for name in ("layer", "bytes", "packets", "priority", "bound"))
-        found[key] = (*shown, bits(fabric.sent[row["message"]][6]), row["start_ps"], row["end_ps"])
+        important = fabric.sent[row["message"]][6]
+        if important is None:  # nobody has tagged it: its packets are what those of its transport are
+            kind = result.summary["transports"][row["job"]]["kind"]
+            important = kind not in ("tcp_newreno", "cubic", "constant_rate")
+        found[key] = (*shown, bits(important), row["start_ps"], row["end_ps"])
     return found
 
 
