@@ -2,8 +2,8 @@
 
 The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been
 let go. Between the two it counts what waits, per queue and port, and so can hold the plan's rules: the buffer of the
-whole port first, then K of the queue, and nothing for a packet that finds the port idle. Counters are exact, in memory shared
-with this process; lost packets are listed one by one, with the number of the message they belong to.
+whole port first, then K of the queue, and nothing for a packet that finds the port idle. Counters are exact, in memory
+shared with this process; lost packets are listed one by one, with the number of the message they belong to.
 
 Nothing is random but what the scenario's seed decides: loss on cables, spraying and ECMP are hashes of seed, place and
 count.

@@ -112,6 +112,26 @@ def test_the_backend_with_the_fewest_departures_is_chosen() -> None:
     assert any("64000 bytes to itself" in line for line in no_bpf.substitutions)
 
 
+def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kind:
+        def __init__(self, *said: str) -> None:
+            self.said = list(said)
+
+        def missing(self, kernel: Kernel, plan: Any) -> list[str]:
+            return []
+
+        def substitutions(self, kernel: Kernel, plan: Any) -> list[str]:
+            return self.said
+
+    kinds = {"bpf": Kind("one", "two"), "red": Kind("one", "two"), "userspace": Kind("one")}
+    monkeypatch.setattr(choosing, "kind_of", kinds.__getitem__)
+    got = choose(star(2), full())
+    assert (got.name, got.substitutions) == ("userspace", ["one"])
+    assert got.why_not["bpf"] == ["departs further from the scenario: two"]
+    kinds["userspace"] = Kind("one", "two")
+    assert choose(star(2), full()).name == "bpf", "of equals the first"
+
+
 @pytest.mark.usefixtures("only_kernel_backends")
 def test_what_is_missing_is_named() -> None:
     marked = Queues(8, 64_000, (10_000,) * 8, True)
