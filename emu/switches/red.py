@@ -141,12 +141,14 @@ class RedSwitch(KernelSwitch):
             leaves = {(each["dev"], each.get("parent")): each for each in disciplines}
             for port in plan.of_node(node):
                 queues = [leaves[port.device, queueing.class_of(queue)] for queue in range(plan.queues.count)]
-                found[port.number] = _sum(port, queues, lost.get(wire_device(port.number ^ 1), 0))
+                found[port.number] = _sum(
+                    port, queues, lost.get(wire_device(port.number ^ 1), 0), plan.queues.selective_drop
+                )
         return [found[port.number] for port in plan.ports]
 
 
-def _sum(port: Port, leaves: list[Any], lost: int) -> PortCounts:
-    by_queue = [_queue_counts(leaf) for leaf in leaves]
+def _sum(port: Port, leaves: list[Any], lost: int, selective: bool) -> PortCounts:
+    by_queue = [_queue_counts(leaf, selective) for leaf in leaves]
 
     def total(key: str) -> int:
         return sum(each[key] for each in by_queue)
@@ -158,7 +160,7 @@ def _sum(port: Port, leaves: list[Any], lost: int) -> PortCounts:
     )  # fmt: skip
 
 
-def _queue_counts(leaf: Any) -> Mapping[str, int]:
+def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
     counts = {
         "packets": leaf["packets"],
         "bytes": leaf["bytes"],
@@ -167,12 +169,13 @@ def _queue_counts(leaf: Any) -> Mapping[str, int]:
         "marks": 0,
     }
     if leaf["kind"] == "red":
-        # red marks first and finds the queue full afterwards: a marked packet that did not fit is no mark
+        # Red marks first and finds the queue full afterwards: a marked packet that did not fit is no mark. With
+        # selective drop nothing else gets that far; without, others do, and who they were is not known.
         tail = leaf["pdrop"]
         counts |= {
             "drops_tail": tail,
             "drops_selective": leaf["early"],
-            "marks": max(0, leaf["marked"] - tail),
+            "marks": max(0, leaf["marked"] - tail) if selective else leaf["marked"],
         }
     else:
         counts["drops_tail"] = leaf["drops"]
@@ -207,11 +210,13 @@ class RedKind:
             done.append(
                 f"red: every queue of a port has {plan.queues.buffer} bytes to itself, which the scenario's share"
             )
-        if plan.queues.thresholds is not None:
+        if plan.queues.thresholds is not None and plan.queues.selective_drop:
             done.append(
                 "red: the threshold is looked at before the buffer, so a droppable packet that finds both full counts "
                 "as dropped by choice"
             )
+        elif plan.queues.thresholds is not None:
+            done.append("red: a packet that is marked and then finds the buffer full counts as marked, too")
         if plan.balancing in ("ecmp", "spray_random") and any(len(ways) > 1 for ways in plan.routes.values()):
             done.append("red: ways are drawn by the kernel, not from the scenario's seed")
         if any(port.loss for port in plan.ports):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -32,9 +34,11 @@ def record(plan: Plan, path: Path, count: int) -> dict[str, Any]:
     except TestbedError as error:
         again = error.what
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
+    os.kill(capture._child, signal.SIGSTOP)  # times are those of the packets, not of their being read
     for number in range(count):
         cases.send_from(sender, 1, 3, ECT0, cases.packet(9, number, 1000))
     receiver.take_until_quiet()
+    os.kill(capture._child, signal.SIGCONT)
     port = next(each for each in network.counts() if each.port == "s0->h1")
     return {"written": capture.stop(), "port": port, "again": again, "received": len(receiver.numbers)}
 

@@ -90,7 +90,7 @@ def test_a_probe_without_unshare_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     found = probe(rates=False)
     assert found.namespaces == "there is no command unshare"
     assert found.missing_packages() == sorted(set(probing.PACKAGES.values()))
-    with pytest.raises(TestbedError, match="no switch backend can run this here.*no private namespaces"):
+    with pytest.raises(TestbedError, match=r"no switch backend can run this here.*no private namespaces"):
         choose(star(2), found)
 
 
@@ -110,6 +110,26 @@ def test_the_backend_with_the_fewest_departures_is_chosen() -> None:
     no_bpf = choose(star(2, queues=marked), full(bpf="there is no command clang"))
     assert no_bpf.name == "red" and no_bpf.why_not == {"bpf": ["no BPF program: there is no command clang"]}
     assert any("64000 bytes to itself" in line for line in no_bpf.substitutions)
+
+
+def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kind:
+        def __init__(self, *said: str) -> None:
+            self.said = list(said)
+
+        def missing(self, kernel: Kernel, plan: Any) -> list[str]:
+            return []
+
+        def substitutions(self, kernel: Kernel, plan: Any) -> list[str]:
+            return self.said
+
+    kinds = {"bpf": Kind("one", "two"), "red": Kind("one", "two"), "userspace": Kind("one")}
+    monkeypatch.setattr(choosing, "kind_of", kinds.__getitem__)
+    got = choose(star(2), full())
+    assert (got.name, got.substitutions) == ("userspace", ["one"])
+    assert got.why_not["bpf"] == ["departs further from the scenario: two"]
+    kinds["userspace"] = Kind("one", "two")
+    assert choose(star(2), full()).name == "bpf", "of equals the first"
 
 
 @pytest.mark.usefixtures("only_kernel_backends")

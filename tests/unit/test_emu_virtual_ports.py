@@ -166,24 +166,34 @@ def kept(plan: Plan) -> tuple[dict[tuple[int, int], int], Any]:
     """With nodrop: a burst of both kinds into one queue."""
     network = make("red", plan, "")
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
-    for number in range(60):
+    for number in range(90):
         cases.send_from(sender, 1, 3, ECT0 if number % 2 else NOT_ECT, cases.packet(1, number, 1000))
     receiver.take_until_quiet()
     return dict(receiver.counts), next(each for each in network.counts() if each.port == "s0->h1")
 
 
-def test_red_without_selective_drop_queues_what_it_cannot_mark() -> None:
+@pytest.mark.parametrize("selective", [True, False])
+def test_red_queues_what_it_cannot_mark_unless_it_may_drop_it(selective: bool) -> None:
     rates = {(h, 2): 10_000_000_000 for h in range(2)} | {(2, h): 1_000_000 for h in range(2)}
-    plan = star(2, rate=rates, clock="virtual", queues=Queues(8, 40_000, (10_000,) * 8, False))
+    plan = star(2, rate=rates, clock="virtual", queues=Queues(8, 40_000, (10_000,) * 8, selective))
     came, port = in_virtual(kept, plan)
-    model = PortModel(8, 8, 40_000, (10_000,) * 8, False)
-    fates = [model.arrive(0, 1000, 3, bool(number % 2)) for number in range(60)]
+    model = PortModel(8, 8, 40_000, (10_000,) * 8, selective)
+    fates = [model.arrive(0, 1000, 3, bool(number % 2)) for number in range(90)]
     wanted: dict[tuple[int, int], int] = defaultdict(int)
     for number, fate in enumerate(fates):
         if fate.fate == "sent":
             wanted[3, MARK if fate.marked else ECT0 if number % 2 else NOT_ECT] += 1
     assert came == dict(wanted)
-    assert (port.drops_tail, port.drops_selective) == (sum(fate.fate == "tail" for fate in fates), 0)
+    tail = [bool(number % 2) for number, fate in enumerate(fates) if fate.fate == "tail"]
+    dropped = sum(fate.fate == "selective" for fate in fates)
+    if (
+        selective
+    ):  # a droppable packet that finds the queue too long and the buffer full counts as dropped by choice
+        assert (port.drops_tail, port.drops_selective) == (sum(tail), dropped + len(tail) - sum(tail))
+        assert port.marks == wanted[3, MARK] and sum(tail) > 0
+    else:
+        assert (port.drops_tail, port.drops_selective) == (len(tail), 0)
+        assert port.marks == wanted[3, MARK] + sum(tail) > wanted[3, MARK]
 
 
 def ways(plan: Plan) -> list[int]:
