@@ -36,6 +36,7 @@ from emu.raw import Raw
 from emu.runner import PREFIX
 from emu.switches.base import TestbedError
 from emu.virtual import kernel_or_error, run_inside
+from scenarios.schema_transport import Dlcp
 from scenarios.schema_transport_base import Tcp
 
 if TYPE_CHECKING:
@@ -173,12 +174,32 @@ def for_machines(scenario: Scenario, resolved: Resolved, clock: str, captures: S
 
 
 def kernel_options(scenario: Scenario) -> dict[str, Any]:
-    """What the kernel's TCP takes from routes: the smallest time-out, in ms, and the initial window, in packets."""
-    options: dict[str, Any] = {}
+    """What the kernel's TCP takes from its host and not from a socket: the smallest time-out, in ms, the initial
+    window, in packets, and whether to ask for marks. TestbedError where transports of one scenario want it different.
+    """
+    wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
     for transport in scenario.transports:
         if isinstance(transport, Tcp):
-            options["rto_min_ms"] = max(1, math.ceil(transport.min_rto / 10**9))
-            options["initcwnd"] = transport.initial_window
+            wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
+            wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
+            if transport.kind != "dctcp":  # which asks for marks by itself
+                wanted["ecn"].setdefault(transport.ecn_capable, transport.kind)
+    for field, values in wanted.items():
+        if len(values) > 1:
+            raise TestbedError(
+                f"is not the same for {' and '.join(values.values())}, which share the kernels of their hosts",
+                f"transport.{field}", "one value",
+            )  # fmt: skip
+    options: dict[str, Any] = {}
+    if wanted["min_rto"]:
+        options["rto_min_ms"] = max(1, math.ceil(next(iter(wanted["min_rto"])) / 10**9))
+        options["initcwnd"] = next(iter(wanted["initial_window"]))
+        options["tcp_ecn"] = 1 if True in wanted["ecn"] else 2
+    else:
+        # the side channel of DLCP repeats what is lost as soon as a Probe would be repeated, not after 200 ms
+        probes = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
+        if probes:
+            options["rto_min_ms"] = max(1, math.ceil(min(probes) / 10**9))
     return options
 
 

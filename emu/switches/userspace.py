@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from emu.namespaces import find_tool
-from emu.plan import Plan, host_address
+from emu.plan import Plan, ecn_of_tcp, host_address, route_metrics
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import process, tun
@@ -120,7 +120,7 @@ class UserspaceSwitch:
                 name = self._names[host]
                 self._devices.append(tun.open_tun(namespace, name))
                 mtu = self.plan.largest_frame() - ETHERNET
-                tun.set_up(namespace, name, host_address(host), mtu, self.plan.options)
+                tun.set_up(namespace, name, host_address(host), mtu, route_metrics(self.plan), ecn_of_tcp(self.plan))
         except BaseException:
             self.close()
             raise

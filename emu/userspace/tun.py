@@ -13,10 +13,9 @@ import json
 import os
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from emu.namespaces import find_tool
 from emu.switches.base import TestbedError
@@ -66,14 +65,10 @@ def open_tun(namespace: int, name: str) -> int:
         return file
 
 
-def set_up(namespace: int, name: str, address: str, mtu: int, options: Mapping[str, Any]) -> None:
+def set_up(namespace: int, name: str, address: str, mtu: int, metrics: str = "", ecn: str = "2") -> None:
     """Address, size and route of a host, and what its kernel does with congestion marks; compared with what the
-    kernel then says."""
-    route = f"route add default dev {name} src {address}"
-    if options.get("initcwnd"):
-        route += f" initcwnd {int(options['initcwnd'])}"
-    if options.get("rto_min_ms"):
-        route += f" rto_min {float(options['rto_min_ms']):g}ms"
+    kernel then says. `metrics`, `ecn`: see `emu.plan.route_metrics` and `ecn_of_tcp`."""
+    route = f"route add default dev {name} src {address}{metrics}"
     lines = [
         "link set dev lo up",
         f"address add {address}/32 dev {name}",
@@ -86,15 +81,15 @@ def set_up(namespace: int, name: str, address: str, mtu: int, options: Mapping[s
         ):  # a kernel without IPv6, or a user who may not: its packets are for nobody then
             Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
         try:
-            Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1")
+            Path("/proc/sys/net/ipv4/tcp_ecn").write_text(ecn)
         except OSError as error:
             raise TestbedError(f"cannot set tcp_ecn: {error.strerror}", f"host {address}") from None
         _ip("-batch", "-", text="\n".join(lines))
         found = json.loads(_ip("-j", "address", "show", "dev", name))[0]
         routes = json.loads(_ip("-j", "route", "show", "default"))
-        ecn = Path("/proc/sys/net/ipv4/tcp_ecn").read_text().strip()
-    got = (found["mtu"], [each["local"] for each in found["addr_info"]], "UP" in found["flags"], ecn)
-    wanted = (mtu, [address], True, "1")
+        marks = Path("/proc/sys/net/ipv4/tcp_ecn").read_text().strip()
+    got = (found["mtu"], [each["local"] for each in found["addr_info"]], "UP" in found["flags"], marks)
+    wanted = (mtu, [address], True, ecn)
     if got != wanted:
         raise TestbedError(
             f"the kernel has {got} as (mtu, addresses, up, tcp_ecn)", f"host {address}", f"{wanted}"
