@@ -21,6 +21,8 @@ from scenarios.wire import CONTROL_PORT, GRADWIRE, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
+TCP_RTO_MIN_US = 45
+RTO_MIN_US = 5000
 BACKLOG = 4096
 READ_BYTES = 1 << 16
 
@@ -100,7 +102,10 @@ class Connection:
 
 def configure(link: socket.socket) -> None:
     """Before it connects or listens: DCTCP where there is any, because both ends then make every packet ECN-capable,
-    whatever the sysctl says, and no switch drops it by choice."""
+    whatever the sysctl says, and no switch drops it by choice. Where the kernel lets a socket say so (6.17), a lost
+    segment is sent again after 5 ms instead of 200; elsewhere the route's `rto_min` decides."""
+    with contextlib.suppress(OSError):
+        link.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MIN_US, RTO_MIN_US)
     for name in (b"dctcp", b"reno"):
         with contextlib.suppress(OSError):
             link.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, name)
