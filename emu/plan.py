@@ -124,8 +124,8 @@ def port_mac(port: int) -> str:
 
 
 def route_metrics(plan: Plan) -> str:
-    """What the scenario says of the kernel's TCP that only routes can say, as `ip route` takes it: the initial window and
-    the smallest time-out [ip-route(8)]."""
+    """What the scenario says of the kernel's TCP that only routes can say, as `ip route` takes it: the initial window
+    and the smallest time-out [ip-route(8)]."""
     words = []
     if "initcwnd" in plan.options:
         words.append(f" initcwnd {int(plan.options['initcwnd'])}")
