@@ -5,6 +5,7 @@ Functions of this module run inside namespaces: `emu_agents_cases.inside`.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from emu_agents_cases import (
 
 from emu.controller import Controller
 from emu.launchers import Command, Forked
-from emu.plan import Plan
+from emu.plan import Plan, host_address
 from emu.switches.base import TestbedError
 
 
@@ -198,3 +199,24 @@ def for_a_time(duration_ms: int, gap_ms: int, wait_s: float) -> dict[str, Any]:
     told: list[Any] = []
     controller = Controller(plan, Forked(files.__getitem__, parts), lambda *numbers: told.append(numbers))
     return summary(controller.run(), error=None, told=told, left=children())
+
+
+def paired(rate: int, latency_us: int, cases: list[dict[str, Any]], answer: str) -> int:
+    """In a machine of virtual time: two hosts whose cable is netem's, one run after the other; into a file."""
+    files = {}
+    for host in (0, 1):
+        run("ip", "netns", "add", f"h{host}")
+    run("ip", "-n", "h0", "link", "add", "p0", "type", "veth", "peer", "name", "p0", "netns", "h1")
+    for host in (0, 1):
+        name = f"h{host}"
+        run("ip", "-n", name, "link", "set", "p0", "gso_max_segs", "1", "mtu", "4148", "up")
+        run("ip", "-n", name, "addr", "add", f"{host_address(host)}/8", "dev", "p0")
+        cable = ["netem", "rate", f"{rate}bit", "delay", f"{latency_us}us", "limit", "100000"]
+        run("tc", "-n", name, "qdisc", "add", "dev", "p0", "root", *cable)
+        files[host] = os.open(f"/run/netns/{name}", os.O_RDONLY)
+    found = []
+    for case in cases:
+        controller = Controller(plan_of(rate=rate, payload=4096, clock="virtual", **case), Forked(files.__getitem__, parts))
+        found.append(summary(controller.run()))
+    Path(answer).write_text(json.dumps(found))
+    return 0
