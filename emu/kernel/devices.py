@@ -16,7 +16,7 @@ import fcntl
 import socket
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from emu.namespaces import Namespaces, batch, inside, shown
@@ -107,8 +107,8 @@ def node_lines(plan: Plan, node: int) -> list[str]:
     return lines
 
 
-def make_devices(plan: Plan, spaces: Namespaces, wired: bool) -> None:
-    """Everything but routes and queues."""
+def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[int], list[str]]) -> None:
+    """Everything but queues. `routes`: `ip` lines of a switch."""
     names = [space(node) for node in range(plan.node_count)]
     spaces.make([*names, WIRES] if wired else names)
     for node, name in enumerate(names):
@@ -117,7 +117,7 @@ def make_devices(plan: Plan, spaces: Namespaces, wired: bool) -> None:
         spaces.set_sysctls(WIRES, ALL_NODES, MAY_MISS)
     batch("ip", None, cable_lines(plan, wired))
     for node, name in enumerate(names):
-        batch("ip", name, node_lines(plan, node))
+        batch("ip", name, node_lines(plan, node) + (routes(node) if node >= plan.host_count else []))
         without_offloads(spaces, name, [port.device for port in plan.of_node(node)])
     if wired:
         devices = [wire_device(port.number) for port in plan.ports]

@@ -16,7 +16,7 @@ which fewer kernels have.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -99,6 +99,7 @@ def check_htb(
     the leaves that are red and not bfifo, by port and queue; `limit`: bytes in a bfifo of a port."""
     (disciplines,) = shown("tc", space, ["qdisc show"])
     ports = plan.of_node(node)
+    classes = iter(read_classes(space, [port.device for port in ports]) if ports else [])
     by_place = {(each["dev"], each.get("parent", "root")): each for each in disciplines}
     for port in ports:
         where = f"{port.device} of {plan.names[node]}"
@@ -127,22 +128,32 @@ def check_htb(
         wanted = {"1:1": Class("root", port.rate, port.rate, 0)}
         for queue in range(plan.queues.count):
             wanted[class_of(queue)] = Class("root", FREE, FREE, queue)
-        _same_classes(wanted, read_classes(space, port.device), where)
+        _same_classes(wanted, next(classes), where)
     return list(disciplines)
 
 
-def read_classes(space: str, device: str) -> dict[str, Class]:
-    """htb's classes of a device; `tc` of iproute2 6.1 shows them as text only."""
-    found = {}
-    for line in run_tool(["tc", "-n", space, "-d", "class", "show", "dev", device]).splitlines():
+def read_classes(space: str, devices: Sequence[str]) -> list[dict[str, Class]]:
+    """htb's classes of each device; `tc` of iproute2 6.1 shows them as text only, and does not say of which device."""
+    # so each device's disciplines are asked for first, whose lines part the answers
+    questions = [f"{what} show dev {device}" for device in devices for what in ("qdisc", "class")]
+    answer = run_tool(["tc", "-n", space, "-d", "-batch", "-"], "\n".join(questions) + "\n")
+    found: list[dict[str, Class]] = []
+    before = ""
+    for line in answer.splitlines():
         words = line.split()
-        if words[:2] != ["class", "htb"]:
-            continue
-        value = dict(pairwise(words))
-        found[words[2]] = Class(
-            "root" if "root" in words else value["parent"],
-            parse_rate(value["rate"]), parse_rate(value["ceil"]), int(value["prio"]) if "prio" in value else None,
-        )  # fmt: skip
+        if words[:1] == ["qdisc"] and before != "qdisc":
+            found.append({})
+        if words[:2] == ["class", "htb"]:
+            value = dict(pairwise(words))
+            found[-1][words[2]] = Class(
+                "root" if "root" in words else value["parent"],
+                parse_rate(value["rate"]), parse_rate(value["ceil"]), int(value["prio"]) if "prio" in value else None,
+            )  # fmt: skip
+        before = words[0] if words else before
+    if len(found) != len(devices):
+        raise TestbedError(
+            f"tc tells of {len(found)} of {len(devices)} devices", space, "classes of all of them"
+        )
     return found
 
 

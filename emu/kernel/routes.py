@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emu.kernel.devices import space
-from emu.namespaces import Namespaces, batch, inside, run_tool, shown
+from emu.namespaces import Namespaces, inside, run_tool, shown
 from emu.plan import Plan, host_address, port_address
 from emu.switches.base import TestbedError
 
@@ -79,9 +79,9 @@ def nft_text(plan: Plan, node: int) -> str:
     )
 
 
-def make_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
+def make_rules(plan: Plan, spaces: Namespaces, chooser: str) -> None:
+    """What deals packets out, where nftables does."""
     for node in range(plan.host_count, plan.node_count):
-        batch("ip", space(node), route_lines(plan, node, chooser))
         text = nft_text(plan, node) if chooser == NFT else ""
         if text:
             with inside(spaces[space(node)]):

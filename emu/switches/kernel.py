@@ -64,8 +64,10 @@ class KernelSwitch:
 
     def build(self) -> None:
         plan = self.plan
-        devices.make_devices(plan, self.spaces, self.wired)
-        routes.make_routes(plan, self.spaces, self.chooser)
+        devices.make_devices(
+            plan, self.spaces, self.wired, lambda node: routes.route_lines(plan, node, self.chooser)
+        )
+        routes.make_rules(plan, self.spaces, self.chooser)
         self.prepare()
         arrivals: dict[str, list[str]] = {}
         for port in plan.ports:
