@@ -191,15 +191,16 @@ def kernel_options(scenario: Scenario) -> dict[str, Any]:
                 f"transport.{field}", "one value",
             )  # fmt: skip
     options: dict[str, Any] = {}
+    dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
     if wanted["min_rto"]:
         options["rto_min_ms"] = max(1, math.ceil(next(iter(wanted["min_rto"])) / 10**9))
         options["initcwnd"] = next(iter(wanted["initial_window"]))
-        options["tcp_ecn"] = 1 if True in wanted["ecn"] else 2
-    else:
-        # the side channel of DLCP repeats what is lost as soon as a Probe would be repeated, not after 200 ms
-        probes = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
-        if probes:
-            options["rto_min_ms"] = max(1, math.ceil(min(probes) / 10**9))
+    elif dlcp:
+        # the side channel repeats what is lost as soon as a Probe would be repeated, not after 200 ms
+        options["rto_min_ms"] = max(1, math.ceil(min(dlcp) / 10**9))
+    # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
+    if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
+        options["tcp_ecn"] = 1
     return options
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from emu.namespaces import Namespaces, batch, inside, shown
-from emu.plan import Plan, Port, host_address, port_address, port_mac
+from emu.plan import Plan, Port, ecn_of_tcp, host_address, port_address, port_mac, route_metrics
 from emu.switches.base import TestbedError
 
 DEVICE = 1000
@@ -103,7 +103,10 @@ def node_lines(plan: Plan, node: int) -> list[str]:
     if is_host and ports:
         first = ports[0]
         gateway = port_address(first.number ^ 1)
-        lines.append(f"route add 10.0.0.0/8 via {gateway} dev {first.device} src {host_address(node)} onlink")
+        lines.append(
+            f"route add 10.0.0.0/8 via {gateway} dev {first.device} src {host_address(node)} onlink"
+            + route_metrics(plan)
+        )
     return lines
 
 
@@ -112,7 +115,8 @@ def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[
     names = [space(node) for node in range(plan.node_count)]
     spaces.make([*names, WIRES] if wired else names)
     for node, name in enumerate(names):
-        spaces.set_sysctls(name, ALL_NODES | (HOSTS if node < plan.host_count else SWITCHES), MAY_MISS)
+        own = HOSTS | {"net/ipv4/tcp_ecn": ecn_of_tcp(plan)} if node < plan.host_count else SWITCHES
+        spaces.set_sysctls(name, ALL_NODES | own, MAY_MISS)
     if wired:
         spaces.set_sysctls(WIRES, ALL_NODES, MAY_MISS)
     batch("ip", None, cable_lines(plan, wired))

@@ -181,7 +181,7 @@ class _Switch:
 def _go_first() -> None:
     """Run before everything else on this machine, as a network does; where that is not allowed, lateness shows it."""
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))  # agents have 1
     except OSError:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -20)

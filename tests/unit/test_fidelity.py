@@ -151,7 +151,7 @@ def test_throughput_of_pairs_does_not_cancel_out():
     slow, fast = 2190 / (2190 + 0.05 * 119), 1 / 0.95
     assert measure.difference == pytest.approx(((1 - slow) + (fast - 1)) / 2, rel=1e-6)
     assert missed(found) == ["throughput"]
-    assert "2 pairs, at most 5.3 % (h1->h2)" in measure.note
+    assert "2 pairs, one by one at most 5.3 % (h1->h2)" in measure.note
 
 
 def test_throughput_counts_the_time_with_messages_under_way():
