@@ -99,7 +99,6 @@ def check_htb(
     the leaves that are red and not bfifo, by port and queue; `limit`: bytes in a bfifo of a port."""
     (disciplines,) = shown("tc", space, ["qdisc show"])
     ports = plan.of_node(node)
-    classes = iter(read_classes(space, [port.device for port in ports]) if ports else [])
     by_place = {(each["dev"], each.get("parent", "root")): each for each in disciplines}
     for port in ports:
         where = f"{port.device} of {plan.names[node]}"
@@ -125,10 +124,12 @@ def check_htb(
                     where,
                     f"limit {limit(port)}",
                 )
-        wanted = {"1:1": Class("root", port.rate, port.rate, 0)}
-        for queue in range(plan.queues.count):
-            wanted[class_of(queue)] = Class("root", FREE, FREE, queue)
-        _same_classes(wanted, next(classes), where)
+    if ports:
+        for port, found in zip(ports, read_classes(space, [port.device for port in ports]), strict=True):
+            wanted = {"1:1": Class("root", port.rate, port.rate, 0)}
+            for queue in range(plan.queues.count):
+                wanted[class_of(queue)] = Class("root", FREE, FREE, queue)
+            _same_classes(wanted, found, f"{port.device} of {plan.names[node]}")
     return list(disciplines)
 
 

@@ -144,8 +144,10 @@ def overload(
     senders = {queue: cases.open_udp(network, host) for host, queue in enumerate(shares, 1)}
     receiver = cases.Receiver(cases.open_udp(network, 0))
     sent = dict.fromkeys(shares, 0)
-    size, start = 1000, time.monotonic()
-    while (now := time.monotonic() - start) < seconds:
+    size, now, before = 1000, 0.0, time.monotonic()
+    while now < seconds:
+        # where the machine was elsewhere for a while, what should have been sent is not made up for in a burst
+        now, before = now + min(0.002, time.monotonic() - before), time.monotonic()
         for queue, share in shares.items():
             while sent[queue] * size * 8 < now * rate * share:
                 cases.send_from(senders[queue], 0, queue, NOT_ECT, cases.packet(queue, sent[queue], size))
@@ -164,11 +166,11 @@ def test_priorities_are_strict() -> None:
     port, came, sent = in_private(overload, plan, {0: 0.5, 3: 0.4, 6: 0.6}, rate, seconds)
     bytes_of = [port.by_queue[queue]["bytes"] for queue in (0, 3, 6)]
     total = sum(bytes_of)
-    # selective drop holds the last queue short; nothing of the others is lost, and it gets what they leave
+    # Selective drop holds the last queue short; nothing of the others is lost, and it gets what they leave. Were they
+    # served in turn, it would get at least a third.
     assert port.by_queue[0]["packets"] == sent[0] and port.by_queue[3]["packets"] == sent[3]
-    assert bytes_of[0] / total == pytest.approx(0.5, abs=0.04)
-    assert bytes_of[1] / total == pytest.approx(0.4, abs=0.04)
-    assert bytes_of[2] / total == pytest.approx(0.1, abs=0.04)
+    assert bytes_of[0] / bytes_of[1] == pytest.approx(5 / 4, abs=0.01)
+    assert 0.05 < bytes_of[2] / total < 0.25
     assert sum(came.values()) == port.packets == sum(sent.values()) - port.drops_selective
     assert port.drops_tail == 0 and port.by_queue[6]["drops_selective"] == port.drops_selective
 
