@@ -162,7 +162,7 @@ def overload(
 def test_priorities_are_strict() -> None:
     """Offered 0.5, 0.4 and 0.6 of a link to queues 0, 3 and 6 (measured on htb before: 50.05, 40.0, 9.65 %)."""
     rate, seconds = 20_000_000, 1.0
-    plan = fast_in(4, rate, queues=Queues(8, 500_000, (20_000,) * 8, True))
+    plan = fast_in(4, rate, queues=Queues(8, 500_000, (100_000,) * 8, True))
     port, came, sent = in_private(overload, plan, {0: 0.5, 3: 0.4, 6: 0.6}, rate, seconds)
     bytes_of = [port.by_queue[queue]["bytes"] for queue in (0, 3, 6)]
     total = sum(bytes_of)
