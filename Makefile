@@ -5,6 +5,11 @@
 #   make test                      lint, types and tests (installs torch and the test tools first)
 #   make lint | make bench | make clean
 #
+# Real sockets (docs/testbed.md), on Debian or Ubuntu:
+#   make packages                  what the testbed needs of the system (asks for sudo unless run as root)
+#   make uml                       the kernel for virtual time, built once and kept outside of this directory
+#   make demo-emu                  kernel TCP and DLCP through a real switch (asks for sudo)
+#
 # PYTHON=/path/to/python3.12 make demo   picks the interpreter for a new .venv
 # TORCH_INDEX=URL make test            takes torch from another package index, such as the one with CPU-only builds
 
@@ -21,15 +26,35 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BASE_STAMP := $(VENV)/.installed-base
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: demo test lint bench clean
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+APT := DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends
+PACKAGES := iproute2 nftables clang libbpf-dev ethtool kmod iputils-ping tcpdump util-linux
+UML_PACKAGES := linux-source-6.1 gcc make flex bison bc xz-utils
+
+.PHONY: demo demo-emu test lint bench clean packages uml
 
 demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
 
+demo-emu: $(BASE_STAMP)
+	$(SUDO) $(BIN)/gradwire emulate testbed --all
+
+packages:
+	$(SUDO) apt-get -q update
+	$(SUDO) env $(APT) install $(PACKAGES)
+
+# Nothing is installed where everything is there; nothing is built where a kernel of this recipe is kept already.
+uml: $(BASE_STAMP)
+	@$(BIN)/python -m emu.uml.build --check || { \
+		$(SUDO) apt-get -q update && $(SUDO) env $(APT) install $(UML_PACKAGES); }
+	$(BIN)/python -m emu.uml.build
+
+# Tests that measure time on the wall clock run by themselves: beside others they would measure those.
 test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m 'not wall'
+	$(BIN)/python -m pytest -m wall
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .

@@ -198,9 +198,13 @@ def _check_options(config: Path) -> None:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m emu.uml.build", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say whether it is built or could be")
     parser.add_argument("--jobs", type=int, help="compilers at once; one per core unless given")
     arguments = parser.parse_args()
     try:
+        if arguments.check:
+            print(find_kernel() or f"to be built from {find_source()}")
+            return 0
         print(build(jobs=arguments.jobs))
     except TestbedError as error:
         print(f"{error.where}: {error.what} ({error.expected})", file=sys.stderr)
