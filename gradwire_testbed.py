@@ -192,21 +192,26 @@ def cmd_fidelity(
     from analysis.fidelity_show import show_fidelity
     from scenarios.load import load_scenario, pick_variant
     from scenarios.result import refuse_existing
+    from sim.shaken import shaken
     from sim.simulate import simulate
 
     if out is not None:
         refuse_existing(out)
     chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
     request = _request(clock, switch, max_wall, repeat, None, None)
-    with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine"):
+    with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine") as show:
         simulated = simulate(chosen)
+        others: list[Result] = []
+        for other in shaken(chosen, chosen.fidelity.spread):
+            show(len(others) / chosen.fidelity.spread, f"again, shaken, {len(others) + 1}/{chosen.fidelity.spread}")
+            others.append(simulate(other))
     results, finished = _run_all([chosen], request, as_json)
     if not results or not finished:
         raise KeyboardInterrupt
     emulated = results[0]
     if not as_json:
         _print_engines(results)
-    shown = show_fidelity(simulated, emulated, chosen, quiet=as_json, out=out)
+    shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json, out=out)
     if as_json:
         typer.echo(json.dumps({**shown.data, "engine": emulated.summary["engine"]}))
     else:

@@ -26,6 +26,7 @@ class Measure:
     tolerance : the largest absolute value of it that passes; None: not judged.
     slack : packets that `emu` may differ by in any case.
     note : what else there is to say.
+    low, high : the smallest and the largest `sim` of simulations that differ by nanoseconds only; None: not known.
     """
 
     what: str
@@ -37,6 +38,13 @@ class Measure:
     tolerance: float | None
     slack: int = 0
     note: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def in_range(self) -> bool:
+        """Whether simulations come out as far away themselves."""
+        return self.low is not None and self.high is not None and self.low <= self.emu <= self.high
 
     @property
     def unknown(self) -> bool:
@@ -48,7 +56,7 @@ class Measure:
         """Whether it is within its tolerance; None if it is not judged."""
         if self.tolerance is None or self.unknown:
             return None
-        if self.unit == PACKETS and abs(self.emu - self.sim) <= self.slack:
+        if self.in_range or (self.unit == PACKETS and abs(self.emu - self.sim) <= self.slack):
             return True
         return self.difference is not None and abs(self.difference) <= self.tolerance * (1 + 1e-9)
 
@@ -84,6 +92,12 @@ class Measure:
         text = f"{100 * self.tolerance:g} %"
         return f"{text} or {self.slack}" if self.unit == PACKETS else text
 
+    def range_text(self) -> str:
+        """What simulations differ by among themselves, for people."""
+        if self.low is None or self.high is None:
+            return "-"
+        return f"{self.text(self.low)} to {self.text(self.high)}"
+
     def verdict(self) -> str:
         """In one word."""
         if self.unknown:
@@ -92,7 +106,7 @@ class Measure:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        names = ("what", "where", "unit", "sim", "emu", "difference", "tolerance", "slack", "note")
+        names = ("what", "where", "unit", "sim", "emu", "difference", "tolerance", "slack", "note", "low", "high")
         return {name: getattr(self, name) for name in names} | {"passed": self.passed}
 
 

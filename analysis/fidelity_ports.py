@@ -39,7 +39,7 @@ def ports_of(sim: Result, emu: Result) -> tuple[list[dict[str, Any]], list[str]]
 
 
 def packets(ports: Sequence[Mapping[str, Any]], tolerances: Fidelity) -> Iterator[Measure]:
-    """Drops by cause and marks: at all ports together, and at each."""
+    """Drops, in all and by cause, and marks: at all ports together, and at each."""
     for counter, words in CAUSES.items():
         what = "marks" if counter == "marks" else "drops"
         tolerance = getattr(tolerances, what)
@@ -50,12 +50,25 @@ def packets(ports: Sequence[Mapping[str, Any]], tolerances: Fidelity) -> Iterato
         ]
         if counter not in ALWAYS and total == [0, 0]:
             continue
-        where = "all ports" if what == "marks" else f"all ports, {words}"
-        yield _count(what, where, total, tolerance, slack)
+        # Whether a packet that has no place is dropped by choice or for want of room is a matter of one packet more or
+        # less before it, so the sum over the causes is judged.
+        whole = what == "marks"
+        where = "all ports" if whole else f"all ports, {words}"
+        yield _count(what, where, total, tolerance if whole else None, slack)
         for port, pair in zip(ports, pairs, strict=True):
             if pair != [0, 0] and min(pair) >= 0:
-                where = port["port"] if what == "marks" else f"{port['port']}, {words}"
-                yield _count(what, where, pair, tolerance if tolerances.per_port else None, slack)
+                where = port["port"] if whole else f"{port['port']}, {words}"
+                yield _count(what, where, pair, tolerance if whole and tolerances.per_port else None, slack)
+    per_port = {
+        port["port"]: [sum(max(0, port[counter][side]) for counter in DROPS) for side in (0, 1)] for port in ports
+    }
+    unknown = any(min(port[counter]) < 0 for port in ports for counter in DROPS)
+    total = [-1 if unknown else sum(pair[side] for pair in per_port.values()) for side in (0, 1)]
+    yield _count("drops", "all ports", total, tolerances.drops, tolerances.drops_packets)
+    if tolerances.per_port:
+        for name, pair in per_port.items():
+            if pair != [0, 0]:
+                yield _count("drops", name, pair, tolerances.drops, tolerances.drops_packets)
 
 
 def _count(what: str, where: str, pair: Sequence[int], tolerance: float | None, slack: int) -> Measure:

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from scenarios.schema import Scenario
 
 HEAD = ["", "simulated", "emulated", "difference", "allowed", "verdict"]
+SCATTER = "simulations"
+"""The column of what simulations differ by among themselves, where that is known."""
 MOST_PORTS = 8
 """Ports shown: those with the largest differences (all are in the JSON)."""
 
@@ -39,14 +42,20 @@ class Shown(NamedTuple):
 
 
 def show_fidelity(
-    sim: Result, emu: Result, scenario: Scenario, *, quiet: bool = False, out: str | Path | None = None
+    sim: Result,
+    emu: Result,
+    scenario: Scenario,
+    *,
+    others: Sequence[Result] = (),
+    quiet: bool = False,
+    out: str | Path | None = None,
 ) -> Shown:
     """Compare a simulated and an emulated run by the tolerances of their scenario.
 
     Prints the tables to stdout unless `quiet`; the verdict's lines are left to the caller. `out`: a new directory for
     what the module's docstring lists. Raises `ResultError` if it exists already.
     """
-    found = agreement(sim, emu, scenario.fidelity)
+    found = agreement(sim, emu, scenario.fidelity, others)
     if not quiet:
         for table in grids(found):
             print_grid(table)
@@ -58,17 +67,19 @@ def show_fidelity(
 def grids(found: Agreement) -> list[Grid]:
     """The tables: all figures, then the ports that differ most, then what is known by class."""
     single = {port["port"] for port in found.ports}
+    scatter = any(each.low is not None for each in found.measures)
+    head = [*HEAD[:2], SCATTER, *HEAD[2:]] if scatter else HEAD
     whole = [each for each in found.measures if _port(each) not in single]
     ports = [each for each in found.measures if _port(each) in single]
     ports.sort(key=lambda each: (each.passed is not False, -abs(each.emu - each.sim)))
-    tables = [Grid(f"{found.name}: simulated and emulated", HEAD, [_row(each) for each in whole])]
+    tables = [Grid(f"{found.name}: simulated and emulated", head, [_row(each, scatter) for each in whole])]
     if ports:
         title = (
             "ports"
             if len(ports) <= MOST_PORTS
             else f"ports, the {MOST_PORTS} largest differences of {len(ports)}"
         )
-        tables.append(Grid(title, HEAD, [_row(each) for each in ports[:MOST_PORTS]]))
+        tables.append(Grid(title, head, [_row(each, scatter) for each in ports[:MOST_PORTS]]))
     if found.classes:
         rows = [
             [
@@ -77,8 +88,8 @@ def grids(found: Agreement) -> list[Grid]:
             ]
             for row in found.classes
         ]
-        head = ["", "drops sim.", "drops emu.", "marks seen sim.", "marks seen emu."]
-        tables.append(Grid("by class", head, rows))
+        columns = ["", "drops sim.", "drops emu.", "marks seen sim.", "marks seen emu."]
+        tables.append(Grid("by class", columns, rows))
     return tables
 
 
@@ -114,9 +125,10 @@ def _port(measure: Measure) -> str:
     return measure.where.split(",")[0] if measure.unit == PACKETS else ""
 
 
-def _row(measure: Measure) -> list[str]:
-    texts = [measure.text(value) for value in (measure.sim, measure.emu)]
-    return [measure.title, *texts, measure.difference_text(), measure.allowed_text(), measure.verdict()]
+def _row(measure: Measure, scatter: bool) -> list[str]:
+    range_ = [measure.range_text()] if scatter else []
+    rest = [measure.text(measure.emu), measure.difference_text(), measure.allowed_text(), measure.verdict()]
+    return [measure.title, measure.text(measure.sim), *range_, *rest]
 
 
 def _many(count: int) -> str:

@@ -138,3 +138,9 @@ def ecn_of_tcp(plan: Plan) -> str:
     """The sysctl tcp_ecn: 1 where connections are to ask for congestion marks, 2 where they only grant them, as DCTCP
     asks whatever it says [Documentation/networking/ip-sysctl]."""
     return str(plan.options.get("tcp_ecn", 2))
+
+
+def recovery_of_tcp(plan: Plan) -> dict[str, str]:
+    """Sysctls for loss recovery without RACK and tail loss probes, where the plan asks for that [ip-sysctl]."""
+    classic = plan.options.get("loss_recovery") == "classic"
+    return {"net/ipv4/tcp_recovery": "0", "net/ipv4/tcp_early_retrans": "0"} if classic else {}

@@ -198,6 +198,8 @@ def kernel_options(scenario: Scenario) -> dict[str, Any]:
     elif dlcp:
         # the side channel repeats what is lost as soon as a Probe would be repeated, not after 200 ms
         options["rto_min_ms"] = max(1, math.ceil(min(dlcp) / 10**9))
+    if scenario.emulation.loss_recovery == "classic":
+        options["loss_recovery"] = "classic"
     # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
     if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
         options["tcp_ecn"] = 1

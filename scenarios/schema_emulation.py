@@ -50,6 +50,9 @@ class Emulation(Table):
     """What the switches are made of (docs/testbed.md); auto: the first of these that can run the scenario here."""
     connections: Literal["fresh", "persistent"] = "fresh"
     """TCP: a new connection for every message, as in the simulator, or one for each pair of hosts and class."""
+    loss_recovery: Literal["kernel", "classic"] = "kernel"
+    """TCP: as the kernel does it, with RACK and tail loss probes (RFC 8985), or without them, by duplicate
+    acknowledgements and time-outs alone (RFC 6675), as the simulator does it."""
     hosts: tuple[RealHost, ...] = ()
     """Real machines, one for every host that the scenario uses; their own network is what is measured then, and the
     scenario's topology, links and switches only say what it is like."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from scenarios.base import Flag, Natural, Table
 from scenarios.units import UnitError
@@ -61,5 +61,9 @@ class Fidelity(Table):
     loss: Tolerance = 0.02
     """The share of a message's bytes that were lost; the mean over the messages of how much it differs, in absolute
     terms: 2 % here and 3 % there differ by 0.01."""
+    spread: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
+    """So often the simulation is made again with every cable longer by less than a tenth of a packet's time. What these
+    runs differ by among themselves is decided by nanoseconds, and no emulated figure between their smallest and their
+    largest is judged to differ."""
     per_port: Flag = False
     """Drops and marks have to agree at every port as well, not only in total."""

@@ -20,7 +20,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from emu.namespaces import Namespaces, batch, inside, shown
-from emu.plan import Plan, Port, ecn_of_tcp, host_address, port_address, port_mac, route_metrics
+from emu.plan import (
+    Plan,
+    Port,
+    ecn_of_tcp,
+    host_address,
+    port_address,
+    port_mac,
+    recovery_of_tcp,
+    route_metrics,
+)
 from emu.switches.base import TestbedError
 
 DEVICE = 1000
@@ -115,7 +124,7 @@ def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[
     names = [space(node) for node in range(plan.node_count)]
     spaces.make([*names, WIRES] if wired else names)
     for node, name in enumerate(names):
-        own = HOSTS | {"net/ipv4/tcp_ecn": ecn_of_tcp(plan)} if node < plan.host_count else SWITCHES
+        own = HOSTS | {"net/ipv4/tcp_ecn": ecn_of_tcp(plan)} | recovery_of_tcp(plan) if node < plan.host_count else SWITCHES
         spaces.set_sysctls(name, ALL_NODES | own, MAY_MISS)
     if wired:
         spaces.set_sysctls(WIRES, ALL_NODES, MAY_MISS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from emu.namespaces import find_tool
-from emu.plan import Plan, ecn_of_tcp, host_address, route_metrics
+from emu.plan import Plan, ecn_of_tcp, host_address, recovery_of_tcp, route_metrics
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import process, tun
@@ -120,7 +120,8 @@ class UserspaceSwitch:
                 name = self._names[host]
                 self._devices.append(tun.open_tun(namespace, name))
                 mtu = self.plan.largest_frame() - ETHERNET
-                tun.set_up(namespace, name, host_address(host), mtu, route_metrics(self.plan), ecn_of_tcp(self.plan))
+                kernel = (route_metrics(self.plan), ecn_of_tcp(self.plan), recovery_of_tcp(self.plan))
+                tun.set_up(namespace, name, host_address(host), mtu, *kernel)
         except BaseException:
             self.close()
             raise

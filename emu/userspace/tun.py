@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -65,9 +65,17 @@ def open_tun(namespace: int, name: str) -> int:
         return file
 
 
-def set_up(namespace: int, name: str, address: str, mtu: int, metrics: str = "", ecn: str = "2") -> None:
+def set_up(
+    namespace: int,
+    name: str,
+    address: str,
+    mtu: int,
+    metrics: str = "",
+    ecn: str = "2",
+    more: Mapping[str, str] | None = None,
+) -> None:
     """Address, size and route of a host, and what its kernel does with congestion marks; compared with what the
-    kernel then says. `metrics`, `ecn`: see `emu.plan.route_metrics` and `ecn_of_tcp`."""
+    kernel then says. `metrics`, `ecn`, `more`: see `emu.plan.route_metrics`, `ecn_of_tcp`, `recovery_of_tcp`."""
     route = f"route add default dev {name} src {address}{metrics}"
     lines = [
         "link set dev lo up",
@@ -81,9 +89,10 @@ def set_up(namespace: int, name: str, address: str, mtu: int, metrics: str = "",
         ):  # a kernel without IPv6, or a user who may not: its packets are for nobody then
             Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
         try:
-            Path("/proc/sys/net/ipv4/tcp_ecn").write_text(ecn)
+            for key, value in {"net/ipv4/tcp_ecn": ecn, **(more or {})}.items():
+                Path("/proc/sys", key).write_text(value)
         except OSError as error:
-            raise TestbedError(f"cannot set tcp_ecn: {error.strerror}", f"host {address}") from None
+            raise TestbedError(f"cannot set {key}: {error.strerror}", f"host {address}") from None
         _ip("-batch", "-", text="\n".join(lines))
         found = json.loads(_ip("-j", "address", "show", "dev", name))[0]
         routes = json.loads(_ip("-j", "route", "show", "default"))

@@ -1,0 +1,50 @@
+"""The same scenario a little shaken: how much of its outcome is decided by nanoseconds.
+
+Senders that start together meet at queues again and again, in an order that the smallest difference turns round; what
+follows - who is dropped, who is marked, who finishes first - can be quite another run. A real network, or an emulated
+one, is one of those runs. So before a difference from it means anything, one wants to know how far simulations differ
+among themselves when nothing that anybody could measure has changed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scenarios.schema_network import LinkOverride
+from scenarios.wire import MAX_FRAME, serialisation_ps
+from sim.topology import build_network
+
+if TYPE_CHECKING:
+    from scenarios.schema import Scenario
+
+SHARE = 0.1
+"""Of the time of a full packet, by which a cable's latency grows at most (our choice): far less than one place in a
+queue, and enough to turn round who comes first."""
+
+
+def shaken(scenario: Scenario, count: int) -> list[Scenario]:
+    """`count` variants of a scenario in which every cable is a little longer, each by another length. Drawn from the
+    scenario's seed."""
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    payload = max(transport.payload + transport.overhead for transport in scenario.transports)
+    rng = np.random.default_rng([scenario.seed, zlib.crc32(b"shaken")])
+    variants = []
+    for _ in range(count):
+        overrides = []
+        for cable in range(0, network.link_count, 2):
+            rate, latency = int(network.link_rate[cable]), int(network.link_latency[cable])
+            most = SHARE * serialisation_ps(min(payload, MAX_FRAME), rate)
+            ends = (network.names[int(network.link_src[cable])], network.names[int(network.link_dst[cable])])
+            overrides.append(
+                LinkOverride.model_construct(  # figures, not text that is to be read
+                    between=ends,
+                    rate=rate,
+                    latency=latency + int(rng.integers(1, max(2, int(most)))),
+                    loss=float(network.link_loss[cable]),
+                )
+            )
+        variants.append(scenario.model_copy(update={"link_override": tuple(overrides)}))
+    return variants

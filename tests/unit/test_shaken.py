@@ -1,0 +1,57 @@
+"""Scenarios that differ from each other by nanoseconds only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.load import build_scenario
+from scenarios.wire import serialisation_ps
+from sim.shaken import shaken
+from sim.simulate import simulate
+from sim.topology import build_network
+
+
+def scenario(**more):
+    return build_scenario(
+        {
+            "name": "shaken",
+            "topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2, "uplink_rate": "2Gbps"},
+            "link": {"rate": "1Gbps", "latency": "10us", "loss": 0.001},
+            "host": {"software_latency": "40us"},
+            "switch": {"buffer": "64KiB", "ecn_threshold": "20KiB"},
+            "transport": {"kind": "dctcp", "payload": "1400B"},
+            "traffic": [{"kind": "all_to_all", "name": "all", "size": "200kB"}],
+            **more,
+        },
+        "test",
+    )
+
+
+def network_of(each):
+    return build_network(each.topology, each.link, each.link_override)
+
+
+def test_cables_are_longer_by_less_than_a_tenth_of_a_packet_and_nothing_else_changes():
+    plain = network_of(scenario())
+    found = [network_of(each) for each in shaken(scenario(), 5)]
+    for network in found:
+        more = network.link_latency - plain.link_latency
+        assert (more > 0).all() and (more <= serialisation_ps(1466, 10**9) // 10).all()
+        assert np.array_equal(network.link_rate, plain.link_rate)
+        assert np.array_equal(network.link_loss, plain.link_loss)
+        assert network.names == plain.names
+        assert len(set(network.link_latency[::2].tolist())) == len(network.link_latency) // 2
+        assert np.array_equal(network.link_latency[::2], network.link_latency[1::2])
+    latencies = {tuple(network.link_latency.tolist()) for network in found}
+    assert len(latencies) == 5
+    again = [tuple(network_of(each).link_latency.tolist()) for each in shaken(scenario(), 5)]
+    assert set(again) == latencies
+    assert {tuple(network_of(each).link_latency.tolist()) for each in shaken(scenario(seed=2), 5)} != latencies
+
+
+def test_shaken_simulations_are_other_runs_of_the_same_experiment():
+    runs = [simulate(each) for each in (scenario(), *shaken(scenario(), 3))]
+    ends = [run.messages["end_ps"].to_numpy() for run in runs]
+    assert len({tuple(each.tolist()) for each in ends}) == 4
+    means = [float(np.mean(each)) for each in ends]
+    assert max(means) < 1.3 * min(means)
