@@ -122,6 +122,7 @@ class Watch:
         self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
         self.controller: Controller | None = None
         self._next = 0
+        self._begun = False
 
     def progress(self, delivered: int, messages: int) -> None:
         """Pass on how far it is."""
@@ -139,6 +140,9 @@ class Watch:
             return [why]
         every = self._plan.sample_ps
         began = self.controller.began_ns if self.controller is not None else 0
+        if not self._begun:
+            self._begun = True
+            self.progress(0, len(self._plan.program.messages))
         if began and every is not None:
             now = time.monotonic_ns() - began
             if now >= max(0, self._next):

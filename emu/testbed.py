@@ -237,7 +237,7 @@ def _once(
             },
         )
         if raw.reports.ended_by == "interrupt":
-            raise EmulationInterrupted(result)
+            raise EmulationInterrupted(result if result.messages.num_rows or result.iterations.num_rows else None)
         return result
 
 
@@ -292,6 +292,7 @@ class _Run:
         self.errors: list[TestbedError] = []
         self.words: list[str] = []
         self.asked = ""
+        self._begun = False
 
     def heard(self, text: str) -> None:
         """A line of news; called from a thread."""
@@ -301,14 +302,17 @@ class _Run:
             return
         if "error" in news:
             self.errors.append(TestbedError(*news["error"]))
-        elif self._told is not None:
+            return
+        self._begun = self._begun or news.get("state") == "running"
+        if self._told is not None:
             self._told(news)
 
-    def ask(self, why: str) -> None:
-        """Ask it to end: "interrupt" or "max_wall"."""
+    def ask(self, why: str) -> bool:
+        """Ask it to end: "interrupt" or "max_wall". Whether it has begun, and so may have something to leave."""
         self.asked = why
         with suppress(OSError):
             (self._folder / STOP).touch()
+        return self._begun
 
     def outcome(self, status: int) -> Raw:
         """What it has left. Raises what it has said was wrong, or that it has left nothing."""
@@ -320,8 +324,6 @@ class _Run:
             if raw.reports.ended_by == "interrupt":
                 raw.reports.ended_by = self.asked or "interrupt"
             return raw
-        if self.asked == "max_wall":
-            raise TestbedError("time was up before the run had begun", "--max-wall", "more time", usage=False)
         if self.asked:
             raise EmulationInterrupted(None)
         last = self.words[-1].strip() if self.words else "it said nothing"
@@ -370,9 +372,10 @@ def _run_private(folder: Path, limit_s: float, run: _Run) -> int:
     for thread in threads:
         thread.start()
 
-    def ask(why: str) -> None:
-        run.ask(why)
-        _signal_runner(process)  # it may be busy building, and look at nothing else
+    def ask(why: str) -> bool:
+        begun = run.ask(why)
+        _signal_runner(process)  # it may be busy and not look at files
+        return begun
 
     try:
         wait(process, limit_s, GRACE_S, ask, "testbed")

@@ -65,7 +65,7 @@ def run_inside(
     environment: Mapping[str, str] | None = None,
     heard: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
-    ask: Callable[[str], None] | None = None,
+    ask: Callable[[str], bool] | None = None,
 ) -> int:
     """Run a command inside the kernel, as the only program of a machine that exists for it; returns its exit status.
 
@@ -75,8 +75,8 @@ def run_inside(
     limit_s : seconds on the wall clock after which everything is ended.
     environment : variables that it sees, besides a search path; nothing else of this process's environment.
     heard : called with every line that it prints after `PREFIX`, from another thread.
-    ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit). It then has `GRACE_S`
-        to do so, and its exit status is returned as ever. Without `ask` it is ended at once.
+    ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit), and tells whether that is
+        worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Otherwise it is ended at once.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def run_inside(
 
 
 def wait(
-    process: subprocess.Popen[bytes], limit_s: float, grace_s: float, ask: Callable[[str], None] | None, where: str
+    process: subprocess.Popen[bytes], limit_s: float, grace_s: float, ask: Callable[[str], bool] | None, where: str
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
 
@@ -134,9 +134,8 @@ def wait(
         why, failed = "max_wall", over
     except KeyboardInterrupt as stop:
         why, failed = "interrupt", stop
-    if ask is None:
+    if ask is None or not ask(why):
         raise failed
-    ask(why)
     try:
         process.wait(timeout=grace_s)
     except subprocess.TimeoutExpired:
