@@ -148,9 +148,7 @@ class Agents:
             if left <= 0:
                 names = ", ".join(self.name(node) for node in silent[:NAMED])
                 more = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
-                raise TestbedError(
-                    f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False
-                )
+                raise TestbedError(f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False)
             self.hear(left)
 
     def forget(self, what: str) -> None:

@@ -108,9 +108,11 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
             raw.complaints += stalls(plan, raw.reports)
     finally:
         _no_more_interrupts()
-        with suppress(TestbedError):
+        with suppress(TestbedError, OSError):
             stop_captures(captures)
-        with suppress(TestbedError):  # the namespaces go with this process; what failed before is what counts
+        with suppress(
+            TestbedError, OSError
+        ):  # the namespaces go with this process; what failed before is what counts
             backend.close()
     return raw
 

@@ -8,7 +8,6 @@ gone, it removes the folder; when we are done with it ourselves, we tell the bro
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import subprocess
 import tempfile
@@ -31,11 +30,18 @@ def scratch(prefix: str) -> Iterator[Path]:
 
     TestbedError where no folder can be made, or a file could not be written in the block for want of room.
     """
+    place = tempfile.gettempdir()
+    if Path(place).resolve().is_relative_to("/run"):  # where the inside has a file system of its own
+        raise TestbedError(
+            "cannot be seen by the testbed, which has a /run of its own", f"TMPDIR={place}", "such as /tmp"
+        )
     try:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
         raise TestbedError(
-            f"no temporary folder can be made: {error.strerror}", os.environ.get("TMPDIR", ""), "TMPDIR=FOLDER with room"
+            f"no temporary folder can be made: {error.strerror}",
+            place,
+            "room there, or TMPDIR=FOLDER elsewhere",
         ) from None
     broom = None
     try:
@@ -60,5 +66,7 @@ def scratch(prefix: str) -> Iterator[Path]:
 def full_disk(folder: Path, error: OSError) -> TestbedError:
     """What is said when there is no room for temporary files."""
     return TestbedError(
-        f"cannot write temporary files: {error.strerror}", str(folder.parent), "room there, or TMPDIR=FOLDER elsewhere"
+        f"cannot write temporary files: {error.strerror}",
+        str(folder.parent),
+        "room there, or TMPDIR=FOLDER elsewhere",
     )

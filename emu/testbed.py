@@ -123,7 +123,11 @@ def emulate(
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         result = _once(scenario, resolved, request, chosen, ideal, heard, attempt)
-        if result.summary["engine"]["valid"] or result.summary["totals"]["ended_by"] != "done" or clock == "virtual":
+        if (
+            result.summary["engine"]["valid"]
+            or result.summary["totals"]["ended_by"] != "done"
+            or clock == "virtual"
+        ):
             break
         once = (time.perf_counter() - begin) / attempt
         if attempt == request.rounds or once * (attempt + 1) > (request.max_wall_s or LIMIT_S):
@@ -237,7 +241,9 @@ def _once(
             },
         )
         if raw.reports.ended_by == "interrupt":
-            raise EmulationInterrupted(result if result.messages.num_rows or result.iterations.num_rows else None)
+            raise EmulationInterrupted(
+                result if result.messages.num_rows or result.iterations.num_rows else None
+            )
         return result
 
 
@@ -247,7 +253,9 @@ def _keep_captures(raw: Raw, folder: Path) -> None:
         for path in raw.captures.values():
             shutil.move(path, folder / Path(path).name)
     except OSError as error:
-        raise TestbedError(f"cannot write captures: {error.strerror}", str(folder), "a place with room") from None
+        raise TestbedError(
+            f"cannot write captures: {error.strerror}", str(folder), "a place with room"
+        ) from None
 
 
 def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:

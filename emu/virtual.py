@@ -104,7 +104,9 @@ def run_inside(
                 preexec_fn=tied(),
             )
         except OSError as error:
-            raise TestbedError(f"the kernel cannot be started: {error.strerror}", str(kernel), "make uml") from None
+            raise TestbedError(
+                f"the kernel cannot be started: {error.strerror}", str(kernel), "make uml"
+            ) from None
         reader = threading.Thread(target=_listen, args=(process, heard, log), daemon=True)
         reader.start()
         try:
@@ -119,14 +121,20 @@ def run_inside(
 
 
 def wait(
-    process: subprocess.Popen[bytes], limit_s: float, grace_s: float, ask: Callable[[str], bool] | None, where: str
+    process: subprocess.Popen[bytes],
+    limit_s: float,
+    grace_s: float,
+    ask: Callable[[str], bool] | None,
+    where: str,
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
 
     TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time, or cannot be asked. It may
     still be there then.
     """
-    over = TestbedError(f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False)
+    over = TestbedError(
+        f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
+    )
     try:
         process.wait(timeout=limit_s)
         return
@@ -144,7 +152,12 @@ def wait(
 
 def _write_init(script: Path, status: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
     variables = {"PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp"}
-    variables |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    variables |= {
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
     variables |= environment
     text = INIT.format(
         status=shlex.quote(str(status)),
