@@ -129,13 +129,13 @@ class Agents:
         child.read_errors()
         status = child.status()
         if status is None:
-            how = "closed its stream"
+            how = "has closed its stream"
         elif status < 0:
             how = f"was killed by signal {-status}"
         else:
             how = f"ended with exit status {status}"
         last = f"; its last words: {child.last_line}" if child.last_line else ""
-        return f"the agent of {self.name(child.node)} {how}{last}"
+        return f"{how}{last}"
 
     def all_say(self, what: str, wait_s: float, doing: str) -> None:
         """Wait until everyone has said something; TestbedError if not all do in time."""
@@ -148,7 +148,9 @@ class Agents:
             if left <= 0:
                 names = ", ".join(self.name(node) for node in silent[:NAMED])
                 more = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
-                raise TestbedError(f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False)
+                raise TestbedError(
+                    f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False
+                )
             self.hear(left)
 
     def forget(self, what: str) -> None:

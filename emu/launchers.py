@@ -166,17 +166,11 @@ class Command:
         words = list(self._command(node))
         try:
             process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
             raise TestbedError(
-                f"the agent of {plan.names[node]} cannot be started: {error.strerror}",
-                " ".join(words),
-                "a command",
+                f"the agent of {plan.names[node]} cannot be started: {error.strerror}", " ".join(words), "a command"
             ) from None
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         files = [os.dup(each.fileno()) for each in (process.stdout, process.stdin, process.stderr)]

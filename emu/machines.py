@@ -47,9 +47,7 @@ def plan_for(plan: Plan, hosts: Sequence[RealHost]) -> Plan:
     lacking = [plan.names[node] for node in plan.program.hosts if plan.names[node] not in of]
     if lacking:
         raise TestbedError(
-            f"no machine for {', '.join(lacking[:4])}",
-            "emulation.hosts",
-            "one for every host that does something",
+            f"no machine for {', '.join(lacking[:4])}", "emulation.hosts", "one for every host that does something"
         )
     addresses = {node: of[plan.names[node]].address for node in plan.program.hosts}
     files = {

@@ -131,16 +131,7 @@ def _drops(raw: Raw) -> dict[str, Any]:
 
 
 def _ports(counts: Sequence[PortCounts]) -> dict[str, Any]:
-    taken = (
-        "port",
-        "packets",
-        "bytes",
-        "drops_tail",
-        "drops_selective",
-        "drops_loss",
-        "marks",
-        "peak_queue_bytes",
-    )
+    taken = ("port", "packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
     columns: dict[str, Any] = {name: [getattr(count, name) for count in counts] for name in taken}
     for name in ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses"):
         columns[name] = [0] * len(counts)

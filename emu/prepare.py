@@ -74,12 +74,7 @@ def check_scenario(scenario: Scenario) -> None:
     for field in ("drr_quantum", "shared_buffer", "ecn_ceiling", "trim_threshold"):
         value = getattr(switch, field)
         if value is not None:
-            no(
-                f"switch.{field}",
-                "is nothing that the testbed's switches can do",
-                value,
-                f"nothing, or {there}",
-            )
+            no(f"switch.{field}", "is nothing that the testbed's switches can do", value, f"nothing, or {there}")
     for field in ("shortest_first", "pfc"):
         if getattr(switch, field):
             no(f"switch.{field}", "is nothing that the testbed's switches can do", True, f"false, or {there}")

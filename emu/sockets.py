@@ -80,9 +80,7 @@ def open_datagrams(host: str, port: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise TestbedError(
-            f"UDP port {port} of {host} cannot be used: {error.strerror}",
-            "agent",
-            "a free port and the host's address",
+            f"UDP port {port} of {host} cannot be used: {error.strerror}", "agent", "a free port and the host's address"
         ) from None
     return made
 

@@ -334,8 +334,10 @@ class _Run:
             return raw
         if self.asked:
             raise EmulationInterrupted(None)
-        last = self.words[-1].strip() if self.words else "it said nothing"
-        raise TestbedError(f"the runner ended with status {status}: {last}", "testbed", usage=False)
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        words = [line for line in self.words if not line.startswith("unshare: sigprocmask")]  # its child was killed
+        last = f"; its last words: {words[-1]}" if words else ""
+        raise TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)
 
 
 def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> Raw:

@@ -16,9 +16,7 @@ LETTERS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 FORMAT: Final = ">" + "".join(LETTERS[size] for _, size in HEADERS["gradwire"])
 HEADER: Final = struct.Struct(FORMAT)
 """message, offset, length, sequence, flags"""
-DATA, ACK, STOP, BITMAP, PROBE = (
-    PACKET_KINDS.index(kind) for kind in ("data", "ack", "stop", "bitmap", "probe")
-)
+DATA, ACK, STOP, BITMAP, PROBE = (PACKET_KINDS.index(kind) for kind in ("data", "ack", "stop", "bitmap", "probe"))
 KIND: Final = GRADWIRE_FLAGS["kind"]
 IMPORTANT: Final = GRADWIRE_FLAGS["important"]
 ECHO: Final = GRADWIRE_FLAGS["echo"]

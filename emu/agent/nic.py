@@ -61,9 +61,7 @@ class Flow:
 class Nic:
     """The interface of a host with a line of `rate` bit/s."""
 
-    def __init__(
-        self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0
-    ) -> None:
+    def __init__(self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0) -> None:
         self.loop, self.rate, self.sender = loop, rate, sender
         self.line = -(-(BYTE_PS << 16) // rate)
         """picoseconds per byte << 16, rounded up"""

@@ -123,9 +123,7 @@ class Reports:
         self.overflows[report.node] = report.overflows
         self.notes += [note for note in report.notes if note not in self.notes]
         if report.overflows:
-            self.problems.append(
-                f"host {report.node}: {report.overflows} datagrams lost, its agent was too slow"
-            )
+            self.problems.append(f"host {report.node}: {report.overflows} datagrams lost, its agent was too slow")
         if report.strays:
             self.problems.append(f"host {report.node}: {report.strays} datagrams that were not understood")
 

@@ -121,9 +121,7 @@ class UserspaceSwitch:
                 name = self._names[host]
                 self._devices.append(tun.open_tun(namespace, name))
                 mtu = self.plan.largest_frame() - ETHERNET
-                tun.set_up(
-                    namespace, name, host_address(host), mtu, route_metrics(self.plan), ecn_of_tcp(self.plan)
-                )
+                tun.set_up(namespace, name, host_address(host), mtu, route_metrics(self.plan), ecn_of_tcp(self.plan))
         except BaseException:
             self.close()
             raise

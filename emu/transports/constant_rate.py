@@ -75,9 +75,7 @@ class Receiver(Core):
 class _Outgoing(Outgoing, Sender):
     """A sender with a socket."""
 
-    def __init__(
-        self, rules: Rules, row: MessageRow, transport: TransportPlan, host: Host, endpoint: Endpoint
-    ) -> None:
+    def __init__(self, rules: Rules, row: MessageRow, transport: TransportPlan, host: Host, endpoint: Endpoint) -> None:
         packets = max(1, -(-row.nbytes // transport.payload))
         Sender.__init__(self, rules, row.number, row.priority, packets, endpoint.nic.line)
         self.attach(row, transport, host, endpoint)

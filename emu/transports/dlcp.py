@@ -212,9 +212,7 @@ class Receiver(Core):
         self.rules = rules
         self.important = row.important
         whole = isinstance(row.important, bool)
-        self.important_count = (
-            self.packets * int(bool(row.important)) if whole else int(np.sum(row.important))
-        )
+        self.important_count = self.packets * int(bool(row.important)) if whole else int(np.sum(row.important))
         self.wanted = self.answered = 0
 
     def within_bound(self) -> bool:
@@ -261,18 +259,10 @@ class _Outgoing(Outgoing, Sender):
     """A sender with a socket."""
 
     def __init__(
-        self,
-        rules: Rules,
-        row: MessageRow,
-        transport: TransportPlan,
-        host: Host,
-        endpoint: Endpoint,
-        side: SideChannel,
+        self, rules: Rules, row: MessageRow, transport: TransportPlan, host: Host, endpoint: Endpoint, side: SideChannel
     ) -> None:
         packets = max(1, -(-row.nbytes // transport.payload))
-        Sender.__init__(
-            self, rules, row.number, row.priority, packets, endpoint.nic.line, host.loop.now() * 1000
-        )
+        Sender.__init__(self, rules, row.number, row.priority, packets, endpoint.nic.line, host.loop.now() * 1000)
         self.attach(row, transport, host, endpoint)
         self.side = side
 
@@ -295,10 +285,7 @@ class Dlcp(DatagramCarrier):
         super().__init__(host, transport, endpoint)
         self.side = side
         self.rules = Rules(
-            transport.parameters,
-            base_rtt=host.base_rtt_ns * 1000,
-            payload=transport.payload,
-            clock=host.clock,
+            transport.parameters, base_rtt=host.base_rtt_ns * 1000, payload=transport.payload, clock=host.clock
         )
 
     def open(self) -> None:

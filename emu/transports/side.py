@@ -30,9 +30,7 @@ READ_BYTES = 1 << 16
 class Connection:
     """A TCP connection that carries frames both ways, and never waits."""
 
-    def __init__(
-        self, host: Host, link: socket.socket, take: Callable[[Connection, Header, bytes], None]
-    ) -> None:
+    def __init__(self, host: Host, link: socket.socket, take: Callable[[Connection, Header, bytes], None]) -> None:
         self.host, self.link, self.take = host, link, take
         self.ready = False
         self._frames = Frames()
@@ -67,10 +65,7 @@ class Connection:
             done = self.link.send(data)
         except BlockingIOError:
             done = 0
-        except (
-            BrokenPipeError,
-            ConnectionResetError,
-        ):  # the other host has ended: the controller sees to that
+        except (BrokenPipeError, ConnectionResetError):  # the other host has ended: the controller sees to that
             return
         if done < len(data):
             self._waiting = bytearray(data[done:])
@@ -157,9 +152,7 @@ class SideChannel:
         self.host.loop.writer(connection.link.fileno(), None)
         code = connection.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise TestbedError(
-                f"cannot connect to {self.host.address(node)}: error {code}", "agent", usage=False
-            )
+            raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent", usage=False)
         connection.begin()
         self._pending.discard(node)
 
@@ -212,9 +205,7 @@ class SideChannel:
             self._listening = None
 
 
-def listening(
-    address: str, port: int, *, configure: Callable[[socket.socket], Any] | None = None
-) -> socket.socket:
+def listening(address: str, port: int, *, configure: Callable[[socket.socket], Any] | None = None) -> socket.socket:
     """A TCP socket that listens; TestbedError if the port is taken."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -225,9 +216,7 @@ def listening(
     except OSError as error:
         made.close()
         raise TestbedError(
-            f"TCP port {port} of {address} cannot be used: {error.strerror}",
-            "agent",
-            "a free port of the host's own",
+            f"TCP port {port} of {address} cannot be used: {error.strerror}", "agent", "a free port of the host's own"
         ) from None
     made.listen(BACKLOG)
     return made

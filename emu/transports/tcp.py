@@ -68,9 +68,7 @@ class Outgoing:
 
     def _failed(self, code: int) -> TestbedError:
         where = self.carrier.host.address(self.node)
-        return TestbedError(
-            f"cannot connect to {where}: {errno.errorcode.get(code, code)}", "agent", usage=False
-        )
+        return TestbedError(f"cannot connect to {where}: {errno.errorcode.get(code, code)}", "agent", usage=False)
 
     def _ready(self) -> None:
         code = self.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -336,11 +334,7 @@ class Tcp:
 
     def notes(self) -> list[str]:
         """What people should know."""
-        return (
-            [f"{self._late} messages of {self.transport.kind} waited for their connection"]
-            if self._late
-            else []
-        )
+        return [f"{self._late} messages of {self.transport.kind} waited for their connection"] if self._late else []
 
     def close(self) -> None:
         for link in self._links.values():
