@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +44,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 CLOCKS = ("wall", "virtual")
 
 
-def emulate(scenario: Scenario, trace: Trace | None = None, request: Request | None = None, **more: Any) -> Result:
+def emulate(
+    scenario: Scenario, trace: Trace | None = None, request: Request | None = None, **more: Any
+) -> Result:
     """Run a scenario on real sockets, with `trace` in every job if one is given; see `emu.testbed.emulate`."""
     from emu import testbed
     from sim.resolve import resolve
@@ -117,11 +121,14 @@ def cmd_emulate(
         Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")
     ] = None,
     at: Annotated[
-        list[str] | None, typer.Option("--at", help="A node to capture at; all switches if absent; repeatable.")
+        list[str] | None,
+        typer.Option("--at", help="A node to capture at; all switches if absent; repeatable."),
     ] = None,
     max_wall: MaxWall = None,
     repeat: Repeat = 3,
-    every: Annotated[bool, typer.Option("--all", help="Run all policies of the scenario, and compare.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Run all policies of the scenario, and compare.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -137,27 +144,32 @@ def cmd_emulate(
     for path in (out, pcap):
         if path is not None:
             refuse_existing(path)
+            refuse_unwritable(path)
     if at and pcap is None:
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     if every and (policy is not None or pcap is not None):
         raise GradwireError("goes with neither --policy nor --pcap", "--all", "one or the other")
     loaded = load_scenario(scenario, set=_overrides(set_, trace))
     request = _request(clock, switch, max_wall, repeat, pcap, at)
-    results, finished = _run_all(loaded.variants() if every else [pick_variant(loaded, policy)], request, as_json)
+    results, finished = _run_all(
+        loaded.variants() if every else [pick_variant(loaded, policy)], request, as_json
+    )
     if not results:
         raise KeyboardInterrupt
     comparison = compare(results)
-    if out is not None:
-        if every:
-            comparison.write(out)
-        else:
-            results[0].write(out)
     engines = {result.summary["policy"]: result.summary["engine"] for result in results}
     if as_json:
         typer.echo(json.dumps({**comparison.as_dict(), "engines": engines}))
     else:
         comparison.print()
         _print_engines(results)
+    if out is not None:  # what was measured is shown already, should there be no room
+        with writing(out):
+            if every:
+                comparison.write(out)
+            else:
+                results[0].write(out)
+    if not as_json:
         for path, what in ((out, "report and results" if every else "result"), (pcap, "captures")):
             if path is not None:
                 typer.echo(f"{what}: {path}")
@@ -197,6 +209,7 @@ def cmd_fidelity(
 
     if out is not None:
         refuse_existing(out)
+        refuse_unwritable(out)
     chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
     request = _request(clock, switch, max_wall, repeat, None, None)
     with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine") as show:
@@ -207,11 +220,17 @@ def cmd_fidelity(
             others.append(simulate(other))
     results, finished = _run_all([chosen], request, as_json)
     if not results or not finished:
+        if out is not None:
+            with writing(out):
+                for result, name in ((simulated, "simulated"), *((each, "emulated") for each in results)):
+                    result.write(out / "results" / name)
+            typer.echo(f"not compared; results so far: {out}", err=True)
         raise KeyboardInterrupt
     emulated = results[0]
     if not as_json:
         _print_engines(results)
-    shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json, out=out)
+    with writing(out):
+        shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json, out=out)
     if as_json:
         typer.echo(json.dumps({**shown.data, "engine": emulated.summary["engine"]}))
     else:
@@ -221,6 +240,28 @@ def cmd_fidelity(
             typer.echo(f"figures, plot and results: {out}")
     if not shown.passed:
         raise typer.Exit(1)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raise ResultError if a new folder cannot be made at `path`. Ask before the work, not after it."""
+    from scenarios.errors import ResultError
+
+    place = next(parent for parent in path.absolute().parents if parent.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise ResultError(f"cannot be made in {place}", str(path), "a folder that can be written to")
+
+
+@contextmanager
+def writing(path: Path | None) -> Iterator[None]:
+    """What cannot be written there is said in one line: ResultError."""
+    from scenarios.errors import ResultError
+
+    try:
+        yield
+    except OSError as error:
+        raise ResultError(
+            f"cannot be written: {error.strerror or error}", str(path), "a folder with room"
+        ) from None
 
 
 def _request(
@@ -256,15 +297,14 @@ def _clock(clock: str | None) -> str | None:
 
 def _run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool) -> tuple[list[Result], bool]:
     """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
-    from emu.testbed import EmulationInterrupted
-
     results: list[Result] = []
     for scenario in scenarios:
         with progress(f"{scenario.name} {scenario.policy_name}, on real sockets", quiet) as show:
             try:
                 results.append(emulate(scenario, None, request, heard=_heard(show)))
-            except EmulationInterrupted as stop:
-                return results + ([stop.result] if stop.result is not None else []), False
+            except KeyboardInterrupt as stop:
+                partial: Result | None = getattr(stop, "result", None)
+                return results + ([partial] if partial is not None else []), False
     return results, True
 
 

@@ -119,6 +119,8 @@ class Capture:
                     counted = self._record(sockets, ports, file, stop_read)
                 os.write(answer_write, json.dumps(counted).encode())
                 status = 0
+            except OSError as error:
+                os.write(answer_write, json.dumps([error.errno, error.strerror]).encode())
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -130,7 +132,10 @@ class Capture:
         os.close(answer_write)
 
     def stop(self) -> tuple[int, int]:
-        """End, with all that has been seen so far; (frames written, frames that were lost because we were too slow)."""
+        """End, with all that has been seen so far; (frames written, frames that were lost because we were too slow).
+
+        OSError if the file could not be written.
+        """
         os.close(self._stop)
         ready, _, _ = select.select([self._answer], [], [], STOP_SECONDS)
         text = os.read(self._answer, 4096) if ready else b""
@@ -143,9 +148,11 @@ class Capture:
             raise TestbedError(
                 f"the capture at {self.plan.names[self.node]} {why}", str(self.path), usage=False
             )
-        os.waitpid(self._child, 0)
-        written, lost = json.loads(text)
-        return written, lost
+        _, status = os.waitpid(self._child, 0)
+        first, second = json.loads(text)
+        if status != 0:
+            raise OSError(first, second, str(self.path))
+        return first, second
 
     def _record(
         self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int

@@ -12,6 +12,7 @@ from emu.switches.base import TestbedError
 
 BACKENDS = ("bpf", "red", "userspace")
 """Modules of `emu.switches`, each with its KIND; of equals the first is taken."""
+RIGHTS = "root, in a container with the rights to it (such as docker run --privileged), or --clock virtual"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
 
     TestbedError if none can, or the wanted one cannot, with all the reasons.
     """
+    if kernel.namespaces:  # without which there is nothing else to say
+        raise TestbedError(
+            f"private namespaces cannot be made ({kernel.namespaces})",
+            "this machine",
+            RIGHTS if kernel.tools.get("unshare") else "the package util-linux",
+        )
     missing: dict[str, list[str]] = {}
     departs: dict[str, list[str]] = {}
     for name in BACKENDS if wanted == "auto" else (wanted,):
@@ -51,7 +58,7 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
             departs[name] = kind.substitutions(kernel, plan)
     if not departs:
         told = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in missing.items())
-        raise TestbedError(f"no switch backend can run this here: {told}", "switch", advice(kernel))
+        raise TestbedError(f"no switch backend can run this here: {told}", "switch", advice(kernel, told))
     best = min(departs, key=lambda name: len(departs[name]))
     why_not = dict(missing)
     for name in departs.keys() - {best}:
@@ -64,11 +71,12 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
     return Choice(best, {name: why_not[name] for name in BACKENDS if name in why_not}, departs[best])
 
 
-def advice(kernel: Kernel) -> str:
-    """What would help most, in one line."""
-    packages = kernel.missing_packages()
+def advice(kernel: Kernel, told: str) -> str:
+    """What would help most against the reasons that were told, in one line."""
+    packages = [name for name in kernel.missing_packages() if f"(package {name})" in told]
     if packages:
         return f"the packages {' '.join(packages)}"
-    if not kernel.root:
-        return "root"
-    return "another kernel, or the virtual clock (make uml)"
+    if kernel.virtual:
+        return "another backend, or the wall clock"
+    virtual = "--clock virtual" if kernel.uml else "--clock virtual after make uml"
+    return f"another backend or kernel, or {virtual}"

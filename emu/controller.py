@@ -28,6 +28,8 @@ LEAD_NS = 50_000_000
 LEAD_PER_HOST_NS = 2_000_000
 QUESTIONS = 5
 STATE_WAIT_S = 5.0
+SOON_S = 5.0
+"""What is left of a run that has been cut or has failed is worth so long a wait."""
 NAMED = 3
 READ_BYTES = 1 << 20
 
@@ -39,6 +41,8 @@ class Agents:
         self.plan = plan
         self.children: dict[int, Child] = {}
         self.heard: dict[int, dict[str, Any]] = {node: {} for node in nodes}
+        self.when: dict[int, float] = dict.fromkeys(nodes, time.monotonic())
+        """when something was heard of it last"""
         self._decoders = {node: Decoder() for node in nodes}
         self._waiting: dict[int, bytearray] = {node: bytearray() for node in nodes}
         self._poll = select.poll()
@@ -108,6 +112,7 @@ class Agents:
             return
         except OSError:
             data = b""
+        self.when[node] = time.monotonic()
         for frame in self._decoders[node].feed(data):
             if frame[0] == "error":
                 _, what, where, expected, usage = frame
@@ -124,13 +129,13 @@ class Agents:
         child.read_errors()
         status = child.status()
         if status is None:
-            how = "closed its stream"
+            how = "has closed its stream"
         elif status < 0:
             how = f"was killed by signal {-status}"
         else:
             how = f"ended with exit status {status}"
         last = f"; its last words: {child.last_line}" if child.last_line else ""
-        return f"the agent of {self.name(child.node)} {how}{last}"
+        return f"{how}{last}"
 
     def all_say(self, what: str, wait_s: float, doing: str) -> None:
         """Wait until everyone has said something; TestbedError if not all do in time."""
@@ -211,15 +216,15 @@ class Controller:
         except KeyboardInterrupt:
             self.reports.ended_by = "interrupt"
             with suppress(Exception):
-                self.collect()
+                self.collect(SOON_S)
             raise
         except TestbedError:
             self.reports.ended_by = "failure"
             with suppress(Exception):
-                self.collect()
+                self.collect(SOON_S)
             raise
         else:
-            self.collect()
+            self.collect(self.plan.wait_s)
             if self._progress is not None:
                 self._progress(int((self.reports.end_ns >= 0).sum()), len(self.reports.end_ns))
         finally:
@@ -295,6 +300,12 @@ class Controller:
             delivered = count
             if now / SECOND - moved > self.plan.wait_s:
                 raise TestbedError(self._stuck(), "run", usage=False)
+            heard = min(agents.when, key=agents.when.__getitem__)
+            if time.monotonic() - max(agents.when[heard], self._began / SECOND) > self.plan.wait_s:
+                raise TestbedError(
+                    f"has said nothing for {self.plan.wait_s:g} s, but is still there",
+                    f"agent of {agents.name(heard)}", usage=False,
+                )  # fmt: skip
             if self._check is not None and (wrong := list(self._check())):
                 raise TestbedError("; ".join(wrong), "network", usage=False)
             wait = 0.2 if end is None else min(0.2, (end - now) / SECOND)
@@ -323,14 +334,14 @@ class Controller:
         quiet = f"; {', '.join(silent[:NAMED])} do not answer" if silent else ""
         return f"nothing has moved for {self.plan.wait_s:g} s; waiting for {', '.join(what[:NAMED])}{more}{quiet}"
 
-    def collect(self) -> None:
-        """Ask everyone what they know; what does not come in time is missing, and said so."""
+    def collect(self, wait_s: float) -> None:
+        """Ask everyone what they know; what does not come within so many seconds is missing, and said so."""
         agents = self._all()
         agents.forget("report")
         for node in list(agents.children):
             if agents.children[node].status() is None:
                 agents.tell(node, "report")
-        deadline = time.monotonic() + self.plan.wait_s
+        deadline = time.monotonic() + wait_s
         taken: set[int] = set()
         while len(taken) < len(self.nodes) and time.monotonic() < deadline:
             with suppress(TestbedError):
@@ -348,7 +359,7 @@ class Controller:
                     self.reports.problems.append(f"{agents.name(node)}: no report, its agent has ended")
         missing = [agents.name(node) for node in self.nodes if node not in taken]
         if missing:
-            self.reports.problems.append(f"no report from {', '.join(missing)} within {self.plan.wait_s:g} s")
+            self.reports.problems.append(f"no report from {', '.join(missing)} within {wait_s:g} s")
 
     def close(self) -> None:
         """End all agents."""

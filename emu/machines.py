@@ -8,9 +8,11 @@ across two machines are as exact as that.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,17 +67,29 @@ def command_of(host: RealHost) -> list[str]:
 
 
 def run_on_machines(
-    plan: Plan, hosts: Sequence[RealHost], heard: Callable[[Mapping[str, Any]], None] | None = None
+    plan: Plan,
+    hosts: Sequence[RealHost],
+    heard: Callable[[Mapping[str, Any]], None] | None = None,
+    limit_s: float = math.inf,
 ) -> Raw:
-    """Run a plan (of `plan_for`) on real machines. TestbedError, KeyboardInterrupt: as `Controller.run`."""
+    """Run a plan (of `plan_for`) on real machines; Ctrl-C and the limit end it in order. TestbedError: as
+    `Controller.run`."""
+    end = time.monotonic() + limit_s
+
+    def check() -> list[str]:
+        if time.monotonic() > end:
+            raise KeyboardInterrupt
+        return []
+
     of = {host.name: host for host in hosts}
     told = None if heard is None else lambda d, m: heard({"state": "running", "delivered": d, "messages": m})
-    controller = Controller(plan, Command(lambda node: command_of(of[plan.names[node]])), told)
+    controller = Controller(plan, Command(lambda node: command_of(of[plan.names[node]])), told, check)
     raw = Raw(controller.reports, kernel=platform.release())
     try:
         raw.reports = controller.run()
     except KeyboardInterrupt:
         raw.reports = controller.reports
+        raw.reports.ended_by = "max_wall" if time.monotonic() > end else "interrupt"
     raw.complaints += raw.reports.problems
     return raw
 

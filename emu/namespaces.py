@@ -23,7 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,18 @@ def die_with_parent() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
+def tied() -> Callable[[], None]:
+    """What a child does first (`preexec_fn`) so that it is killed when this process ends, even if that is now."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        if os.getppid() != parent:  # it ended before prctl was there
+            os._exit(1)
+
+    return prepare
+
+
 def private_command(command: Sequence[str]) -> list[str]:
     """A command line that runs `command` in private namespaces, as process 1 of its own. TestbedError: no unshare."""
     unshare = find_tool("unshare")
@@ -68,14 +80,7 @@ def start_private(command: Sequence[str], **options: Any) -> subprocess.Popen[An
     `options` are those of `subprocess.Popen`. The thread that calls has to live as long as the command: Linux takes a
     thread's end for the parent's.
     """
-    parent = os.getpid()
-
-    def prepare() -> None:
-        die_with_parent()
-        if os.getppid() != parent:  # it ended before prctl was there
-            os._exit(1)
-
-    return subprocess.Popen(private_command(command), preexec_fn=prepare, **options)
+    return subprocess.Popen(private_command(command), preexec_fn=tied(), **options)
 
 
 def settle(*, private: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -10,6 +11,8 @@ import numpy as np
 from emu.plan import Plan, Port, Queues, TransportPlan
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.schema import Scenario
+from scenarios.schema_transport import Dlcp
+from scenarios.schema_transport_base import Tcp
 from scenarios.units import format_rate
 from traces.program import Program
 
@@ -98,8 +101,47 @@ def check_scenario(scenario: Scenario) -> None:
         no("output.packet_log", "is kept by the simulator only", True, "gradwire emulate --pcap")
     if scenario.output.delays:
         no("output.delays", "are counted by the simulator only", True, "false")
+    for field, values in kernel_settings(scenario).items():
+        if len(values) > 1:
+            no(
+                f"transport.{field}", f"is not the same for {' and '.join(values.values())}, which share their hosts' kernels",
+                None, "one value",
+            )  # fmt: skip
     if wrong:
         raise ScenarioError("the testbed cannot run this scenario", mistakes=wrong)
+
+
+def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
+    """What the kernel's TCP takes from its host and not from a socket: by field, the values that the scenario's
+    transports want, each with the kind of the first of them."""
+    wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
+    for transport in scenario.transports:
+        if isinstance(transport, Tcp):
+            wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
+            wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
+            if transport.kind != "dctcp":  # which asks for marks by itself
+                wanted["ecn"].setdefault(transport.ecn_capable, transport.kind)
+    return wanted
+
+
+def kernel_options(scenario: Scenario) -> dict[str, Any]:
+    """The smallest time-out, in ms, the initial window, in packets, and whether to ask for marks, of a scenario that
+    `check_scenario` has passed."""
+    wanted = kernel_settings(scenario)
+    options: dict[str, Any] = {}
+    dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
+    if wanted["min_rto"]:
+        options["rto_min_ms"] = max(1, math.ceil(next(iter(wanted["min_rto"])) / 10**9))
+        options["initcwnd"] = next(iter(wanted["initial_window"]))
+    elif dlcp:
+        # the side channel repeats what is lost as soon as a Probe would be repeated, not after 200 ms
+        options["rto_min_ms"] = max(1, math.ceil(min(dlcp) / 10**9))
+    if scenario.emulation.loss_recovery == "classic":
+        options["loss_recovery"] = "classic"
+    # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
+    if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
+        options["tcp_ecn"] = 1
+    return options
 
 
 def make_plan(
@@ -116,7 +158,7 @@ def make_plan(
     Raises
     ------
     ScenarioError
-        Too many hosts, or a node to capture at that does not exist.
+        Too many hosts.
     """
     network, routing = resolved.network, resolved.routing
     if network.host_count > MOST_HOSTS:
@@ -124,11 +166,6 @@ def make_plan(
             f"{network.host_count} hosts, each of them processes on this machine",
             where="topology",
             expected=f"at most {MOST_HOSTS}, or the simulator (gradwire run)",
-        )
-    unknown = [name for name in captures if name not in network.names]
-    if unknown:
-        raise ScenarioError(
-            f"there is no node {unknown[0]!r}", where="--pcap", expected=", ".join(network.names[:12])
         )
     return Plan(
         name=scenario.name,

@@ -3,8 +3,9 @@
     python -m emu.runner FOLDER [--machine]
 
 It is process 1 of private namespaces, or with --machine runs in a virtual machine of our own. FOLDER has `plan.pickle`
-and gets `raw.pickle`, or `error.pickle` with the one line that says why not. Progress goes to standard output, a JSON
-object per line after "gradwire: ". Nothing is imported here but numpy and what is needed, because inside a virtual
+and gets `raw.pickle`. Progress goes to standard output, a JSON object per line after "gradwire: ", and so does the
+error if there is one: no file, for the disk may be full. A file `stop` in FOLDER, or SIGINT, ends the run in order: what
+was seen by then is left all the same. Nothing is imported here but numpy and what is needed, because inside a virtual
 machine importing takes long.
 """
 
@@ -17,6 +18,7 @@ import platform
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -28,9 +30,12 @@ from emu.controller import Controller
 from emu.launchers import Forked
 from emu.plan import Plan
 from emu.raw import Raw
+from emu.scratch import FULL, full_disk
 from emu.switches.base import SwitchBackend, TestbedError
 
 PREFIX = "gradwire: "
+STOP = "stop"
+"""The file that ends a run: the only word from outside that gets into a virtual machine whose time stands still."""
 STALL_NS = 10_000_000
 """A process that wanted to sleep a millisecond and woke so much too late has seen the machine stand still."""
 
@@ -42,23 +47,35 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with (folder / "plan.pickle").open("rb") as file:
             plan: Plan = pickle.load(file)
-        raw = run(plan, folder, machine)
-        _leave(folder / "raw.pickle", raw)
+        _leave(folder / "raw.pickle", run(plan, folder, machine))
         return 0
-    except TestbedError as error:
-        _leave(folder / "error.pickle", error)
-        return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except TestbedError as error:
+        found = error
+    except OSError as error:
+        traceback.print_exc()
+        found = full_disk(folder, error) if error.errno in FULL else _unforeseen(error)
+    except Exception as error:
+        traceback.print_exc()
+        found = _unforeseen(error)
+    say(error=found.args)
+    return found.exit_code
+
+
+def _unforeseen(error: Exception) -> TestbedError:
+    return TestbedError(f"the runner failed: {type(error).__name__}: {error}", "testbed", usage=False)
 
 
 def run(plan: Plan, folder: Path, machine: bool) -> Raw:
-    """Build, run, count. Ctrl-C (SIGINT or SIGTERM) ends the run and leaves what was seen.
+    """Build, run, count. A request to end (see above) ends the run and leaves what was seen.
 
     Raises
     ------
     TestbedError
-        The network cannot be built or an agent failed. What was seen by then is in `partial.pickle`.
+        The network cannot be built, or something failed.
+    KeyboardInterrupt
+        A request to end came before there was anything to see.
     """
     from emu import namespaces
     from emu.choose import kind_of
@@ -74,17 +91,14 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
         backend.build()
         backend.start()
         captures = start_captures(plan, backend, folder, raw)
-        watch = Watch(plan, backend, raw)
+        watch = Watch(plan, backend, raw, folder / STOP)
         controller = Controller(plan, Forked(backend.namespace), watch.progress, watch.check)
         watch.controller = controller
         try:
             raw.reports = controller.run()
         except KeyboardInterrupt:
             raw.reports = controller.reports
-        except TestbedError:
-            raw.reports = controller.reports
-            _leave(folder / "partial.pickle", raw)
-            raise
+        _no_more_interrupts()
         raw.complaints += stop_captures(captures)
         raw.counts = backend.counts()
         began = controller.began_ns
@@ -93,28 +107,44 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
         if plan.clock == "wall":
             raw.complaints += stalls(plan, raw.reports)
     finally:
-        with suppress(TestbedError):
+        _no_more_interrupts()
+        with suppress(TestbedError, OSError):
             stop_captures(captures)
-        backend.close()
+        with suppress(
+            TestbedError, OSError
+        ):  # the namespaces go with this process; what failed before is what counts
+            backend.close()
     return raw
 
 
 class Watch:
     """Looks at the network while it runs: progress, samples, trouble."""
 
-    def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw) -> None:
-        self._plan, self._backend, self._raw = plan, backend, raw
+    def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw, stop: Path) -> None:
+        self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
         self.controller: Controller | None = None
         self._next = 0
+        self._begun = False
 
     def progress(self, delivered: int, messages: int) -> None:
         """Pass on how far it is."""
         say(state="running", delivered=delivered, messages=messages)
 
     def check(self) -> list[str]:
-        """Take a sample when one is due; what has gone wrong beyond repair (nothing is mended on the way)."""
+        """Take a sample when one is due; what has gone wrong beyond repair (nothing is mended on the way).
+
+        KeyboardInterrupt if the run is to end.
+        """
+        if self._stop.exists():
+            raise KeyboardInterrupt
+        ended = getattr(self._backend, "ended", None)
+        if ended is not None and (why := ended()):
+            return [why]
         every = self._plan.sample_ps
         began = self.controller.began_ns if self.controller is not None else 0
+        if not self._begun:
+            self._begun = True
+            self.progress(0, len(self._plan.program.messages))
         if began and every is not None:
             now = time.monotonic_ns() - began
             if now >= max(0, self._next):
@@ -133,10 +163,16 @@ def stalls(plan: Plan, reports: Reports) -> list[str]:
     return found
 
 
+def capturable(plan: Plan, switch: str) -> list[str]:
+    """Of the nodes that a plan names for captures, those that have devices to capture at."""
+    hosts = plan.names[: plan.host_count]
+    return [name for name in plan.captures if switch != "userspace" or name in hosts]
+
+
 def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Capture]:
     """Captures at the nodes that the plan names; their files are in `folder`."""
     started = []
-    for name in plan.captures:
+    for name in capturable(plan, plan.switch):
         path = folder / f"{name}.pcapng"
         node = plan.names.index(name)
         capture = Capture(plan, node, path)
@@ -163,19 +199,22 @@ def say(**what: object) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    _no_more_interrupts()
     raise KeyboardInterrupt
+
+
+def _no_more_interrupts() -> None:
+    """From here on we end in order, and in time, anyway."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(path: Path, what: object) -> None:
     """Write a file that appears whole or not at all."""
     partial = path.with_suffix(".partial")
-    try:
-        with partial.open("wb") as file:
-            pickle.dump(what, file, protocol=pickle.HIGHEST_PROTOCOL)
-        os.replace(partial, path)
-    except OSError as error:
-        print(f"cannot write {path}: {error.strerror}", file=sys.stderr)
-        raise SystemExit(1) from None
+    with partial.open("wb") as file:
+        pickle.dump(what, file, protocol=pickle.HIGHEST_PROTOCOL)
+    os.replace(partial, path)
 
 
 if __name__ == "__main__":

@@ -4,23 +4,22 @@
     -> what it saw -> verified -> Result
 
 Everything that is made is made inside: namespaces and devices by the runner, which the kernel ends with this process,
-and the folder, which is removed here.
+and the folder, which goes away with this process (`emu.scratch`).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,21 +30,19 @@ from emu import machines
 from emu.namespaces import python_command, start_private
 from emu.outcome import make_result
 from emu.plan import Plan
-from emu.prepare import Resolved, check_rates, check_scenario, make_plan
+from emu.prepare import Resolved, check_rates, check_scenario, kernel_options, make_plan
 from emu.raw import Raw
-from emu.runner import PREFIX
+from emu.runner import PREFIX, STOP, capturable
+from emu.scratch import scratch
 from emu.switches.base import TestbedError
-from emu.virtual import kernel_or_error, run_inside
-from scenarios.schema_transport import Dlcp
-from scenarios.schema_transport_base import Tcp
+from emu.virtual import GRACE_S, kernel_or_error, run_inside, wait
 
 if TYPE_CHECKING:
     from scenarios.result import Result
     from scenarios.schema import Scenario
 
 ROOT = Path(__file__).resolve().parent.parent
-GRACE_S = 10.0
-"""Between asking the runner to end and ending it."""
+INTERRUPTED = 130
 LIMIT_S = 3600.0
 """Longest run, on the wall clock, unless told otherwise; our choice."""
 ROUNDS = 3
@@ -112,18 +109,30 @@ def emulate(
     check_scenario(scenario)
     clock = request.clock or scenario.emulation.clock
     captures = request.captures
+    names = resolved.network.names
+    unknown = [repr(name) for name in captures if name not in (*names, "switches")]
+    if unknown:
+        raise TestbedError(f"there is no node {', '.join(unknown)}", "--at", ", ".join(names[:12]))
     if list(captures) == ["switches"]:
-        captures = resolved.network.names[resolved.network.host_count :]
+        captures = names[resolved.network.host_count :]
     if scenario.emulation.hosts:
-        chosen = for_machines(scenario, resolved, clock, captures)
+        chosen = for_machines(scenario, resolved, clock, request.switch, captures)
     else:
         switch = request.switch or scenario.emulation.switch
         chosen = choose_backend(scenario, resolved, clock, switch, captures)
+    begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         result = _once(scenario, resolved, request, chosen, ideal, heard, attempt)
-        if result.summary["engine"]["valid"] or result.summary["totals"]["ended_by"] != "done" or clock == "virtual":
+        if (
+            result.summary["engine"]["valid"]
+            or result.summary["totals"]["ended_by"] != "done"
+            or clock == "virtual"
+        ):
             break
-        if attempt < request.rounds and heard is not None:
+        once = (time.perf_counter() - begin) / attempt
+        if attempt == request.rounds or once * (attempt + 1) > (request.max_wall_s or LIMIT_S):
+            break
+        if heard is not None:
             heard({"state": "again", "why": "; ".join(result.summary["engine"]["disturbed"][:2])})
     return result
 
@@ -152,6 +161,11 @@ def choose_backend(
     options = {"connections": scenario.emulation.connections, "kernel": kernel, **kernel_options(scenario)}
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
+    if captures and not capturable(plan, choice.name):
+        raise TestbedError(
+            f"switches of the backend {choice.name} have no devices to capture at", "--pcap",
+            f"--at {plan.names[0]}, or --switch bpf or red",
+        )  # fmt: skip
     check_rates(plan, kernel.reachable_bps if kernel.reachable_bps > 0 else None)
     if choice.name == "bpf":
         from emu.switches.bpf import object_file
@@ -161,49 +175,19 @@ def choose_backend(
     return Chosen(plan, tuple(choice.substitutions), kernel.release)
 
 
-def for_machines(scenario: Scenario, resolved: Resolved, clock: str, captures: Sequence[str]) -> Chosen:
-    """The plan of a scenario for the real machines that it names."""
+def for_machines(
+    scenario: Scenario, resolved: Resolved, clock: str, switch: str | None, captures: Sequence[str]
+) -> Chosen:
+    """The plan of a scenario for the real machines that it names. TestbedError for what they cannot do."""
     for given, where, what in (
         (clock == "virtual", "--clock", "real machines have a clock of their own"),
+        (switch not in (None, "auto"), "--switch", "real machines have switches of their own"),
         (bool(captures), "--pcap", "captures at real machines are theirs to make"),
     ):
         if given:
             raise TestbedError(what, where, "without it")
     options = {"connections": scenario.emulation.connections, **kernel_options(scenario)}
     return Chosen(make_plan(scenario, resolved, clock="wall", switch="none", options=options), (), "")
-
-
-def kernel_options(scenario: Scenario) -> dict[str, Any]:
-    """What the kernel's TCP takes from its host and not from a socket: the smallest time-out, in ms, the initial
-    window, in packets, and whether to ask for marks. TestbedError where transports of one scenario want it different.
-    """
-    wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
-    for transport in scenario.transports:
-        if isinstance(transport, Tcp):
-            wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
-            wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
-            if transport.kind != "dctcp":  # which asks for marks by itself
-                wanted["ecn"].setdefault(transport.ecn_capable, transport.kind)
-    for field, values in wanted.items():
-        if len(values) > 1:
-            raise TestbedError(
-                f"is not the same for {' and '.join(values.values())}, which share the kernels of their hosts",
-                f"transport.{field}", "one value",
-            )  # fmt: skip
-    options: dict[str, Any] = {}
-    dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
-    if wanted["min_rto"]:
-        options["rto_min_ms"] = max(1, math.ceil(next(iter(wanted["min_rto"])) / 10**9))
-        options["initcwnd"] = next(iter(wanted["initial_window"]))
-    elif dlcp:
-        # the side channel repeats what is lost as soon as a Probe would be repeated, not after 200 ms
-        options["rto_min_ms"] = max(1, math.ceil(min(dlcp) / 10**9))
-    if scenario.emulation.loss_recovery == "classic":
-        options["loss_recovery"] = "classic"
-    # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
-    if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
-        options["tcp_ecn"] = 1
-    return options
 
 
 def _once(
@@ -218,33 +202,20 @@ def _once(
     from emu.agent.magnitudes import prepare
 
     begin = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(prefix="gradwire-emu-"))
-    interrupted = False
-    try:
+    with scratch("gradwire-emu-") as folder:
         plan = replace(chosen.plan, trace_folders=prepare(resolved.traces, folder))
+        limit = request.max_wall_s or LIMIT_S
         if scenario.emulation.hosts:
             plan = machines.plan_for(plan, scenario.emulation.hosts)
-            raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard)
+            raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard, limit)
             chosen = replace(chosen, substitutions=tuple(machines.differences(raw)))
         else:
-            with (folder / "plan.pickle").open("wb") as file:
-                pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
-            limit = request.max_wall_s or LIMIT_S
-            try:
-                status = _run(plan, folder, limit, heard)
-            except KeyboardInterrupt:
-                interrupted, status = True, 130
-            found = _take(folder, status)
-            if found is None:
-                raise EmulationInterrupted(None)
-            raw = found
+            raw = _run(plan, folder, limit, heard)
         wrong = contents_wrong(plan, raw, resolved)
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
         if request.capture_folder is not None:
-            request.capture_folder.mkdir(parents=True, exist_ok=True)
-            for path in raw.captures.values():
-                shutil.move(path, request.capture_folder / Path(path).name)
+            _keep_captures(raw, request.capture_folder)
         engine = {
             "kind": "emulation",
             "clock": plan.clock,
@@ -269,11 +240,22 @@ def _once(
                 "late_p99_ns": max((int(seen.get("p99_ns", 0)) for seen in late), default=0),
             },
         )
-        if interrupted or raw.reports.ended_by == "interrupt":
-            raise EmulationInterrupted(result)
+        if raw.reports.ended_by == "interrupt":
+            raise EmulationInterrupted(
+                result if result.messages.num_rows or result.iterations.num_rows else None
+            )
         return result
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_captures(raw: Raw, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in raw.captures.values():
+            shutil.move(path, folder / Path(path).name)
+    except OSError as error:
+        raise TestbedError(
+            f"cannot write captures: {error.strerror}", str(folder), "a place with room"
+        ) from None
 
 
 def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
@@ -310,16 +292,79 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
     return verify(evidence, complete=whole)
 
 
-def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> int:
-    """Run the runner; returns its exit status. Ctrl-C ends it in order, so that it leaves what it saw."""
+class _Run:
+    """A runner that has been started, as it is seen from here: what it says, and that it has been asked to end."""
+
+    def __init__(self, folder: Path, heard: Heard | None) -> None:
+        self._folder, self._told = folder, heard
+        self.errors: list[TestbedError] = []
+        self.words: list[str] = []
+        self.asked = ""
+        self._begun = False
+
+    def heard(self, text: str) -> None:
+        """A line of news; called from a thread."""
+        try:
+            news = json.loads(text)
+        except ValueError:  # a line that somebody else has written into
+            return
+        if "error" in news:
+            self.errors.append(TestbedError(*news["error"]))
+            return
+        self._begun = self._begun or news.get("state") == "running"
+        if self._told is not None:
+            self._told(news)
+
+    def ask(self, why: str) -> bool:
+        """Ask it to end: "interrupt" or "max_wall". Whether it has begun, and so may have something to leave."""
+        self.asked = why
+        with suppress(OSError):
+            (self._folder / STOP).touch()
+        return self._begun
+
+    def outcome(self, status: int) -> Raw:
+        """What it has left. Raises what it has said was wrong, or that it has left nothing."""
+        if self.errors:
+            raise self.errors[0]
+        if (self._folder / "raw.pickle").exists():
+            with (self._folder / "raw.pickle").open("rb") as file:
+                raw: Raw = pickle.load(file)
+            if raw.reports.ended_by == "interrupt":
+                raw.reports.ended_by = self.asked or "interrupt"
+            return raw
+        if self.asked:
+            raise EmulationInterrupted(None)
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        words = [line for line in self.words if not line.startswith("unshare: sigprocmask")]  # its child was killed
+        last = f"; its last words: {words[-1]}" if words else ""
+        raise TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)
+
+
+def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> Raw:
+    """Have the runner run. Ctrl-C and the limit end it in order, so that it leaves what it saw by then."""
+    with (folder / "plan.pickle").open("wb") as file:
+        pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
+    run = _Run(folder, heard)
     if plan.clock == "virtual":
+        return run.outcome(_run_virtual(plan, folder, limit_s, run))
+    return run.outcome(_run_private(folder, limit_s, run))
+
+
+def _run_virtual(plan: Plan, folder: Path, limit_s: float, run: _Run) -> int:
+    try:
         return run_inside(
             [*python_command("emu.runner", str(folder)), "--machine"],
             seed=plan.seed,
             limit_s=limit_s,
             environment={"PYTHONPATH": str(ROOT)},
-            heard=None if heard is None else lambda line: heard(json.loads(line)),
+            heard=run.heard,
+            ask=run.ask,
         )
+    except KeyboardInterrupt:  # it had no time to end in order, but may have left something
+        return INTERRUPTED
+
+
+def _run_private(folder: Path, limit_s: float, run: _Run) -> int:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = start_private(
         python_command("emu.runner", str(folder)),
@@ -330,68 +375,49 @@ def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> int:
         start_new_session=True,
     )
     assert process.stdout is not None and process.stderr is not None
-    errors, words = process.stderr, list[bytes]()
     threads = [
-        threading.Thread(target=_listen, args=(process.stdout, heard), daemon=True),
-        threading.Thread(target=lambda: words.append(errors.read()), daemon=True),
+        threading.Thread(target=_listen, args=(process.stdout, run), daemon=True),
+        threading.Thread(target=_note, args=(process.stderr, run), daemon=True),
     ]
     for thread in threads:
         thread.start()
+
+    def ask(why: str) -> bool:
+        begun = run.ask(why)
+        _signal_runner(process)  # it may be busy and not look at files
+        return begun
+
     try:
-        try:
-            status = process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise TestbedError(f"not over after {limit_s:.0f} s", "testbed", "--max-wall", usage=False) from None
-        except KeyboardInterrupt:
-            _ask_to_end(process)
-            process.wait(timeout=GRACE_S)
-            raise
-    except subprocess.TimeoutExpired:
-        raise KeyboardInterrupt from None
+        wait(process, limit_s, GRACE_S, ask, "testbed")
+    except KeyboardInterrupt:
+        pass
     finally:
         if process.poll() is None:
             process.kill()  # unshare; the kernel ends the rest
             process.wait()
         for thread in threads:
             thread.join(timeout=5)
-    if status not in (0, 1, 2, 130) or not _left_something(folder):
-        last = b"".join(words).decode(errors="replace").strip().splitlines()
-        raise TestbedError(
-            f"the runner ended with status {status}: {last[-1] if last else 'it said nothing'}", "testbed", usage=False
-        )
-    return status
+    return process.returncode
 
 
-def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+def _signal_runner(process: subprocess.Popen[bytes]) -> None:
     """SIGINT to the runner, the only child of unshare."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    for child in children.read_text().split() if children.exists() else ():
-        os.kill(int(child), signal.SIGINT)
+    with suppress(OSError):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGINT)
 
 
-def _left_something(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("raw.pickle", "error.pickle"))
-
-
-def _listen(stream: Any, heard: Heard | None) -> None:
+def _listen(stream: Any, run: _Run) -> None:
     for raw in stream:
         line = raw.decode(errors="replace").rstrip()
         if line.startswith(PREFIX):
-            if heard is not None:
-                heard(json.loads(line[len(PREFIX) :]))
+            run.heard(line[len(PREFIX) :])
         else:
             print(line, file=sys.stderr)
 
 
-def _take(folder: Path, status: int) -> Raw | None:
-    """What the runner left. TestbedError if that is the reason why there is nothing; None if it had no time to."""
-    if (folder / "error.pickle").exists():
-        with (folder / "error.pickle").open("rb") as file:
-            raise pickle.load(file)
-    if not (folder / "raw.pickle").exists():
-        if status == 130:
-            return None
-        raise TestbedError(f"the runner ended with status {status} and left nothing", "testbed", usage=False)
-    with (folder / "raw.pickle").open("rb") as file:
-        raw: Raw = pickle.load(file)
-    return raw
+def _note(stream: Any, run: _Run) -> None:
+    for raw in stream:
+        if line := raw.decode(errors="replace").strip():
+            run.words = [*run.words[-20:], line]

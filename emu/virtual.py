@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from emu.namespaces import find_tool, tied
+from emu.scratch import scratch
 from emu.switches.base import TestbedError
 from emu.uml.build import find_kernel
 
 HERE = "virtual time"
+CAGE_S = 10.0
 START_NS = 1_700_000_000 * 10**9
 """The date at which every run begins, so that none tells of the day it was made; our choice."""
 MEMORY_MB = 1024
+GRACE_S = 10.0
+"""Between asking the program inside to end and ending it; our choice."""
 PREFIX = "gradwire: "
 """What the program says on lines that begin so is passed on; the rest is the kernel's own."""
 
@@ -61,6 +65,7 @@ def run_inside(
     environment: Mapping[str, str] | None = None,
     heard: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
+    ask: Callable[[str], bool] | None = None,
 ) -> int:
     """Run a command inside the kernel, as the only program of a machine that exists for it; returns its exit status.
 
@@ -70,19 +75,90 @@ def run_inside(
     limit_s : seconds on the wall clock after which everything is ended.
     environment : variables that it sees, besides a search path; nothing else of this process's environment.
     heard : called with every line that it prints after `PREFIX`, from another thread.
+    ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit), and tells whether that is
+        worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Otherwise it is ended at once.
 
     Raises
     ------
     TestbedError
         There is no kernel, it did not start, or the time was up.
+    KeyboardInterrupt
+        Ctrl-C, and the command has not ended in order.
     """
     kernel = kernel_or_error()
-    folder = Path(tempfile.mkdtemp(prefix="gradwire-uml-"))
-    status = folder / "status"
+    with scratch("gradwire-uml-") as folder:
+        memory = _memory_folder(folder, memory_mb)
+        status = folder / "status"
+        script = folder / "init"
+        _write_init(script, status, command, environment or {})
+        log: list[str] = []
+        try:
+            process = subprocess.Popen(
+                _machine(kernel, script, memory_mb),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                # UML keeps its memory in TMPDIR and a socket of its own below HOME, without which it does not start
+                env={"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
+                start_new_session=True,
+                preexec_fn=tied(),
+            )
+        except OSError as error:
+            raise TestbedError(
+                f"the kernel cannot be started: {error.strerror}", str(kernel), "make uml"
+            ) from None
+        reader = threading.Thread(target=_listen, args=(process, heard, log), daemon=True)
+        reader.start()
+        try:
+            wait(process, limit_s, GRACE_S, ask, HERE)
+        finally:
+            _end(process)
+            reader.join(timeout=5)
+        if not status.exists():
+            last = " | ".join(log[-3:]) or "it said nothing"
+            raise TestbedError(f"the kernel ended early: {last}", HERE, usage=False)
+        return int(status.read_text().strip() or 1)
+
+
+def wait(
+    process: subprocess.Popen[bytes],
+    limit_s: float,
+    grace_s: float,
+    ask: Callable[[str], bool] | None,
+    where: str,
+) -> None:
+    """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
+
+    TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time, or cannot be asked. It may
+    still be there then.
+    """
+    over = TestbedError(
+        f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
+    )
+    try:
+        process.wait(timeout=limit_s)
+        return
+    except subprocess.TimeoutExpired:
+        why, failed = "max_wall", over
+    except KeyboardInterrupt as stop:
+        why, failed = "interrupt", stop
+    if ask is None or not ask(why):
+        raise failed
+    try:
+        process.wait(timeout=grace_s)
+    except subprocess.TimeoutExpired:
+        raise failed from None
+
+
+def _write_init(script: Path, status: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
     variables = {"PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp"}
-    variables |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-    variables |= environment or {}
-    script = folder / "init"
+    variables |= {
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
+    variables |= environment
     text = INIT.format(
         status=shlex.quote(str(status)),
         cwd=shlex.quote(os.getcwd()),
@@ -92,35 +168,23 @@ def run_inside(
     )  # fmt: skip
     script.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\nexport PATH={variables['PATH']}\n", 1))
     script.chmod(0o755)
-    log: list[str] = []
-    try:
-        process = subprocess.Popen(
-            _machine(kernel, script, memory_mb),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # UML keeps its memory in TMPDIR and a socket of its own below HOME, without which it does not start
-            env={"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(folder), "HOME": str(folder)},
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-        reader = threading.Thread(target=_listen, args=(process, heard, log), daemon=True)
-        reader.start()
-        try:
-            process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise TestbedError(
-                f"not over after {limit_s:.0f} s on the wall clock", HERE, "a smaller job", usage=False
-            ) from None
-        finally:
-            _end(process)
-            reader.join(timeout=5)
-        if not status.exists():
-            last = " | ".join(log[-3:]) or "it said nothing"
-            raise TestbedError(f"the kernel ended early: {last}", HERE, usage=False)
-        return int(status.read_text().strip() or 1)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _memory_folder(folder: Path, memory_mb: int) -> Path:
+    """Where the machine keeps its memory, as a file that nobody else sees: in memory, if that has the room.
+
+    A file system that is full would end the machine by a signal in the middle of the run; containers often have a small
+    /dev/shm. TestbedError if there is no room.
+    """
+    for place in (Path("/dev/shm"), folder):
+        with suppress(OSError):
+            found = os.statvfs(place)
+            if os.access(place, os.W_OK) and found.f_bavail * found.f_frsize >= memory_mb << 20:
+                return place
+    raise TestbedError(
+        f"no room for the memory of a virtual machine, {memory_mb} MB", f"/dev/shm and {folder.parent}",
+        "as much there, or TMPDIR=FOLDER elsewhere",
+    )  # fmt: skip
 
 
 def _python() -> str:
@@ -131,19 +195,26 @@ def _python() -> str:
 
 def _machine(kernel: Path, script: Path, memory_mb: int) -> list[str]:
     """The command line; pinned to one processor, between which its processes would only wander."""
-    pinned = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
-    # In a process namespace of its own where that is allowed: whatever ends the launcher ends all of it.
-    caged = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 and shutil.which("unshare") else []
+    pinned = [taskset, "-c", str(min(os.sched_getaffinity(0)))] if (taskset := find_tool("taskset")) else []
     return [
-        *caged, *pinned, str(kernel), f"mem={memory_mb}M", "rootfstype=hostfs", "rw", f"init={script}",
+        *_cage(), *pinned, str(kernel), f"mem={memory_mb}M", "rootfstype=hostfs", "rw", f"init={script}",
         "con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "time-travel=inf-cpu", f"time-travel-start={START_NS}",
     ]  # fmt: skip
 
 
-def _die_with_parent() -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG [prctl(2)]
+def _cage() -> list[str]:
+    """A process namespace, where this user may make one: whatever ends the launcher then ends all of it."""
+    unshare = find_tool("unshare")
+    if unshare is None:
+        return []
+    words = [unshare, "--pid", "--fork", "--kill-child=KILL"]
+    if os.geteuid() != 0:
+        words[1:1] = ["--user", "--map-root-user"]
+    try:
+        done = subprocess.run([*words, "true"], capture_output=True, stdin=subprocess.DEVNULL, timeout=CAGE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return words if done.returncode == 0 else []
 
 
 def _listen(process: subprocess.Popen[bytes], heard: Callable[[str], None] | None, log: list[str]) -> None:

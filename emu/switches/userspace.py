@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import socket
 import time
@@ -161,6 +162,16 @@ class UserspaceSwitch:
         """How late the process has delivered so far."""
         found: Lateness = self._ask(STATE)
         return found
+
+    def ended(self) -> str:
+        """Why its process is no more, without asking it anything; "" if it is."""
+        if self._control is None or not select.select([self._control], [], [], 0)[0]:
+            return ""
+        try:  # nothing was asked: it has something to say, or nothing any more
+            self._ask(b"")
+        except TestbedError as error:
+            return f"{error.where}: {error.what}"
+        return ""
 
     def check(self) -> list[str]:
         """What has gone wrong inside."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("_namespaces")
 def test_agent_that_is_killed(victim):
     found = inside("broken", how="killed", victim=victim)
     assert found["error"] == {
-        "what": f"the agent of h{victim} was killed by signal 9", "where": f"agent of h{victim}", "expected": "", "usage": False,
+        "what": "was killed by signal 9", "where": f"agent of h{victim}", "expected": "", "usage": False,
     }  # fmt: skip
     assert found["took"] < 10 and found["left"] == [] and found["ended_by"] == "failure"
     assert any(f"h{victim}: no report" in problem for problem in found["problems"])
@@ -31,7 +31,7 @@ def test_agent_that_is_killed(victim):
 
 def test_agent_that_exits_says_its_last_words():
     found = inside("broken", how="exits")
-    assert found["error"]["what"] == "the agent of h2 ended with exit status 7; its last words: something odd happened"
+    assert found["error"]["what"] == "ended with exit status 7; its last words: something odd happened"
     assert found["left"] == []
 
 
