@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.flows import flow_blocks, flow_times, write_flows
-from analysis.metrics import DROPS, Metrics, measure
+from analysis.metrics import DROPS, Metrics, measure, ran_on
 from analysis.tables import headings, print_rows, print_table, time_text
 from scenarios.result import Result, Violation, check_loss_invariant, refuse_existing
 
@@ -69,7 +69,8 @@ class Comparison:
         """What the wall clock has ended, by name: how far it came is no property of the scenario."""
         return [
             f"{result.summary['name']} {result.summary['policy']}, at "
-            f"{time_text(result.summary['totals']['simulated_ps'])} of simulated time"
+            f"{time_text(result.summary['totals']['simulated_ps'])} of "
+            f"{'simulated time' if ran_on(result)[0] == 'simulated' else 'the run'}"
             for result in self.results
             if result.summary.get("totals", {}).get("ended_by") == "max_wall"
         ]
@@ -145,14 +146,15 @@ def compare(results: Sequence[Result]) -> Comparison:
 
 
 def result_folders(results: Sequence[Result]) -> list[str]:
-    """A folder name per Result: its policy, with its scenario if there are several, numbered if still alike."""
+    """A folder name per Result: its policy, with its scenario and on what it ran if there are several, numbered if
+    still alike."""
     several = len({result.summary.get("name") for result in results}) > 1
+    mixed = len({ran_on(result)[0] for result in results}) > 1
     folders: list[str] = []
     for result in results:
         policy, name = result.summary.get("policy", "result"), result.summary.get("name", "")
-        plain = (
-            re.sub(r"[^\w.+-]+", "_", f"{name}-{policy}" if several else str(policy)).strip(".") or "result"
-        )
+        words = [name] * several + [str(policy)] + [ran_on(result)[0]] * mixed
+        plain = re.sub(r"[^\w.+-]+", "_", "-".join(words)).strip(".") or "result"
         folder, number = plain, 2
         while folder in folders:
             folder, number = f"{plain}-{number}", number + 1
@@ -164,6 +166,7 @@ def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
     """One line of comparison.csv: nested metrics become columns such as `push_p99_ps`."""
     row: dict[str, Any] = {
         "run": heading, "name": metrics.name, "policy": metrics.policy, "job": metrics.job,
+        "ran_on": ", ".join(metrics.ran_on), "disturbed": metrics.disturbed,
         "finished": metrics.finished, "ended_by": metrics.ended_by, "iterations": metrics.iteration.count,
         "iteration_mean_ps": metrics.iteration.mean_ps, "iteration_p50_ps": metrics.iteration.p50_ps,
         "iteration_p99_ps": metrics.iteration.p99_ps, "iteration_max_ps": metrics.iteration.max_ps,

@@ -37,7 +37,7 @@ def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) 
         for kind in KINDS:
             if all(kind in each for each in times):
                 values = [each[kind] for each in times]
-                title = f"{job}: {KIND_WORDS[kind]} messages"
+                title = job if kind == "flow" else f"{job}: {KIND_WORDS[kind]} messages"
                 panels.append(partial(_completion, values=values, title=title))
         if all(job in run.iterations["job"].to_pylist() for run in runs):
             panels.append(partial(_iterations, runs=runs, job=job))
@@ -79,8 +79,9 @@ def _completion(axes: Any, values: list[Any], title: str) -> None:
         ordered = np.sort(taken)
         shares = np.arange(1, len(ordered) + 1) / len(ordered)
         kept = np.unique(np.linspace(0, len(ordered) - 1, MANY_POINTS).astype(np.int64))
+        times, delivered = np.append(ordered[:1], ordered[kept]), np.append(0.0, shares[kept])
         axes.step(
-            ordered[kept] / PS_PER_MS, 100 * shares[kept], where="post", color=colour, linestyle=style, linewidth=width
+            times / PS_PER_MS, 100 * delivered, where="post", color=colour, linestyle=style, linewidth=width
         )  # fmt: skip
     low, high = (figure(list(map(figure, values))) for figure in (min, max))
     if low > 0 and high > 20 * low:

@@ -11,7 +11,8 @@ What is measured where:
   iteration lasts until everything has arrived and is longer than the others (see `docs/results.md`);
 * completion times: delivered messages, from being ready at the sending job to being delivered at the receiving
   one; waiting for the sender's scheduler is part of it;
-* drops and marks: the table of ports, hence of all jobs together and of acknowledgements too;
+* drops and marks: the table of ports, hence of all jobs together and of acknowledgements too; -1 where a testbed has
+  not counted them;
 * loss: delivered messages. The worst is the one that used most of what its bound allows.
 """
 
@@ -93,15 +94,17 @@ class Metrics:
     exposed_share : of all iteration time.
     completion : per kind of message ("push", "pull", ...), and "all" of them.
     under_way : messages that had not been delivered when the run ended.
-    drops_tail, ..., drops_no_route, marks, trimmed : packets, at all ports; not of this job alone.
+    drops_tail, ..., drops_no_route, marks, trimmed : packets, at all ports; not of this job alone; -1: unknown.
     pauses : pause frames that stopped something, at all ports.
     retransmitted, sent_packets, data_packets : packets sent again, sent in all (with probes), needed at least.
     loss : what was not delivered.
     packet_hops : packets times links crossed, acknowledgements included; not of this job alone.
-    hops_per_s : speed of the run in wall-clock time; 0 if unknown.
+    hops_per_s : speed of the run in wall-clock time; 0 if unknown. Both are the simulator's alone.
     simulated_ps : when the run ended.
     traffic : whether this is no job but traffic beside them.
     ended_by : what ended the run: "done", "duration", "max_wall" or "interrupt".
+    ran_on : ("simulated",), or ("emulated", the clock, what the switches were).
+    disturbed : whether the machine has disturbed the run, so that its figures say nothing about the network.
     """
 
     name: str
@@ -132,11 +135,19 @@ class Metrics:
     simulated_ps: int
     traffic: bool = False
     ended_by: str = "done"
+    ran_on: tuple[str, ...] = ("simulated",)
+    disturbed: bool = False
+
+    @property
+    def emulated(self) -> bool:
+        """Whether this comes from real sockets."""
+        return self.ran_on[0] == "emulated"
 
     @property
     def dropped(self) -> int:
-        """Packets dropped at all ports, whatever the cause."""
-        return sum(getattr(self, column) for column in DROPS)
+        """Packets dropped at all ports, whatever the cause; -1 if one cause was not counted."""
+        counts = [getattr(self, column) for column in DROPS]
+        return -1 if min(counts) < 0 else sum(counts)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
@@ -150,6 +161,14 @@ def measure(result: Result) -> list[Metrics]:
     """The metrics of every job of a Result, in the order in which the jobs appear; one without a job if it is empty."""
     names = [*result.iterations["job"].to_pylist(), *result.messages["job"].to_pylist()]
     return [_measure_job(result, job) for job in dict.fromkeys(names)] or [_measure_job(result, "")]
+
+
+def ran_on(result: Result) -> tuple[str, ...]:
+    """("simulated",), or ("emulated", "virtual clock", "switches red"): on what a Result came about."""
+    engine = result.summary.get("engine", {})
+    if engine.get("kind") != "emulation":
+        return ("simulated",)
+    return ("emulated", f"{engine.get('clock', '')} clock", f"switches {engine.get('switch', '')}")
 
 
 def durations(result: Result, job: str) -> tuple[Integers, Integers]:
@@ -190,8 +209,12 @@ def _measure_job(result: Result, job: str) -> Metrics:
     def in_messages(column: str) -> int:
         return int(messages[column].to_numpy()[rows].sum())
 
+    place = ran_on(result)
+
     def at_ports(column: str) -> int:
-        return int(ports[column].to_numpy().sum())
+        counts = ports[column].to_numpy()
+        unknown = min(counts, default=-1 if place[0] == "emulated" else 0) < 0  # real machines have no ports of ours
+        return -1 if unknown else int(counts.sum())
 
     return Metrics(
         name=summary.get("name", ""),
@@ -220,6 +243,8 @@ def _measure_job(result: Result, job: str) -> Metrics:
         simulated_ps=int(totals.get("simulated_ps", 0)),
         traffic=set(_texts(messages, "kind")[rows]) == {"flow"},
         ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
+        ran_on=place,
+        disturbed=not summary.get("engine", {}).get("valid", True),
     )
 
 

@@ -146,13 +146,13 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
     """What losses cost: packets lost by cause, and packets sent again, per 100 packets of data."""
     names = headings([metrics for _, metrics in runs])
     kept = [(metrics, name) for (_, metrics), name in zip(runs, names, strict=True) if metrics.data_packets]
-    if not kept or not any(m.dropped + m.retransmitted for m, _ in kept):
+    if not kept or not any(max(m.dropped, 0) + m.retransmitted for m, _ in kept):
         return None
     shown = [
         cause
         for cause in CAUSE_WORDS
         if cause in ("drops_tail", "drops_selective", "retransmitted")
-        or any(getattr(m, cause) for m, _ in kept)
+        or any(getattr(m, cause) > 0 for m, _ in kept)
     ]
     lines = -(-len(shown) // LEGEND_COLUMNS)
     figure, (axes,) = _figure(1, width=7.0, height=1.3 + 0.2 * lines + 0.62 * len(kept))
@@ -160,7 +160,7 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
         scale = 100 / metrics.data_packets
         left = 0.0
         for cause in DROPS:
-            wide = getattr(metrics, cause) * scale
+            wide = max(getattr(metrics, cause), 0) * scale
             axes.barh(place - 0.17, wide, 0.3, left=left, color=CAUSE_COLOURS[cause], linewidth=0)
             left += wide
         again = metrics.retransmitted * scale

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.flows import flow_blocks
-from analysis.metrics import DROPS, Metrics
+from analysis.metrics import DROPS, Metrics, ran_on
 from analysis.tables import (
     count_text,
     headings,
@@ -84,7 +84,12 @@ def facts(comparison: Comparison) -> Iterator[str]:
     yield _bound(comparison)
     for entry, name in zip(runs, names, strict=True):
         if not entry.finished:
-            yield f"{name}: unfinished, so its figures cover {time_text(entry.simulated_ps)} of simulated time only."
+            of = "the run" if entry.emulated else "simulated time"
+            yield f"{name}: unfinished, so its figures cover {time_text(entry.simulated_ps)} of {of} only."
+    for result, entries in zip(comparison.results, comparison.metrics, strict=True):
+        if entries[0].disturbed:
+            why = "; ".join(result.summary["engine"].get("disturbed", ()))
+            yield f"**{names[runs.index(entries[0])]}: not valid**, the machine has disturbed the run: {why}."
 
 
 def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
@@ -99,6 +104,9 @@ def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
 def _losses(result: Result, entries: Sequence[Metrics], name: str) -> Iterator[str]:
     """What was dropped where, and what it cost to send it again."""
     dropped = entries[0].dropped
+    if dropped < 0:
+        yield f"{name}: drops were not counted."
+        return
     again = sum(entry.retransmitted for entry in entries)
     data = sum(entry.data_packets for entry in entries)
     if not dropped:
@@ -144,6 +152,16 @@ def _provenance(comparison: Comparison) -> list[str]:
         lines.append(
             f"{result.summary.get('policy', '')}: scenario {result.summary.get('scenario_hash', '')[:12]}, "
             f"{count_text(totals.get('messages', 0))} messages of {size_text(totals.get('bytes', 0))} in all, "
-            f"{time_text(totals.get('simulated_ps', 0))} simulated."
+            f"{time_text(totals.get('simulated_ps', 0))} {_how(result)}."
         )
     return [f"{line}  " for line in lines]
+
+
+def _how(result: Result) -> str:
+    """On what a run came about, and what was otherwise than the scenario says."""
+    engine = result.summary.get("engine", {})
+    if ran_on(result)[0] == "simulated":
+        return "simulated"
+    text = f"on real sockets ({', '.join(ran_on(result)[1:])}, Linux {engine.get('kernel', '')})"
+    differs = "; ".join(engine.get("substitutions", ()))
+    return f"{text}, not as the scenario says: {differs}" if differs else text

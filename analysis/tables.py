@@ -98,7 +98,13 @@ def heading(metrics: Metrics, metrics_list: Sequence[Metrics]) -> str:
         text = f"{metrics.name}: {text}"
     if len({(other.name, other.job) for other in same}) > 1 and metrics.job:
         text = f"{text}, {metrics.job}"
-    return text if metrics.finished else f"{text} ({ENDED.get(metrics.ended_by, metrics.ended_by)})"
+    for place, words in enumerate(metrics.ran_on):
+        others = metrics_list if not place else same
+        if len({other.ran_on[place] for other in others if len(other.ran_on) > place}) > 1:
+            text = f"{text}, {words}"
+    remarks = [] if metrics.finished else [ENDED.get(metrics.ended_by, metrics.ended_by)]
+    remarks += ["disturbed"] if metrics.disturbed else []
+    return f"{text} ({', '.join(remarks)})" if remarks else text
 
 
 def headings(metrics_list: Sequence[Metrics]) -> list[str]:
@@ -137,11 +143,11 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
                 row(words, partial(_completion, kind, quantile), section=kind == "all" and not number)
             )
     for column, words in DROPS.items():
-        if column in ALWAYS_SHOWN or any(getattr(m, column) for m in metrics_list):
+        if column in ALWAYS_SHOWN or any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(f"drops: {words}", partial(_count, column), section=column == ALWAYS_SHOWN[0]))
     rows.append(row("CE marks", partial(_count, "marks")))
     for column, words in (("trimmed", "packets trimmed"), ("pauses", "pauses")):
-        if any(getattr(m, column) for m in metrics_list):
+        if any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(words, partial(_count, column)))
     rows += [
         row("packets sent again", lambda m: count_text(m.retransmitted)),
@@ -149,9 +155,12 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         row("worst loss of a message", lambda m: _worst(m), True),
         row("  lost / allowed bytes", lambda m: _worst_bytes(m)),
         row("lost of all bytes", lambda m: share_text(m.loss.total_share)),
-        row("packet-hops simulated", lambda m: count_text(m.packet_hops), True),
-        row("packet-hops per second", lambda m: count_text(m.hops_per_s) if m.hops_per_s else "-"),
     ]
+    if not all(m.emulated for m in metrics_list):
+        rows += [
+            row("packet-hops simulated", lambda m: "-" if m.emulated else count_text(m.packet_hops), True),
+            row("packet-hops per second", lambda m: count_text(m.hops_per_s) if m.hops_per_s else "-"),
+        ]
     if any(m.under_way for m in metrics_list):
         rows.append(row("messages not delivered yet", lambda m: count_text(m.under_way)))
     return rows
@@ -242,7 +251,8 @@ def _time(times: Times, picoseconds: float) -> str:
 
 
 def _count(name: str, metrics: Metrics) -> str:
-    return count_text(getattr(metrics, name))
+    count = getattr(metrics, name)
+    return count_text(count) if count >= 0 else "-"
 
 
 def _completion(kind: str, quantile: str, metrics: Metrics) -> str:

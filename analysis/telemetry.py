@@ -7,6 +7,9 @@
 * drops by cause, queue, layer and importance: the table of drops; congestion marks and cut packets by queue and layer:
   those of data that arrived, from the table of messages.
 
+What a testbed has not counted is None: queues that its switches do not see, marks and losses of the kernel's TCP by
+message. Its samples are taken when there is time to; they are put at multiples of a period, see `series`.
+
 A *hop* is a kind of link: all ports from leaves to spines are one, whatever their numbers.
 """
 
@@ -20,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.metrics import percentile
+from analysis.metrics import DROPS, percentile, ran_on
 from analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
 from scenarios.errors import ResultError
 from scenarios.result import Result
@@ -29,6 +32,7 @@ Integers = NDArray[np.int64]
 
 FORMAT = 1
 """Version of what `--json` prints."""
+MOST_SAMPLES = 100_000
 MOST_PORTS = 10
 MOST_LAYERS = 12
 SHARES = (0.5, 0.99, 0.999)
@@ -78,7 +82,11 @@ def chosen_ports(result: Result, wanted: Sequence[str]) -> list[str]:
 
 
 def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
-    """The samples, port by port, of those that were sampled."""
+    """The samples, port by port, of those that were sampled.
+
+    Samples of a testbed are not at multiples of a period. Theirs is the median time between two samples; a queue is
+    the latest that was seen by then, and what was sent between two samples is spread evenly.
+    """
     table = result.samples
     if not table.num_rows:
         return []
@@ -86,11 +94,13 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
     width = int(np.searchsorted(time, time[0], side="right"))  # ports sampled at a time
     names = table["port"].slice(0, width).to_pylist()
     times = time[::width]
-    period = int(np.gcd.reduce(times))
-    slots = times // period
     queue, sent, rate = (
         table[name].to_numpy().reshape(-1, width) for name in ("queue_bytes", "sent_bytes", "rate_bps")
     )
+    if ran_on(result)[0] == "emulated":
+        times, queue, sent = _at_multiples(times, queue, sent)
+    period = int(np.gcd.reduce(times))
+    slots = times // period
     found = []
     for number, name in enumerate(names):
         if ports is None or name in ports:
@@ -100,6 +110,17 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
             used[slots] = np.minimum(np.diff(sent[:, number], prepend=0) / full, 1.0)
             found.append(Series(name, period, waits, used))
     return found
+
+
+def _at_multiples(times: Integers, queue: Integers, sent: Integers) -> tuple[Integers, Integers, Integers]:
+    """Samples `[time, port]` of any times, as if taken at multiples of the median time between two."""
+    period = max(1, int(np.median(np.diff(times, prepend=0))), int(times[-1]) // MOST_SAMPLES)
+    grid = period * np.arange(1, -(-int(times[-1]) // period) + 1)
+    before = np.searchsorted(times, grid, side="right") - 1
+    waits = np.where(before[:, np.newaxis] >= 0, queue[np.maximum(before, 0)], 0)
+    from_zero = np.concatenate([[0], times])
+    columns = [np.interp(grid, from_zero, np.concatenate([[0], column])) for column in sent.T]
+    return grid, waits, np.stack(columns, axis=1).astype(np.int64)
 
 
 def hop(port: str) -> str:
@@ -139,7 +160,7 @@ def share_name(share: float) -> str:
 
 def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Per port what was sent, the deepest queue, and where it was sampled the mean and p99 of the queue and the mean
-    and highest utilisation; the deepest queue first."""
+    and highest utilisation; the deepest queue first, or where queues are not known the port that sent most packets."""
     table = result.ports
     sampled: dict[str, Series] = {}
     for each in series(result, ports):
@@ -148,9 +169,10 @@ def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str,
     for port, packets, sent, peak in zip(
         *(table[name].to_pylist() for name in ("port", "packets", "bytes", "peak_queue_bytes")), strict=True
     ):
-        if (ports is not None and port not in ports) or not packets + peak:
+        if (ports is not None and port not in ports) or (packets == 0 and peak <= 0):
             continue
-        entry: dict[str, Any] = {"port": port, "packets": packets, "bytes": sent, "peak_queue_bytes": peak}
+        deepest = peak if peak >= 0 else None
+        entry: dict[str, Any] = {"port": port, "packets": packets, "bytes": sent, "peak_queue_bytes": deepest}
         seen = sampled.get(port)
         if seen is not None:
             entry["mean_queue_bytes"] = float(seen.queue_bytes.mean())
@@ -158,20 +180,26 @@ def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str,
             entry["mean_utilisation"] = float(seen.utilisation[1:].mean())
             entry["max_utilisation"] = float(seen.utilisation.max())
         found.append(entry)
+    if any(entry["peak_queue_bytes"] is None for entry in found):
+        return sorted(found, key=lambda entry: -entry["packets"])
     return sorted(found, key=lambda entry: -entry["peak_queue_bytes"])
 
 
 def drops(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Packets lost, by cause, queue, importance and whether they held data; the most frequent first."""
+    """Packets lost, by cause, queue, importance and whether they held data (None: of the kernel's TCP, nobody knows);
+    the most frequent first."""
     table = _at(result.drops, ports)
     data = (table["packet"].to_numpy() >= 0).tolist()
+    if ran_on(result)[0] == "emulated" and over_tcp(result):
+        known = (table["message"].to_numpy() >= 0).tolist()
+        data = [of if there else None for of, there in zip(data, known, strict=True)]
     columns = (table[name].to_pylist() for name in ("cause", "priority", "important"))
     return _counted(("cause", "priority", "important", "data"), zip(*columns, data, strict=True))
 
 
 def layers(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Per layer and queue: messages, packets of data needed, packets of data lost (at `ports`), arrived with a mark,
-    arrived as headers only; -1 is what belongs to no layer."""
+    arrived as headers only; layer -1 is what belongs to none. None is what a testbed does not know."""
     table = result.messages
     numbers = table["message"].to_numpy()
     lost = np.zeros(len(numbers), dtype=np.int64)
@@ -182,13 +210,31 @@ def layers(result: Result, ports: Sequence[str] | None = None) -> list[dict[str,
     known[known] = numbers[rows[known]] == of_data[known]
     np.add.at(lost, rows[known], 1)
     columns = {name: table[name].to_numpy() for name in ("packets", "marked", "trimmed")} | {"lost": lost}
+    seen, tcp = sees_losses(result), np.isin(table["job"].to_pylist(), over_tcp(result))
+    if ran_on(result)[0] == "simulated":
+        tcp[:] = False
     keys = table["layer"].to_numpy().astype(np.int64) * 8 + table["priority"].to_numpy()
     found = []
     for key in np.unique(keys).tolist():
         own = keys == key
-        sums = {name: int(values[own].sum()) for name, values in columns.items()}
+        sums: dict[str, int | None] = {name: int(values[own].sum()) for name, values in columns.items()}
+        if columns["marked"][own].min() < 0:
+            sums["marked"] = None
+        if not seen or tcp[own].any():
+            sums["lost"] = None
         found.append({"layer": key >> 3, "priority": key & 7, "messages": int(own.sum()), **sums})
     return found
+
+
+def sees_losses(result: Result) -> bool:
+    """Whether the table of drops has every packet that was dropped, not only counts."""
+    counted = sum(int(np.maximum(result.ports[column].to_numpy(), 0).sum()) for column in DROPS)
+    return ran_on(result)[0] == "simulated" or counted == result.drops.num_rows
+
+
+def over_tcp(result: Result) -> list[str]:
+    """Jobs and traffic whose data goes over TCP: on a testbed the kernel's, which does not tell of single packets."""
+    return [name for name, used in result.summary.get("transports", {}).items() if used["wire"] == "tcp"]
 
 
 def describe(result: Result, ports: Sequence[str] | None = None) -> dict[str, Any]:
@@ -198,6 +244,7 @@ def describe(result: Result, ports: Sequence[str] | None = None) -> dict[str, An
         "format": FORMAT,
         "name": summary.get("name", ""),
         "policy": summary.get("policy", ""),
+        "ran_on": list(ran_on(result)),
         "simulated_ps": summary.get("totals", {}).get("simulated_ps", 0),
         "recorded": {name: bool(getattr(result, name).num_rows) for name in ("samples", "delays", "packets")},
         "ports": queues(result, ports),
@@ -222,6 +269,9 @@ def print_telemetry(found: Mapping[str, Any], wanted: bool) -> None:
         )
         if not found["recorded"][table]
     ]
+    if found["ran_on"][0] == "emulated":  # which has neither of the other two
+        missing = missing[:1] if not found["recorded"]["samples"] else []
+        missing.append("single packets (gradwire emulate --pcap FOLDER)")
     if missing:
         print(f"Not recorded: {', '.join(missing)}.")
 
@@ -236,7 +286,8 @@ def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
         if sampled:
             head += ["mean queue", "p99", "utilisation", "highest"]
         rows = [_port_cells(entry, sampled) for entry in some]
-        made.append(Grid(f"queues{_of(some, found['ports'], 'the deepest')}", head, rows))
+        first = "the deepest" if all(entry["peak_queue_bytes"] is not None for entry in some) else "the busiest"
+        made.append(Grid(f"queues{_of(some, found['ports'], first)}", head, rows))
     for key, words, entries in (
         ("hop", "waiting times by hop", found["waiting_by_hop"]),
         ("port", "waiting times", sorted(found["waiting"], key=lambda entry: -entry["p99_ps"])),
@@ -260,14 +311,14 @@ def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
             [
                 entry["cause"].replace("_", " "),
                 str(entry["priority"]),
-                "data" if entry["data"] else "control",
+                "TCP" if entry["data"] is None else "data" if entry["data"] else "control",
                 "important" if entry["important"] else "droppable",
                 count_text(entry["packets"]),
             ]
             for entry in found["drops"]
         ]
         made.append(Grid("packets lost", head, rows))
-    touched = [entry for entry in found["layers"] if entry["lost"] + entry["marked"] + entry["trimmed"]]
+    touched = [entry for entry in found["layers"] if any(entry[name] for name in ("lost", "marked", "trimmed"))]
     some = touched if most is None else touched[:MOST_LAYERS]
     if some:
         head = ["layer", "queue", "packets", "lost", "marked", "trimmed"]
@@ -276,7 +327,7 @@ def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
                 "-" if entry["layer"] < 0 else str(entry["layer"]),
                 str(entry["priority"]),
                 count_text(entry["packets"]),
-                *(f"{count_text(entry[name])}{_part(entry, name)}" for name in ("lost", "marked", "trimmed")),
+                *(_count_and_part(entry, name) for name in ("lost", "marked", "trimmed")),
             ]
             for entry in some
         ]
@@ -285,7 +336,7 @@ def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
 
 
 def _port_cells(entry: Mapping[str, Any], sampled: bool) -> list[str]:
-    cells = [entry["port"], count_text(entry["packets"]), size_text(entry["peak_queue_bytes"])]
+    cells = [entry["port"], count_text(entry["packets"]), _size(entry["peak_queue_bytes"])]
     if sampled and "mean_queue_bytes" in entry:
         cells += [size_text(entry["mean_queue_bytes"]), size_text(entry["p99_queue_bytes"])]
         cells += [share_text(entry["mean_utilisation"]), share_text(entry["max_utilisation"])]
@@ -298,8 +349,15 @@ def _up_to(time_ps: int) -> str:
     return f"< {time_text(time_ps)}"
 
 
-def _part(entry: Mapping[str, Any], name: str) -> str:
-    return f" ({share_text(entry[name] / entry['packets'])})" if entry[name] else ""
+def _size(size: int | None) -> str:
+    return "-" if size is None else size_text(size)
+
+
+def _count_and_part(entry: Mapping[str, Any], name: str) -> str:
+    count = entry[name]
+    if count is None:
+        return "-"
+    return f"{count_text(count)} ({share_text(count / entry['packets'])})" if count else "0"
 
 
 def _of(some: Sequence[Any], whole: Sequence[Any], which: str) -> str:

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from analysis.metrics import ran_on
 from analysis.plots import COLOURS, DPI, GREY, STYLES
 from analysis.telemetry import Series, hop, series
 from scenarios.errors import ResultError
@@ -55,7 +56,7 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
         each.grid(color="#E6E6E6", linewidth=0.8)
         each.set_axisbelow(True)
     if lines:
-        _draw_lines(axes[0], axes[1], lines)
+        _draw_lines(axes[0], axes[1], lines, "simulated time" if ran_on(result)[0] == "simulated" else "time")
     if waits:
         _draw_waits(axes[-1], waits)
     summary = result.summary
@@ -65,7 +66,7 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
     return [each.port for each in lines]
 
 
-def _draw_lines(upper: Any, lower: Any, lines: Sequence[Series]) -> None:
+def _draw_lines(upper: Any, lower: Any, lines: Sequence[Series], clock: str) -> None:
     end = max(each.period_ps * len(each.queue_bytes) for each in lines)
     scale, unit = next(((s, u) for s, u in TIME_UNITS if end >= s), TIME_UNITS[-1])
     deepest = max(int(each.queue_bytes.max()) for each in lines)
@@ -83,7 +84,7 @@ def _draw_lines(upper: Any, lower: Any, lines: Sequence[Series]) -> None:
     upper.set_ylim(bottom=0)
     lower.set_ylabel("utilisation (%)")
     lower.set_ylim(0, 103)
-    lower.set_xlabel(f"simulated time ({unit})")
+    lower.set_xlabel(f"{clock} ({unit})")
     upper.sharex(lower)
     upper.tick_params(labelbottom=False)
     upper.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)

@@ -64,7 +64,7 @@ def test_every_column_of_a_comparison_is_described():
     assert not missing
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "scenario.md", DOCS / "telemetry.md", DOCS / "fidelity.md"])
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "scenario.md", DOCS / "telemetry.md", DOCS / "fidelity.md", DOCS / "testbed.md"])
 def test_scenarios_in_the_documentation_are_valid(page: Path):
     blocks = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
@@ -72,7 +72,10 @@ def test_scenarios_in_the_documentation_are_valid(page: Path):
         assert build_scenario(tomllib.loads(block)).variants()
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "sim" / "README.md", ROOT / "emu" / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http:", "https:")) and target != "benchmarks/README.md":
