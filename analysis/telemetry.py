@@ -228,8 +228,13 @@ def layers(result: Result, ports: Sequence[str] | None = None) -> list[dict[str,
 
 def sees_losses(result: Result) -> bool:
     """Whether the table of drops has every packet that was dropped, not only counts."""
-    counted = sum(int(np.maximum(result.ports[column].to_numpy(), 0).sum()) for column in DROPS)
-    return ran_on(result)[0] == "simulated" or counted == result.drops.num_rows
+    return ran_on(result)[0] == "simulated" or counted_drops(result) == result.drops.num_rows
+
+
+def counted_drops(result: Result, ports: Sequence[str] | None = None) -> int:
+    """Packets lost, as the ports have counted them."""
+    table = _at(result.ports, ports)
+    return sum(int(np.maximum(table[column].to_numpy(), 0).sum()) for column in DROPS)
 
 
 def over_tcp(result: Result) -> list[str]:
@@ -251,6 +256,7 @@ def describe(result: Result, ports: Sequence[str] | None = None) -> dict[str, An
         "waiting_by_hop": waiting(result, ports, by_hop=True),
         "waiting": waiting(result, ports),
         "drops": drops(result, ports),
+        "drops_not_listed": 0 if sees_losses(result) else counted_drops(result, ports),
         "layers": layers(result, ports),
     }
 
@@ -260,6 +266,8 @@ def print_telemetry(found: Mapping[str, Any], wanted: bool) -> None:
     title = f"{found['name']}, {found['policy']}"
     for grid in grids(found, None if wanted else MOST_PORTS):
         print_grid(grid._replace(title=f"{title}: {grid.title}"))
+    if found["drops_not_listed"]:
+        print(f"Lost: {found['drops_not_listed']:,} packets, which the switches have counted and not all listed.")
     missing = [
         f"{what} ({key})"
         for table, what, key in (

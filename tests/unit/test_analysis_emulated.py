@@ -109,6 +109,9 @@ def test_unknown_queues_and_marks_are_no_numbers(capsys: pytest.CaptureFixture[s
     assert [entry["port"] for entry in found["ports"]] == ["a->b", "b->c"]  # by packets, since queues are unknown
     assert cells(text, "a->b") == ["30", "-"]
     assert [(entry["marked"], entry["lost"]) for entry in found["layers"]] == [(None, None)] * 2
+    assert "Lost: 19 packets, which the switches have counted and not all listed." in text
+    assert describe(emulated("tcp"), ["a->b"])["drops_not_listed"] == 6
+    assert describe(emulated(drops=lost(2)))["drops_not_listed"] == 0
     assert "output.delays" not in text and "packet_log" not in text and "--pcap" in text
     assert any("the busiest" in grid.title for grid in grids(found, 1))
     single = ports() | {"packets": [1, 0], "peak_queue_bytes": [-1, -1]}
