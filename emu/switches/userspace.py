@@ -59,6 +59,10 @@ class Userspace:
         switches = [name for name in plan.captures if name in plan.names[plan.host_count :]]
         if switches:
             found.append(f"no captures at {', '.join(switches)}: switches have no devices here, hosts do")
+        if any(transport.wire == "tcp" for transport in plan.transports):
+            found.append(
+                "the kernel's TCP hands everything it may to the host's port at once, where a real card would hold it back"
+            )
         rate = sum(port.rate for port in plan.ports if port.src < plan.host_count)
         packets = rate // (8 * plan.largest_frame())
         if plan.clock == "wall" and packets > PACKETS_PER_S:
