@@ -4,7 +4,7 @@
 
 Every step is waited for within bounds, and what was waited for is said when they are passed. A run ends when the jobs
 are done (without jobs: when every message has been delivered), at its duration, or when nothing has moved for the
-plan's `wait_s`: no message delivered anywhere and nobody computing.
+plan's `wait_s`, and the time that the largest message may take: no message delivered anywhere and nobody computing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ LEAD_NS = 50_000_000
 """From the last word of the preparations to the common beginning; more where questions take long."""
 LEAD_PER_HOST_NS = 2_000_000
 QUESTIONS = 5
+PAUSE_S = 0.2
+SHARES = 64
+"""As many hosts as a testbed has at most may send to one."""
 STATE_WAIT_S = 5.0
 SOON_S = 5.0
 """What is left of a run that has been cut or has failed is worth so long a wait."""
@@ -45,14 +48,14 @@ class Agents:
         """when something was heard of it last"""
         self._decoders = {node: Decoder() for node in nodes}
         self._waiting: dict[int, bytearray] = {node: bytearray() for node in nodes}
-        self._poll = select.poll()
+        self._poll = select.epoll()
         self._nodes: dict[int, int] = {}
         try:
             for node in nodes:
                 child = launcher.start(plan, node, list(self.children.values()))
                 self.children[node] = child
                 self._nodes[child.reading] = self._nodes[child.writing] = node
-                self._poll.register(child.reading, select.POLLIN)
+                self._poll.register(child.reading, select.EPOLLIN)
                 if not child.told:
                     self.tell(node, "plan", plan, node)
         except BaseException:
@@ -82,11 +85,12 @@ class Agents:
         except OSError:
             data.clear()  # its end is seen when it is read
         if child.writing == child.reading:
-            self._poll.modify(child.reading, select.POLLIN | (select.POLLOUT if data else 0))
+            self._poll.modify(child.reading, select.EPOLLIN | (select.EPOLLOUT if data else 0))
         elif data:
-            self._poll.register(child.writing, select.POLLOUT)
+            with suppress(FileExistsError):
+                self._poll.register(child.writing, select.EPOLLOUT)
         else:
-            with suppress(KeyError):
+            with suppress(FileNotFoundError):
                 self._poll.unregister(child.writing)
 
     def hear(self, wait_s: float) -> None:
@@ -97,11 +101,12 @@ class Agents:
         TestbedError
             An agent has failed or died.
         """
-        for file, events in self._poll.poll(max(0, int(wait_s * 1000) + 1)):
+        select.select([self._poll], [], [], max(0.0, wait_s))  # epoll itself waits in milliseconds
+        for file, events in self._poll.poll(0):
             node = self._nodes[file]
-            if events & select.POLLOUT:
+            if events & select.EPOLLOUT:
                 self._drain(node)
-            if events & ~select.POLLOUT and file == self.children[node].reading:
+            if events & ~select.EPOLLOUT and file == self.children[node].reading:
                 self._read(node)
 
     def _read(self, node: int) -> None:
@@ -164,19 +169,26 @@ class Agents:
             with suppress(Exception):
                 self.tell(node, "end")
         for child in self.children.values():
-            with suppress(KeyError):
+            with suppress(OSError):
                 self._poll.unregister(child.reading)
         for child in self.children.values():
             child.close()
         self.children = {}
+        self._poll.close()
+
+
+def longest_message_s(plan: Plan) -> float:
+    """Seconds that the largest message takes with `SHARES` others on the slowest link."""
+    largest = int(plan.program.messages.nbytes.max(initial=0))
+    return SHARES * largest * 8 / min(port.rate for port in plan.ports)
 
 
 class Controller:
     """One run of a plan.
 
     `launcher` starts agents (`emu.launchers`); `progress(delivered, messages)` is called now and then; `check()` is
-    asked five times a second for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says
-    something.
+    asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something; at least every
+    `pause()` seconds, or five times a second.
     """
 
     def __init__(
@@ -185,9 +197,10 @@ class Controller:
         launcher: Launcher,
         progress: Progress | None = None,
         check: Callable[[], Sequence[str]] | None = None,
+        pause: Callable[[], float] | None = None,
     ) -> None:
         self.plan, self._launcher = plan, launcher
-        self._progress, self._check = progress, check
+        self._progress, self._check, self._pause = progress, check, pause
         self.nodes = plan.program.hosts
         self.reports = Reports.empty(len(plan.program.messages))
         self._has_workers = any(process.worker >= 0 for process in plan.program.processes)
@@ -278,6 +291,7 @@ class Controller:
     def wait(self) -> None:
         """Until the run is over."""
         agents, limit = self._all(), self.plan.duration_ps
+        patience = self.plan.wait_s + longest_message_s(self.plan)
         end = None if limit is None else self._began + limit // 1000
         messages = len(self.plan.program.messages)
         delivered, moved = 0, time.monotonic()
@@ -298,8 +312,8 @@ class Controller:
             if count != delivered and self._progress is not None:
                 self._progress(count, messages)
             delivered = count
-            if now / SECOND - moved > self.plan.wait_s:
-                raise TestbedError(self._stuck(), "run", usage=False)
+            if now / SECOND - moved > patience:
+                raise TestbedError(self._stuck(patience), "run", usage=False)
             heard = min(agents.when, key=agents.when.__getitem__)
             if time.monotonic() - max(agents.when[heard], self._began / SECOND) > self.plan.wait_s:
                 raise TestbedError(
@@ -308,11 +322,11 @@ class Controller:
                 )  # fmt: skip
             if self._check is not None and (wrong := list(self._check())):
                 raise TestbedError("; ".join(wrong), "network", usage=False)
-            wait = 0.2 if end is None else min(0.2, (end - now) / SECOND)
-            agents.hear(wait)
+            wait = PAUSE_S if end is None else min(PAUSE_S, (end - now) / SECOND)
+            agents.hear(wait if self._pause is None else min(wait, self._pause()))
         self.reports.over_ns = time.monotonic_ns() - self._began
 
-    def _stuck(self) -> str:
+    def _stuck(self, patience: float) -> str:
         """What everyone waits for."""
         agents = self._all()
         agents.forget("state")
@@ -332,7 +346,7 @@ class Controller:
         more = f" and {len(what) - NAMED} more" if len(what) > NAMED else ""
         silent = [agents.name(node) for node in self.nodes if "state" not in agents.heard[node]]
         quiet = f"; {', '.join(silent[:NAMED])} do not answer" if silent else ""
-        return f"nothing has moved for {self.plan.wait_s:g} s; waiting for {', '.join(what[:NAMED])}{more}{quiet}"
+        return f"nothing has moved for {patience:.3g} s; waiting for {', '.join(what[:NAMED])}{more}{quiet}"
 
     def collect(self, wait_s: float) -> None:
         """Ask everyone what they know; what does not come within so many seconds is missing, and said so."""

@@ -69,7 +69,7 @@ class Plan:
     clock : "wall" or "virtual".
     switch : the backend, "red", "bpf" or "userspace".
     captures : names of the nodes at whose ports packets are captured.
-    sample_ps : how often ports are sampled; None: never.
+    sample_ps : how often the ports `sample_ports` (numbers) are sampled; None: never.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Plan:
     connections: str = "fresh"
     duration_ps: int | None = None
     sample_ps: int | None = None
+    sample_ports: tuple[int, ...] = ()
     captures: tuple[str, ...] = ()
     wait_s: float = 60.0
     """Longest time without any progress, in seconds of the wall clock."""

@@ -191,9 +191,30 @@ def make_plan(
         switch=switch,
         duration_ps=scenario.duration,
         sample_ps=scenario.output.queue_samples,
+        sample_ports=sampled_ports(scenario.output.sample_ports, network),
         captures=tuple(captures),
         options=dict(options or {}),
     )
+
+
+def sampled_ports(names: Sequence[str] | None, network: NetworkLike) -> tuple[int, ...]:
+    """Numbers of ports by their names or those of nodes (all their ports); None: all ports of switches.
+
+    ScenarioError with every name that is neither.
+    """
+    ports = ports_of(network)
+    if names is None:
+        return tuple(port.number for port in ports if port.src >= network.host_count)
+    known = {port.name for port in ports} | set(network.names)
+    like = f"a node such as {network.names[-1]} or a port such as {ports[-1].name}"
+    wrong = [
+        Mistake(f"output.sample_ports[{number}]", "is no port and no node", name, like)
+        for number, name in enumerate(names)
+        if name not in known
+    ]
+    if wrong:
+        raise ScenarioError("the ports to be sampled are not in the network", mistakes=wrong)
+    return tuple(port.number for port in ports if port.name in names or network.names[port.src] in names)
 
 
 def ports_of(network: NetworkLike) -> tuple[Port, ...]:

@@ -12,6 +12,7 @@ machine importing takes long.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import platform
@@ -27,10 +28,11 @@ from pathlib import Path
 from emu.agent.report import Reports
 from emu.capture import Capture
 from emu.controller import Controller
-from emu.launchers import Forked
+from emu.launchers import PR_SET_TIMERSLACK, Forked
 from emu.plan import Plan
 from emu.raw import Raw
 from emu.scratch import FULL, full_disk
+from emu.sockets import LIBC
 from emu.switches.base import SwitchBackend, TestbedError
 
 PREFIX = "gradwire: "
@@ -83,6 +85,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     namespaces.settle(private=not machine)
+    LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # samples are taken when they are due, not up to 50 us later
     backend: SwitchBackend = kind_of(plan.switch).make(plan, plan.options["kernel"])
     say(state="building", backend=plan.switch)
     captures: list[Capture] = []
@@ -92,7 +95,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
         backend.start()
         captures = start_captures(plan, backend, folder, raw)
         watch = Watch(plan, backend, raw, folder / STOP)
-        controller = Controller(plan, Forked(backend.namespace), watch.progress, watch.check)
+        controller = Controller(plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause)
         watch.controller = controller
         try:
             raw.reports = controller.run()
@@ -123,7 +126,8 @@ class Watch:
     def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw, stop: Path) -> None:
         self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
         self.controller: Controller | None = None
-        self._next = 0
+        self._every_ns = None if plan.sample_ps is None else max(1, plan.sample_ps // 1000)
+        self._due_ns: int | None = None
         self._begun = False
 
     def progress(self, delivered: int, messages: int) -> None:
@@ -140,17 +144,26 @@ class Watch:
         ended = getattr(self._backend, "ended", None)
         if ended is not None and (why := ended()):
             return [why]
-        every = self._plan.sample_ps
         began = self.controller.began_ns if self.controller is not None else 0
         if not self._begun:
             self._begun = True
             self.progress(0, len(self._plan.program.messages))
+        every = self._every_ns
         if began and every is not None:
             now = time.monotonic_ns() - began
-            if now >= max(0, self._next):
-                self._raw.samples.append((now, self._backend.counts()))
-                self._next = now - now % (every // 1000) + every // 1000
+            if self._due_ns is None:
+                self._due_ns = every
+            if now >= self._due_ns:
+                counts = self._backend.counts()
+                self._raw.samples.append((now, [counts[port] for port in self._plan.sample_ports]))
+                self._due_ns = now - now % every + every
         return []
+
+    def pause(self) -> float:
+        """Seconds until the next sample is due; for ever if none is."""
+        if self._due_ns is None or self.controller is None:
+            return math.inf
+        return (self.controller.began_ns + self._due_ns - time.monotonic_ns()) / 1e9
 
 
 def stalls(plan: Plan, reports: Reports) -> list[str]:

@@ -45,6 +45,8 @@ ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130
 LIMIT_S = 3600.0
 """Longest run, on the wall clock, unless told otherwise; our choice."""
+MISSED = 1.1
+"""A tenth of the samples may be missing (our choice)."""
 ROUNDS = 3
 """A run that the machine has disturbed is repeated so often (our choice)."""
 
@@ -221,7 +223,7 @@ def _once(
             "clock": plan.clock,
             "switch": plan.switch,
             "kernel": raw.kernel,
-            "substitutions": list(chosen.substitutions),
+            "substitutions": [*chosen.substitutions, *sampled(plan, raw)],
             "valid": not raw.complaints,
             "disturbed": raw.complaints,
         }
@@ -245,6 +247,17 @@ def _once(
                 result if result.messages.num_rows or result.iterations.num_rows else None
             )
         return result
+
+
+def sampled(plan: Plan, raw: Raw) -> list[str]:
+    """How often ports were looked at, where that was less often than wanted."""
+    times = [time_ns for time_ns, _ in raw.samples]
+    if plan.sample_ps is None or len(times) < 2:
+        return []
+    every_ms, wanted_ms = (times[-1] - times[0]) / (len(times) - 1) / 1e6, plan.sample_ps / 1e9
+    if every_ms <= MISSED * wanted_ms:
+        return []
+    return [f"ports were sampled every {every_ms:.3g} ms, not every {wanted_ms:g} ms: looking takes its time"]
 
 
 def _keep_captures(raw: Raw, folder: Path) -> None:

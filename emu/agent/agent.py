@@ -302,7 +302,9 @@ class Agent:
 
     def _status(self) -> None:
         script = self._script
-        self._say("status", len(self._arrivals), self._watched.pending, script.workers_done, script.done)
+        # traffic that is still to come says nothing about what is under way and may be stuck
+        computing = self._watched.pending if len(script.starts) <= len(self._settled) else 0
+        self._say("status", len(self._arrivals), computing, script.workers_done, script.done)
 
     def _status_later(self) -> None:
         self._news_or_status()
