@@ -32,7 +32,7 @@ OUTGOING = 4
 NO_HARDWARE = 65534
 """A device without hardware addresses, such as TUN [ARPHRD_NONE in if_arp.h]."""
 NO_ADDRESSES = bytes(12) + b"\x08\x00"
-"""The Ethernet header that its packets are written with, so that all captures are alike: from nobody to nobody, IPv4."""
+"""The Ethernet header that its packets are written with, so that captures are alike: from nobody to nobody, IPv4."""
 SO_TIMESTAMPNS, SO_RCVBUFFORCE, SOL_PACKET, PACKET_STATISTICS = 35, 33, 263, 6
 STOP_SECONDS = 30.0
 _SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
