@@ -105,7 +105,8 @@ def check_scenario(scenario: Scenario) -> None:
         if len(values) > 1:
             no(
                 f"transport.{field}",
-                f"is not the same for {' and '.join(values.values())}, which share their hosts' kernels", None, "one value",
+                f"is not the same for {' and '.join(values.values())}, which share their hosts' kernels",
+                None, "one value",
             )  # fmt: skip
     if wrong:
         raise ScenarioError("the testbed cannot run this scenario", mistakes=wrong)
