@@ -187,8 +187,8 @@ class Controller:
     """One run of a plan.
 
     `launcher` starts agents (`emu.launchers`); `progress(delivered, messages)` is called now and then; `check()` is
-    asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something; at least every
-    `pause()` seconds, or five times a second.
+    asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something; at least
+    every `pause()` seconds, or five times a second.
     """
 
     def __init__(

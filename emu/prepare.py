@@ -104,7 +104,8 @@ def check_scenario(scenario: Scenario) -> None:
     for field, values in kernel_settings(scenario).items():
         if len(values) > 1:
             no(
-                f"transport.{field}", f"is not the same for {' and '.join(values.values())}, which share their hosts' kernels",
+                f"transport.{field}",
+                f"is not the same for {' and '.join(values.values())}, which share their hosts' kernels",
                 None, "one value",
             )  # fmt: skip
     if wrong:

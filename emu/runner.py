@@ -4,9 +4,9 @@
 
 It is process 1 of private namespaces, or with --machine runs in a virtual machine of our own. FOLDER has `plan.pickle`
 and gets `raw.pickle`. Progress goes to standard output, a JSON object per line after "gradwire: ", and so does the
-error if there is one: no file, for the disk may be full. A file `stop` in FOLDER, or SIGINT, ends the run in order: what
-was seen by then is left all the same. Nothing is imported here but numpy and what is needed, because inside a virtual
-machine importing takes long.
+error if there is one: no file, for the disk may be full. A file `stop` in FOLDER, or SIGINT, ends the run in order:
+what was seen by then is left all the same. Nothing is imported here but numpy and what is needed, because inside a
+virtual machine importing takes long.
 """
 
 from __future__ import annotations

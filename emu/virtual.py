@@ -76,7 +76,7 @@ def run_inside(
     environment : variables that it sees, besides a search path; nothing else of this process's environment.
     heard : called with every line that it prints after `PREFIX`, from another thread.
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit), and tells whether that is
-        worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Otherwise it is ended at once.
+        worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
 
     Raises
     ------
@@ -135,11 +135,12 @@ def wait(
     over = TestbedError(
         f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
     )
+    failed: BaseException = over
     try:
         process.wait(timeout=limit_s)
         return
     except subprocess.TimeoutExpired:
-        why, failed = "max_wall", over
+        why = "max_wall"
     except KeyboardInterrupt as stop:
         why, failed = "interrupt", stop
     if ask is None or not ask(why):

@@ -14,6 +14,20 @@ settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("gradwire")
 
 
+WALL = {
+    "test_emu_bpf", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_machines",
+    "test_emu_namespaces", "test_emu_probe", "test_emu_sockets", "test_emu_tcp", "test_emu_trouble",
+    "test_emu_userspace_tun",
+}  # fmt: skip
+"""Modules in which packets go through this machine's kernel at the pace of its clock: marked `wall`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in WALL:
+            item.add_marker(pytest.mark.wall)
+
+
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test runs in a temporary directory of its own, so that tests can run side by side."""

@@ -61,7 +61,7 @@ class Userspace:
             found.append(f"no captures at {', '.join(switches)}: switches have no devices here, hosts do")
         if any(transport.wire == "tcp" for transport in plan.transports):
             found.append(
-                "the kernel's TCP hands everything it may to the host's port at once, where a real card would hold it back"
+                "the kernel's TCP hands all it may to the host's port at once, where a real card would hold it back"
             )
         rate = sum(port.rate for port in plan.ports if port.src < plan.host_count)
         packets = rate // (8 * plan.largest_frame())

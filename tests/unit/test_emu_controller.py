@@ -44,7 +44,7 @@ def test_agent_that_fails_names_itself_and_the_mistake():
 def test_nothing_moves():
     found = inside("broken", how="nothing arrives")
     assert found["error"]["what"] == (
-        "nothing has moved for 1.5 s; waiting for message 0 from h0 to h1, message 1 from h2 to h1"
+        "nothing has moved for 5.6 s; waiting for message 0 from h0 to h1, message 1 from h2 to h1"
     )
     assert 1.5 < found["took"] < 8 and found["left"] == [] and found["end_ns"] == [-1, -1]
 

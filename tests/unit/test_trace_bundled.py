@@ -15,6 +15,7 @@ from traces.trace import BUNDLED, Trace, bundled_traces, load_trace
 
 # Layers, tensors and parameters that the architecture has, with 10 classes where it learnt CIFAR-10.
 SHAPES: dict[str, tuple[int, int, int]] = {
+    "resnet20": (39, 59, 269_722),
     "resnet50": (107, 161, 25_557_032 - 990 * 2049),
     "vgg16": (16, 32, 138_357_544 - 990 * 4097),
     "lstm": (4, 11, 19_780_400),
