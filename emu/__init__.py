@@ -1,5 +1,4 @@
-"""The real network: Linux network namespaces, kernel queues and sockets that carry the same scenario.
+"""The real network: the same scenarios on network namespaces, a real kernel's queues, and real sockets.
 
-Nothing is implemented here yet. The room exists so that the layout and the installed packages are
-already the final ones; `gradwire` offers no emulation command until there is something behind it.
+`emu.testbed.emulate` is the way in; README.md in this folder is the map.
 """

@@ -47,7 +47,7 @@ class Emulation(Table):
     """wall: as fast as the machine's kernel is, some hundred Mbit/s at most; virtual: inside a kernel whose time stands
     still while anything computes, repeatable to the byte and as fast as one likes."""
     switch: Literal["auto", "red", "bpf", "userspace"] = "auto"
-    """What the switches are made of (docs/testbed.md); auto: the first of these that can run the scenario here."""
+    """What the switches are made of (docs/testbed.md); auto: what departs least from the scenario on this machine."""
     connections: Literal["fresh", "persistent"] = "fresh"
     """TCP: a new connection for every message, as in the simulator, or one for each pair of hosts and class."""
     loss_recovery: Literal["kernel", "classic"] = "kernel"

@@ -124,7 +124,8 @@ def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[
     names = [space(node) for node in range(plan.node_count)]
     spaces.make([*names, WIRES] if wired else names)
     for node, name in enumerate(names):
-        own = HOSTS | {"net/ipv4/tcp_ecn": ecn_of_tcp(plan)} | recovery_of_tcp(plan) if node < plan.host_count else SWITCHES
+        tcp = {"net/ipv4/tcp_ecn": ecn_of_tcp(plan)} | recovery_of_tcp(plan)
+        own = HOSTS | tcp if node < plan.host_count else SWITCHES
         spaces.set_sysctls(name, ALL_NODES | own, MAY_MISS)
     if wired:
         spaces.set_sysctls(WIRES, ALL_NODES, MAY_MISS)

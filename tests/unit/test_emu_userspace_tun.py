@@ -179,7 +179,7 @@ def test_every_host_is_alone_and_set_up(network):
         ecn = Path("/proc/sys/net/ipv4/tcp_ecn").read_text()
     assert "initcwnd 4" in routes and "rto_min lock 5ms" in routes and "dev p2" in routes
     assert {line.split()[0] for line in devices if line} == {"lo", "p2"}
-    assert ecn.strip() == "1"
+    assert ecn.strip() == "2"
     assert len({os.fstat(running.namespace(host)).st_ino for host in range(3)}) == 3
 
 
