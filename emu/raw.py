@@ -16,6 +16,7 @@ class Raw:
     reports : of the hosts.
     counts : of the ports, at the end; `samples` (nanoseconds since the beginning, counts) on the way.
     drops : with times since the beginning.
+    notes : what else to know of it.
     complaints : what the backend and the watch over the clock found wrong; a run with any is not valid.
     captures : files, by node.
     kernel : release of the kernel that it ran in.
@@ -25,6 +26,7 @@ class Raw:
     counts: list[PortCounts] = field(default_factory=list)
     samples: list[tuple[int, list[PortCounts]]] = field(default_factory=list)
     drops: Sequence[Drop] = ()
+    notes: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     captures: Mapping[str, str] = field(default_factory=dict)
     kernel: str = ""

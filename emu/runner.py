@@ -107,6 +107,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
         began = controller.began_ns
         raw.drops = [replace(drop, time_ns=drop.time_ns - began) for drop in backend.drops()]
         raw.complaints += backend.check() + raw.reports.problems
+        raw.notes += backend.notes()
         if plan.clock == "wall":
             raw.complaints += stalls(plan, raw.reports)
     finally:

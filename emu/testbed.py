@@ -223,7 +223,7 @@ def _once(
             "clock": plan.clock,
             "switch": plan.switch,
             "kernel": raw.kernel,
-            "substitutions": [*chosen.substitutions, *sampled(plan, raw)],
+            "substitutions": [*chosen.substitutions, *sampled(plan, raw), *raw.notes],
             "valid": not raw.complaints,
             "disturbed": raw.complaints,
         }

@@ -87,6 +87,9 @@ class SwitchBackend(Protocol):
     def check(self) -> list[str]:
         """What has gone wrong inside (a process that died, a clock that ran away); empty if nothing."""
 
+    def notes(self) -> list[str]:
+        """What else to know of the run, at its end; nothing that makes it less valid."""
+
     def close(self) -> None:
         """End its processes. Namespaces go with the runner."""
 

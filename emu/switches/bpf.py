@@ -234,13 +234,11 @@ class BpfSwitch(KernelSwitch):
                 )  # fmt: skip
         return sorted(found, key=lambda drop: drop.time_ns)
 
-    def check(self) -> list[str]:
-        troubles = super().check()
+    def notes(self) -> list[str]:
+        """What its lists do not say."""
         ports = self._maps["ports"].entries.copy()
         unlisted = int(sum(max(0, int(each["listed"]) - int(each["list_size"])) for each in ports))
-        if unlisted:
-            troubles.append(f"{unlisted} lost packets are counted but not listed one by one")
-        return troubles
+        return [f"bpf: {unlisted} lost packets are counted but not listed one by one"] if unlisted else []
 
     def leaks(self) -> list[str]:
         """Ports at which packets have got lost between coming and going; only when nothing is on its way any more."""

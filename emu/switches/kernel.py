@@ -134,6 +134,9 @@ class KernelSwitch:
     def drops(self) -> Sequence[Drop]:
         return []
 
+    def notes(self) -> list[str]:
+        return []
+
     def check(self) -> list[str]:
         lost = softnet_drops() - self._backlog_drops
         return (

@@ -177,6 +177,10 @@ class UserspaceSwitch:
             return f"{error.where}: {error.what}"
         return ""
 
+    def notes(self) -> list[str]:
+        """Nothing: every packet is seen."""
+        return []
+
     def check(self) -> list[str]:
         """What has gone wrong inside."""
         found = list(self._trouble)
