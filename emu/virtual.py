@@ -196,7 +196,7 @@ def _python() -> str:
 
 def _machine(kernel: Path, script: Path, memory_mb: int) -> list[str]:
     """The command line; pinned to one processor, between which its processes would only wander."""
-    pinned = [taskset, "-c", str(min(os.sched_getaffinity(0)))] if (taskset := find_tool("taskset")) else []
+    pinned = [taskset, "-c", str(_processor())] if (taskset := find_tool("taskset")) else []
     return [
         *_cage(), *pinned, str(kernel), f"mem={memory_mb}M", "rootfstype=hostfs", "rw", f"init={script}",
         "con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "time-travel=inf-cpu", f"time-travel-start={START_NS}",
@@ -240,3 +240,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             pass
         process.wait()
+
+
+def _processor() -> int:
+    """One of those that this process may use, not the same for everybody."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return allowed[os.getpid() % len(allowed)]
