@@ -56,6 +56,8 @@ VERSIONS = {
     "ip": ("-V",), "tc": ("-V",), "nft": ("-v",), "unshare": ("-V",), "clang": ("--version",),
     "tcpdump": ("--version",), "ethtool": ("--version",), "ping": ("-V",),
 }  # fmt: skip
+TRIES = 3
+"""As often a rate is tried before it counts as out of reach; our choice."""
 RATES = (50, 100, 200, 400, 800)
 """Mbit/s that a port is tried at."""
 
@@ -319,7 +321,8 @@ def _reachable() -> int:
                 f"tc class change dev end0 parent 1: classid 1:1 htb rate {rate}mbit ceil {rate}mbit quantum 1500 "
                 "burst 3028 cburst 3028".split()
             )
-            if _kept(opened, 0.08) < 0.97 * rate * 1e6:
+            # what the machine can do is its best: whatever else runs on it may have disturbed a try
+            if not any(_kept(opened, 0.08) >= 0.97 * rate * 1e6 for _ in range(TRIES)):
                 break
             best = rate * 1_000_000
     return best
