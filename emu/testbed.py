@@ -422,12 +422,14 @@ def _signal_runner(process: subprocess.Popen[bytes]) -> None:
 
 
 def _listen(stream: Any, run: _Run) -> None:
+    """Until the runner closes it, whatever becomes of those who are told: a runner that nobody hears stands still."""
     for raw in stream:
         line = raw.decode(errors="replace").rstrip()
-        if line.startswith(PREFIX):
-            run.heard(line[len(PREFIX) :])
-        else:
-            print(line, file=sys.stderr)
+        with suppress(OSError):  # a terminal or a pipe that is gone
+            if line.startswith(PREFIX):
+                run.heard(line[len(PREFIX) :])
+            else:
+                print(line, file=sys.stderr)
 
 
 def _note(stream: Any, run: _Run) -> None:

@@ -224,7 +224,8 @@ def _listen(process: subprocess.Popen[bytes], heard: Callable[[str], None] | Non
         line = raw.decode(errors="replace").rstrip("\r\n")
         if line.startswith(PREFIX):
             if heard is not None:
-                heard(line[len(PREFIX) :])
+                with suppress(OSError):  # whoever is told may be gone; the machine must not stand still for that
+                    heard(line[len(PREFIX) :])
         elif line:
             log.append(line)
             del log[:-50]
