@@ -27,7 +27,7 @@ MUST = 1 << 30
 """Added to a packet's number: sent again, and important for that."""
 PULL_PROBE = 1 << 40
 """Added to the number of a probe."""
-MAX_BACKOFF = 8
+MAX_BACKOFF = 3
 HYPERACTIVE = 5
 IDLE, QUIET, DUE = 0, -1, -2
 EAGER, ON_PROBE = "eager", "on_probe"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -61,16 +62,28 @@ class Feed:
         return self._bytes * max(1.0, min(ahead, default=1.0))
 
     def start(self) -> None:
-        """Make it a process of the coupling's environment."""
-        self._coupling.env.process(self._run())
+        """Submit what begins at once, and leave the rest to a process of the coupling's environment.
 
-    def _run(self) -> Generator[simpy.Event, Any, None]:
-        env, latency = self._coupling.env, self._coupling.latency
+        At once, because as soon as anything is under way the network is let run for one software latency, and would
+        hear of flows within it too late.
+        """
         for batch in self._source:
-            # what is submitted at s starts at s + latency at the earliest, which is as far as the network may be
-            ahead = int(batch.start_ps.min()) - latency - int(env.now)
-            if ahead > 0:
-                yield env.timeout(ahead)
+            if self._early(batch) > 0:
+                self._coupling.env.process(self._run(batch))
+                return
+            self._submit(batch)
+        self._drawn = True
+
+    def _early(self, batch: Flows) -> int:
+        """Picoseconds until it is to be submitted: what is submitted at s starts at s + latency at the earliest, which
+        is as far as the network may be."""
+        return int(batch.start_ps.min()) - self._coupling.latency - int(self._coupling.env.now)
+
+    def _run(self, first: Flows) -> Generator[simpy.Event, Any, None]:
+        for batch in itertools.chain((first,), self._source):
+            early = self._early(batch)
+            if early > 0:
+                yield self._coupling.env.timeout(early)
             self._submit(batch)
         self._drawn = True
 

@@ -8,8 +8,10 @@ reliable channel. Rate control is minimal: DCTCP-like AIMD (DLCP) or delay based
 Our choices, where they are silent:
 
 * the reliable channel is the probe timer: Probe, Stop and Bitmap are never dropped by choice, and if one is lost all
-  the same, the probe is repeated after max(3 srtt, `probe_timeout`), twice as long each time. Data is never resent
-  blindly. A Bitmap of more than 8192 packets comes in parts; a part that is lost is asked for with everything else;
+  the same, the probe is repeated after max(3 srtt, `probe_timeout`), twice as long each time, up to eight times that:
+  one packet in 24 round trips is no load to back off from, and a probe that waits longer only makes the tail. Data is
+  never resent blindly. A Bitmap of more than 8192 packets comes in parts; a part that is lost is asked for with
+  everything else;
 * the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control
   class;
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
@@ -94,7 +96,7 @@ EAGER, ON_PROBE = 0, 1
 BY_MARKS, BY_DELAY = 0, 1
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
-MAX_BACKOFF = 8
+MAX_BACKOFF = 3
 HYPERACTIVE = 5
 IDLE = 0
 QUIET = -1  # everything is sent: a probe follows when nothing has come back for a while

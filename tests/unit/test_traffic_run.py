@@ -67,6 +67,23 @@ def test_flows_alone_take_their_ideal_time(tmp_path):
     assert row["end_ps"] - row["start_ps"] == 9 * 10 * FRAME + 11 * 80 * 3202 + 4 * US
 
 
+@pytest.mark.parametrize("beside", ["a job", "a program"])
+def test_flows_that_start_at_once_are_on_time(beside):
+    """Within the first software latency, whatever else begins at time 0: jobs, and other tables of traffic."""
+    one = {"kind": "incast", "fan_in": 1, "size": "5kB", "rounds": 1}
+    tables = [one | {"hosts": ["h4", "h5"], "start": "100ns"}, one | {"hosts": ["h6", "h7"], "start": "500ns"}]
+    if beside == "a job":
+        placement = {"workers": ["h0"], "servers": ["h1"]}
+        job = {"name": "job", "trace": "none", "iterations": 1, **ps_job(1), "placement": placement}
+    else:
+        job = {"name": "job", "trace": "none", "iterations": 1, **ring_job(2)}
+    trace = make_trace([[100_000]], forward=0, backward=0)
+    result = simulate(case(*tables, job=[job]), trace)
+    flows = [row for row in rows(result.messages) if row["kind"] == "flow"]
+    assert [row["start_ps"] for row in flows] == [100_000, 500_000]
+    assert [row["end_ps"] - row["start_ps"] for row in flows] == result.flows["ideal_ps"].to_pylist()
+
+
 def test_rows_of_the_tables(tmp_path):
     scenario = case(
         flow_file(tmp_path, (0, 1, 5000, 3), (2, 1, 300, 0)), transport={"kind": "dctcp", "payload": "1000B"}

@@ -168,7 +168,7 @@ def test_unanswered_probe_is_repeated_later_each_time_and_data_is_not():
         waits.append(again - when)
         when = again
         assert flow.pull(when) == [PULL_PROBE + number]
-    assert waits == [TIMEOUT << min(n, 8) for n in range(11)]
+    assert waits == [TIMEOUT << min(n, 3) for n in range(11)]
 
 
 def test_probe_timeout_is_at_least_three_round_trips():
