@@ -182,14 +182,18 @@ def batch(tool: str, namespace: str | None, lines: Iterable[str]) -> None:
     """Give lines to `ip -batch` or `tc -batch` in a namespace; none, no call."""
     text = "\n".join(lines)
     if text:
-        where = [] if namespace is None else ["-n", namespace]
-        run_tool([tool, *where, "-batch", "-"], text + "\n")
+        run_tool([tool, *in_namespace(namespace), "-batch", "-"], text + "\n")
 
 
-def shown(tool: str, namespace: str, commands: Sequence[str], *, counters: bool = False) -> list[Any]:
+def in_namespace(namespace: str | None) -> list[str]:
+    """The words that make `ip` or `tc` work in a namespace with a name; None: in the one that they are started in."""
+    return [] if namespace is None else ["-n", namespace]
+
+
+def shown(tool: str, namespace: str | None, commands: Sequence[str], *, counters: bool = False) -> list[Any]:
     """What `ip -j` or `tc -j` answers to several commands, one decoded document each, by one process."""
     options = ["-j", "-d", *(["-s"] if counters else []), "-batch", "-"]
-    text = run_tool([tool, "-n", namespace, *options], "\n".join(commands) + "\n")
+    text = run_tool([tool, *in_namespace(namespace), *options], "\n".join(commands) + "\n")
     decoder, found, at = json.JSONDecoder(), [], 0
     while at < len(text):
         if text[at].isspace():
@@ -199,7 +203,7 @@ def shown(tool: str, namespace: str, commands: Sequence[str], *, counters: bool 
         found.append(document)
     if len(found) != len(commands):
         raise TestbedError(
-            f"{tool} answered {len(found)} of {len(commands)} questions", namespace, "iproute2 6.1 or later"
+            f"{tool} answered {len(found)} of {len(commands)} questions", namespace or "", "iproute2 6.1 or later"
         )
     return found
 

@@ -9,48 +9,37 @@ and the folder, which goes away with this process (`emu.scratch`).
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from emu import machines
-from emu.namespaces import python_command, start_private
 from emu.outcome import make_result
 from emu.plan import Plan
 from emu.prepare import Resolved, check_rates, check_scenario, kernel_options, make_plan
 from emu.raw import Raw
-from emu.runner import PREFIX, STOP, capturable
+from emu.runner import capturable
 from emu.scratch import scratch
+from emu.supervise import EmulationInterrupted, Heard, run
 from emu.switches.base import TestbedError
-from emu.virtual import GRACE_S, kernel_or_error, run_inside, wait
+from emu.virtual import kernel_or_error
+from scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
     from scenarios.result import Result
     from scenarios.schema import Scenario
 
-ROOT = Path(__file__).resolve().parent.parent
-INTERRUPTED = 130
 LIMIT_S = 3600.0
 """Longest run, on the wall clock, unless told otherwise; our choice."""
 MISSED = 1.1
 """A tenth of the samples may be missing (our choice)."""
 ROUNDS = 3
 """A run that the machine has disturbed is repeated so often (our choice)."""
-
-Heard = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -67,14 +56,6 @@ class Request:
     capture_folder: Path | None = None
     max_wall_s: float | None = None
     rounds: int = ROUNDS
-
-
-class EmulationInterrupted(KeyboardInterrupt):
-    """Ctrl-C during an emulation; `result` holds what had been seen by then, None if nothing had."""
-
-    def __init__(self, result: Result | None) -> None:
-        super().__init__("interrupted")
-        self.result = result
 
 
 def emulate(
@@ -109,6 +90,20 @@ def emulate(
     """
     request = request or Request()
     check_scenario(scenario)
+    if scenario.emulation.hosts:  # everything happens in this process, and nothing is forked once it has begun
+        return _emulate(scenario, resolved, request, ideal, heard, CtrlC())
+    with CtrlC() as ctrl_c:
+        return _emulate(scenario, resolved, request, ideal, heard, ctrl_c)
+
+
+def _emulate(
+    scenario: Scenario,
+    resolved: Resolved,
+    request: Request,
+    ideal: Mapping[int, int] | None,
+    heard: Heard | None,
+    ctrl_c: CtrlC,
+) -> Result:
     clock = request.clock or scenario.emulation.clock
     captures = request.captures
     names = resolved.network.names
@@ -124,7 +119,9 @@ def emulate(
         chosen = choose_backend(scenario, resolved, clock, switch, captures)
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
-        result = _once(scenario, resolved, request, chosen, ideal, heard, attempt)
+        result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)
+        if ctrl_c.asked:  # while it was looked through
+            raise EmulationInterrupted(result)
         if (
             result.summary["engine"]["valid"]
             or result.summary["totals"]["ended_by"] != "done"
@@ -200,6 +197,7 @@ def _once(
     ideal: Mapping[int, int] | None,
     heard: Heard | None,
     attempt: int,
+    ctrl_c: CtrlC,
 ) -> Result:
     from emu.agent.magnitudes import prepare
 
@@ -212,7 +210,7 @@ def _once(
             raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard, limit)
             chosen = replace(chosen, substitutions=tuple(machines.differences(raw)))
         else:
-            raw = _run(plan, folder, limit, heard)
+            raw = run(plan, folder, limit, heard, ctrl_c)
         wrong = contents_wrong(plan, raw, resolved)
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
@@ -303,136 +301,3 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
     # jobs end a run when they are done, and traffic beside them may be under way then
     whole = reports.ended_by == "done" and not any(not table.is_job for table in plan.program.tables)
     return verify(evidence, complete=whole)
-
-
-class _Run:
-    """A runner that has been started, as it is seen from here: what it says, and that it has been asked to end."""
-
-    def __init__(self, folder: Path, heard: Heard | None) -> None:
-        self._folder, self._told = folder, heard
-        self.errors: list[TestbedError] = []
-        self.words: list[str] = []
-        self.asked = ""
-        self._begun = False
-
-    def heard(self, text: str) -> None:
-        """A line of news; called from a thread."""
-        try:
-            news = json.loads(text)
-        except ValueError:  # a line that somebody else has written into
-            return
-        if "error" in news:
-            self.errors.append(TestbedError(*news["error"]))
-            return
-        self._begun = self._begun or news.get("state") == "running"
-        if self._told is not None:
-            self._told(news)
-
-    def ask(self, why: str) -> bool:
-        """Ask it to end: "interrupt" or "max_wall". Whether it has begun, and so may have something to leave."""
-        self.asked = why
-        with suppress(OSError):
-            (self._folder / STOP).touch()
-        return self._begun
-
-    def outcome(self, status: int) -> Raw:
-        """What it has left. Raises what it has said was wrong, or that it has left nothing."""
-        if self.errors:
-            raise self.errors[0]
-        if (self._folder / "raw.pickle").exists():
-            with (self._folder / "raw.pickle").open("rb") as file:
-                raw: Raw = pickle.load(file)
-            if raw.reports.ended_by == "interrupt":
-                raw.reports.ended_by = self.asked or "interrupt"
-            return raw
-        if self.asked:
-            raise EmulationInterrupted(None)
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        words = [line for line in self.words if not line.startswith("unshare: sigprocmask")]  # its child was killed
-        last = f"; its last words: {words[-1]}" if words else ""
-        raise TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)
-
-
-def _run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None) -> Raw:
-    """Have the runner run. Ctrl-C and the limit end it in order, so that it leaves what it saw by then."""
-    with (folder / "plan.pickle").open("wb") as file:
-        pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
-    run = _Run(folder, heard)
-    if plan.clock == "virtual":
-        return run.outcome(_run_virtual(plan, folder, limit_s, run))
-    return run.outcome(_run_private(folder, limit_s, run))
-
-
-def _run_virtual(plan: Plan, folder: Path, limit_s: float, run: _Run) -> int:
-    try:
-        return run_inside(
-            [*python_command("emu.runner", str(folder)), "--machine"],
-            seed=plan.seed,
-            limit_s=limit_s,
-            environment={"PYTHONPATH": str(ROOT)},
-            heard=run.heard,
-            ask=run.ask,
-        )
-    except KeyboardInterrupt:  # it had no time to end in order, but may have left something
-        return INTERRUPTED
-
-
-def _run_private(folder: Path, limit_s: float, run: _Run) -> int:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    process = start_private(
-        python_command("emu.runner", str(folder)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    threads = [
-        threading.Thread(target=_listen, args=(process.stdout, run), daemon=True),
-        threading.Thread(target=_note, args=(process.stderr, run), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-
-    def ask(why: str) -> bool:
-        begun = run.ask(why)
-        _signal_runner(process)  # it may be busy and not look at files
-        return begun
-
-    try:
-        wait(process, limit_s, GRACE_S, ask, "testbed")
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if process.poll() is None:
-            process.kill()  # unshare; the kernel ends the rest
-            process.wait()
-        for thread in threads:
-            thread.join(timeout=5)
-    return process.returncode
-
-
-def _signal_runner(process: subprocess.Popen[bytes]) -> None:
-    """SIGINT to the runner, the only child of unshare."""
-    with suppress(OSError):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for child in children:
-            os.kill(int(child), signal.SIGINT)
-
-
-def _listen(stream: Any, run: _Run) -> None:
-    """Until the runner closes it, whatever becomes of those who are told: a runner that nobody hears stands still."""
-    for raw in stream:
-        line = raw.decode(errors="replace").rstrip()
-        with suppress(OSError):  # a terminal or a pipe that is gone
-            if line.startswith(PREFIX):
-                run.heard(line[len(PREFIX) :])
-            else:
-                print(line, file=sys.stderr)
-
-
-def _note(stream: Any, run: _Run) -> None:
-    for raw in stream:
-        if line := raw.decode(errors="replace").strip():
-            run.words = [*run.words[-20:], line]

@@ -14,6 +14,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from emu.namespaces import find_tool, tied
 from emu.scratch import scratch
 from emu.switches.base import TestbedError
 from emu.uml.build import find_kernel
+from scenarios.interrupt import CtrlC
 
 HERE = "virtual time"
 CAGE_S = 10.0
@@ -30,6 +32,8 @@ START_NS = 1_700_000_000 * 10**9
 MEMORY_MB = 1024
 GRACE_S = 10.0
 """Between asking the program inside to end and ending it; our choice."""
+LOOK_S = 0.5
+"""How often somebody looks for a Ctrl-C while a program runs; our choice."""
 PREFIX = "gradwire: "
 """What the program says on lines that begin so is passed on; the rest is the kernel's own."""
 
@@ -66,6 +70,7 @@ def run_inside(
     heard: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
     ask: Callable[[str], bool] | None = None,
+    ctrl_c: CtrlC | None = None,
 ) -> int:
     """Run a command inside the kernel, as the only program of a machine that exists for it; returns its exit status.
 
@@ -77,6 +82,7 @@ def run_inside(
     heard : called with every line that it prints after `PREFIX`, from another thread.
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit), and tells whether that is
         worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
+    ctrl_c : who has noted a Ctrl-C that was to raise nothing.
 
     Raises
     ------
@@ -110,7 +116,7 @@ def run_inside(
         reader = threading.Thread(target=_listen, args=(process, heard, log), daemon=True)
         reader.start()
         try:
-            wait(process, limit_s, GRACE_S, ask, HERE)
+            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c)
         finally:
             _end(process)
             reader.join(timeout=5)
@@ -126,6 +132,7 @@ def wait(
     grace_s: float,
     ask: Callable[[str], bool] | None,
     where: str,
+    ctrl_c: CtrlC | None = None,
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
 
@@ -136,11 +143,14 @@ def wait(
         f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
     )
     failed: BaseException = over
+    why, end = "max_wall", time.monotonic() + limit_s
     try:
-        process.wait(timeout=limit_s)
-        return
-    except subprocess.TimeoutExpired:
-        why = "max_wall"
+        while (left := end - time.monotonic()) > 0:
+            if ctrl_c is not None:
+                ctrl_c.check()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=min(left, LOOK_S))
+                return
     except KeyboardInterrupt as stop:
         why, failed = "interrupt", stop
     if ask is None or not ask(why):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sim.interrupt import CtrlC
+from scenarios.interrupt import CtrlC
 
 
 class Standing(NamedTuple):

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from scenarios.errors import Mistake, ScenarioError
+from scenarios.interrupt import CtrlC
 from scenarios.units import format_time
 from scenarios.wire import MIN_FRAME, serialisation_ps
 from sim.coupling import Coupling, FabricLike
 from sim.faults import Faults
-from sim.interrupt import CtrlC
 from sim.job import TrainingJob
 from sim.placement import place
 from sim.precheck import check_paths

@@ -5,8 +5,9 @@
                             rates are so high that they always may send: what is left of htb is the order
 
 htb lets a packet go when the link's credit is not negative, and takes its bytes afterwards: at the start of its
-transmission. The credit is capped at `slack`: nothing, if the clock never lags; otherwise a packet or two that may go
-early after an idle time, so that a machine that wakes up late does not lose the rate.
+transmission. The credit is capped at `slack`: about nothing, if the clock never lags; otherwise a packet or two that may
+go early after an idle time, so that a machine that wakes up late does not lose the rate. `tc` takes it in bytes and
+makes whole microseconds of it, rounded down.
 
 The usual way is one htb whose classes borrow from a parent. There each class has a rate of its own, on which it sends
 its first packet even while the link is busy, and another one every minute. This kind of htb is what `prio` would be,
@@ -21,13 +22,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from emu.namespaces import run_tool, shown
+from emu.namespaces import in_namespace, run_tool, shown
 from emu.plan import Plan, Port
 from emu.switches.base import TestbedError
+from scenarios.wire import MIN_FRAME
 
 FIRST_CLASS = 0x10
-SLACK_NS = 512
-"""Under virtual time: two steps of User-Mode Linux's clock, so that rounding does not cost rate."""
 WALL_FRAMES = 2
 """On the wall clock a port may be so many of the largest frames ahead, or"""
 WALL_SLACK_NS = 200_000
@@ -51,10 +51,10 @@ class Class:
     prio: int | None
 
 
-def slack_bytes(plan: Plan, port: Port) -> int:
-    """How many bytes ahead a port may be."""
+def slack_bytes(plan: Plan, port: Port, early_ns: int = 0) -> int:
+    """How many bytes ahead a port may be; `early_ns`: under virtual time, where nothing is late."""
     if plan.clock == "virtual":
-        return max(1, port.rate * SLACK_NS // 8_000_000_000)
+        return max(1, port.rate * early_ns // 8_000_000_000)
     return max(WALL_FRAMES * plan.largest_frame(), port.rate * WALL_SLACK_NS // 8_000_000_000)
 
 
@@ -66,16 +66,20 @@ def handle_of(queue: int) -> str:
     return f"{FIRST_CLASS + queue:x}:"
 
 
-def htb_lines(plan: Plan, port: Port) -> list[str]:
-    """`tc` lines of a port without its leaves and filters."""
+def htb_lines(plan: Plan, port: Port, *, header: int = 0, early_ns: int = 0) -> list[str]:
+    """`tc` lines of a port without its leaves and filters.
+
+    `header`: bytes on the link that its device knows nothing of. `early_ns`: see `slack_bytes`.
+    """
     frame = plan.largest_frame()
-    slack = slack_bytes(plan, port)
+    slack = slack_bytes(plan, port, early_ns)
     device = port.device
     last = FIRST_CLASS + plan.queues.count - 1
     lines = [
         f"qdisc add dev {device} root handle 1: htb default 1",
         f"class add dev {device} parent 1: classid 1:1 htb rate {port.rate}bit ceil {port.rate}bit "
-        f"burst {slack} cburst {slack} quantum {max(frame, 1000)}",
+        f"burst {slack} cburst {slack} quantum {max(frame, 1000)}"
+        + (f" overhead {header} mpu {MIN_FRAME}" if header else ""),
         f"qdisc add dev {device} parent 1:1 handle 2: htb default {last:x}",
     ]
     credit = FREE_FRAMES * frame
@@ -87,16 +91,45 @@ def htb_lines(plan: Plan, port: Port) -> list[str]:
     return lines
 
 
+def leaf_line(port: Port, queue: int, limit: int) -> str:
+    """A queue that only drops, when it holds so many bytes."""
+    return f"qdisc add dev {port.device} parent {class_of(queue)} handle {handle_of(queue)} bfifo limit {limit}"
+
+
+def dscp_filters(plan: Plan, port: Port) -> list[str]:
+    """Every packet into the queue of its DSCP, by u32."""
+    return [
+        f"filter add dev {port.device} parent 2: protocol ip prio 1 u32 match ip tos {(7 - queue) << 5:#x} 0xe0 "
+        f"flowid {class_of(queue)}"
+        for queue in range(plan.queues.count)
+    ]
+
+
+def check_dscp_filters(space: str | None, plan: Plan, ports: Sequence[Port]) -> None:
+    """Compare the filters of ports of one node with `dscp_filters`."""
+    questions = [f"filter show dev {port.device} parent 2:" for port in ports]
+    wanted = sorted(class_of(queue) for queue in range(plan.queues.count))
+    for port, filters in zip(ports, shown("tc", space, questions), strict=True):
+        flows = sorted(each["options"]["flowid"] for each in filters if "flowid" in each.get("options", {}))
+        if flows != wanted:
+            raise TestbedError(
+                f"{port.name} has filters to {flows}, read back from the kernel", port.device, "one per queue"
+            )
+
+
 def leaf_limit(plan: Plan, port: Port) -> int:
     """Bytes that a leaf may hold at most."""
     return HOST_LIMIT if port.src < plan.host_count else plan.queues.buffer
 
 
 def check_htb(
-    plan: Plan, node: int, space: str, reds: Mapping[tuple[int, int], int], limit: Callable[[Port], int]
+    plan: Plan, node: int, space: str | None, reds: Mapping[tuple[int, int], int], limit: Callable[[Port], int]
 ) -> list[dict[str, Any]]:
-    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them. `reds`:
-    the leaves that are red and not bfifo, by port and queue; `limit`: bytes in a bfifo of a port."""
+    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them.
+
+    `space`: the name of its namespace, None if that is this thread's; `reds`: the leaves that are red and not bfifo, by
+    port and queue; `limit`: bytes in a bfifo of a port.
+    """
     (disciplines,) = shown("tc", space, ["qdisc show"])
     ports = plan.of_node(node)
     by_place = {(each["dev"], each.get("parent", "root")): each for each in disciplines}
@@ -133,11 +166,11 @@ def check_htb(
     return list(disciplines)
 
 
-def read_classes(space: str, devices: Sequence[str]) -> list[dict[str, Class]]:
+def read_classes(space: str | None, devices: Sequence[str]) -> list[dict[str, Class]]:
     """htb's classes of each device; `tc` of iproute2 6.1 shows them as text only, and does not say of which device."""
     # so each device's disciplines are asked for first, whose lines part the answers
     questions = [f"{what} show dev {device}" for device in devices for what in ("qdisc", "class")]
-    answer = run_tool(["tc", "-n", space, "-d", "-batch", "-"], "\n".join(questions) + "\n")
+    answer = run_tool(["tc", *in_namespace(space), "-d", "-batch", "-"], "\n".join(questions) + "\n")
     found: list[dict[str, Class]] = []
     before = ""
     for line in answer.splitlines():
@@ -153,7 +186,7 @@ def read_classes(space: str, devices: Sequence[str]) -> list[dict[str, Class]]:
         before = words[0] if words else before
     if len(found) != len(devices):
         raise TestbedError(
-            f"tc tells of {len(found)} of {len(devices)} devices", space, "classes of all of them"
+            f"tc tells of {len(found)} of {len(devices)} devices", space or "", "classes of all of them"
         )
     return found
 

@@ -36,15 +36,16 @@ class KernelSwitch:
     def prepare(self) -> None:
         """Before the first line of tc."""
 
+    def early_ns(self, port: Port) -> int:
+        """How long before its time a packet may be let go, under virtual time."""
+        return 0
+
     def leaf_bytes(self, port: Port) -> int:
         """Bytes that a queue without a threshold may hold."""
         return queueing.leaf_limit(self.plan, port)
 
     def leaf_line(self, port: Port, queue: int) -> str:
-        handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
-        return (
-            f"qdisc add dev {port.device} parent {parent} handle {handle} bfifo limit {self.leaf_bytes(port)}"
-        )
+        return queueing.leaf_line(port, queue, self.leaf_bytes(port))
 
     def filter_lines(self, port: Port) -> list[str]:
         """Of the port itself."""
@@ -80,7 +81,7 @@ class KernelSwitch:
         for node in range(plan.node_count):
             lines = arrivals.pop(space(node), [])
             for port in plan.of_node(node):
-                lines += queueing.htb_lines(plan, port)
+                lines += queueing.htb_lines(plan, port, early_ns=self.early_ns(port))
                 lines += [self.leaf_line(port, queue) for queue in range(plan.queues.count)]
                 lines += self.filter_lines(port)
             if self.wired:

@@ -51,11 +51,7 @@ class RedSwitch(KernelSwitch):
         return f"qdisc add dev {port.device} parent {parent} handle {handle} {words}"
 
     def filter_lines(self, port: Port) -> list[str]:
-        return [
-            f"filter add dev {port.device} parent 2: protocol ip prio 1 u32 match ip tos {(7 - queue) << 5:#x} 0xe0 "
-            f"flowid {queueing.class_of(queue)}"
-            for queue in range(self.plan.queues.count)
-        ]
+        return queueing.dscp_filters(self.plan, port)
 
     def arrival_lines(self, port: Port, device: str) -> list[str]:
         if not self.wired:
@@ -111,20 +107,7 @@ class RedSwitch(KernelSwitch):
                         f"{port.name}, queue {queue}: red has {differing}, read back from the kernel",
                         port.device, str({key: wanted[key] for key in differing}),
                     )  # fmt: skip
-            for port, filters in zip(
-                ports,
-                shown("tc", space(node), [f"filter show dev {port.device} parent 2:" for port in ports]),
-                strict=True,
-            ):
-                flows = sorted(
-                    each["options"]["flowid"] for each in filters if "flowid" in each.get("options", {})
-                )
-                if flows != sorted(queueing.class_of(queue) for queue in range(plan.queues.count)):
-                    raise TestbedError(
-                        f"{port.name} has filters to {flows}, read back from the kernel",
-                        port.device,
-                        "one per queue",
-                    )
+            queueing.check_dscp_filters(space(node), plan, ports)
 
     def counts(self) -> list[PortCounts]:
         plan = self.plan

@@ -23,7 +23,7 @@ from emu.namespaces import find_tool
 from emu.plan import Plan, ecn_of_tcp, host_address, recovery_of_tcp, route_metrics
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
-from emu.userspace import process, tun
+from emu.userspace import card, process, tun
 from emu.userspace.fabric import BALANCERS, port_counts
 from emu.userspace.process import COUNTS, DROPS, LENGTH, STATE, Lateness
 from scenarios.wire import ETHERNET
@@ -59,9 +59,10 @@ class Userspace:
         switches = [name for name in plan.captures if name in plan.names[plan.host_count :]]
         if switches:
             found.append(f"no captures at {', '.join(switches)}: switches have no devices here, hosts do")
-        if any(transport.wire == "tcp" for transport in plan.transports):
+        if card.wanted(plan) and (lacking := card.lacking(kernel)):
             found.append(
-                "the kernel's TCP hands all it may to the host's port at once, where a real card would hold it back"
+                "the kernel's TCP hands all it may to the host's port at once, where a real card would hold it back: "
+                f"{', '.join(lacking)} is missing here"
             )
         rate = sum(port.rate for port in plan.ports if port.src < plan.host_count)
         packets = rate // (8 * plan.largest_frame())
@@ -74,7 +75,7 @@ class Userspace:
 
     def make(self, plan: Plan, kernel: Kernel | None = None) -> UserspaceSwitch:
         """A network that is not built yet."""
-        return UserspaceSwitch(plan)
+        return UserspaceSwitch(plan, cards=card.wanted(plan) and not card.lacking(kernel))
 
 
 def _missing_here() -> list[str]:
@@ -101,12 +102,14 @@ def _missing_of(kernel: Kernel) -> list[str]:
 
 
 class UserspaceSwitch:
-    """A running network; see `emu.switches.base.SwitchBackend`."""
+    """A running network; see `emu.switches.base.SwitchBackend`. `cards`: hosts hold the kernel's TCP back
+    (`emu.userspace.card`)."""
 
     name = "userspace"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, cards: bool = False) -> None:
         self.plan = plan
+        self._cards = cards
         self.process = 0
         """Number of the process; 0: none."""
         self._namespaces: list[int] = []
@@ -127,6 +130,9 @@ class UserspaceSwitch:
                 mtu = self.plan.largest_frame() - ETHERNET
                 kernel = (route_metrics(self.plan), ecn_of_tcp(self.plan), recovery_of_tcp(self.plan))
                 tun.set_up(namespace, name, host_address(host), mtu, *kernel)
+                if self._cards:
+                    with tun.inside(namespace):
+                        card.make(self.plan, host)
         except BaseException:
             self.close()
             raise

@@ -38,6 +38,8 @@ EDITS: tuple[tuple[str, str, str], ...] = (
     # A clock that counts in 256 ns, and no timer sooner than 500 ns: both are visible at 10 Gbit/s.
     ("arch/um/include/linux/time-internal.h", r"#define TIMER_MULTIPLIER 256", "#define TIMER_MULTIPLIER 1"),
     ("arch/um/include/linux/time-internal.h", r"#define TIMER_MIN_DELTA  500", "#define TIMER_MIN_DELTA 1"),
+    # Every timer goes off a nanosecond late, which adds up where each is set by the one before.
+    ("arch/um/kernel/time.c", r"\tdelta \+= 1;", "\tif (!delta)\n\t\tdelta = 1;"),
     # Looking at the clock takes time there, so that loops that wait by looking end. Nine processes that look at it
     # several times for every packet then slow each other down by a third; once in 4096 times is enough.
     (
@@ -50,8 +52,18 @@ EDITS: tuple[tuple[str, str, str], ...] = (
 \t\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);
 \t\t}""",
     ),
-    # So does every system call that fails, a microsecond, such as reading what is not there yet.
-    ("arch/um/kernel/skas/syscall.c", r"\t\t\tum_udelay\(1\);", "\t\t\tum_ndelay(1);"),
+    # So does every system call that fails, a microsecond, such as reading what is not there yet. Even a nanosecond each
+    # adds up: who paces packets and looks for news after each falls behind by one per packet.
+    (
+        "arch/um/kernel/skas/syscall.c",
+        r"\t\t\tum_udelay\(1\);",
+        """\t\t{
+\t\t\tstatic unsigned int failures;
+
+\t\t\tif (!(++failures & 4095))
+\t\t\t\tum_ndelay(1);
+\t\t}""",
+    ),
     # The command line has the name of a temporary file in it, which makes it a source of randomness.
     (
         "drivers/char/random.c",

@@ -245,7 +245,9 @@ def marking(host: int, every: int) -> None:
 def capture(host: int, path: str) -> subprocess.Popen[bytes]:
     """Begin to capture everything at a host's device."""
     made = subprocess.Popen(
-        ["ip", "netns", "exec", f"h{host}", "tcpdump", "-i", "p0", "-w", path, "-U", "-B", "16384", "--immediate-mode"],
+        # a short snapshot: in immediate mode each takes a slot of that size, and 64 of the usual ones are the buffer
+        ["ip", "netns", "exec", f"h{host}", "tcpdump", "-i", "p0", "-w", path, "-U", "-s", "2048", "-B", "16384",
+         "--immediate-mode"],
         stderr=subprocess.PIPE,
     )
     assert made.stderr is not None
@@ -258,7 +260,10 @@ def end_capture(made: subprocess.Popen[bytes]) -> None:
     """End it, with everything written."""
     time.sleep(0.3)
     made.terminate()
+    assert made.stderr is not None
+    words = made.stderr.read().decode()
     made.wait(10)
+    assert "\n0 packets dropped by kernel" in words, words
 
 
 def summary(reports: Any, **more: Any) -> dict[str, Any]:

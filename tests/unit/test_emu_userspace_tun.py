@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from userspace_cases import MBPS, Queues, diamond, star
 
-from emu.plan import Plan
-from emu.probe import Kernel
+from emu.plan import Plan, TransportPlan
+from emu.probe import Kernel, probe
 from emu.switches.base import TestbedError
 from emu.switches.userspace import Userspace, UserspaceSwitch
-from emu.userspace import tun
+from emu.userspace import card, tun
 from emu.userspace.process import Lateness
 from scenarios.wire import GRADWIRE_PORT, dscp
 
@@ -31,8 +31,8 @@ def network(request):
     """A function that makes a running network of a plan; everything is gone after the test."""
     made = []
 
-    def run(plan: Plan) -> UserspaceSwitch:
-        made.append(Userspace().make(plan))
+    def run(plan: Plan, switch: UserspaceSwitch | None = None) -> UserspaceSwitch:
+        made.append(switch or Userspace().make(plan))
         made[-1].build()
         made[-1].start()
         return made[-1]
@@ -158,6 +158,35 @@ def test_tcp_gets_through_with_marks_and_losses(network):
 
 
 @needs_devices
+@pytest.mark.parametrize("cards", [False, True])
+def test_a_card_holds_tcp_back(network, cards):
+    """An initial window of 100 packets: without a card all of them lie at the host's port at once, with one what may
+    be ahead of the line's time (queueing.slack_bytes: two frames at this rate), and one that is let go meanwhile."""
+    if cards and (lacking := card.lacking(probe())):
+        pytest.skip(f"this kernel has no {', '.join(lacking)}")
+    plan = star(2, rate=50 * MBPS, options={"initcwnd": 100})
+    plan = replace(plan, transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
+    running = network(plan, UserspaceSwitch(plan, cards=cards))
+    with tun.inside(running.namespace(1)):
+        server = socket.create_server(("10.0.0.2", 7118))
+    with tun.inside(running.namespace(0)):
+        client = socket.socket()
+    client.connect(("10.0.0.2", 7118))
+    there = server.accept()[0]
+    there.settimeout(WAIT_S)
+    client.sendall(bytes(144_800))
+    got = 0
+    while got < 144_800:
+        got += len(there.recv(1 << 16))
+    port = next(count for count in running.counts() if count.port == "h0->s0")
+    assert port.drops_tail == 0
+    if cards:
+        assert port.peak_queue_bytes <= 4 * 1514
+    else:
+        assert port.peak_queue_bytes > 50 * 1514
+
+
+@needs_devices
 def test_packets_are_sprayed_in_turn(network):
     running = network(diamond(2, rate=100 * MBPS, balancing="spray_round_robin"))
     sender, receiver = udp(running, 0), udp(running, 1, 9000)
@@ -265,6 +294,11 @@ def test_what_it_does_otherwise():
     assert kind.substitutions(None, star(2, captures=("h0", "s0"))) == [
         "no captures at s0: switches have no devices here, hosts do"
     ]
+    tcp = replace(star(2), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
+    whole = Kernel(qdiscs={"htb": "", "bfifo": ""}, classifiers={"u32": ""}, tools={"tc": "6.1"})
+    assert kind.substitutions(whole, tcp) == []
+    (said,) = kind.substitutions(replace(whole, classifiers={"u32": "not known"}), tcp)
+    assert "TCP" in said and said.endswith("u32 is missing here")
 
 
 def test_lateness_is_judged():

@@ -10,12 +10,12 @@ from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows
 
 from analysis.compare import compare
 from analysis.pace import Pace, wall_text
+from scenarios.interrupt import CtrlC
 from scenarios.load import build_scenario
 from scenarios.result import check_loss_invariant
 from scenarios.units import UnitError, parse_wall
 from sim import progress as at
 from sim.fabric import fabric
-from sim.interrupt import CtrlC
 from sim.progress import Lookout, OutOfTime, Standing
 from sim.simulate import packet_fabric, simulate
 

@@ -1,8 +1,9 @@
-"""Ctrl-C as a wish, granted between two steps of a simulation.
+"""Ctrl-C as a wish, granted between two steps of a run.
 
 Python raises KeyboardInterrupt wherever it happens to be. In the middle of a SimPy process, a callback or a clean-up it
-can be swallowed or leave half a step behind, and then a partial Result would not be one. So while jobs run, the first
-Ctrl-C is noted and raised where everything is in order; a second one is raised at once.
+can be swallowed (while a process is being forked, for one) or leave half a step behind, and then a partial Result would
+not be one. So while jobs run, the first Ctrl-C is noted and raised where everything is in order; a second one is raised
+at once.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+"""Waiting for a program that runs: the limit, and a Ctrl-C that nobody has heard but the one who notes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from emu.switches.base import TestbedError
+from emu.virtual import wait
+from scenarios.interrupt import CtrlC
+
+
+@pytest.fixture
+def sleeper():
+    made = subprocess.Popen(["sleep", "60"])
+    yield made
+    made.kill()
+    made.wait()
+
+
+def test_a_noted_interrupt_ends_the_program(sleeper):
+    asked: list[str] = []
+    ctrl_c = CtrlC()
+
+    def ask(why: str) -> bool:
+        asked.append(why)
+        sleeper.terminate()
+        return True
+
+    threading.Timer(0.3, lambda: setattr(ctrl_c, "asked", True)).start()
+    began = time.monotonic()
+    wait(sleeper, 50, 20, ask, "here", ctrl_c)
+    assert asked == ["interrupt"] and sleeper.returncode == -signal.SIGTERM
+    assert time.monotonic() - began < 20
+
+
+def test_a_noted_interrupt_of_what_cannot_be_asked(sleeper):
+    ctrl_c = CtrlC()
+    ctrl_c.asked = True
+    with pytest.raises(KeyboardInterrupt):
+        wait(sleeper, 50, 20, None, "here", ctrl_c)
+
+
+def test_a_signal_is_noted_and_raised_where_it_is_looked_for(sleeper):
+    """The first one does not raise by itself: it would be lost in a callback, while a process is forked for one."""
+    with CtrlC() as ctrl_c:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        with pytest.raises(KeyboardInterrupt):
+            wait(sleeper, 50, 20, lambda why: False, "here", ctrl_c)
+
+
+def test_the_limit(sleeper):
+    asked: list[str] = []
+    with pytest.raises(TestbedError, match=r"not over after 0.8 s"):
+        wait(sleeper, 0.8, 1, lambda why: bool(asked.append(why)), "here", CtrlC())
+    assert asked == ["max_wall"]
+
+
+def test_a_program_that_ends(sleeper):
+    sleeper.terminate()
+    wait(sleeper, 50, 20, None, "here", CtrlC())
+    assert sleeper.returncode == -signal.SIGTERM
