@@ -330,6 +330,18 @@ def cmd_bench_traces(
     bench_traces(case=case, as_json=as_json)
 
 
+@bench_app.command("emu", epilog="Example: gradwire bench emu --case virtual")
+@for_people
+def cmd_bench_emu(
+    case: Annotated[str | None, typer.Option(help="core, tun, agents or virtual; all if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Speed of the testbed: its userspace switch, its agents on the wall clock, and virtual time."""
+    from benchmarks.emu import bench_emu
+
+    bench_emu(case=case, as_json=as_json)
+
+
 def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
     return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
 
