@@ -22,6 +22,8 @@ from emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed
 from emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
 from scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
 
+BATCHES = 8
+"""Full batches that are read in a row, before timers have their turn; our choice."""
 FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros behind a header that make the smallest frame."""
 
@@ -133,7 +135,7 @@ class Endpoint:
 
     def _read_data(self) -> None:
         arrived = self._in
-        while True:
+        for _ in range(BATCHES):
             got = arrived.receive(self.file)
             if not got:
                 return
@@ -185,7 +187,7 @@ class Endpoint:
 
     def _read_answers(self, file: int) -> None:
         arrived, senders, nic = self._in, self.senders, self.nic
-        while True:
+        for _ in range(BATCHES):
             got = arrived.receive(file)
             now = self.host.loop.now() * 1000
             for slot in range(got):
