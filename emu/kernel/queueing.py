@@ -5,7 +5,7 @@
                             rates are so high that they always may send: what is left of htb is the order
 
 htb lets a packet go when the link's credit is not negative, and takes its bytes afterwards: at the start of its
-transmission. The credit is capped at `slack`: about nothing, if the clock never lags; otherwise a packet or two that may
+transmission. The credit is capped at `slack`: about nothing if the clock never lags; otherwise a packet or two that may
 go early after an idle time, so that a machine that wakes up late does not lose the rate. `tc` takes it in bytes and
 makes whole microseconds of it, rounded down.
 
