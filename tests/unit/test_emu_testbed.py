@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
+import time
 import types
 from typing import Any
 
@@ -87,6 +90,20 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
     with pytest.raises(EmulationInterrupted) as caught:
         runs(outcomes, Request(clock="wall"), lambda ctrl_c: setattr(ctrl_c, "asked", True))
     assert caught.value.result is outcomes[0]
+
+
+def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):
+    def choose(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        raise TestbedError("private namespaces cannot be made", "testbed", "--clock virtual")
+
+    monkeypatch.setattr(testbed, "choose_backend", choose)
+    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
+    monkeypatch.setattr(testbed, "check_scenario", lambda scenario: None)
+    with pytest.raises(EmulationInterrupted) as caught:
+        testbed.emulate(scenario, resolve(scenario), Request(clock="wall"))
+    assert caught.value.result is None
 
 
 # what a runner has left
