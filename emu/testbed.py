@@ -116,7 +116,12 @@ def _emulate(
         chosen = for_machines(scenario, resolved, clock, request.switch, captures)
     else:
         switch = request.switch or scenario.emulation.switch
-        chosen = choose_backend(scenario, resolved, clock, switch, captures)
+        try:
+            chosen = choose_backend(scenario, resolved, clock, switch, captures)
+        except TestbedError:
+            if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
+                raise EmulationInterrupted(None) from None
+            raise
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)

@@ -31,7 +31,7 @@ from emu.switches.kernel import KernelSwitch, missing_everywhere, netem_works, s
 
 PORT = (
     # what is asked
-    "node", "classes", "buffer", "selective", "byte_ps", "late_ps", "epoch", "loss", "key", "list_first", "list_size",
+    "node", "classes", "buffer", "selective", "byte_ps", "epoch", "loss", "key", "list_first", "list_size",
     # the wire, in picoseconds since the epoch: until when, and what was released last (bytes, entry of `queues`)
     "wire_until", "last_bytes", "last_queue",
     # counted: came in, were let go, were lost and why
@@ -117,7 +117,6 @@ class BpfSwitch(KernelSwitch):
             entry["buffer"] = plan.queues.buffer if is_switch else UNLIMITED
             entry["selective"] = is_switch and plan.queues.selective_drop
             entry["byte_ps"] = max(1, round(8e12 / port.rate))
-            entry["late_ps"] = 1000 * self.early_ns(port) if plan.clock == "virtual" else 0
             entry["loss"] = round(port.loss * (1 << 32))
             entry["key"] = key(plan.seed, 1, port.number)
             for queue in range(8):

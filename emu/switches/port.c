@@ -151,8 +151,6 @@ PROGRAM("enqueue") int enqueue(struct __sk_buff *skb)
 		}
 		if (waiting + len > port->peak)
 			port->peak = waiting + len;
-	} else {
-		port->wire_until = ps; /* it goes out at once */
 	}
 	port->in_packets++;
 	port->in_bytes += len;
@@ -167,7 +165,7 @@ PROGRAM("release") int release(struct __sk_buff *skb)
 	struct port *port = map_lookup(&ports, &number);
 	struct queue *queue;
 	struct ipv4 ip = {};
-	u64 now, ps, nth, free, len = skb->len;
+	u64 now, ps, nth, len = skb->len;
 
 	if (!port)
 		return TC_ACT_SHOT;
@@ -179,9 +177,7 @@ PROGRAM("release") int release(struct __sk_buff *skb)
 
 	now = ktime_get_ns();
 	ps = (now - port->epoch) * 1000;
-	/* A timer that is a little late, which the next one makes up for, does not move the line's own schedule. */
-	free = port->wire_until + port->late_ps > ps ? port->wire_until : ps;
-	port->wire_until = free + len * port->byte_ps;
+	port->wire_until = (port->wire_until > ps ? port->wire_until : ps) + len * port->byte_ps;
 	port->last_bytes = len;
 	port->last_queue = index;
 	__sync_fetch_and_add(&port->out_bytes, len);

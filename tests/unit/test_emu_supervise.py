@@ -66,3 +66,29 @@ def test_a_program_that_ends(sleeper):
     sleeper.terminate()
     wait(sleeper, 50, 20, None, "here", CtrlC())
     assert sleeper.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("why", ["interrupt", "max_wall"])
+def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
+    ctrl_c = CtrlC()
+    ctrl_c.asked = why == "interrupt"
+    with pytest.raises(KeyboardInterrupt if ctrl_c.asked else TestbedError):
+        wait(sleeper, 0.1, 0.2, lambda reason: reason == why, "here", ctrl_c)
+    assert sleeper.poll() is None
+
+
+def test_what_is_not_worth_waiting_for_is_not_waited_for(sleeper):
+    began = time.monotonic()
+    with pytest.raises(TestbedError, match="not over"):
+        wait(sleeper, 0.1, 50, lambda why: False, "here", CtrlC())
+    assert time.monotonic() - began < 25
+
+
+def test_a_second_ctrl_c_is_raised_at_once():
+    with CtrlC() as ctrl_c:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        assert ctrl_c.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)

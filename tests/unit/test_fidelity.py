@@ -2,95 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from copy import deepcopy
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from fidelity_cases import SIM, STRICT, US, compared, compared_result, count, later, missed, result, tables
 
 from analysis.fidelity import agreement, differences
 from analysis.fidelity_measure import PACKETS, Measure, relative
-from analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
-from scenarios.errors import ResultError
-from scenarios.result import TABLES, Result
-from scenarios.schema import Scenario
 from scenarios.schema_fidelity import Fidelity
-from testing import star_scenario
-
-US = 10**6
-STRICT = Fidelity(
-    completion_mean=0.02, completion_p50=0.02, completion_p99=0.02, iteration=0.02, throughput=0.02, drops=0.03, marks=0.03,
-    loss=0.01,
-)  # fmt: skip
-
-
-def tables() -> dict[str, dict[str, list[Any]]]:
-    """A job with two workers and a server: 20 pushes of 100, 101, ... 119 us from each worker, back to back, every
-    one of 1000 bytes of which 100 may be and 50 are lost, and 3 iterations of 10 ms. Two ports."""
-    messages: dict[str, list[Any]] = {name: [] for name in TABLES["messages"]}
-    number = 0
-    for worker in range(2):
-        start = 0
-        for i in range(20):
-            row = {
-                "message": number, "job": "train", "iteration": i // 10, "tensor": i % 10, "layer": 0, "part": 0, "kind": "push",
-                "src": f"h{worker}", "dst": "h2", "bytes": 1000, "packets": 1, "priority": i % 2, "start_ps": start,
-                "end_ps": start + (100 + i) * US, "received_bytes": 950, "lost_bytes": 50, "bound": 0.1, "retransmitted": 0,
-                "sent_packets": 1, "marked": 1, "trimmed": 0,
-            }  # fmt: skip
-            for name, value in row.items():
-                messages[name].append(value)
-            start = row["end_ps"]
-            number += 1
-    iterations: dict[str, list[Any]] = {
-        "job": ["train"] * 6, "worker": [0, 0, 0, 1, 1, 1], "iteration": [0, 1, 2] * 2,
-        "start_ps": [0, 10**10, 2 * 10**10] * 2, "forward_end_ps": [0] * 6, "backward_end_ps": [0] * 6,
-        "end_ps": [10**10, 2 * 10**10, 3 * 10**10] * 2, "compute_ps": [5 * 10**9] * 6, "exposed_ps": [5 * 10**9] * 6,
-    }  # fmt: skip
-    ports: dict[str, list[Any]] = {name: [0, 0] for name in TABLES["ports"]}
-    ports |= {"port": ["h0->s0", "s0->h2"], "packets": [500, 2000], "drops_tail": [0, 1000], "drops_selective": [0, 500], "marks": [0, 2000]}  # fmt: skip
-    return {"messages": messages, "iterations": iterations, "ports": ports}
-
-
-def result(changed: dict[str, dict[str, list[Any]]] | None = None, **summary: Any) -> Result:
-    described = {
-        "name": "case", "policy": "base", "seed": 1, "scenario_hash": "ab", "trace_hash": "cd", "engine": {},
-        "totals": {"ended_by": "done"}, **summary,
-    }  # fmt: skip
-    return Result.build(described, changed or tables())
-
-
-SIM = result()
-
-
-def compared(change=None, tolerances: Fidelity = STRICT, **summary: Any):
-    """The agreement of a run with what `change` makes of its tables."""
-    changed = tables()
-    if change is not None:
-        change(changed)
-    return agreement(SIM, result(changed, **summary), tolerances)
-
-
-def later(factor: float, which=lambda i: True):
-    """Completion times of some messages times a factor."""
-
-    def change(changed):
-        m = changed["messages"]
-        for i, (start, end) in enumerate(zip(m["start_ps"], m["end_ps"], strict=True)):
-            if which(i):
-                m["end_ps"][i] = start + round((end - start) * factor)
-
-    return change
-
-
-def count(counter: str, port: int, value: int):
-    return lambda changed: changed["ports"][counter].__setitem__(port, value)
-
-
-def missed(found) -> list[str]:
-    return [each.what for each in found.missed]
-
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
@@ -154,6 +73,18 @@ def test_throughput_of_pairs_does_not_cancel_out():
     assert "2 pairs, one by one at most 5.3 % (h1->h2)" in measure.note
 
 
+def test_pairs_of_hosts_are_compared_by_rank():
+    """Which of two equal senders was the faster one is no difference."""
+
+    def change(faster):
+        return lambda changed: later(0.5, lambda i: i // 20 == faster)(changed)
+
+    found = agreement(compared_result(change(0)), compared_result(change(1)), STRICT)
+    measure = next(each for each in found.measures if each.what == "throughput")
+    assert found.passed and measure.difference == 0
+    assert "one by one at most 100.0 % (h1->h2)" in measure.note
+
+
 def test_throughput_counts_the_time_with_messages_under_way():
     def change(changed):
         m = changed["messages"]
@@ -208,6 +139,21 @@ def test_what_simulations_scatter_over_is_not_held_against_the_emulation():
     assert not agreement(SIM, result(changed), STRICT, [SIM]).passed
 
 
+@pytest.mark.parametrize(("emulated", "passed"), [(1700, True), (1699, False), (2300, True), (2301, False)])
+def test_the_scatter_of_simulations_has_two_ends(emulated, passed):
+    others = [compared_result(count("marks", 1, marks)) for marks in (1700, 2300, 2100)]
+    found = agreement(SIM, compared_result(count("marks", 1, emulated)), STRICT, others)
+    assert found.passed is passed
+    marks = next(each for each in found.measures if each.title == "marks of all ports")
+    assert (marks.low, marks.high) == (1700, 2300)
+
+
+def test_what_a_simulation_has_not_counted_is_no_end_of_the_scatter():
+    others = [compared_result(count("marks", 1, marks)) for marks in (-1, 2500)]
+    found = agreement(SIM, compared_result(count("marks", 1, 1000)), STRICT, others)
+    assert missed(found) == ["marks"] and found.missed[0].low is None
+
+
 def test_a_few_packets_are_no_difference():
     def change(changed):
         changed["ports"]["drops_tail"] = [0, 0]
@@ -221,12 +167,6 @@ def test_a_few_packets_are_no_difference():
     assert missed(agreement(result(sim), compared_result(change), fewer)) == ["drops"]
 
 
-def compared_result(change) -> Result:
-    changed = tables()
-    change(changed)
-    return result(changed)
-
-
 def test_ports_are_judged_if_asked_for():
     def change(changed):
         changed["ports"]["marks"] = [100, 1900]
@@ -235,6 +175,18 @@ def test_ports_are_judged_if_asked_for():
     found = compared(change, STRICT.model_copy(update={"per_port": True}))
     assert [each.where for each in found.missed] == ["h0->s0", "s0->h2"]
     assert found.missed[0].difference is None and found.missed[0].difference_text() == "from none"
+
+
+def test_drops_of_ports_are_judged_if_asked_for():
+    """The sum of all causes of each port, as far as it is more than some packets."""
+
+    def change(changed):
+        changed["ports"]["drops_tail"] = [40, 910]
+        changed["ports"]["drops_loss"] = [0, 50]
+
+    assert compared(change).passed
+    found = compared(change, STRICT.model_copy(update={"per_port": True}))
+    assert [(each.what, each.where, each.sim, each.emu) for each in found.missed] == [("drops", "h0->s0", 0, 40)]
 
 
 def test_loss_of_messages_does_not_cancel_out():
@@ -360,6 +312,24 @@ def test_messages_that_one_run_has_not_delivered():
     assert cut.passed and cut.matched == 39
 
 
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_run_that_alone_was_cut_is_another_run(cut):
+    changed = tables()
+    changed["messages"]["end_ps"][0] = -1
+    totals = [{"ended_by": "done"}, {"ended_by": "done"}]
+    totals[cut] = {"ended_by": "duration"}
+    found = agreement(result(totals=totals[0]), result(changed, totals=totals[1]), STRICT)
+    assert found.faults == ["1 messages were delivered in the simulated run only: train/push/0/0/0/h0/h2"]
+
+
+def test_iterations_that_the_end_has_cut_off_are_no_difference():
+    changed = tables()
+    for column in changed["iterations"].values():
+        del column[5]
+    ended = {"totals": {"ended_by": "duration"}}
+    assert agreement(result(**ended), result(changed, **ended), STRICT).passed
+
+
 def test_nothing_at_all_is_no_agreement():
     def change(changed):
         changed["messages"]["end_ps"] = [-1] * 40
@@ -419,81 +389,3 @@ def test_differences():
 def test_exactly_the_tolerance_passes():
     assert Measure("marks", "x", PACKETS, 1000, 1030, relative(1000, 1030), 0.03).passed
     assert Measure("loss", "x", "share", 0.1, 0.1 + 0.02, 0.1 + 0.02 - 0.1, 0.02).passed
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-def scenario(**fidelity: Any) -> Scenario:
-    return star_scenario(fidelity=fidelity)
-
-
-def test_what_is_printed_and_written(tmp_path, capsys):
-    changed = tables()
-    later(1.5)(changed)
-    emu = result(changed)
-    shown = show_fidelity(SIM, emu, scenario(), out=tmp_path / "out")
-    printed = capsys.readouterr().out
-    assert not shown.passed and shown.lines[-1] == "case: FAILED, 5 of 8 figures within their tolerances"
-    line = next(line for line in printed.splitlines() if line.startswith("completion, mean of train, push"))
-    assert [cell.strip() for cell in line.split("|")[1:]] == ["110 us", "164 us", "+50.00 %", "10 %", "MISSED"]
-    assert max(map(len, printed.splitlines())) <= 100
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "fidelity.json", "fidelity.csv", "fidelity.png", "results",
-    }  # fmt: skip
-    data = json.loads((tmp_path / "out" / "fidelity.json").read_text())
-    assert data == json.loads(json.dumps(shown.data)) and data["passed"] is False
-    assert data["emulated_over_simulated"]["p50"] == pytest.approx(1.5)
-    assert data["ports"][1]["drops_tail"] == [1000, 1000]
-    assert (tmp_path / "out" / "fidelity.csv").read_text().count("\n") == 1 + len(data["measures"])
-    assert Result.read(tmp_path / "out" / "results" / "emulated").messages.equals(emu.messages)
-    assert (tmp_path / "out" / "fidelity.png").read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(ResultError, match="exists already"):
-        show_fidelity(SIM, emu, scenario(), quiet=True, out=tmp_path / "out")
-
-
-def test_quiet_prints_nothing(capsys):
-    assert show_fidelity(SIM, SIM, scenario(), quiet=True).passed
-    assert capsys.readouterr().out == ""
-
-
-def test_the_tolerances_are_the_scenarios():
-    changed = tables()
-    later(1.05)(changed)
-    emu = result(changed)
-    assert show_fidelity(SIM, emu, scenario(), quiet=True).passed
-    assert not show_fidelity(SIM, emu, scenario(completion_mean=0.02), quiet=True).passed
-
-
-def test_the_ports_that_differ_most_are_shown():
-    changed = tables()
-    ports = {name: [0] * 20 for name in TABLES["ports"]} | {"port": [f"s0->h{i}" for i in range(20)], "marks": [100] * 20}
-    changed["ports"] = ports
-    other = deepcopy(changed)
-    other["ports"]["marks"] = [100 + i for i in range(20)]
-    found = agreement(result(changed), result(other), Fidelity(marks="off"))
-    table = grids(found)[1]
-    assert table.title == f"ports, the {MOST_PORTS} largest differences of 20"
-    assert [row[0] for row in table.rows] == [f"marks of s0->h{i}" for i in range(19, 11, -1)]
-
-
-def test_a_scenarios_table(tmp_path):
-    plain = star_scenario()
-    assert plain.fidelity == Fidelity() and plain.fidelity.completion_mean == 0.10
-    given = scenario(completion_p99="off", marks=0.5, drops_packets=3)
-    assert (given.fidelity.completion_p99, given.fidelity.marks, given.fidelity.drops_packets) == (None, 0.5, 3)
-    assert given.digest() == plain.digest()
-    again = Scenario.model_validate(json.loads(json.dumps(given.as_written())))
-    assert again.fidelity == given.fidelity
-    assert given.variants()[0].fidelity == given.fidelity
-
-
-@pytest.mark.parametrize("value", [-0.1, "2%", True, float("inf"), float("nan"), "on", [0.1]])
-def test_what_is_no_tolerance(value):
-    with pytest.raises(ValidationError):
-        Fidelity(completion_mean=value)
-
-
-def test_unknown_keys_are_mistakes():
-    with pytest.raises(ValidationError):
-        Fidelity(speed=0.1)
