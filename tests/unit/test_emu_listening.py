@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from emu import testbed, virtual
+from emu import supervise, virtual
 from emu.runner import PREFIX
 
 
@@ -24,7 +24,7 @@ def test_everything_is_read_though_nobody_can_be_told(where):
     heard: list[str] = []
     stream = io.BytesIO(b"".join(f"{PREFIX}{number}\n".encode() for number in range(1000)))
     if where == "private":
-        testbed._listen(stream, SimpleNamespace(heard=deaf(heard)))
+        supervise._listen(stream, SimpleNamespace(heard=deaf(heard)))
     else:
         virtual._listen(SimpleNamespace(stdout=stream), deaf(heard), [])
     assert heard == [str(number) for number in range(1000)]
