@@ -175,6 +175,10 @@ def choose_backend(
         from emu.switches.bpf import object_file
 
         options["bpf_program"] = str(object_file())  # here: inside a virtual machine compiling takes long
+    elif choice.name == "userspace":
+        from emu.userspace.compiled import make_ready
+
+        options["switch_folder"] = str(make_ready())  # likewise
     plan = make_plan(scenario, resolved, clock=clock, switch=choice.name, captures=captures, options=options)
     return Chosen(plan, tuple(choice.substitutions), kernel.release)
 

@@ -67,7 +67,7 @@ class Contents:
         self._uses = Counter(s for each in part.carries.values() for s in set(each.sums or ()))
         self._same = Counter(each.sums for each in part.carries.values() if each.sums)
         self._made: dict[tuple[int, ...], tuple[memoryview, Sums]] = {}
-        self._to_make = deque(sorted(n for n, each in part.carries.items() if each.sums == ()))
+        self._to_make = deque(sorted(n for n, each in part.carries.items() if not each.sums))
         self._ahead: set[int] = set()  # made before anybody asked
         traffic = [row.nbytes for number, row in part.rows.items() if self._is_traffic(number)]
         self._pattern = memoryview(_pattern(max(traffic, default=0)))
@@ -82,8 +82,8 @@ class Contents:
         return found
 
     def make_ahead(self, most: int) -> bool:
-        """Make the next message that carries a gradient as it is, which takes milliseconds per megabyte, while there is
-        nothing else to do; unless what was made so and not asked for yet has `most` bytes. Returns whether it did."""
+        """Make the next message that carries a gradient as it is, or traffic, while there is nothing else to do: a
+        gradient takes milliseconds per megabyte, and check sums one; unless what was made so and not asked for yet has `most` bytes. Returns whether it did."""
         if sum(self.part.rows[message].nbytes for message in self._ahead) >= most:
             return False
         while self._to_make:

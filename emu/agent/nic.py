@@ -21,7 +21,7 @@ from emu.agent.base import Loop
 from emu.sockets import Sender
 
 CLASSES = 8
-AHEAD_NS = 1_000_000
+AHEAD_NS = 400_000
 """How far ahead of the ideal schedule packets are sent on the wall clock; our choice."""
 BYTE_PS = 8_000_000_000_000
 UNLISTED, LISTED, PACED = range(3)

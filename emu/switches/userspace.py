@@ -24,7 +24,8 @@ from emu.plan import Plan, ecn_of_tcp, host_address, recovery_of_tcp, route_metr
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import card, process, tun
-from emu.userspace.fabric import BALANCERS, port_counts
+from emu.userspace.fabric import port_counts
+from emu.userspace.layout import BALANCERS
 from emu.userspace.process import COUNTS, DROPS, LENGTH, STATE, Lateness
 from scenarios.wire import ETHERNET
 

@@ -1,4 +1,5 @@
 """Random numbers by counter: a draw is a function of (key, counter), so its value cannot depend on when it is drawn.
+Here are the keys; draws themselves are compiled (`emu.userspace.rules.draw`).
 
 The same functions and keys as the simulator's (`sim.fabric.draws`, which are compiled and not to be imported here), so
 that with one seed both lose the same packets of a link and spray alike; a test holds the two equal.
@@ -17,16 +18,6 @@ def mix(x: int) -> int:
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & MASK
     x = ((x ^ (x >> 15)) * 0x735A2D97) & MASK
     return x ^ (x >> 15)
-
-
-def draw(key: int, counter: int) -> int:
-    """The `counter`-th 32-bit random number of `key`."""
-    return mix((key + (counter & 0x7FFFFFFF) * STEP) & MASK)
-
-
-def choice(random: int, n: int) -> int:
-    """A 32-bit random number as an index below `n`."""
-    return (random * n) >> 32
 
 
 def key_of(seed: int, kind: int, identity: int) -> int:

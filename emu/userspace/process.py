@@ -1,8 +1,6 @@
 """The process that is the network: reads what hosts send, asks the fabric, writes what has arrived.
 
-It sleeps until a device, the timer of the fabric's next happening, or its parent has something for it. A packet's time
-is the clock's when it is read; where packets go from there on is exact, however late this process wakes up, but for
-their delivery. How late deliveries were is counted, and so is the longest time that the process was away.
+All of that is `emu.userspace.loop`; here is what is around it.
 
 The parent asks by single letters over a socket (`QUESTIONS`) and gets a length and a pickled answer each. The process
 ends when that socket does.
@@ -24,15 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from emu.plan import Plan, host_address
-from emu.userspace.clock import Timer
-from emu.userspace.fabric import Fabric
-from emu.userspace.packet import parse, with_mark
+from emu.plan import Plan
+from emu.userspace import layout as at
+from emu.userspace.clock import new_timer
+from emu.userspace.compiled import FOLDER
 
 COUNTS, DROPS, STATE = b"c", b"d", b"s"
 LENGTH = struct.Struct("<Q")
-BATCH = 64
-"""Packets read from one host in a row (our choice)."""
 _DEATH_SIGNAL = 1
 
 
@@ -80,6 +76,8 @@ def live(plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
         _close_others({0, 1, 2, control.fileno(), *devices})
+        if ready := plan.options.get("switch_folder"):
+            os.environ[FOLDER] = str(ready)
         if plan.clock == "wall":
             _go_first()
         gc.disable()
@@ -96,86 +94,48 @@ def live(plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
 
 class _Switch:
     def __init__(self, plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
+        from emu.userspace import loop
+        from emu.userspace.fabric import Fabric
+
+        self.loop = loop
         self.fabric = Fabric(plan)
-        self.devices = devices
-        self.host_of = {file: host for host, file in enumerate(devices)}
-        self.hosts = {socket.inet_aton(host_address(node)): node for node in range(plan.host_count)}
         self.control = control
-        self.timer = Timer()
-        self.epoll = select.epoll()
-        for file in (*devices, self.timer.file, control.fileno()):
+        self.epoll, timer = select.epoll(), new_timer()
+        for file in (*devices, control.fileno()):
             self.epoll.register(file, select.EPOLLIN)
-        self.room = plan.largest_frame() + 256
-        self.origin = time.monotonic_ns()
-        self.lateness = Lateness()
+        self.epoll.register(timer, select.EPOLLIN | select.EPOLLET)
+        self.files = loop.Files(self.fabric.state, self.epoll.fileno(), timer, control.fileno(), devices)
+        self.fabric.state.words[at.W_ORIGIN_NS] = time.monotonic_ns()
         self.going = True
 
     def run(self) -> None:
         """Until the parent is gone."""
-        timer, timer_file, control_file = self.timer, self.timer.file, self.control.fileno()
-        next_time, poll, clock = self.fabric.next_time, self.epoll.poll, time.monotonic_ns
-        late = self.lateness
+        loop = self.loop
         while self.going:
-            due = next_time()
-            if due is not None:
-                timer.set(self.origin - (-due // 1000))
-            ready = poll()
-            begin = clock()
-            for file, _ in ready:
-                if file == timer_file:
-                    timer.clear()
-                    self.catch_up()
-                elif file == control_file:
-                    self.reply()
-                else:
-                    self.read(file)
-            self.catch_up()
-            taken = clock() - begin
-            if taken > late.longest_round_ns:
-                late.longest_round_ns = taken
-
-    def catch_up(self) -> int:
-        """Bring the fabric to this moment and deliver what has arrived by now. Returns the fabric's time."""
-        now = (time.monotonic_ns() - self.origin) * 1000
-        for due, host, packet in self.fabric.advance(now):
-            try:
-                os.write(self.devices[host], with_mark(packet.data) if packet.marked else packet.data)
-            except OSError:
-                self.lateness.refused += 1
-            late = (now - due) // 1000
-            self.lateness.buckets[late.bit_length()] += 1
-            if late > self.lateness.worst_ns:
-                self.lateness.worst_ns = late
-        return now
-
-    def read(self, file: int) -> None:
-        """Some of the packets that a host has sent."""
-        host = self.host_of[file]
-        arrive, room, hosts = self.fabric.arrive, self.room, self.hosts
-        for _ in range(BATCH):
-            try:
-                data = os.read(file, room)
-            except BlockingIOError:
-                return
-            packet = parse(data, hosts)
-            if packet is None:
-                self.lateness.strange += 1
-            else:
-                arrive(self.catch_up(), host, packet)
+            why = loop.serve(self.fabric.state.address)
+            if why == loop.ASKED:
+                self.reply()
+            elif why == loop.FULL:
+                self.fabric.grow()
+            elif why == loop.FAILED:
+                number = int(self.fabric.state.words[at.W_ERRNO])
+                raise OSError(number, os.strerror(number))
 
     def reply(self) -> None:
         """Answer the parent."""
         question = self.control.recv(1)
+        words = self.fabric.state.words
         if not question:
             self.going = False
         elif question == COUNTS:
             _answer(self.control, self.fabric.counters().tobytes())
         elif question == DROPS:
             begin = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
-            fresh = [tuple(lost) for lost in self.fabric.drops[begin:]]
-            _answer(self.control, (self.origin, fresh))
+            fresh = [tuple(lost) for lost in self.fabric.drops(begin)]
+            _answer(self.control, (int(words[at.W_ORIGIN_NS]), fresh))
         elif question == STATE:
-            _answer(self.control, self.lateness)
+            figures = (at.W_WORST_NS, at.W_LONGEST_NS, at.W_STRANGE, at.W_REFUSED)
+            _answer(self.control, Lateness(self.fabric.state.late.tolist(), *(int(words[each]) for each in figures)))
 
 
 def _go_first() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import socket
 import struct
+import zlib
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
-from emu.userspace.packet import message_and_number, parse, with_mark
+from emu.userspace import frames
+from emu.userspace import layout as at
+from emu.userspace.compiled import compiled
+from emu.userspace.memory import bytes_at, words_at
 from scenarios.wire import GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS, dscp
 
-HOSTS = {socket.inet_aton(f"10.0.0.{n + 1}"): n for n in range(3)}
+FIRST = int.from_bytes(socket.inet_aton("10.0.0.1"), "big")
 
 
 def checksum(header: bytes) -> int:
@@ -36,37 +42,88 @@ def gradwire(message: int, number: int, kind: str, port: int = GRADWIRE_PORT) ->
     return struct.pack("!HHHH", 7000, port, 8 + len(header), 0) + header
 
 
+@dataclass(frozen=True)
+class Read:
+    length: int
+    size: int
+    dst: int
+    priority: int
+    important: int
+    entropy: int
+    marked: int
+
+
+@compiled
+def enter(frame, row, length):
+    return frames.parse(bytes_at(frame), words_at(row), length, FIRST, 3)
+
+
+@compiled
+def set_mark(frame):
+    frames.mark(bytes_at(frame))
+
+
+@compiled
+def owner(frame, length):
+    return frames.whose(bytes_at(frame), length)
+
+
+def in_memory(data: bytes) -> np.ndarray:
+    """The bytes, and behind them what a packet before has left."""
+    return np.frombuffer(data + bytes([0x47]) * 2000, dtype=np.uint8).copy()
+
+
+def parse(data: bytes) -> Read | None:
+    """What the switch makes of bytes."""
+    row, frame = np.full(at.PACKET_WORDS, -1, dtype=np.int64), in_memory(data)
+    if not enter(frame.ctypes.data, row.ctypes.data, len(data)):
+        return None
+    return Read(*row[: at.K_NEXT].tolist())
+
+
+def with_mark(data: bytes) -> bytes:
+    frame = in_memory(data)
+    set_mark(frame.ctypes.data)
+    return frame[: len(data)].tobytes()
+
+
+def message_and_number(data: bytes) -> tuple[int, int]:
+    frame = in_memory(data)
+    return owner(frame.ctypes.data, len(data))
+
+
 @pytest.mark.parametrize("priority", range(8))
 def test_the_class_is_in_the_dscp(priority):
-    assert parse(ipv4(tos=dscp(priority) << 2), HOSTS).priority == priority
+    assert parse(ipv4(tos=dscp(priority) << 2)).priority == priority
 
 
 @pytest.mark.parametrize(("ecn", "important"), [(0, False), (1, True), (2, True), (3, True)])
 def test_importance_is_in_the_ecn_bits(ecn, important):
-    assert parse(ipv4(tos=dscp(3) << 2 | ecn), HOSTS).important is important
+    assert parse(ipv4(tos=dscp(3) << 2 | ecn)).important == important
 
 
 def test_sizes_are_those_of_frames():
-    assert parse(ipv4(bytes(26)), HOSTS).size == 60
-    assert parse(ipv4(bytes(27)), HOSTS).size == 61
-    assert parse(ipv4(bytes(5)), HOSTS).size == 60
-    assert parse(ipv4(bytes(1480)), HOSTS).size == 1514
+    assert parse(ipv4(bytes(26))).size == 60
+    assert parse(ipv4(bytes(27))).size == 61
+    assert parse(ipv4(bytes(5))).size == 60
+    assert parse(ipv4(bytes(1480))).size == 1514
 
 
 def test_destinations():
-    assert [parse(ipv4(dst=f"10.0.0.{n}"), HOSTS).dst for n in (1, 2, 3)] == [0, 1, 2]
+    assert [parse(ipv4(dst=f"10.0.0.{n}")).dst for n in (1, 2, 3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x45", ipv4(dst="224.0.0.22"), b"\x60" + bytes(60)])
 def test_what_is_for_nobody(data):
-    assert parse(data, HOSTS) is None
+    assert parse(data) is None
 
 
 def test_entropy_is_that_of_the_connection():
     def entropy(source: int, protocol: int = 17, **more: int) -> int:
-        return parse(ipv4(struct.pack("!HH", source, 7117) + bytes(30), protocol=protocol, **more), HOSTS).entropy
+        return parse(ipv4(struct.pack("!HH", source, 7117) + bytes(30), protocol=protocol, **more)).entropy
 
-    assert entropy(1000) == entropy(1000, identification=99, tos=3)
+    data = ipv4(struct.pack("!HH", 1000, 7117) + bytes(30))
+    assert entropy(1000) == zlib.crc32(data[12:24], 17) & 0xFFFF == entropy(1000, identification=99, tos=3)
     assert len({entropy(1000 + n) for n in range(32)}) == 32
     assert entropy(1000) != entropy(1000, protocol=6)
 

@@ -8,11 +8,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from userspace_cases import Noted, no_program
+from userspace_cases import Driven, Packet, no_program
 
 from emu.plan import Plan, Port, Queues, TransportPlan
 from emu.userspace.fabric import port_counts
-from emu.userspace.packet import Packet
+from emu.userspace.layout import N_CHOICES
 from scenarios.load import build_scenario
 from scenarios.wire import GRADWIRE_PORT, PACKET_KINDS
 from sim.fabric.draws import key_of
@@ -101,7 +101,7 @@ def test_everything_behind_the_hosts_is_the_same(name):
     number = {each: n for n, each in enumerate(plan.names)}
     ends = {m["message"]: (number[m["src"]], number[m["dst"]]) for m in result.messages.to_pylist()}
     rows = sorted(result.packets.to_pylist(), key=lambda row: row["start_ps"])
-    fabric, identity = Noted(plan), {}
+    fabric, identity = Driven(plan), {}
     for row in rows:
         host = number[row["port"].split("->")[0]]
         if host < plan.host_count:
@@ -126,7 +126,7 @@ def test_everything_behind_the_hosts_is_the_same(name):
 
     drops = [(d["time_ps"], d["port"], d["cause"], d["important"], d["priority"], d["message"], d["packet"])
              for d in result.drops.to_pylist()]  # fmt: skip
-    assert Counter((d.time_ps, plan.ports[d.port].name, *d[2:]) for d in fabric.drops) == Counter(drops)
+    assert Counter((d.time_ps, plan.ports[d.port].name, *d[2:]) for d in fabric.drops()) == Counter(drops)
 
     counts = port_counts(plan, fabric.counters())
     columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
@@ -148,4 +148,4 @@ def _something_happened(name, counts, fabric) -> None:
     }[name]  # fmt: skip
     assert all(total[column] > 0 for column in wanted), total
     if name in ("ecmp", "round_robin", "random", "lossy_random"):
-        assert sum(fabric.choices) > 500
+        assert fabric.state.nodes[:, N_CHOICES].sum() > 500

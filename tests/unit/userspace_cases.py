@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from emu.plan import Plan, Port, Queues, TransportPlan
-from emu.userspace.fabric import Fabric
-from emu.userspace.packet import Packet
+from emu.userspace import layout as at
+from emu.userspace import rules
+from emu.userspace.compiled import compiled
+from emu.userspace.fabric import Fabric, port_counts
+from emu.userspace.memory import words_at
 from traces.program import Messages, Program
 
 US = 10**6
@@ -65,22 +69,90 @@ def diamond(spines: int, **more: Any) -> Plan:
     return plan_of(2, cables, names, routes, **more)
 
 
+@compiled
+def take(address):
+    """A free packet, -1 if there is no room."""
+    W = words_at(address)
+    return rules.take(W) if rules.room(W) else -1
+
+
+@compiled
+def arrive(address, host, packet):
+    rules.arrive(words_at(address), host, packet)
+
+
+@compiled
+def next_reached(address, until):
+    return rules.next_reached(words_at(address), until)
+
+
+@compiled
+def wake_time(address):
+    return rules.wake_time(words_at(address))
+
+
+@compiled
+def release(address, packet):
+    rules.release(words_at(address), packet)
+
+
+@dataclass(eq=False)
+class Packet:
+    """A packet on its way. data : its first bytes. size : on the link. marked : on the way, known when it has arrived."""
+
+    data: bytes
+    size: int
+    dst: int
+    priority: int
+    important: bool
+    entropy: int = 0
+    marked: bool = False
+
+
 def packet(dst: int, size: int = 1500, priority: int = 0, important: bool = True, **more: Any) -> Packet:
     return Packet(bytes(40), size, dst, priority, important, **more)
 
 
-class Noted(Fabric):
-    """Writes down every transmission: (start, port, packet, marked, not lost)."""
+class Driven(Fabric):
+    """The compiled rules, driven by hand. `log`: every transmission: (start, port, packet, marked, not lost)."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, packets: int = 256) -> None:
+        super().__init__(plan, at.state_of(plan, packets=packets, drops=1, log=1 << 15))
         self.log: list[tuple[int, int, Packet, bool, bool]] = []
+        self.under_way: dict[int, Packet] = {}
 
-    def transmit(self, port: Any, packet: Packet, c: int, start: int) -> bool:
-        marked = packet.marked
-        arrives = super().transmit(port, packet, c, start)
-        self.log.append((start, port.number, packet, marked, arrives))
-        return arrives
+    def arrive(self, time: int, host: int, packet: Packet) -> None:
+        """A host sends a packet."""
+        assert time == self.state.words[at.W_NOW]
+        number = take(self.state.address)
+        if number < 0:
+            self.grow()
+            number = take(self.state.address)
+        S = self.state
+        S.frames[number, : len(packet.data)] = np.frombuffer(packet.data, dtype=np.uint8)
+        S.packets[number, : at.K_NEXT] = (
+            len(packet.data), packet.size, packet.dst, packet.priority, packet.important, packet.entropy, 0,
+        )  # fmt: skip
+        self.under_way[number] = packet
+        arrive(S.address, host, number)
+        self._note()
+
+    def advance(self, time: int) -> list[tuple[int, int, Packet]]:
+        """Everything up to and with `time`: (time, host, packet) of what has reached its host, in order."""
+        S, reached = self.state, []
+        while (number := next_reached(S.address, time)) >= 0:
+            self._note()
+            packet = self.under_way[number]
+            packet.marked = bool(S.packets[number, at.K_MARKED])
+            reached.append((int(S.words[at.W_REACHED_AT]), int(S.words[at.W_REACHED]), packet))
+            release(S.address, number)
+        self._note()
+        return reached
+
+    def next_time(self) -> int | None:
+        """When something has to be looked at next."""
+        time = wake_time(self.state.address)
+        return None if time < 0 else time
 
     def feed(self, *arrivals: tuple[int, int, Packet]) -> list[tuple[int, int, Packet]]:
         """Packets at hosts' ports, by time; then everything to the end."""
@@ -89,6 +161,17 @@ class Noted(Fabric):
             reached += self.advance(time)
             self.arrive(time, host, each)
         return reached + self.advance(1 << 60)
+
+    def port(self, number: int) -> Any:
+        """What has been counted at a port, as `PortCounts`."""
+        return port_counts(self.plan, self.counters())[number]
+
+    def _note(self) -> None:
+        words = self.state.words
+        count = int(words[at.W_LOGGED])
+        for start, port, number, marked, arrives in self.state.log[:count].tolist():
+            self.log.append((start, port, self.under_way[number], bool(marked), bool(arrives)))
+        words[at.W_LOGGED] = 0
 
 
 def no_program() -> Program:

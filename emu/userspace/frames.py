@@ -1,0 +1,84 @@
+"""IPv4 packets as a switch sees them. Compiled.
+
+The class is in the DSCP (`scenarios.wire.dscp`), whether a packet is important (ECN-capable) in the ECN bits. A switch
+that marks a packet changes these bits and, with them, the header's checksum. The gradwire header is read only of
+packets that are lost, to say which message has lost what.
+"""
+
+from __future__ import annotations
+
+from emu.userspace import layout as at
+from emu.userspace.compiled import compiled
+from scenarios.wire import ETHERNET, GRADWIRE_FLAGS, GRADWIRE_PORT, IPV4, MIN_FRAME, UDP
+
+CE = 3
+"""Congestion experienced [RFC 3168]; other values than 0 say that the sender understands it."""
+UDP_PROTOCOL = 17
+_KIND = GRADWIRE_FLAGS["kind"]
+_NEEDED = 16
+"""Bytes of `scenarios.wire.HEADERS["gradwire"]` that are read."""
+
+
+CRC32 = 0xEDB88320
+"""The polynomial of IEEE 802.3, lowest bit first."""
+
+
+@compiled
+def _word(data, i, many):
+    """`many` bytes in network order."""
+    value = 0
+    for j in range(i, i + many):
+        value = value << 8 | int(data[j])
+    return value
+
+
+@compiled
+def parse(data, row, length, first_address, hosts):
+    """Enter what came out of a host, `length` bytes, into a packet's row. False if it is no IPv4 packet for a host."""
+    if length < IPV4 or data[0] >> 4 != 4:
+        return False
+    dst = _word(data, 16, 4) - first_address
+    if dst < 0 or dst >= hosts:
+        return False
+    # of a fragment or a header with options these are other bytes than the ports; nobody here sends any
+    crc = int(data[9]) ^ 0xFFFFFFFF
+    for i in range(12, min(24, length)):
+        crc ^= int(data[i])
+        for _ in range(8):
+            crc = crc >> 1 ^ (CRC32 if crc & 1 else 0)
+    tos = int(data[1])
+    row[at.K_LENGTH] = length
+    row[at.K_SIZE] = max(length + ETHERNET, MIN_FRAME)
+    row[at.K_DST] = dst
+    row[at.K_PRIORITY] = 7 - (tos >> 5)
+    row[at.K_IMPORTANT] = tos & 3 != 0
+    row[at.K_ENTROPY] = (crc ^ 0xFFFFFFFF) & 0xFFFF
+    row[at.K_MARKED] = 0
+    return True
+
+
+@compiled
+def mark(data):
+    """Set CE, and a checksum that fits [RFC 1624, equation 3]."""
+    tos = int(data[1])
+    if tos & 3 == CE:
+        return
+    version = int(data[0]) << 8
+    total = ~_word(data, 10, 2) & 0xFFFF
+    total += (~(version | tos) & 0xFFFF) + (version | tos | CE)
+    total = (total & 0xFFFF) + (total >> 16)
+    total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+    data[1] = tos | CE
+    data[10] = total >> 8
+    data[11] = total & 0xFF
+
+
+@compiled
+def whose(data, length):
+    """(message, number of the packet) of a gradwire packet over UDP; the number is -1 unless it carries data, and both
+    are for what is no such packet."""
+    i = (int(data[0]) & 15) * 4
+    if data[9] != UDP_PROTOCOL or length < i + UDP + _NEEDED or _word(data, i + 2, 2) != GRADWIRE_PORT:
+        return -1, -1
+    i += UDP
+    return _word(data, i, 4), _word(data, i + 10, 4) if _word(data, i + 14, 2) & _KIND == 0 else -1

@@ -1,0 +1,188 @@
+"""Where things stand in the memory of the userspace switch: arrays of 64-bit words, for compiled code.
+
+`State` is all there is. It is made from a plan (`state_of`) and grows (`grown`) where packets or drops find no room.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emu.plan import Plan, host_address
+from emu.userspace.draws import OF_LINK, OF_NODE, key_of
+from scenarios.wire import MIN_FRAME, serialisation_ps
+
+CLASSES = 8
+UNLIMITED = 1 << 62
+BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+CAUSES = ("tail", "selective", "link_loss", "no_route")
+TAIL, SELECTIVE, LOSS, NO_ROUTE = range(4)
+
+BEFORE_ARRIVALS = -(1 << 40)
+"""Added to a port's number: where the start of a transmission stands among what happens at one time."""
+
+# of a port: what is asked, then how things stand
+(
+    P_DST, P_ENDS_AT_HOST, P_RATE, P_LATENCY, P_ODDS, P_KEY, P_LAST, P_LIMIT, P_SELECTIVE,
+    P_FREE_AT, P_MASK, P_WAITING, P_PEAK, P_SENT, P_LOST, P_TAPS, PORT_WORDS,
+) = range(17)  # fmt: skip
+AT_SOURCE, AT_END = 1, 2
+"""Of P_TAPS: packets are written down when their transmission begins, or when they have arrived."""
+
+# of a class of a port: what is asked; what waits: bytes, first and last packet; counters, as `PortCounts` has them
+(
+    C_THRESHOLD, C_HELD, C_FIRST, C_FINAL, C_PACKETS, C_BYTES, C_DROPS_TAIL, C_DROPS_SELECTIVE, C_MARKS, CLASS_WORDS,
+) = range(10)  # fmt: skip
+COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
+
+# of a packet: bytes in memory and on the link; NEXT: the next one that waits, or that is free
+(
+    K_LENGTH, K_SIZE, K_DST, K_PRIORITY, K_IMPORTANT, K_ENTROPY, K_MARKED, K_NEXT, PACKET_WORDS,
+) = range(9)  # fmt: skip
+
+N_KEY, N_CHOICES, NODE_WORDS = range(3)
+
+LOST = ("time", "port", "cause", "important", "priority", "message", "packet")
+TRANSMITTED = ("start", "port", "packet", "marked", "arrives")
+TAPPED = ("time", "port", "incoming", "length")
+
+# single words; of every array of `State` the address, and what compiled code has to know of their sizes; and what
+# `emu.userspace.loop` waits for: numbers of files, and addresses of arrays
+(
+    W_NOW, W_HAPPENING, W_FREE, W_FREE_COUNT, W_DROPPED, W_LOGGED, W_BALANCING, W_HOSTS, W_REACHED_AT, W_REACHED,
+    W_ORIGIN_NS, W_TIMER_NS, W_STRANGE, W_REFUSED, W_WORST_NS, W_LONGEST_NS, W_ERRNO, W_FIRST_ADDRESS, W_TAPPED,
+    W_TAPS_PER_PACKET, W_REACHING, W_LAST_LINK,
+    A_PORTS, A_CLASSES, A_NODES, A_WAY_OF, A_WAYS, A_PACKETS, A_FRAMES, A_HAPPENINGS, A_REACHING, A_DROPS, A_LOG,
+    A_TAPS, A_TAPPED, A_LATE,
+    ROOM_PACKETS, ROOM_DROPS, ROOM_LOG, ROOM_TAPS, FRAME_BYTES, TAPPED_BYTES,
+    F_EPOLL, F_TIMER, F_CONTROL, A_DEVICES, A_HOST_OF, A_EVENTS, A_SPEC, WORDS,
+) = range(50)  # fmt: skip
+
+PACKETS = 4096
+DROPS = 1 << 15
+"""Room at first (our choice)."""
+TAPPED_ROOM = 256
+"""Bytes of an IPv4 packet that are kept for a capture; a few more than `emu.capture.SNAP` writes."""
+
+Words = NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
+
+
+class State(NamedTuple):
+    """Everything. Compiled code is given the address of `words`, and finds the others there.
+
+    ports : (ports, PORT_WORDS). classes : (ports, CLASSES, CLASS_WORDS). nodes : (nodes, NODE_WORDS).
+    way_of : (nodes * hosts, 2): where in `ways`, which holds numbers of ports, a node's to a host are, and how many.
+    packets : (room, PACKET_WORDS). frames : (room, bytes), uint8.
+    happenings : (room, 3): time, order and packet (or -1: a transmission may start) of what happens next, a heap.
+    reaching : (room, 3): time, port and packet of what reaches a host next, a heap.
+    drops : (room, 7), `LOST`. log : (room, 5), `TRANSMITTED`; without room nothing is logged.
+    taps : (room, 4), `TAPPED`, of packets that are captured, and `tapped` their first bytes, uint8.
+    late : 64 buckets, by bit length of nanoseconds. words : single words.
+    """
+
+    ports: Words
+    classes: Words
+    nodes: Words
+    way_of: Words
+    ways: Words
+    packets: Words
+    frames: NDArray[np.uint8]
+    happenings: Words
+    reaching: Words
+    drops: Words
+    log: Words
+    taps: Words
+    tapped: NDArray[np.uint8]
+    late: Words
+    words: Words
+
+    @property
+    def address(self) -> int:
+        """What compiled functions are called with."""
+        return int(self.words.ctypes.data)
+
+
+def state_of(plan: Plan, *, packets: int = PACKETS, drops: int = DROPS, log: int = 0) -> State:
+    """The network of a plan, with nothing in it. `log`: room for transmissions that are written down, for tests."""
+
+    def zeros(*shape: int) -> Words:
+        return np.zeros(shape, dtype=np.int64)
+
+    queues, hosts = plan.queues, plan.host_count
+    ways = {(port.src, host): (port.number,) for port in plan.ports if port.src < hosts for host in range(hosts)}
+    ways |= plan.routes
+    S = State(
+        ports=zeros(len(plan.ports), PORT_WORDS),
+        classes=zeros(len(plan.ports), CLASSES, CLASS_WORDS),
+        nodes=zeros(plan.node_count, NODE_WORDS),
+        way_of=zeros(plan.node_count * hosts, 2),
+        ways=zeros(sum(len(numbers) for numbers in ways.values())),
+        packets=zeros(0, PACKET_WORDS),
+        frames=np.zeros((0, plan.largest_frame() + 256), dtype=np.uint8),
+        happenings=zeros(0, 3),
+        reaching=zeros(0, 3),
+        drops=zeros(0, len(LOST)),
+        log=zeros(log, len(TRANSMITTED)),
+        taps=zeros(0, len(TAPPED)),
+        tapped=np.zeros((0, TAPPED_ROOM), dtype=np.uint8),
+        late=zeros(64),
+        words=zeros(WORDS),
+    )
+    S.classes[:, :, C_THRESHOLD] = UNLIMITED
+    for port in plan.ports:
+        limited = port.src >= hosts
+        S.ports[port.number, : P_SELECTIVE + 1] = (
+            port.dst, port.dst < hosts, port.rate, port.latency_ps, -int(-port.loss * 2**32 // 1),
+            key_of(plan.seed, OF_LINK, port.number), queues.count - 1, queues.buffer if limited else UNLIMITED,
+            queues.selective_drop,
+        )  # fmt: skip
+        if limited and queues.thresholds is not None:
+            S.classes[port.number, : len(queues.thresholds), C_THRESHOLD] = queues.thresholds
+    S.nodes[:, N_KEY] = [key_of(plan.seed, OF_NODE, node) for node in range(plan.node_count)]
+    first = 0
+    for (node, host), numbers in sorted(ways.items()):
+        S.way_of[node * hosts + host] = first, len(numbers)
+        S.ways[first : first + len(numbers)] = numbers
+        first += len(numbers)
+    S.words[[W_BALANCING, W_HOSTS, W_FREE]] = BALANCERS.index(plan.balancing), hosts, -1
+    last_links = [port for port in plan.ports if port.dst < hosts]
+    S.words[W_LAST_LINK] = min(port.latency_ps + serialisation_ps(MIN_FRAME, port.rate) for port in last_links)
+    S.words[W_FIRST_ADDRESS] = int.from_bytes(socket.inet_aton(host_address(0)), "big")
+    return grown(S, packets, drops)
+
+
+def grown(state: State, packets: int, drops: int) -> State:
+    """The same with room for so many packets and drops, and for captures of as many packets, twice over."""
+    before, words = len(state.packets), state.words
+    packets, drops = max(packets, before), max(drops, len(state.drops))
+    taps = 2 * int(words[W_TAPS_PER_PACKET]) * (packets + 1)
+    S = state._replace(
+        packets=_longer(state.packets, packets),
+        frames=_longer(state.frames, packets),
+        happenings=_longer(state.happenings, packets + len(state.ports)),
+        reaching=_longer(state.reaching, packets),
+        drops=_longer(state.drops, drops),
+        taps=_longer(state.taps, taps),
+        tapped=_longer(state.tapped, taps),
+    )
+    fresh = np.arange(before, packets)
+    if len(fresh):
+        S.packets[fresh, K_NEXT] = np.append(fresh[1:], words[W_FREE])
+        words[W_FREE] = before
+        words[W_FREE_COUNT] += len(fresh)
+    words[A_PORTS : A_LATE + 1] = [array.ctypes.data for array in S[:-1]]
+    words[[ROOM_PACKETS, ROOM_DROPS, ROOM_LOG, ROOM_TAPS]] = packets, drops, len(S.log), len(S.taps)
+    words[[FRAME_BYTES, TAPPED_BYTES]] = S.frames.shape[1], S.tapped.shape[1]
+    return S
+
+
+def _longer(array: NDArray[T], length: int) -> NDArray[T]:
+    if length <= len(array):
+        return array
+    longer = np.zeros((length, *array.shape[1:]), dtype=array.dtype)
+    longer[: len(array)] = array
+    return longer

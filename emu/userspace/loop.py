@@ -1,0 +1,142 @@
+"""What the process of the switch does all the time: sleep, read, apply the rules, write. Compiled.
+
+It sleeps until a device, the timer of what happens next, or the parent has something for it. A packet's time is the
+clock's when it is read; where packets go from there on is exact, however late this wakes up, but for their delivery.
+How late deliveries were is counted, and so is the longest time without looking at the devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emu.userspace import kernel_calls as calls
+from emu.userspace import layout as at
+from emu.userspace import rules
+from emu.userspace.compiled import compiled
+from emu.userspace.frames import parse
+from emu.userspace.memory import bytes_at, words_at
+
+ASKED, FULL, INTERRUPTED, FAILED = range(4)
+"""Why `serve` returns: the parent wants something, there is no room for packets, a signal, or a system call failed."""
+BATCH = 64
+"""Packets read from one host in a row (our choice)."""
+EVENTS = 64
+
+
+class Files:
+    """What is waited for, entered into the words of a `State`; to be kept as long as that is used.
+
+    Parameters
+    ----------
+    epoll, timer, control : numbers of files; the epoll has all others.
+    devices : of every host's TUN.
+    """
+
+    def __init__(self, state: at.State, epoll: int, timer: int, control: int, devices: Sequence[int]) -> None:
+        self._devices = np.array(devices, dtype=np.int64)
+        self._host_of = np.full(max(timer, control, *devices) + 1, -1, dtype=np.int64)
+        self._host_of[self._devices] = np.arange(len(devices))
+        self._events = np.zeros(EVENTS * calls.EVENT_BYTES, dtype=np.uint8)
+        self._spec = np.zeros(4, dtype=np.int64)
+        state.words[[at.F_EPOLL, at.F_TIMER, at.F_CONTROL]] = epoll, timer, control
+        arrays = (self._devices, self._host_of, self._events, self._spec)
+        state.words[at.A_DEVICES : at.A_SPEC + 1] = [array.ctypes.data for array in arrays]
+
+
+@compiled
+def serve(address):
+    """Be the network of the words at `address`, until one of the reasons above."""
+    W = words_at(address)
+    while True:
+        if not rules.room(W):
+            return FULL
+        wake = rules.wake_time(W)
+        if wake >= 0:
+            due_ns = W[at.W_ORIGIN_NS] - (-wake // 1000)
+            if due_ns != W[at.W_TIMER_NS]:
+                W[at.W_TIMER_NS] = due_ns
+                if calls.set_timer(W[at.F_TIMER], due_ns, W[at.A_SPEC]) < 0:
+                    return _failed(W)
+        ready = calls.wait(W[at.F_EPOLL], W[at.A_EVENTS], EVENTS)
+        if ready < 0:
+            return _failed(W)
+        begin_ns = calls.monotonic_ns(W[at.A_SPEC])
+        asked = False
+        for i in range(ready):
+            number = bytes_at(W[at.A_EVENTS] + i * calls.EVENT_BYTES + calls.EVENT_FILE)
+            file = int(number[0]) | int(number[1]) << 8 | int(number[2]) << 16 | int(number[3]) << 24
+            if file == W[at.F_TIMER]:
+                W[at.W_TIMER_NS] = 0  # it has gone off, and is told of once: nothing has to be read
+                _catch_up(W)
+            elif file == W[at.F_CONTROL]:
+                asked = True
+            elif not _read(W, words_at(W[at.A_HOST_OF])[file]):
+                return FAILED if W[at.W_ERRNO] else FULL
+        end_ns = _catch_up(W)
+        W[at.W_LONGEST_NS] = max(W[at.W_LONGEST_NS], end_ns - begin_ns)
+        if asked:
+            return ASKED
+
+
+@compiled
+def _failed(W):
+    error = calls.error()
+    if error == calls.INTERRUPTED:
+        return INTERRUPTED
+    W[at.W_ERRNO] = error
+    return FAILED
+
+
+@compiled
+def _catch_up(W):
+    """Bring the network to this moment and deliver what has arrived by now. Returns the moment."""
+    now_ns = calls.monotonic_ns(W[at.A_SPEC])
+    until = (now_ns - W[at.W_ORIGIN_NS]) * 1000
+    while True:
+        packet = rules.next_reached(W, until)
+        if packet < 0:
+            return now_ns
+        device, length = words_at(W[at.A_DEVICES])[W[at.W_REACHED]], rules.packet_of(W, packet)[at.K_LENGTH]
+        if calls.write(device, W[at.A_FRAMES] + packet * W[at.FRAME_BYTES], length) < 0:
+            W[at.W_REFUSED] += 1
+        late_ns = (until - W[at.W_REACHED_AT]) // 1000
+        bits = 0
+        while late_ns >> bits:
+            bits += 1
+        words_at(W[at.A_LATE])[bits] += 1
+        W[at.W_WORST_NS] = max(W[at.W_WORST_NS], late_ns)
+        rules.release(W, packet)
+
+
+@compiled
+def _read(W, host):
+    """Some of the packets that a host has sent. False if there is no room for one, or if that failed."""
+    device = words_at(W[at.A_DEVICES])[host]
+    for _ in range(BATCH):
+        if not rules.room(W):
+            return False
+        packet = rules.take(W)
+        length = calls.read(device, W[at.A_FRAMES] + packet * W[at.FRAME_BYTES], W[at.FRAME_BYTES])
+        if length < 0:
+            rules.release(W, packet)
+            if calls.error() == calls.AGAIN:
+                return True
+            W[at.W_ERRNO] = calls.error()
+            return False
+        frame, row = rules.frame_of(W, packet), rules.packet_of(W, packet)
+        if parse(frame, row, length, W[at.W_FIRST_ADDRESS], W[at.W_HOSTS]):
+            _catch_up(W)
+            rules.arrive(W, host, packet)
+        else:
+            W[at.W_STRANGE] += 1
+            rules.release(W, packet)
+    return True
+
+
+def compile_all() -> None:
+    """What the process calls, without calling it."""
+    from numba import types
+
+    serve.compile((types.int64,))

@@ -1,0 +1,348 @@
+"""The rules of the network, packet by packet, on a clock that it is told. Compiled; no input or output.
+
+The same as the simulator's (sim/README.md, "Modelling choices"):
+
+* store and forward: a packet's transmission starts when the port is free and no packet of a higher class waits; it
+  takes the packet's bits over the rate; the packet is at the far end one latency after its last bit;
+* a packet that finds its port idle goes out untested. Otherwise, against what waits without the packet on the wire:
+  first the port's buffer (tail drop), then K of its class: marked if it is important, dropped if it is not and such
+  packets are to be dropped there, else accepted;
+* hosts' own ports have the same strict classes, no limit and no marks;
+* at one time and place, transmissions start before arrivals are looked at, and arrivals go by number of their link;
+* losses on the wire are drawn by counter when a transmission starts and come to light when it ends.
+
+Times are integer picoseconds. `W` are the words of the `State`; ports, nodes and packets are numbers, of rows there.
+"""
+
+from __future__ import annotations
+
+from emu.userspace import draws
+from emu.userspace import layout as at
+from emu.userspace.compiled import compiled
+from emu.userspace.draws import MASK, STEP
+from emu.userspace.frames import mark, whose
+from emu.userspace.memory import bytes_at, words_at
+
+PS_PER_BYTE_AT_1_BPS = 8_000_000_000_000
+"""`scenarios.wire.serialisation_ps`, which is not compiled; a test holds them equal."""
+
+mix = compiled(draws.mix)
+
+
+@compiled
+def draw(key, counter):
+    """The `counter`-th 32-bit random number of `key`."""
+    return mix((key + (counter & 0x7FFFFFFF) * STEP) & MASK)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def packet_of(W, packet):
+    """The row of a packet."""
+    return words_at(W[at.A_PACKETS] + packet * (8 * at.PACKET_WORDS))
+
+
+@compiled
+def frame_of(W, packet):
+    """The bytes of a packet."""
+    return bytes_at(W[at.A_FRAMES] + packet * W[at.FRAME_BYTES])
+
+
+@compiled
+def _port_of(W, port):
+    return words_at(W[at.A_PORTS] + port * (8 * at.PORT_WORDS))
+
+
+@compiled
+def _class_of(W, port, c):
+    return words_at(W[at.A_CLASSES] + (port * at.CLASSES + c) * (8 * at.CLASS_WORDS))
+
+
+# --- what happens next ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _push(heap, n, time, order, packet):
+    """Add to a heap of `n`."""
+    i = n
+    while i > 0:
+        parent = (i - 1) >> 1
+        j = 3 * parent
+        if heap[j] < time or (heap[j] == time and heap[j + 1] < order):
+            break
+        heap[3 * i] = heap[j]
+        heap[3 * i + 1] = heap[j + 1]
+        heap[3 * i + 2] = heap[j + 2]
+        i = parent
+    heap[3 * i] = time
+    heap[3 * i + 1] = order
+    heap[3 * i + 2] = packet
+
+
+@compiled
+def _pop(heap, last):
+    """Remove the first of a heap, which then has `last`."""
+    time, order, packet = heap[3 * last], heap[3 * last + 1], heap[3 * last + 2]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= last:
+            break
+        j = 3 * child
+        if child + 1 < last and (heap[j + 3] < heap[j] or (heap[j + 3] == heap[j] and heap[j + 4] < heap[j + 1])):
+            child += 1
+            j += 3
+        if time < heap[j] or (time == heap[j] and order < heap[j + 1]):
+            break
+        heap[3 * i] = heap[j]
+        heap[3 * i + 1] = heap[j + 1]
+        heap[3 * i + 2] = heap[j + 2]
+        i = child
+    heap[3 * i] = time
+    heap[3 * i + 1] = order
+    heap[3 * i + 2] = packet
+
+
+@compiled
+def _happens(W, time, order, packet):
+    """Something will happen at a switch: see `State.happenings`."""
+    _push(words_at(W[at.A_HAPPENINGS]), W[at.W_HAPPENING], time, order, packet)
+    W[at.W_HAPPENING] += 1
+
+
+@compiled
+def wake_time(W):
+    """When to come back at the latest, to be in time for whatever reaches a host next; -1: there is nothing.
+
+    What happens at switches may be looked at later than it happens - times are worked out, not measured - but for its
+    consequences, and those are not at a host before a shortest packet has crossed the last link.
+    """
+    wake = -1
+    if W[at.W_HAPPENING]:
+        wake = words_at(W[at.A_HAPPENINGS])[0] + W[at.W_LAST_LINK]
+    if W[at.W_REACHING]:
+        reached = words_at(W[at.A_REACHING])[0]
+        if wake < 0 or reached < wake:
+            wake = reached
+    return wake
+
+
+@compiled
+def next_reached(W, until):
+    """Let time pass up to and with `until`, or until a packet has reached its host: that packet, or -1.
+
+    When it did is `W_REACHED_AT`, where `W_REACHED`; it is to be given back (`release`) by who asked.
+    """
+    happening, reaching = words_at(W[at.A_HAPPENINGS]), words_at(W[at.A_REACHING])
+    while True:
+        now = until + 1
+        if W[at.W_HAPPENING]:
+            now = min(now, happening[0])
+        if W[at.W_REACHING] and reaching[0] <= until and reaching[0] < now:
+            now, port, packet = reaching[0], reaching[1], reaching[2]
+            W[at.W_REACHING] -= 1
+            _pop(reaching, W[at.W_REACHING])
+            W[at.W_NOW] = now
+            if _port_of(W, port)[at.P_TAPS] & at.AT_END:
+                _tap(W, port, packet, now, 1)
+            W[at.W_REACHED_AT] = now
+            W[at.W_REACHED] = _port_of(W, port)[at.P_DST]
+            return packet
+        if now > until:
+            W[at.W_NOW] = until
+            return -1
+        order, packet = happening[1], happening[2]
+        W[at.W_HAPPENING] -= 1
+        _pop(happening, W[at.W_HAPPENING])
+        W[at.W_NOW] = now
+        if packet < 0:
+            _serve(W, order - at.BEFORE_ARRIVALS, now)
+            continue
+        if _port_of(W, order)[at.P_TAPS] & at.AT_END:
+            _tap(W, order, packet, now, 1)
+        port = _way(W, _port_of(W, order)[at.P_DST], packet)
+        if port < 0:
+            _drop(W, order, packet, now, at.NO_ROUTE)
+        else:
+            _offer(W, port, packet, now)
+
+
+@compiled
+def arrive(W, host, packet):
+    """A host sends a packet: it reaches the host's own port, at the time up to which `next_reached` has come."""
+    _offer(W, _way(W, host, packet), packet, W[at.W_NOW])
+
+
+# --- packets ----------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def room(W):
+    """Whether one packet more has room, and could be lost, or be seen on all its way, with all that are under way."""
+    under_way = W[at.ROOM_PACKETS] - W[at.W_FREE_COUNT]
+    return (
+        W[at.W_FREE_COUNT] > 0
+        and W[at.ROOM_DROPS] - W[at.W_DROPPED] > under_way
+        and W[at.ROOM_TAPS] - W[at.W_TAPPED] >= W[at.W_TAPS_PER_PACKET] * (under_way + 1)
+    )
+
+
+@compiled
+def take(W):
+    """A free packet; there is `room`."""
+    packet = W[at.W_FREE]
+    W[at.W_FREE] = packet_of(W, packet)[at.K_NEXT]
+    W[at.W_FREE_COUNT] -= 1
+    return packet
+
+
+@compiled
+def release(W, packet):
+    """It is free again."""
+    packet_of(W, packet)[at.K_NEXT] = W[at.W_FREE]
+    W[at.W_FREE] = packet
+    W[at.W_FREE_COUNT] += 1
+
+
+@compiled
+def _drop(W, port, packet, time, cause):
+    row = words_at(W[at.A_DROPS] + W[at.W_DROPPED] * (8 * len(at.LOST)))
+    W[at.W_DROPPED] += 1
+    each = packet_of(W, packet)
+    row[0] = time
+    row[1] = port
+    row[2] = cause
+    row[3] = each[at.K_IMPORTANT]
+    row[4] = each[at.K_PRIORITY]
+    row[5], row[6] = whose(frame_of(W, packet), each[at.K_LENGTH])
+    release(W, packet)
+
+
+@compiled
+def _tap(W, port, packet, time, incoming):
+    """Write a packet down for a capture."""
+    row = words_at(W[at.A_TAPS] + W[at.W_TAPPED] * (8 * len(at.TAPPED)))
+    copy, frame = bytes_at(W[at.A_TAPPED] + W[at.W_TAPPED] * W[at.TAPPED_BYTES]), frame_of(W, packet)
+    W[at.W_TAPPED] += 1
+    row[0] = time
+    row[1] = port
+    row[2] = incoming
+    row[3] = packet_of(W, packet)[at.K_LENGTH]
+    for i in range(min(row[3], W[at.TAPPED_BYTES])):
+        copy[i] = frame[i]
+
+
+# --- ways -------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _way(W, node, packet):
+    """The port by which a packet leaves a node; -1: nobody knows the way."""
+    each = packet_of(W, packet)
+    some = words_at(W[at.A_WAY_OF] + (node * W[at.W_HOSTS] + each[at.K_DST]) * 16)
+    ways, count = words_at(W[at.A_WAYS] + some[0] * 8), some[1]
+    if count < 2:
+        return ways[0] if count else -1
+    here = words_at(W[at.A_NODES] + node * (8 * at.NODE_WORDS))
+    choices = here[at.N_CHOICES]
+    here[at.N_CHOICES] = choices + 1
+    if W[at.W_BALANCING] == 2:
+        return ways[choices % count]
+    counter = choices if W[at.W_BALANCING] == 1 else each[at.K_ENTROPY]
+    return ways[(draw(here[at.N_KEY], counter) * count) >> 32]
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _offer(W, number, packet, time):
+    """A packet reaches a port: it goes out, waits or is dropped."""
+    port, each = _port_of(W, number), packet_of(W, packet)
+    c = min(each[at.K_PRIORITY], port[at.P_LAST])
+    if port[at.P_FREE_AT] <= time and not port[at.P_MASK]:
+        _transmit(W, number, packet, c, time)
+        return
+    queue, size = _class_of(W, number, c), each[at.K_SIZE]
+    waiting = port[at.P_WAITING] + size
+    if waiting > port[at.P_LIMIT]:
+        queue[at.C_DROPS_TAIL] += 1
+        _drop(W, number, packet, time, at.TAIL)
+        return
+    if queue[at.C_HELD] >= queue[at.C_THRESHOLD]:
+        if each[at.K_IMPORTANT]:
+            each[at.K_MARKED] = 1
+            mark(frame_of(W, packet))
+            queue[at.C_MARKS] += 1
+        elif port[at.P_SELECTIVE]:
+            queue[at.C_DROPS_SELECTIVE] += 1
+            _drop(W, number, packet, time, at.SELECTIVE)
+            return
+    each[at.K_NEXT] = -1
+    if port[at.P_MASK] >> c & 1:
+        packet_of(W, queue[at.C_FINAL])[at.K_NEXT] = packet
+    else:
+        queue[at.C_FIRST] = packet
+    queue[at.C_FINAL] = packet
+    queue[at.C_HELD] += size
+    port[at.P_WAITING] = waiting
+    port[at.P_PEAK] = max(port[at.P_PEAK], waiting)
+    if not port[at.P_MASK]:
+        _happens(W, port[at.P_FREE_AT], at.BEFORE_ARRIVALS + number, -1)
+    port[at.P_MASK] |= 1 << c
+
+
+@compiled
+def _serve(W, number, time):
+    """The port is free: start the first packet of the highest class that has one."""
+    port = _port_of(W, number)
+    c = 0
+    while not port[at.P_MASK] >> c & 1:
+        c += 1
+    queue = _class_of(W, number, c)
+    packet = queue[at.C_FIRST]
+    each = packet_of(W, packet)
+    queue[at.C_HELD] -= each[at.K_SIZE]
+    port[at.P_WAITING] -= each[at.K_SIZE]
+    queue[at.C_FIRST] = each[at.K_NEXT]
+    if each[at.K_NEXT] < 0:
+        port[at.P_MASK] ^= 1 << c
+    _transmit(W, number, packet, c, time)
+    if port[at.P_MASK]:
+        _happens(W, port[at.P_FREE_AT], at.BEFORE_ARRIVALS + number, -1)
+
+
+@compiled
+def _transmit(W, number, packet, c, start):
+    """Put a packet on the wire; its first bit leaves at `start`."""
+    port, size = _port_of(W, number), packet_of(W, packet)[at.K_SIZE]
+    end = start - (-size * PS_PER_BYTE_AT_1_BPS // port[at.P_RATE])
+    port[at.P_FREE_AT] = end
+    queue = _class_of(W, number, c)
+    queue[at.C_PACKETS] += 1
+    queue[at.C_BYTES] += size
+    if port[at.P_TAPS] & at.AT_SOURCE:
+        _tap(W, number, packet, start, 0)
+    arrives = True
+    if port[at.P_ODDS]:
+        count = port[at.P_SENT]
+        port[at.P_SENT] = count + 1
+        arrives = draw(port[at.P_KEY], count) >= port[at.P_ODDS]
+    if W[at.ROOM_LOG]:
+        row = words_at(W[at.A_LOG] + W[at.W_LOGGED] * (8 * len(at.TRANSMITTED)))
+        W[at.W_LOGGED] += 1
+        row[0] = start
+        row[1] = number
+        row[2] = packet
+        row[3] = packet_of(W, packet)[at.K_MARKED]
+        row[4] = arrives
+    if arrives and port[at.P_ENDS_AT_HOST]:
+        _push(words_at(W[at.A_REACHING]), W[at.W_REACHING], end + port[at.P_LATENCY], number, packet)
+        W[at.W_REACHING] += 1
+    elif arrives:
+        _happens(W, end + port[at.P_LATENCY], number, packet)
+    else:
+        port[at.P_LOST] += 1
+        _drop(W, number, packet, end, at.LOSS)
