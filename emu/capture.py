@@ -56,9 +56,13 @@ class PacketFile:
             )
             file.write(_block(4, records + _option(0, b"")))
 
-    def write(self, interface: int, time_ns: int, data: bytes, *, outgoing: bool) -> None:
+    def write(
+        self, interface: int, time_ns: int, data: bytes, *, outgoing: bool, length: int | None = None
+    ) -> None:
+        """A frame, of which `data` may be the first bytes of `length`."""
         kept = data[: self._snap]
-        head = struct.pack("<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(kept), len(data))
+        whole = len(data) if length is None else length
+        head = struct.pack("<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(kept), whole)
         flags = _option(2, struct.pack("<I", 2 if outgoing else 1)) + _option(0, b"")
         self._file.write(_block(6, head + _padded(kept) + flags))
 
@@ -85,6 +89,8 @@ class Capture:
     def __init__(self, plan: Plan, node: int, path: Path, *, snap: int = SNAP, zero_ns: int = 0) -> None:
         self.plan, self.node, self.path = plan, node, path
         self.snap, self.zero_ns = snap, zero_ns
+        self.written = 0
+        """frames in the file, when it has ended"""
         self._child = 0
         self._stop = -1
         self._answer = -1
@@ -131,8 +137,8 @@ class Capture:
         os.close(stop_read)
         os.close(answer_write)
 
-    def stop(self) -> tuple[int, int]:
-        """End, with all that has been seen so far; (frames written, frames that were lost because we were too slow).
+    def stop(self) -> list[str]:
+        """End, with all that has been seen so far. What was missed because we were too slow, in words.
 
         OSError if the file could not be written.
         """
@@ -152,7 +158,8 @@ class Capture:
         first, second = json.loads(text)
         if status != 0:
             raise OSError(first, second, str(self.path))
-        return first, second
+        self.written = first
+        return [f"the capture at {self.plan.names[self.node]} has missed {second} packets"] if second else []
 
     def _record(
         self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int

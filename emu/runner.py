@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from emu.agent.report import Reports
 from emu.capture import Capture
@@ -88,7 +89,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # samples are taken when they are due, not up to 50 us later
     backend: SwitchBackend = kind_of(plan.switch).make(plan, plan.options["kernel"])
     say(state="building", backend=plan.switch)
-    captures: list[Capture] = []
+    captures: list[Any] = []
     raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())
     try:
         backend.build()
@@ -177,33 +178,27 @@ def stalls(plan: Plan, reports: Reports) -> list[str]:
     return found
 
 
-def capturable(plan: Plan, switch: str) -> list[str]:
-    """Of the nodes that a plan names for captures, those that have devices to capture at."""
-    hosts = plan.names[: plan.host_count]
-    return [name for name in plan.captures if switch != "userspace" or name in hosts]
-
-
-def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Capture]:
-    """Captures at the nodes that the plan names; their files are in `folder`."""
-    started = []
-    for name in capturable(plan, plan.switch):
-        path = folder / f"{name}.pcapng"
-        node = plan.names.index(name)
-        capture = Capture(plan, node, path)
-        capture.start(backend.namespace(node))
-        started.append(capture)
-        raw.captures = {**raw.captures, name: str(path)}
+def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Any]:
+    """Captures at the nodes that the plan names; their files are in `folder`. They have a `stop`."""
+    paths = {plan.names.index(name): folder / f"{name}.pcapng" for name in plan.captures}
+    inside = {node: path for node, path in paths.items() if node >= plan.host_count}
+    started: list[Any] = []
+    capture = getattr(backend, "capture", None)  # of a backend whose switches have no devices
+    if inside and capture is not None:
+        started.append(capture(inside))
+    for node, path in paths.items():
+        if capture is None or node not in inside:
+            started.append(Capture(plan, node, path))
+            started[-1].start(backend.namespace(node))
+    raw.captures = {plan.names[node]: str(path) for node, path in paths.items()}
     return started
 
 
-def stop_captures(started: list[Capture]) -> list[str]:
+def stop_captures(started: list[Any]) -> list[str]:
     """End them; what they have missed, in words."""
     missed = []
     while started:
-        capture = started.pop()
-        _, lost = capture.stop()
-        if lost:
-            missed.append(f"the capture at {capture.plan.names[capture.node]} has missed {lost} packets")
+        missed += started.pop().stop()
     return missed
 
 

@@ -23,7 +23,6 @@ from emu.outcome import make_result
 from emu.plan import Plan
 from emu.prepare import Resolved, check_rates, check_scenario, kernel_options, make_plan
 from emu.raw import Raw
-from emu.runner import capturable
 from emu.scratch import scratch
 from emu.supervise import EmulationInterrupted, Heard, run
 from emu.switches.base import TestbedError
@@ -165,11 +164,6 @@ def choose_backend(
     options = {"connections": scenario.emulation.connections, "kernel": kernel, **kernel_options(scenario)}
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
-    if captures and not capturable(plan, choice.name):
-        raise TestbedError(
-            f"switches of the backend {choice.name} have no devices to capture at", "--pcap",
-            f"--at {plan.names[0]}, or --switch bpf or red",
-        )  # fmt: skip
     check_rates(plan, kernel.reachable_bps if kernel.reachable_bps > 0 else None)
     if choice.name == "bpf":
         from emu.switches.bpf import object_file

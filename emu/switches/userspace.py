@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import card, process, tun
 from emu.userspace.fabric import port_counts
 from emu.userspace.layout import BALANCERS
-from emu.userspace.process import COUNTS, DROPS, LENGTH, STATE, Lateness
+from emu.userspace.process import CAPTURE, COUNTS, DROPS, LENGTH, STATE, Lateness
 from scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0
@@ -57,9 +57,6 @@ class Userspace:
     def substitutions(self, kernel: Kernel | None, plan: Plan) -> list[str]:
         """What it does otherwise than the plan says; empty if nothing."""
         found = []
-        switches = [name for name in plan.captures if name in plan.names[plan.host_count :]]
-        if switches:
-            found.append(f"no captures at {', '.join(switches)}: switches have no devices here, hosts do")
         if card.wanted(plan) and (lacking := card.lacking(kernel)):
             found.append(
                 "the kernel's TCP hands all it may to the host's port at once, where a real card would hold it back: "
@@ -169,6 +166,17 @@ class UserspaceSwitch:
             )
         return self._drops
 
+    def capture(self, paths: Mapping[int, Path]) -> SwitchCapture:
+        """Write what crosses the ports of switches, by number of the node, to new files from now on."""
+        self._captures({node: str(path) for node, path in paths.items()})
+        return SwitchCapture(self, next(iter(paths.values())))
+
+    def _captures(self, paths: Mapping[int, str]) -> None:
+        data = pickle.dumps(dict(paths))
+        refused = self._ask(CAPTURE + LENGTH.pack(len(data)) + data)
+        if refused is not None:
+            raise OSError(*refused)
+
     def lateness(self) -> Lateness:
         """How late the process has delivered so far."""
         found: Lateness = self._ask(STATE)
@@ -268,6 +276,21 @@ class UserspaceSwitch:
     def _failed(self, what: str) -> TestbedError:
         self._trouble = [f"the process of the userspace switch {what}"]
         return TestbedError(f"its process {what}", "userspace switch", usage=False)
+
+
+class SwitchCapture:
+    """Captures at switches; `path`: one of their files."""
+
+    def __init__(self, switch: UserspaceSwitch, path: Path) -> None:
+        self.switch, self.path = switch, path
+
+    def stop(self) -> list[str]:
+        """End, with all that has been seen so far; nothing is missed. OSError if a file could not be written."""
+        try:
+            self.switch._captures({})
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        return []
 
 
 KIND = Userspace()

@@ -20,14 +20,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emu.plan import Plan
 from emu.userspace import layout as at
 from emu.userspace.clock import new_timer
 from emu.userspace.compiled import FOLDER
 
-COUNTS, DROPS, STATE = b"c", b"d", b"s"
+if TYPE_CHECKING:
+    from emu.userspace.taps import Taps
+
+COUNTS, DROPS, STATE, CAPTURE = b"c", b"d", b"s", b"p"
 LENGTH = struct.Struct("<Q")
 _DEATH_SIGNAL = 1
 
@@ -106,6 +109,8 @@ class _Switch:
         self.epoll.register(timer, select.EPOLLIN | select.EPOLLET)
         self.files = loop.Files(self.fabric.state, self.epoll.fileno(), timer, control.fileno(), devices)
         self.fabric.state.words[at.W_ORIGIN_NS] = time.monotonic_ns()
+        self.taps: Taps | None = None
+        self.not_captured: tuple[int | None, str | None] | None = None
         self.going = True
 
     def run(self) -> None:
@@ -116,10 +121,37 @@ class _Switch:
             if why == loop.ASKED:
                 self.reply()
             elif why == loop.FULL:
-                self.fabric.grow()
+                self.make_room()
             elif why == loop.FAILED:
                 number = int(self.fabric.state.words[at.W_ERRNO])
                 raise OSError(number, os.strerror(number))
+
+    def make_room(self) -> None:
+        """For packets, or for captures."""
+        try:
+            drained = self.taps is not None and self.taps.drain()
+        except OSError as error:  # said when captures end
+            from emu.userspace.taps import untap
+
+            self.not_captured, self.taps, drained = (error.errno, error.strerror), None, True
+            untap(self.fabric)
+        if not drained:
+            self.fabric.grow()
+
+    def capture(self, paths: dict[int, str]) -> Any:
+        """Begin captures at some nodes, into new files; without any, end those that there are. None, or (number, text)
+        of the error."""
+        from emu.userspace.taps import Taps
+
+        try:
+            if paths:
+                self.taps = Taps(self.fabric, paths)
+            elif self.taps is not None:
+                taps, self.taps = self.taps, None
+                taps.close()
+        except OSError as error:
+            return error.errno, error.strerror
+        return self.not_captured
 
     def reply(self) -> None:
         """Answer the parent."""
@@ -133,6 +165,9 @@ class _Switch:
             begin = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
             fresh = [tuple(lost) for lost in self.fabric.drops(begin)]
             _answer(self.control, (int(words[at.W_ORIGIN_NS]), fresh))
+        elif question == CAPTURE:
+            length = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
+            _answer(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
         elif question == STATE:
             figures = (at.W_WORST_NS, at.W_LONGEST_NS, at.W_STRANGE, at.W_REFUSED)
             _answer(self.control, Lateness(self.fabric.state.late.tolist(), *(int(words[each]) for each in figures)))

@@ -220,12 +220,6 @@ def test_a_rate_out_of_reach_is_refused(place: Place) -> None:
     assert status == 2 and "100Gbps, out of reach of this machine on the wall clock; expected at most" in error
 
 
-@needs("namespaces")
-def test_captures_that_a_backend_cannot_make_are_refused(place: Place) -> None:
-    status, _, error = place.run("emulate", "short.toml", *USERSPACE, "--pcap", "new", "--at", "s0")
-    assert status == 2 and "userspace have no devices to capture at; expected --at h0" in error
-
-
 def test_a_backend_that_this_kernel_lacks(place: Place) -> None:
     from emu_cases import why_not
 
@@ -337,9 +331,11 @@ def test_no_room_for_the_result(place: Place) -> None:
     assert "flow completion" in said
 
 
-@needs("bpf")
-def test_no_room_for_captures(place: Place) -> None:
-    status, _, error = place.run("emulate", "short.toml", "--switch", "bpf", "--pcap", "new", before=full("60k", place.temporary))
+@pytest.mark.parametrize(
+    "backend", [pytest.param("bpf", marks=needs("bpf")), pytest.param("userspace", marks=needs("namespaces"))]
+)
+def test_no_room_for_captures(place: Place, backend: str) -> None:
+    status, _, error = place.run("emulate", "short.toml", "--switch", backend, "--pcap", "new", before=full("60k", place.temporary))
     assert status == 2 and "cannot write temporary files: No space left on device" in error
 
 

@@ -7,7 +7,9 @@ import signal
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,64 @@ def test_what_is_sent_arrives_or_is_counted_and_marks_are_seen(network):
     assert down.peak_queue_bytes <= 30_000 and down.queue_bytes == 0
     assert not [line for line in running.check() if "late" not in line]
     assert running.lateness().count == down.packets
+
+
+@needs_devices
+def test_captures_at_switches(network, tmp_path, monkeypatch):
+    """All that comes to a switch and all that leaves it, when the rules say so, with marks; more than there is room for
+    at once. Nobody else's packets, and none after the end."""
+    scapy = pytest.importorskip("scapy.all")
+    monkeypatch.setattr("emu.userspace.layout.PACKETS", 64)
+    plan = diamond(1, rate=20 * MBPS, queues=Queues(8, 60_000, (8_000,) * 8, True), rates={7: 10 * MBPS})
+    running = network(plan)
+    leaf, spine = plan.names.index("leaf1"), plan.names.index("spine0")
+    capture = running.capture({leaf: tmp_path / "leaf1.pcapng", spine: tmp_path / "spine0.pcapng"})
+    receiver, sender = udp(running, 1, GRADWIRE_PORT), udp(running, 0)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp(3) << 2 | 2)
+    many, size = 200, 14 + 20 + 8 + 16 + 1000
+    for number in range(many):
+        sender.sendto(labelled(7, number, 1000), ("10.0.0.2", GRADWIRE_PORT))
+    arrived = 0
+    with suppress(TimeoutError):
+        while True:
+            receiver.recv(2000)
+            arrived += 1
+    assert capture.stop() == []
+    sender.sendto(labelled(7, many, 1000), ("10.0.0.2", GRADWIRE_PORT))
+    receiver.recv(2000)
+    counts = {count.port: count for count in running.counts()}
+    seen = {}
+    for node in ("leaf1", "spine0"):
+        for data, meta in scapy.RawPcapNgReader(str(tmp_path / f"{node}.pcapng")):
+            name = meta.ifname.decode() if isinstance(meta.ifname, bytes) else meta.ifname
+            assert meta.wirelen == size and len(data) == 256 and data[30:34] == socket.inet_aton("10.0.0.2")
+            number = int.from_bytes(data[14 + 20 + 8 + 10 :][:4], "big")
+            seen.setdefault((node, name), []).append((meta.tshigh << 32 | meta.tslow, number, data[15] & 3))
+    into, between = seen["spine0", "leaf0->spine0"], seen["leaf1", "spine0->leaf1"]
+    assert seen.keys() == {
+        ("spine0", "leaf0->spine0"), ("spine0", "spine0->leaf1"), ("leaf1", "spine0->leaf1"), ("leaf1", "leaf1->h1")
+    }  # fmt: skip
+    assert [number for _, number, _ in into] == list(range(many))
+    slow = counts["spine0->leaf1"]
+    assert slow.marks > 0 and slow.drops_tail > 0 and arrived == many - slow.drops_tail == len(between)
+    assert [ecn for _, _, ecn in into] == [2] * many
+    assert sum(ecn == 3 for _, _, ecn in between) == slow.marks == sum(ecn == 3 for _, _, ecn in seen["leaf1", "leaf1->h1"])
+    taken = size * 8 * 100  # ns at 10 Mbps
+    starts, ends = ([time for time, _, _ in seen[node, "spine0->leaf1"]] for node in ("spine0", "leaf1"))
+    assert all(abs(end - start - taken - 1000) <= 1 for start, end in zip(starts, ends, strict=True))
+    assert all(after - before >= taken - 1 for before, after in pairwise(starts))
+    assert abs(starts[0] - time.time_ns()) < 60 * 10**9
+
+
+@needs_devices
+def test_a_capture_that_cannot_be_written(network, tmp_path):
+    running = network(star(2))
+    with pytest.raises(FileNotFoundError):
+        running.capture({2: tmp_path / "none" / "s0.pcapng"})
+    capture = running.capture({2: tmp_path / "s0.pcapng"})
+    with pytest.raises(FileExistsError):
+        running.capture({2: tmp_path / "s0.pcapng"})
+    assert capture.stop() == []
 
 
 @needs_devices
@@ -291,9 +351,7 @@ def test_what_it_does_otherwise():
     assert kind.substitutions(None, star(8, rate=10 * MBPS, captures=("h0",))) == []
     assert "more than" in kind.substitutions(None, star(8, rate=1000 * MBPS))[0]
     assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock="virtual")) == []
-    assert kind.substitutions(None, star(2, captures=("h0", "s0"))) == [
-        "no captures at s0: switches have no devices here, hosts do"
-    ]
+    assert kind.substitutions(None, star(2, captures=("h0", "s0"))) == []
     tcp = replace(star(2), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
     whole = Kernel(qdiscs={"htb": "", "bfifo": ""}, classifiers={"u32": ""}, tools={"tc": "6.1"})
     assert kind.substitutions(whole, tcp) == []
