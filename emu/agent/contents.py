@@ -82,8 +82,9 @@ class Contents:
         return found
 
     def make_ahead(self, most: int) -> bool:
-        """Make the next message that carries a gradient as it is, or traffic, while there is nothing else to do: a
-        gradient takes milliseconds per megabyte, and check sums one; unless what was made so and not asked for yet has `most` bytes. Returns whether it did."""
+        """Make the next message that carries a gradient as it is, or is traffic, while there is nothing else to do - a
+        gradient takes milliseconds per megabyte, check sums one - unless what was made so and not asked for yet has
+        `most` bytes. Returns whether it did."""
         if sum(self.part.rows[message].nbytes for message in self._ahead) >= most:
             return False
         while self._to_make:

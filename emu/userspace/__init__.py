@@ -1,11 +1,23 @@
 """The userspace switch: one process that is the whole network between the hosts' namespaces.
 
-    packet     IPv4 packets as the fabric sees them: class, importance, size on the link; congestion marks
-    draws      random numbers by counter
-    fabric     the rules of ports, links and load balancing on a clock that it is told; no input or output
-    tun        the devices through which hosts' packets come and go
-    clock      a timer that a process can wait for together with its devices
-    process    the loop around all of them
+Compiled, because a packet every few microseconds leaves no time for anything else:
 
-Why a fabric without input and output: so that it can be held, packet by packet, against the simulator's.
+    rules         of ports, links and load balancing, on a clock that they are told; no input or output
+    frames        IPv4 packets as a switch sees them: class, importance, size on the link; congestion marks
+    loop          read, apply the rules, write, sleep
+    kernel_calls  the system calls for that
+    memory        bare pointers
+    compiled      how, and where it is kept
+
+In Python:
+
+    layout        where things stand in memory; the state of an empty network
+    fabric        the network of a plan: its state, and what it has counted
+    draws         keys of random numbers by counter
+    process       what is around the loop: from the fork to the last answer
+    taps          captures at switches
+    tun, card     the devices through which hosts' packets come and go, and what holds the kernel's TCP back there
+    clock         a timer that a process can wait for together with its devices
+
+Why rules without input and output: so that they can be held, packet by packet, against the simulator's.
 """

@@ -1,8 +1,8 @@
 """How the functions of the userspace switch are compiled, and where that is kept.
 
-Numba checks only the file of a function itself before it takes compiled code from its cache, not the files of what that
-function calls. So the folder of the cache carries a hash of all files of this package and of the rules of the wire: what
-is outdated is never found.
+Numba checks only the file of a function itself before it takes compiled code from its cache, not the files of what
+that function calls. So the folder of the cache carries a hash of all files of this package and of the rules of the
+wire: what is outdated is never found.
 
 Compiling takes seconds, inside a virtual machine much longer, and the switch must not be late because of it: whoever
 wants a switch calls `make_ready` first, which compiles in a process of its own if nothing is there.
@@ -79,10 +79,14 @@ def make_ready() -> Path:
         done.touch()
     except OSError as error:
         raise TestbedError(
-            f"cannot write {folder()}: {error.strerror}", "userspace switch", "GRADWIRE_CACHE=FOLDER with room"
+            f"cannot write {folder()}: {error.strerror}",
+            "userspace switch",
+            "GRADWIRE_CACHE=FOLDER with room",
         ) from None
     except subprocess.TimeoutExpired:
-        raise TestbedError(f"is not compiled after {COMPILE_S:g} s", "userspace switch", usage=False) from None
+        raise TestbedError(
+            f"is not compiled after {COMPILE_S:g} s", "userspace switch", usage=False
+        ) from None
     return folder()
 
 

@@ -27,7 +27,7 @@ _errno_location = types.ExternalFunction("__errno_location", types.CPointer(type
 MONOTONIC, ABSOLUTE = 1, 1
 AGAIN, INTERRUPTED = _numbers.EAGAIN, _numbers.EINTR
 EVENT_BYTES, EVENT_FILE = (12, 4) if platform.machine() == "x86_64" else (16, 8)
-"""struct epoll_event, and where in it the number of the file is; only there without a gap before [linux/eventpoll.h]."""
+"""struct epoll_event, and where in it the number of the file is: only there with no gap before it [epoll_wait(2)]."""
 
 
 @compiled

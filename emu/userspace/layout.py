@@ -53,13 +53,13 @@ TAPPED = ("time", "port", "incoming", "length")
 # `emu.userspace.loop` waits for: numbers of files, and addresses of arrays
 (
     W_NOW, W_HAPPENING, W_FREE, W_FREE_COUNT, W_DROPPED, W_LOGGED, W_BALANCING, W_HOSTS, W_REACHED_AT, W_REACHED,
-    W_ORIGIN_NS, W_TIMER_NS, W_STRANGE, W_REFUSED, W_WORST_NS, W_LONGEST_NS, W_ERRNO, W_FIRST_ADDRESS, W_TAPPED,
+    W_ORIGIN_NS, W_TIMER_NS, W_REFUSED, W_WORST_NS, W_ERRNO, W_FIRST_ADDRESS, W_TAPPED,
     W_TAPS_PER_PACKET, W_REACHING, W_LAST_LINK,
     A_PORTS, A_CLASSES, A_NODES, A_WAY_OF, A_WAYS, A_PACKETS, A_FRAMES, A_HAPPENINGS, A_REACHING, A_DROPS, A_LOG,
     A_TAPS, A_TAPPED, A_LATE,
     ROOM_PACKETS, ROOM_DROPS, ROOM_LOG, ROOM_TAPS, FRAME_BYTES, TAPPED_BYTES,
     F_EPOLL, F_TIMER, F_CONTROL, A_DEVICES, A_HOST_OF, A_EVENTS, A_SPEC, WORDS,
-) = range(50)  # fmt: skip
+) = range(48)  # fmt: skip
 
 PACKETS = 4096
 DROPS = 1 << 15
@@ -106,14 +106,16 @@ class State(NamedTuple):
         return int(self.words.ctypes.data)
 
 
-def state_of(plan: Plan, *, packets: int = PACKETS, drops: int = DROPS, log: int = 0) -> State:
+def state_of(plan: Plan, *, packets: int | None = None, drops: int = DROPS, log: int = 0) -> State:
     """The network of a plan, with nothing in it. `log`: room for transmissions that are written down, for tests."""
 
     def zeros(*shape: int) -> Words:
         return np.zeros(shape, dtype=np.int64)
 
     queues, hosts = plan.queues, plan.host_count
-    ways = {(port.src, host): (port.number,) for port in plan.ports if port.src < hosts for host in range(hosts)}
+    ways: dict[tuple[int, int], tuple[int, ...]] = {
+        (port.src, host): (port.number,) for port in plan.ports if port.src < hosts for host in range(hosts)
+    }
     ways |= plan.routes
     S = State(
         ports=zeros(len(plan.ports), PORT_WORDS),
@@ -150,9 +152,11 @@ def state_of(plan: Plan, *, packets: int = PACKETS, drops: int = DROPS, log: int
         first += len(numbers)
     S.words[[W_BALANCING, W_HOSTS, W_FREE]] = BALANCERS.index(plan.balancing), hosts, -1
     last_links = [port for port in plan.ports if port.dst < hosts]
-    S.words[W_LAST_LINK] = min(port.latency_ps + serialisation_ps(MIN_FRAME, port.rate) for port in last_links)
+    S.words[W_LAST_LINK] = min(
+        port.latency_ps + serialisation_ps(MIN_FRAME, port.rate) for port in last_links
+    )
     S.words[W_FIRST_ADDRESS] = int.from_bytes(socket.inet_aton(host_address(0)), "big")
-    return grown(S, packets, drops)
+    return grown(S, PACKETS if packets is None else packets, drops)
 
 
 def grown(state: State, packets: int, drops: int) -> State:

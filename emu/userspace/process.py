@@ -9,6 +9,7 @@ ends when that socket does.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import pickle
@@ -41,10 +42,6 @@ class Lateness:
 
     buckets: list[int] = field(default_factory=lambda: [0] * 64)
     worst_ns: int = 0
-    longest_round_ns: int = 0
-    """that the process was busy or away without looking at its devices"""
-    strange: int = 0
-    """packets of hosts that were for nobody"""
     refused: int = 0
     """packets that the kernel did not take"""
 
@@ -144,6 +141,8 @@ class _Switch:
         from emu.userspace.taps import Taps
 
         try:
+            if paths and self.taps is not None:
+                return errno.EBUSY, "packets are captured already"
             if paths:
                 self.taps = Taps(self.fabric, paths)
             elif self.taps is not None:
@@ -169,8 +168,11 @@ class _Switch:
             length = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
             _answer(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
         elif question == STATE:
-            figures = (at.W_WORST_NS, at.W_LONGEST_NS, at.W_STRANGE, at.W_REFUSED)
-            _answer(self.control, Lateness(self.fabric.state.late.tolist(), *(int(words[each]) for each in figures)))
+            figures = (at.W_WORST_NS, at.W_REFUSED)
+            _answer(
+                self.control,
+                Lateness(self.fabric.state.late.tolist(), *(int(words[each]) for each in figures)),
+            )
 
 
 def _go_first() -> None:

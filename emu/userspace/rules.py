@@ -91,7 +91,9 @@ def _pop(heap, last):
         if child >= last:
             break
         j = 3 * child
-        if child + 1 < last and (heap[j + 3] < heap[j] or (heap[j + 3] == heap[j] and heap[j + 4] < heap[j + 1])):
+        if child + 1 < last and (
+            heap[j + 3] < heap[j] or (heap[j + 3] == heap[j] and heap[j + 4] < heap[j + 1])
+        ):
             child += 1
             j += 3
         if time < heap[j] or (time == heap[j] and order < heap[j + 1]):
@@ -330,7 +332,7 @@ def _transmit(W, number, packet, c, start):
         count = port[at.P_SENT]
         port[at.P_SENT] = count + 1
         arrives = draw(port[at.P_KEY], count) >= port[at.P_ODDS]
-    if W[at.ROOM_LOG]:
+    if W[at.W_LOGGED] < W[at.ROOM_LOG]:
         row = words_at(W[at.A_LOG] + W[at.W_LOGGED] * (8 * len(at.TRANSMITTED)))
         W[at.W_LOGGED] += 1
         row[0] = start

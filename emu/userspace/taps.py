@@ -29,13 +29,14 @@ class Taps:
         self._origin_ns = int(fabric.state.words[at.W_ORIGIN_NS]) + time.time_ns() - time.monotonic_ns()
         plan = fabric.plan
         hosts = {plan.names[host]: host_address(host) for host in range(plan.host_count)}
-        for node, path in paths.items():
+        for path in paths.values():
             self._files.append(Path(path).open("xb"))
-            self._open(plan, node, self._files[-1], hosts)
+        for node, file in zip(paths, self._files, strict=True):
+            self._begin(plan, node, file, hosts)
         fabric.state.words[at.W_TAPS_PER_PACKET] = 2 * len(paths)  # nobody comes by twice
-        fabric.grow()
+        fabric.grow()  # the rules count on room for all that they write down
 
-    def _open(self, plan: Plan, node: int, file: BinaryIO, hosts: Mapping[str, str]) -> None:
+    def _begin(self, plan: Plan, node: int, file: BinaryIO, hosts: Mapping[str, str]) -> None:
         ports, flags = plan.of_node(node), self._fabric.state.ports
         names = [name for port in ports for name in (port.name, plan.ports[port.number ^ 1].name)]
         packets = PacketFile(file, names, hosts)
@@ -52,9 +53,9 @@ class Taps:
         for (time_ps, port, incoming, length), frame in zip(rows, S.tapped, strict=False):
             packets, interface = self._of[port, incoming]
             seen = NO_ADDRESSES + frame[: min(length, len(frame))].tobytes()
-            packets.write(
-                interface, self._origin_ns + time_ps // 1000, seen, outgoing=not incoming, length=length + len(NO_ADDRESSES)
-            )  # fmt: skip
+            whole = len(NO_ADDRESSES) + length
+            time_ns = self._origin_ns + time_ps // 1000
+            packets.write(interface, time_ns, seen, outgoing=not incoming, length=whole)
         S.words[at.W_TAPPED] = 0
         return bool(rows)
 

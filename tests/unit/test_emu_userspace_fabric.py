@@ -175,6 +175,29 @@ def test_there_is_room_for_all_that_comes():
     assert fabric.state.words[at.W_FREE_COUNT] == len(fabric.state.packets) >= 256
 
 
+def test_when_to_look_again():
+    """In time for whatever reaches a host, whatever happens before; and no sooner than needed for a shortest packet."""
+    fabric = Driven(star(2))
+    assert fabric.next_time() is None
+    fabric.arrive(0, 0, packet(1, 60))
+    first = fabric.next_time()
+    assert fabric.advance(first - 1) == [] and fabric.next_time() == first
+    assert fabric.advance(first) and fabric.next_time() is None
+    some, time = random.Random(4), first
+    fabric = Driven(diamond(2, balancing="spray_random", loss=0.05, rates={4: 20 * MBPS}))
+    for _ in range(300):
+        fabric.advance(time)
+        fabric.arrive(time, some.randrange(2), packet(some.randrange(2), some.randrange(60, 1500), some.randrange(8)))
+        end = time + some.randrange(FULL)
+        while (wake := fabric.next_time()) is not None and wake <= end:
+            assert wake > time
+            assert fabric.advance(wake - 1) == []
+            fabric.advance(wake)
+            time = wake
+        assert fabric.advance(end) == []
+        time = end
+
+
 def test_transmission_times_are_the_simulators():
     some = random.Random(3)
     for _ in range(50):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import struct
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -165,14 +167,54 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
 
 
 @needs_devices
-def test_a_capture_that_cannot_be_written(network, tmp_path):
+def test_a_capture_that_cannot_be_written(network, tmp_path, monkeypatch):
+    monkeypatch.setattr("emu.userspace.layout.PACKETS", 32)
     running = network(star(2))
     with pytest.raises(FileNotFoundError):
         running.capture({2: tmp_path / "none" / "s0.pcapng"})
     capture = running.capture({2: tmp_path / "s0.pcapng"})
+    with pytest.raises(OSError, match="captured already"):
+        running.capture({2: tmp_path / "other.pcapng"})
+    assert capture.stop() == []
     with pytest.raises(FileExistsError):
         running.capture({2: tmp_path / "s0.pcapng"})
-    assert capture.stop() == []
+    sender, receiver = udp(running, 0), udp(running, 1, 9000)
+    for _ in range(200):
+        sender.sendto(bytes(100), ("10.0.0.2", 9000))
+        receiver.recv(2000)  # it goes on, and writes nothing down
+
+
+@needs_devices
+def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monkeypatch):
+    """It is said at the end, and packets get through."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("emu.userspace.layout.PACKETS", 32)
+    monkeypatch.setattr("emu.capture.PacketFile.write", full)
+    running = network(star(2))
+    capture = running.capture({2: tmp_path / "s0.pcapng"})
+    sender, receiver = udp(running, 0), udp(running, 1, 9000)
+    for _ in range(200):
+        sender.sendto(bytes(1000), ("10.0.0.2", 9000))
+        receiver.recv(2000)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/s0.pcapng'"):
+        capture.stop()
+    assert running.lateness().count == 200 and not running.ended()
+
+
+@needs_devices
+def test_what_the_kernel_does_not_take_is_counted(network):
+    running = network(star(2))
+    sender = udp(running, 0)
+    with tun.inside(running.namespace(1)):
+        subprocess.run(["ip", "link", "set", "p2", "down"], check=True)
+    for _ in range(3):
+        sender.sendto(bytes(100), ("10.0.0.2", 9000))
+    until(lambda: running.lateness().count == 3)
+    assert running.lateness().refused == 3
+    assert any("did not take 3 packets" in line for line in running.check())
 
 
 @needs_devices
