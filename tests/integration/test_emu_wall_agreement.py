@@ -1,0 +1,43 @@
+"""The simulator against real sockets on the wall clock, where this machine is quiet enough to tell.
+
+`scenarios/library/agreement-wall.toml` has the experiments: mean completion within 10 %.
+"""
+
+from __future__ import annotations
+
+import pytest
+from emu_cases import needs
+
+from analysis.fidelity import agreement
+from emu.testbed import Request
+from gradwire_testbed import emulate
+from scenarios.load import load_scenario, pick_variant
+from scenarios.result import check_loss_invariant
+from sim.simulate import simulate
+
+
+@needs("namespaces")
+@pytest.mark.parametrize("policy", ["constant", "dlcp-random"])
+def test_the_simulation_holds_on_the_wall_clock(policy: str) -> None:
+    chosen = pick_variant(load_scenario("agreement-wall"), policy)
+    emulated = emulate(chosen, request=Request(switch="userspace"))
+    if not emulated.summary["engine"]["valid"]:
+        pytest.skip(f"the machine is too busy: {emulated.summary['engine']['disturbed'][0]}")
+    found = agreement(simulate(chosen), emulated, chosen.fidelity)
+    assert found.passed, "\n".join(found.verdicts())
+    assert found.matched == emulated.messages.num_rows > 0
+    assert not check_loss_invariant(emulated)
+
+
+@needs("namespaces")
+def test_it_notices_another_network() -> None:
+    """A link of 85 % of the rate is further away than is allowed."""
+    chosen = pick_variant(load_scenario("agreement-wall"), "constant")
+    slower = pick_variant(load_scenario("agreement-wall", set=["link.rate=42.5Mbps"]), "constant")
+    emulated = emulate(slower, request=Request(switch="userspace"))
+    if not emulated.summary["engine"]["valid"]:
+        pytest.skip(f"the machine is too busy: {emulated.summary['engine']['disturbed'][0]}")
+    simulated = simulate(chosen)
+    emulated.summary["scenario_hash"] = simulated.summary["scenario_hash"]
+    found = agreement(simulated, emulated, chosen.fidelity)
+    assert [measure.what for measure in found.missed] == ["completion_mean"]
