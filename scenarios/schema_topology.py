@@ -6,6 +6,7 @@ file brings its own names. Cables are like [link] unless their tier has a rate o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import prod
 from typing import Annotated, Literal
 
@@ -18,13 +19,13 @@ MAX_HOSTS = 65_536
 """What the simulator can address; hosts with several network cards count by their cards."""
 
 
-class TopologyTable(Table):
+class TopologyTable(Table, ABC):
     """What all kinds answer."""
 
     @property
+    @abstractmethod
     def host_count(self) -> int | None:
         """None where it is unknown before a file has been read."""
-        raise NotImplementedError
 
     @property
     def card_count(self) -> int | None:

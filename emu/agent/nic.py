@@ -12,6 +12,7 @@ Rules about time (pacing, round trips) see the time of the schedule, not that of
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -27,7 +28,7 @@ BYTE_PS = 8_000_000_000_000
 UNLISTED, LISTED, PACED = range(3)
 
 
-class Flow:
+class Flow(ABC):
     """The sender of one message, as the interface sees it. Times in picoseconds.
 
     number, priority : of the message.
@@ -45,43 +46,51 @@ class Flow:
         self.listed = UNLISTED
         self.armed: Any = None
 
+    @abstractmethod
     def pull(self, now: int) -> int:
         """What to send now: anything from 0 on, -1 for nothing."""
-        raise NotImplementedError
 
-    def transmit(self, what: int) -> int:
-        """Give it to the kernel. Returns the bytes that it occupies the line for."""
-        raise NotImplementedError
-
+    @abstractmethod
     def on_timer(self, now: int) -> None:
         """The time of `timer` has come, which is 0 now."""
-        raise NotImplementedError
+
+
+class SendingFlow(Flow):
+    """A flow with a socket."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def transmit(self, what: int) -> int:
+        """Give what was pulled to the kernel. Returns the bytes that it occupies the line for."""
 
 
 class Nic:
     """The interface of a host with a line of `rate` bit/s."""
 
-    def __init__(self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0) -> None:
+    def __init__(
+        self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0
+    ) -> None:
         self.loop, self.rate, self.sender = loop, rate, sender
         self.line = -(-(BYTE_PS << 16) // rate)
         """picoseconds per byte << 16, rounded up"""
         self._last = classes - 1
         self._ahead = ahead_ns * 1000
-        self._ready: list[deque[Flow]] = [deque() for _ in range(classes)]
-        self._paced: list[tuple[int, int, Flow]] = []
+        self._ready: list[deque[SendingFlow]] = [deque() for _ in range(classes)]
+        self._paced: list[tuple[int, int, SendingFlow]] = []
         self._busy = 0  # the line is taken until then
         self._wake: Any = None
         self._wake_at = 0
         self._serving = False
 
-    def begin(self, flow: Flow) -> None:
+    def begin(self, flow: SendingFlow) -> None:
         """A flow has something to send, or may have."""
         if flow.listed != UNLISTED or flow.done:
             return
         flow.listed = LISTED
         self._ready[min(flow.priority, self._last)].append(flow)
 
-    def heard(self, flow: Flow) -> None:
+    def heard(self, flow: SendingFlow) -> None:
         """News for a flow have changed its timer, or what it may send."""
         self.arm(flow)
         self.begin(flow)
@@ -94,7 +103,7 @@ class Nic:
         """Picoseconds that so many bytes take on the line."""
         return (nbytes * self.line + 0xFFFF) >> 16
 
-    def arm(self, flow: Flow) -> None:
+    def arm(self, flow: SendingFlow) -> None:
         """See to it that `on_timer` is called no later than the flow wants. A timer that is put off is not moved; when
         it goes off, it is set anew."""
         wanted = flow.timer
@@ -106,7 +115,7 @@ class Nic:
             self.loop.cancel(flow.armed)
         flow.armed = self.loop.at(-(-wanted // 1000), self._timer_of(flow))
 
-    def _timer_of(self, flow: Flow) -> Callable[[], None]:
+    def _timer_of(self, flow: SendingFlow) -> Callable[[], None]:
         def fire() -> None:
             flow.armed = None
             if flow.done or not flow.timer:
@@ -193,6 +202,6 @@ class Nic:
                         flow.pace = due + ((nbytes * flow.gap + 0xFFFF) >> 16)
                 self.arm(flow)
 
-    def _relist(self, flow: Flow) -> None:
+    def _relist(self, flow: SendingFlow) -> None:
         flow.listed = UNLISTED
         self.begin(flow)

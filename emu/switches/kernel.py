@@ -6,6 +6,7 @@ Build, read everything back, and only then let anybody send. What a backend adds
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 
 
-class KernelSwitch:
+class KernelSwitch(ABC):
     """A network of htb. `wired`: cables have latency and transmission time, by netem. `chooser`: who picks among ways
     (`emu.kernel.routes`)."""
 
@@ -47,13 +48,13 @@ class KernelSwitch:
     def leaf_line(self, port: Port, queue: int) -> str:
         return queueing.leaf_line(port, queue, self.leaf_bytes(port))
 
+    @abstractmethod
     def filter_lines(self, port: Port) -> list[str]:
         """Of the port itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def arrival_lines(self, port: Port, device: str) -> list[str]:
         """Of the device at the far end of the port's (half of a) cable."""
-        raise NotImplementedError
 
     def adjust(self) -> None:
         """After the last line of tc."""
@@ -129,8 +130,9 @@ class KernelSwitch:
     def start(self) -> None:
         """The kernel forwards already."""
 
+    @abstractmethod
     def counts(self) -> list[PortCounts]:
-        raise NotImplementedError
+        """See `emu.switches.base.SwitchBackend`."""
 
     def drops(self) -> Sequence[Drop]:
         return []

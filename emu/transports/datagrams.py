@@ -8,6 +8,7 @@ the message, whatever the order.
 from __future__ import annotations
 
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emu.agent.base import Arrival, Host, MessageRow
-from emu.agent.nic import AHEAD_NS, Flow, Nic
+from emu.agent.nic import AHEAD_NS, Nic, SendingFlow
 from emu.plan import TransportPlan
 from emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
 from emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
@@ -28,7 +29,7 @@ FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros behind a header that make the smallest frame."""
 
 
-class Core:
+class Core(ABC):
     """The receiving end of one message, as far as all transports agree: what has arrived. Sizes in bytes."""
 
     __slots__ = ("allowed", "done", "got", "have", "marked", "nbytes", "packets", "payload", "place", "row")
@@ -50,9 +51,9 @@ class Core:
         """Which packets are here, bool[packets]; None if all are."""
         return None if self.got == self.nbytes else np.frombuffer(bytes(self.have), dtype=np.bool_)
 
+    @abstractmethod
     def on_data(self, sequence: int, size: int, ce: int, now: int) -> int:
         """A packet has come: the kind of the answer, -1 for none."""
-        raise NotImplementedError
 
 
 class Endpoint:
@@ -207,7 +208,7 @@ class Endpoint:
         nic.serve()
 
 
-class Outgoing(Flow):
+class Outgoing(SendingFlow):
     """What a sender is besides its rules: it puts packets on the wire."""
 
     row: MessageRow
@@ -242,7 +243,7 @@ class Outgoing(Flow):
         """An acknowledgement has come."""
 
 
-class DatagramCarrier:
+class DatagramCarrier(ABC):
     """A transport over UDP at one host; see `emu.agent.base.Carrier`."""
 
     def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint) -> None:
@@ -266,17 +267,17 @@ class DatagramCarrier:
         self.endpoint.nic.begin(sender)
         self.endpoint.nic.serve()
 
+    @abstractmethod
     def make_sender(self, row: MessageRow) -> Any:
         """The sending end of a message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_receiver(self, row: MessageRow) -> Any:
         """The receiving end of a message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, receiver: Any, kind: int, sequence: int, ce: int, name: int) -> None:
         """Send what `on_data` has asked for; `name`: where the packet came from."""
-        raise NotImplementedError
 
     def deliver(self, receiver: Any) -> None:
         """A message is complete within its bound."""
