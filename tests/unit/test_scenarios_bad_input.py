@@ -245,7 +245,7 @@ def test_missing_files(tmp_path: Path):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario("nowhere.toml")
-    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, demo"):
+    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, agreement-wall, demo"):
         load_scenario("nowhere")
     with pytest.raises(ScenarioError, match="cannot be read"):
         load_scenario(tmp_path)
