@@ -61,9 +61,8 @@ def register(app: typer.Typer) -> None:
     app.command("probe", epilog="Example: gradwire probe incast --json")(cmd_probe)
     example = "Example: gradwire emulate testbed --clock virtual --out results/real"
     app.command("emulate", epilog=example)(cmd_emulate)
-    app.command("fidelity", epilog="Example: gradwire fidelity agreement --policy star-dlcp --clock virtual --out results/both")(
-        cmd_fidelity
-    )
+    example = "Example: gradwire fidelity agreement --policy star-dlcp --clock virtual --out results/both"
+    app.command("fidelity", epilog=example)(cmd_fidelity)
 
 
 @for_people
