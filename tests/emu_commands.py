@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scenarios.result import Result, check_loss_invariant
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 GRADWIRE = [sys.executable, "-c", "import gradwire; gradwire.main()"]
 LIMIT_S = 150.0
 """Longest time of one command, on a busy machine."""
