@@ -221,3 +221,13 @@ def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypat
     (line,) = capsys.readouterr().out.splitlines()
     seen.heard(line.removeprefix(runner.PREFIX))
     assert (seen.errors[0].what, seen.errors[0].usage) == said
+
+
+@pytest.mark.parametrize(("every_ms", "told"), [(5.0, []), (5.4, []), (5.6, ["every 5.6 ms, not every 5 ms"])])
+def test_samples_that_were_taken_less_often_than_wanted_are_told(every_ms, told):
+    plan = types.SimpleNamespace(sample_ps=5_000_000_000)
+    raw = types.SimpleNamespace(samples=[(round(n * every_ms * 1e6), []) for n in range(1, 40)])
+    lines = testbed.sampled(plan, raw)
+    assert len(lines) == len(told) and all(words in line for words, line in zip(told, lines, strict=True))
+    assert testbed.sampled(types.SimpleNamespace(sample_ps=None), raw) == []
+    assert testbed.sampled(plan, types.SimpleNamespace(samples=[(7, [])])) == []

@@ -284,6 +284,9 @@ def test_a_card_holds_tcp_back(network, cards):
     assert port.drops_tail == 0
     if cards:
         assert port.peak_queue_bytes <= 4 * 1514
+        with tun.inside(running.namespace(0)):
+            classes = subprocess.check_output(["tc", "class", "show", "dev", "p0"], text=True)
+        assert "overhead 14 " in classes  # of a header that a TUN does not have, and the cable does
     else:
         assert port.peak_queue_bytes > 50 * 1514
 
