@@ -6,14 +6,15 @@ count the same integer picoseconds, and neither may run ahead of what the other 
 * A job that sends at time s is heard by the fabric at s + h, where h is the host's software latency.  So if
   the next thing any job could do is at time P, the fabric may run up to P + h: nothing can enter it earlier.
 * A message delivered at c is seen by its job at c, and may make it send, which enters at c + h or later.  So
-  the fabric stops early after a delivery, having run no further than c + h.  The messages of a `Block` start
-  each other inside the fabric, which stops for the last of them only.
+  the fabric stops early after a delivery, having run no further than c + h.  It does so, too, when a sender has heard
+  that it is done, if a scheduler waits for that.  The messages of a `Block` start each other inside the fabric,
+  which stops for the last of them only.
 
 The loop alternates between the two rules.  It is exact, not an approximation with a step size: h is a delay
 of the modelled host, and any h > 0 gives the same events as one global queue would.
 
-Deliveries come before anything else that happens at the same picosecond, in the order of message numbers, so
-that nothing depends on where the fabric happened to stop.
+What the fabric tells comes before anything else that happens at the same picosecond, in the order of message numbers,
+so that nothing depends on where the fabric happened to stop.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from simpy.events import URGENT
 
 from scenarios.errors import StallError
 from scenarios.units import format_time
-from sim.fabric.sends import Joined
+from sim.fabric.sends import Joined, Settled
 
 PATIENCE_PS = 10_000_000_000_000
 """How far the fabric runs alone before it is asked whether it is stalled: 10 s of simulated time, several of
@@ -96,6 +97,7 @@ class FabricLike(Protocol):
         priority: int = 0,
         bound: float = 0.0,
         important: Importance = None,
+        settled: bool = False,
         logged: bool = True,
     ) -> int: ...
 
@@ -131,7 +133,7 @@ class Message:
     arrived: Callable[[Message], None]
     """called at the time of delivery"""
     settled: Callable[[Message], None] | None = None
-    """called at the time of delivery, before `arrived`: how a scheduler gets its credit back"""
+    """called when the sender knows that it is done: how a scheduler gets its credit back"""
     start_ps: int = -1
     """when it was ready at its host (before the scheduler and the software latency)"""
     end_ps: int = -1
@@ -179,16 +181,16 @@ class Block:
     """joins that are still to come"""
 
 
-class _Arrival(simpy.Event):
-    """A delivery as a SimPy event at an absolute time, ahead of other events of that time."""
+class _News(simpy.Event):
+    """What the fabric tells as a SimPy event at an absolute time, ahead of other events of that time."""
 
-    def __init__(self, env: simpy.Environment, delivery: Any, handler: Callable[[simpy.Event], None]) -> None:
+    def __init__(self, env: simpy.Environment, news: Any, handler: Callable[[simpy.Event], None]) -> None:
         super().__init__(env)
         assert self.callbacks is not None
         self.callbacks.append(handler)
         self._ok = True
-        self._value = delivery
-        env.schedule(self, priority=URGENT, delay=delivery.time_ps - env.now)
+        self._value = news
+        env.schedule(self, priority=URGENT, delay=news.time_ps - env.now)
 
 
 class Coupling:
@@ -221,6 +223,7 @@ class Coupling:
         self.blocks: list[Block] = []
         self.programs = hasattr(fabric, "submit")
         self._under_way: dict[int, Message] = {}
+        self._unsettled: dict[int, Message] = {}
         self._running: dict[int, Block] = {}
         self._timed: dict[int, bool] = {}  # by program, running or not
         self._traffic = False  # whether there was any
@@ -236,11 +239,14 @@ class Coupling:
             priority=message.priority,
             bound=message.bound,
             important=message.important,
+            settled=message.settled is not None,
             logged=self._logged(message.job),
         )
         message.number = number
         self.messages.append(message)
         self._under_way[number] = message
+        if message.settled is not None:
+            self._unsettled[number] = message
 
     def submit(self, block: Block) -> None:
         """Hand over a block. Its messages without edges and gates start after the software latency."""
@@ -290,9 +296,8 @@ class Coupling:
         heard = fabric.now
         while not finished():
             head = env.peek()
-            if (
-                not self._under_way and not self._running
-            ):  # no delivery can come: the jobs are alone until they send
+            if not (self._under_way or self._unsettled or self._running):
+                # no news can come: the jobs are alone until they send
                 if head >= limit:
                     return False
                 if head == math.inf:
@@ -302,21 +307,21 @@ class Coupling:
             before = fabric.now
             alone = head == math.inf
             target = max(before, int(env.now)) + PATIENCE_PS if alone else int(head) + self.latency
-            deliveries = fabric.run(int(min(target, limit)))
+            news = fabric.run(int(min(target, limit)))
             if fabric.deadlock:
                 raise self._stall(fabric.deadlock, waiting())
-            for delivery in sorted(deliveries, key=_time_and_number):
-                _Arrival(env, delivery, self._deliver)
+            for each in sorted(news, key=_by_time):
+                _News(env, each, self._hear)
             now = fabric.now
             while env.peek() < now:
                 env.step()
             if tick is not None:
                 tick(now)
-            if not self._kept_waiting() or not all(self._of_traffic(delivery) for delivery in deliveries):
+            if not self._kept_waiting() or not all(self._of_traffic(each) for each in news):
                 heard = now
             elif now - heard > TRAFFIC_PATIENCE_PS and now < limit:
                 raise self._stall(f"jobs have heard nothing since {format_time(heard)}", waiting())
-            if alone and not deliveries:
+            if alone and not news:
                 if now >= limit:
                     return False
                 if fabric.stalled or fabric.idle or now <= before:
@@ -363,11 +368,16 @@ class Coupling:
         jobs = bool(self._under_way) or not all(block.timed for block in self._running.values())
         return jobs and self._traffic
 
-    def _of_traffic(self, delivery: Any) -> bool:
-        return isinstance(delivery, Joined) and self._timed[delivery.program]
+    def _of_traffic(self, news: Any) -> bool:
+        return isinstance(news, Joined) and self._timed[news.program]
 
-    def _deliver(self, event: simpy.Event) -> None:
+    def _hear(self, event: simpy.Event) -> None:
         delivery: Any = event.value
+        if isinstance(delivery, Settled):
+            settled = self._unsettled.pop(delivery.message)
+            assert settled.settled is not None
+            settled.settled(settled)
+            return
         if isinstance(delivery, Joined):
             block = self._running[delivery.program]
             block.left -= 1
@@ -379,8 +389,6 @@ class Coupling:
         message.end_ps = delivery.time_ps
         message.received_bytes = delivery.received_bytes
         message.lost_bytes = delivery.lost_bytes
-        if message.settled is not None:
-            message.settled(message)
         message.arrived(message)
 
     def _stall(self, why: str, waiting: list[str]) -> StallError:
@@ -388,6 +396,10 @@ class Coupling:
         lines = [f"the simulation can make no progress at {now}: {why}"]
         lines += _some(waiting, "waiting workers")
         lines += _some([self.describe(message) for message in self._under_way.values()], "messages under way")
+        late = [message for number, message in self._unsettled.items() if number not in self._under_way]
+        lines += _some(
+            [f"{self.describe(each)}: delivered, but its sender does not know" for each in late], "such messages"
+        )
         lines += _some(
             [_in_words(block) for block in self._running.values()], "collectives or traffic under way"
         )
@@ -408,8 +420,9 @@ def _in_words(block: Block) -> str:
     )
 
 
-def _time_and_number(delivery: Any) -> tuple[int, int]:
-    return delivery.time_ps, delivery.message
+def _by_time(news: Any) -> tuple[int, int, bool]:
+    """A sender that hears of the end in no time does so before anybody reacts to the delivery."""
+    return news.time_ps, news.message, not isinstance(news, Settled)
 
 
 def _some(lines: list[str], what: str) -> list[str]:

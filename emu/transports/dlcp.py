@@ -27,7 +27,7 @@ MUST = 1 << 30
 """Added to a packet's number: sent again, and important for that."""
 PULL_PROBE = 1 << 40
 """Added to the number of a probe."""
-MAX_BACKOFF = 3
+LONGEST = 24
 HYPERACTIVE = 5
 IDLE, QUIET, DUE = 0, -1, -2
 EAGER, ON_PROBE = "eager", "on_probe"
@@ -59,63 +59,72 @@ class Sender(Flow):
     """The sending end of one message: see the simulator's `pull`, `on_timer` and `on_control`."""
 
     __slots__ = (
-        "acked", "again", "again_count", "alpha", "backoff", "calm", "last_rtt", "line", "marked", "new", "packets",
-        "parts", "probe", "probing", "rate", "reduced", "reduced_at", "round_at", "round_end", "rules", "slope",
-        "srtt", "timed", "timed_at",
+        "acked", "again", "again_count", "alpha", "calm", "last_rtt", "line", "marked", "new", "next",
+        "packets", "parts", "probe", "probing", "rate", "reduced", "round_end", "rules", "slope", "srtt", "timed",
+        "timed_at", "wait",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, number: int, priority: int, packets: int, line: int, now: int) -> None:
+    def __init__(self, rules: Rules, number: int, priority: int, packets: int, line: int) -> None:
         super().__init__(number, priority)
         self.rules, self.packets, self.line = rules, packets, line
         self.parts = -(-packets // BITMAP_PACKETS)
-        self.new = 0
+        self.new = self.next = 0
         self.again = bytearray(packets)
         self.again_count = 0
         self.rate = ONE
         self.gap = line
         self.alpha = ONE
         self.acked = self.marked = 0
-        self.round_end = self.reduced = self.reduced_at = 0
-        self.round_at = now
+        self.round_end = self.reduced = 0
         self.srtt = rules.base_rtt
         self.timed, self.timed_at = -1, 0
         self.probe = 0
         self.probing = IDLE
-        self.backoff = self.last_rtt = self.slope = self.calm = 0
+        self.wait = self.last_rtt = self.slope = self.calm = 0
 
     def _silence(self) -> int:
         return self.srtt >> 1 if self.last_rtt else self.srtt
 
+    def _probe(self, wait: int, now: int) -> int:
+        rules = self.rules
+        self.probing = self.parts
+        self.wait = min(wait, max(LONGEST * rules.base_rtt, rules.probe_timeout))
+        self.timer = now + self.wait
+        return PULL_PROBE + self.probe
+
+    def _send(self, sequence: int, now: int) -> None:
+        self.next = sequence + 1
+        if self.timed < 0:
+            self.timed = sequence
+            self.timed_at = now
+
     def pull(self, now: int) -> int:
         """What the last Bitmap asked for, then new packets, then, when it has been quiet, a Probe."""
-        if self.again_count:
-            sequence = self.again.index(1)
+        state = self.probing
+        if state == IDLE and self.again_count:
+            sequence = self.again.index(1, self.next)
             self.again[sequence] = 0
             self.again_count -= 1
-            if sequence == self.timed:
-                self.timed = -1
+            self._send(sequence, now)
             return sequence | MUST
         sequence = self.new
         if sequence < self.packets:
             self.new = sequence + 1
-            if self.timed < 0:
-                self.timed = sequence
-                self.timed_at = now
+            self._send(sequence, now)
             return sequence
-        if self.probing == IDLE:
+        if state == IDLE:
             self.probing = QUIET
             self.timer = now + self._silence()
-        elif self.probing == DUE:
-            self.probing = self.parts
+        elif state == DUE:
             self.probe += 1
-            self.timer = now + (max(3 * self.srtt, self.rules.probe_timeout) << self.backoff)
-            return PULL_PROBE + self.probe
+            return self._probe(max(3 * self.srtt, self.rules.probe_timeout), now)
+        elif state > 0 and not self.timer:
+            return self._probe(2 * self.wait, now)
         return -1
 
     def on_timer(self, now: int) -> None:
-        if self.probing > 0 and self.backoff < MAX_BACKOFF:
-            self.backoff += 1
-        self.probing = DUE
+        if self.probing == QUIET:
+            self.probing = DUE
 
     def on_stop(self) -> None:
         """Nothing more to send."""
@@ -124,7 +133,7 @@ class Sender(Flow):
 
     def on_bitmap(self, first: int, have: np.ndarray[Any, Any], probe: int) -> None:
         """One part of the answer to a probe: bool[packets], from packet `first` on."""
-        if probe != self.probe:
+        if self.probing <= 0 or probe != self.probe:
             return
         missing = np.flatnonzero(~have) + first
         again = self.again
@@ -132,12 +141,11 @@ class Sender(Flow):
             if not again[sequence]:
                 again[sequence] = 1
                 self.again_count += 1
-        self.backoff = 0
-        if self.probing > 1:
-            self.probing -= 1
-        else:
-            self.probing = IDLE
+        self.probing -= 1
+        if self.probing == IDLE:
             self.timer = 0
+            self.next = self.reduced = self.round_end = 0
+            self.timed = -1
 
     def on_ack(self, sequence: int, echo: int, now: int) -> None:
         """A packet has arrived; `echo`: with a mark."""
@@ -157,29 +165,24 @@ class Sender(Flow):
         self.acked += 1
         self.marked += echo
         if not self.rules.by_delay:
-            self._by_marks(sequence, echo, now)
+            self._by_marks(sequence, echo)
 
     def _set_rate(self, rate: int) -> None:
         self.rate = min(max(rate, self.rules.floor), ONE)
         self.gap = self.line * ONE // self.rate
 
-    def _over(self, sequence: int, end: int, began: int, now: int) -> bool:
-        return sequence >= end or (self.new == self.packets and now >= began + self.srtt)
-
-    def _by_marks(self, sequence: int, echo: int, now: int) -> None:
-        if echo and self._over(sequence, self.reduced, self.reduced_at, now):
+    def _by_marks(self, sequence: int, echo: int) -> None:
+        if echo and sequence >= self.reduced:
             self._set_rate(self.rate - (self.rate * self.alpha >> 21))
-            self.reduced = self.new
-            self.reduced_at = now
-        if self._over(sequence, self.round_end, self.round_at, now):
+            self.reduced = self.next
+        if sequence >= self.round_end:
             share = self.marked * ONE // self.acked
             self.alpha += (share - self.alpha) * self.rules.gain >> 20
             if self.marked == 0 and self.rate < ONE:
                 packet_time = self.rules.packet * self.line >> 16
                 self._set_rate(self.rate + ONE * packet_time // self.srtt)
             self.acked = self.marked = 0
-            self.round_end = self.new
-            self.round_at = now
+            self.round_end = self.next
 
     def _by_delay(self, rtt: int) -> None:
         rules = self.rules
@@ -205,7 +208,7 @@ class Sender(Flow):
 class Receiver(Core):
     """The receiving end of one message: see the simulator's `on_data` and `on_probe`."""
 
-    __slots__ = ("answered", "important", "important_count", "rules", "wanted")
+    __slots__ = ("answered", "answered_at", "important", "important_count", "rules", "snapshot", "wanted")
 
     def __init__(self, rules: Rules, row: MessageRow, payload: int) -> None:
         super().__init__(row, payload)
@@ -213,7 +216,8 @@ class Receiver(Core):
         self.important = row.important
         whole = isinstance(row.important, bool)
         self.important_count = self.packets * int(bool(row.important)) if whole else int(np.sum(row.important))
-        self.wanted = self.answered = 0
+        self.wanted = self.answered = self.answered_at = 0
+        self.snapshot = b""
 
     def within_bound(self) -> bool:
         """Whether the message may be delivered as it is."""
@@ -235,20 +239,23 @@ class Receiver(Core):
                 return STOP
         return ACK
 
-    def on_probe(self, probe: int) -> int:
+    def on_probe(self, probe: int, now: int) -> int:
         """What to answer: STOP, BITMAP, or -1 for nothing."""
         if not self.done and self.within_bound():
             self.done = True
         if self.done:
             return STOP
-        if probe <= self.answered:
-            return -1  # overtaken by a later probe
-        self.answered = probe
+        if probe > self.answered:
+            self.answered = probe
+            self.snapshot = bytes(self.have)
+        elif probe < self.answered or now < self.answered_at + self.rules.base_rtt:
+            return -1  # overtaken by a later probe, or one of a crowd
+        self.answered_at = now
         return BITMAP
 
     def bitmap(self) -> list[tuple[int, bytes]]:
-        """What is there, in parts: (first packet, bits, lowest first)."""
-        have = np.frombuffer(self.have, dtype=np.uint8)
+        """What was there when the last probe first came, in parts: (first packet, bits, lowest first)."""
+        have = np.frombuffer(self.snapshot, dtype=np.uint8)
         return [
             (first, np.packbits(have[first : first + BITMAP_PACKETS], bitorder="little").tobytes())
             for first in range(0, self.packets, BITMAP_PACKETS)
@@ -262,7 +269,7 @@ class _Outgoing(Outgoing, Sender):
         self, rules: Rules, row: MessageRow, transport: TransportPlan, host: Host, endpoint: Endpoint, side: SideChannel
     ) -> None:
         packets = max(1, -(-row.nbytes // transport.payload))
-        Sender.__init__(self, rules, row.number, row.priority, packets, endpoint.nic.line, host.loop.now() * 1000)
+        Sender.__init__(self, rules, row.number, row.priority, packets, endpoint.nic.line)
         self.attach(row, transport, host, endpoint)
         self.side = side
 
@@ -338,7 +345,7 @@ class Dlcp(DatagramCarrier):
     def _probed(self, header: Header) -> None:
         receiver = self.endpoint.receiver_of(header.message)
         was = receiver.done
-        kind = receiver.on_probe(header.sequence)
+        kind = receiver.on_probe(header.sequence, self.host.loop.now() * 1000)
         if kind == STOP:
             self.side.answer(receiver.row, Header(header.message, kind=STOP, important=True))
             if not was:

@@ -27,7 +27,7 @@ from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMM
 from sim.fabric.logs import Logs, joined
 from sim.fabric.memory import Memory, build, speed_of
 from sim.fabric.program import Programs
-from sim.fabric.sends import Joined, Sends
+from sim.fabric.sends import Joined, Sends, Settled
 from sim.fabric.specialise import Features, Kernel, resolve, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team
@@ -52,6 +52,9 @@ class Delivery:
     received_bytes: int
     lost_bytes: int
     missing: NDArray[np.bool_] | None
+
+
+Event = Delivery | Joined | Settled
 
 
 class Fabric:
@@ -174,12 +177,14 @@ class Fabric:
         priority: int = 0,
         bound: float = 0.0,
         important: NDArray[Any] | bool | None = None,
+        settled: bool = False,
         logged: bool = True,
     ) -> int:
         """Hand `nbytes` bytes to the network interface of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
-        by default what the transport says (ECN-capable transports: all). `logged`: its packets are noted, if any are.
+        by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
+        has nothing more to send. `logged`: its packets are noted, if any are.
 
         Raises
         ------
@@ -195,7 +200,7 @@ class Fabric:
             )
         f = self.flows.open(
             src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important,
-            logged=logged,
+            settled=settled, logged=logged,
         )  # fmt: skip
         self._start(src, at_ps, f)
         self._undelivered += 1
@@ -267,10 +272,10 @@ class Fabric:
         quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
         return bool(quiet and min(self._programs.soonest(), self.agenda.next_action) >= at.FOREVER)
 
-    def run(self, until_ps: int) -> list[Delivery | Joined]:
-        """Advance to `until_ps`, or, after the first delivery (of a message that was `send`) or join at c, to at most
-        c + host latency. It returns early, once, when `deadlock` has come to say that flow control has stopped ports
-        for good.
+    def run(self, until_ps: int) -> list[Event]:
+        """Advance to `until_ps`, or, after the first event at c - a delivery of a message that was `send`, its sender's
+        end where that was asked for, a join - to at most c + host latency. It returns early, once, when `deadlock` has
+        come to say that flow control has stopped ports for good.
 
         Raises
         ------
@@ -278,7 +283,7 @@ class Fabric:
             More packets wait in queues than the engine has room for.
         """
         M, programs, agenda = self.memory.M, self._programs, self.agenda
-        events: list[Delivery | Joined] = []
+        events: list[Event] = []
         if until_ps <= self.now:
             return events
         started = time.perf_counter()
@@ -315,7 +320,7 @@ class Fabric:
             return max(soon, self.now + 1)
         return min(until, due)
 
-    def _advance(self, events: list[Delivery | Joined]) -> bool:
+    def _advance(self, events: list[Event]) -> bool:
         """Run the engine to where it was told to go, or where it has to stop for what it found; true if `on_progress`
         ended it earlier."""
         M = self.memory.M
@@ -370,7 +375,7 @@ class Fabric:
 
     # --- what came out ------------------------------------------------------------------------------------------
 
-    def _harvest(self, events: list[Delivery | Joined]) -> None:
+    def _harvest(self, events: list[Event]) -> None:
         """Empty the logs of all threads, in an order that does not depend on the threads."""
         flows = self.flows
         done = self._logs.drain()
@@ -381,17 +386,21 @@ class Fabric:
             numbers = flows.note(arrived[:, 1], DELIVERED)
             order = np.lexsort((numbers, arrived[:, 0]))
             self._delivered(arrived[order], numbers[order], events)
-        flows.note(done[done[:, 2] == at.FINISHED, 1], FINISHED)
+        finished = done[done[:, 2] == at.FINISHED]
+        numbers = flows.note(finished[:, 1], FINISHED)
+        tell = self.memory.M[flows.receiver(finished[:, 1]) + at.R_TELL] & at.TELL_FINISHED > 0
+        for i in np.flatnonzero(tell).tolist():
+            events.append(Settled(int(numbers[i]), int(finished[i, 0])))
 
     def _delivered(
-        self, rows: NDArray[np.int64], numbers: NDArray[np.int64], events: list[Delivery | Joined]
+        self, rows: NDArray[np.int64], numbers: NDArray[np.int64], events: list[Event]
     ) -> None:
         """Deliveries by time and message, as rows of the log, and their messages."""
         M, flows = self.memory.M, self.flows
         self._undelivered -= len(rows)
         flows.book[numbers, END] = rows[:, 0]
         flows.book[numbers, GOT] = rows[:, 3]
-        tell = M[flows.receiver(rows[:, 1]) + at.R_TELL] == 1
+        tell = M[flows.receiver(rows[:, 1]) + at.R_TELL] & at.TELL_DELIVERED > 0
         for i in np.flatnonzero(tell).tolist():
             number, got = int(numbers[i]), int(rows[i, 3])
             lost = int(flows.book[number, BYTES]) - got

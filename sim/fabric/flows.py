@@ -70,7 +70,7 @@ class Records:
     wanted: Any
     wait: Any = 0
     earliest: Any = 0
-    tell: Any = 1
+    tell: Any = at.TELL_DELIVERED
     follow: Any = 0
     join: Any = 0
     logged: int = 1
@@ -141,6 +141,7 @@ class Flows:
         priority: int,
         bound: float,
         important: NDArray[Any] | bool | None,
+        settled: bool = False,
         logged: bool = True,
     ) -> int:
         """A new message with both its records. Returns the base of the sender's."""
@@ -158,8 +159,9 @@ class Flows:
         self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)
         begin = Records(
-            number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted, logged=int(logged)
-        )
+            number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted, logged=int(logged),
+            tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED,
+        )  # fmt: skip
         slots = int(kind.slots_for(packets))
         stamps = self.words.take(slots * at.SLOT_WORDS) if slots else 0
         sender, receiver = self._layout(begin, transport, words, bits, peer, stamps)

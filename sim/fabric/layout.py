@@ -16,7 +16,7 @@ up, so that a transmission takes `ceil(bytes * ps_per_byte)` without a division.
 H_NOW = 0  # everything before this time has happened
 H_UNTIL = 1  # run to here (exclusive)
 H_WINDOW = 2  # length of a window, at most the lookahead
-H_HOST_LATENCY = 3  # after a delivery at c, run on to at most c + this
+H_HOST_LATENCY = 3  # after what Python has to hear of, at c, run on to at most c + this
 H_SEED = 4
 H_STOP = 5  # set by Python to leave at the next window
 H_PARITY = 6  # which half of the wake flags the next window reads
@@ -183,7 +183,7 @@ T_SPARE = 17  # second scratch for keys
 T_PORTS = 19  # scratch: the egress ports of a switch's arrivals
 T_BACK = 18  # scratch: the port opposite to the link that a packet came by
 T_EARLIEST = 24  # earliest arrival it has put on any link in this window
-T_DELIVERED = 25  # earliest delivery in this window
+T_DELIVERED = 25  # earliest delivery, or sender's end, in this window that Python has to hear of
 T_WAKE = 26  # base of the half of the wake flags that the next window reads
 T_WORK = 27  # packets handled in this window
 T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work
@@ -241,7 +241,7 @@ R_DONE = 10  # 1 when the message is delivered
 R_ARRIVED = 11  # data packets that arrived
 R_SENT = 12  # control packets sent
 R_IMPORTANT = 13  # important packets of the message
-R_TELL = 14  # 1: Python has to hear of the delivery before its host could react to it
+R_TELL = 14  # bits TELL_*
 R_FOLLOW = 15  # base of the list of senders that wait for the delivery: how many, then their bases; 0 = none
 R_JOIN = 16  # base of a count of deliveries, of the last of which Python has to hear; 0 = none
 R_MARKED = 17  # data packets that arrived with a mark
@@ -252,6 +252,9 @@ R_PULLED = 33  # pulls sent
 R_PULL_NEXT = 34  # next receiver in the host's list, 0 = last
 R_PULL_LISTED = 35  # 1 while it is in that list
 R_TRIMMED = 36  # headers that arrived without their payload
+
+TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
+TELL_FINISHED = 2  # and of the sender's end, before its own host could
 
 # --- what switches write about a packet (in-band telemetry): a slot of SLOT_WORDS per packet under way
 SLOT_WORDS = 32

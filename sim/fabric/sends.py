@@ -36,6 +36,14 @@ class Joined:
     time_ps: int
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The sender of a message knows that it has nothing more to send."""
+
+    message: int
+    time_ps: int
+
+
 @dataclass(frozen=True, eq=False)
 class Sends:
     """n messages, in an order in which each comes after those that it waits for.

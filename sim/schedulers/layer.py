@@ -6,8 +6,8 @@ of a front layer never stands behind much, large enough that the line stays full
 
 The idea is that of P3 and ByteScheduler [notes]; the credit is theirs in proportion: ByteScheduler has
 partitions of 1 M and a credit of 4 M parameters for parameter servers.  The rest is our choice: credit comes
-back at the moment of delivery and at no cost (a real sender would learn of it by an acknowledgement, half a
-round trip later), and a host has one credit for all its destinations, or one for each of its network cards.
+back when the sender knows that the message has arrived (by the last acknowledgement, or DLCP's Stop), and a host
+has one credit for all its destinations, or one for each of its network cards.
 """
 
 from __future__ import annotations

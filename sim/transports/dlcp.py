@@ -8,10 +8,14 @@ reliable channel. Rate control is minimal: DCTCP-like AIMD (DLCP) or delay based
 Our choices, where they are silent:
 
 * the reliable channel is the probe timer: Probe, Stop and Bitmap are never dropped by choice, and if one is lost all
-  the same, the probe is repeated after max(3 srtt, `probe_timeout`), twice as long each time, up to eight times that:
-  one packet in 24 round trips is no load to back off from, and a probe that waits longer only makes the tail. Data is
-  never resent blindly. A Bitmap of more than 8192 packets comes in parts; a part that is lost is asked for with
-  everything else;
+  the same, the probe is repeated after max(3 srtt, `probe_timeout`), twice as long each time, but not longer than
+  max(24 base round trips, `probe_timeout`): one packet in that time is no load to back off from, and what is measured
+  under load says nothing about when to ask again. Data is never resent blindly;
+* a repeated probe keeps its number, and any answer to that number will do, so an answer that is late is none the worse
+  for a repetition. The receiver answers a number with what was there when it first heard it (nothing that it asks for
+  has been sent since), and at most once per base round trip;
+* a Bitmap of more than 8192 packets comes in parts. The sender waits for all of them, and after a repetition for all
+  of them anew;
 * the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control
   class;
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
@@ -26,10 +30,15 @@ Our choices, where they are silent:
 * `important_must_arrive`: a message is not complete before its important packets are there. Retransmissions are
   always important;
 * rate: starts at line rate, never below line / 64. `"dctcp"`: as DCTCP with a rate for a window: down by alpha / 2 on
-  the first mark of a round trip, up by one packet per round trip after one without marks. Drops alone do not slow it
-  down. `"delay"`: TIMELY (SIGCOMM '15) with its published parameters [recalled; alpha is the weight of the new
-  difference], one timed packet at a time. Its lower threshold, 50 us, is more than a 500 KB buffer can delay at 100
-  Gbps: on fast links with shallow buffers the rate then never falls, unless `t_low` and `t_high` are set to suit.
+  the first mark of a round trip, up by one packet per round trip after one without marks. A round trip is over when a
+  packet is acknowledged that was sent after it began; packets go out by their numbers, and so do those that one Bitmap
+  asks for, whose first acknowledgement begins another. Drops alone do not slow it down. `"delay"`:
+  TIMELY (SIGCOMM '15) with its published parameters [recalled; alpha is the weight of the new difference]. Its lower
+  threshold, 50 us, is more than a 500 KB buffer can delay at 100 Gbps: on fast links with shallow buffers the rate
+  then never falls, unless `t_low` and `t_high` are set to suit;
+* one packet at a time is timed, also one that is sent again: its original was asked about when nothing had come back
+  for a while, so an acknowledgement that is taken for the other's is rare, and without it delay control would hear
+  nothing while packets are sent again.
 """
 
 from __future__ import annotations
@@ -68,7 +77,7 @@ from sim.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, re
 # a sender's own words
 NEW = S_USER  # the next packet that was never sent
 AGAIN = S_USER + 1  # packets to send again (bitmap)
-AGAIN_AT = S_USER + 2  # none below
+NEXT = S_USER + 2  # where this pass over the message has come to: all of it first, then what a Bitmap asked for
 RATE = S_USER + 3  # share of the line rate, 20 bits fixed point
 ALPHA = S_USER + 4
 ACKED = S_USER + 5  # acknowledgements in this round trip
@@ -78,17 +87,17 @@ SRTT = S_USER + 8
 TIMED = S_USER + 9  # the packet whose round trip is measured, -1 = none
 TIMED_AT = S_USER + 10
 PROBE = S_USER + 11  # number of the last probe
-PROBING = S_USER + 12  # parts of its answer still awaited, or IDLE, QUIET, DUE
-BACKOFF = S_USER + 13
+PROBING = S_USER + 12  # parts of its answer still awaited (without a timer: overdue), or IDLE, QUIET, DUE
+WAIT = S_USER + 13  # until the last probe is overdue
 LAST_RTT = S_USER + 14  # TIMELY
 SLOPE = S_USER + 15  # TIMELY: smoothed difference of round trips
 CALM = S_USER + 16  # TIMELY: round trips in a row that did not grow
-ROUND_AT = S_USER + 17  # when this round trip began
-REDUCED = S_USER + 18  # no lower rate for marks before this packet, or one after it, is acknowledged
-REDUCED_AT = S_USER + 19  # when the rate was last lowered
+REDUCED = S_USER + 17  # no lower rate for marks before this packet, or one after it, is acknowledged
+PROBES = S_USER + 18  # probes sent, with repetitions
 # a receiver's own words
 WANTED = R_USER  # important packets that arrived
 ANSWERED = R_USER + 1  # number of the last probe that was answered with a Bitmap
+ANSWERED_AT = R_USER + 2  # when that was last done
 
 K_POLICY, K_CONTROL, K_GAIN, K_FLOOR, K_PROBE, K_IMPORTANT, K_RTT, K_PACKET = 0, 1, 2, 3, 4, 5, 6, 7
 K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP = 8, 9, 10, 11, 12
@@ -96,7 +105,7 @@ EAGER, ON_PROBE = 0, 1
 BY_MARKS, BY_DELAY = 0, 1
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
-MAX_BACKOFF = 3
+LONGEST = 24  # base round trips before a probe is repeated, at most
 HYPERACTIVE = 5
 IDLE = 0
 QUIET = -1  # everything is sent: a probe follows when nothing has come back for a while
@@ -110,7 +119,6 @@ def start(M, k, f, now):
     M[f + S_GAP] = M[f + S_LINE]
     M[f + ALPHA] = ONE
     M[f + SRTT] = M[k + K_RTT]
-    M[f + ROUND_AT] = now
     M[f + TIMED] = -1
 
 
@@ -121,43 +129,58 @@ def _silence(M, f):
 
 
 @njit
+def _send(M, f, sequence, now):
+    """A packet leaves; one at a time is timed."""
+    M[f + NEXT] = sequence + 1
+    if M[f + TIMED] < 0:
+        M[f + TIMED] = sequence
+        M[f + TIMED_AT] = now
+
+
+@njit
+def _probe(M, k, f, wait, now):
+    """A probe leaves. It is repeated after `wait`, or the longest time that is worth waiting."""
+    M[f + PROBES] += 1
+    M[f + PROBING] = (M[f + S_WORDS] + ANSWER_WORDS - 1) // ANSWER_WORDS
+    M[f + WAIT] = min(wait, max(LONGEST * M[k + K_RTT], M[k + K_PROBE]))
+    M[f + S_TIMER] = now + M[f + WAIT]
+    return PULL_PROBE + M[f + PROBE]
+
+
+@njit
 def pull(M, k, f, now):
     """What the last Bitmap asked for, then new packets, then, when it has been quiet, a Probe."""
-    if M[f + AGAIN] > 0:
+    state = M[f + PROBING]
+    if state == IDLE and M[f + AGAIN] > 0:
         bits = M[f + S_BITS]
-        sequence = M[f + AGAIN_AT]
+        sequence = M[f + NEXT]
         while bit(M, bits, sequence) == 0:
             sequence += 1
         clear_bit(M, bits, sequence)
         M[f + AGAIN] -= 1
-        M[f + AGAIN_AT] = sequence + 1
-        if sequence == M[f + TIMED]:
-            M[f + TIMED] = -1
+        _send(M, f, sequence, now)
         return sequence | MUST
     sequence = M[f + NEW]
     if sequence < M[f + S_PACKETS]:
         M[f + NEW] = sequence + 1
-        if M[f + TIMED] < 0:
-            M[f + TIMED] = sequence
-            M[f + TIMED_AT] = now
+        _send(M, f, sequence, now)
         return sequence
-    if M[f + PROBING] == IDLE:
+    if state == IDLE:
         M[f + PROBING] = QUIET
         M[f + S_TIMER] = now + _silence(M, f)
-    elif M[f + PROBING] == DUE:
-        M[f + PROBING] = (M[f + S_WORDS] + ANSWER_WORDS - 1) // ANSWER_WORDS
+    elif state == DUE:
         M[f + PROBE] += 1
-        M[f + S_TIMER] = now + (max(3 * M[f + SRTT], M[k + K_PROBE]) << M[f + BACKOFF])
-        return PULL_PROBE + M[f + PROBE]
+        return _probe(M, k, f, max(3 * M[f + SRTT], M[k + K_PROBE]), now)
+    elif state > 0 and M[f + S_TIMER] == 0:
+        return _probe(M, k, f, 2 * M[f + WAIT], now)
     return BLOCKED
 
 
 @njit
 def on_timer(M, k, f, now):
-    """It has been quiet for long enough: probe. Or the last probe went unanswered: wait longer for the next."""
-    if M[f + PROBING] > 0 and M[f + BACKOFF] < MAX_BACKOFF:
-        M[f + BACKOFF] += 1
-    M[f + PROBING] = DUE
+    """It has been quiet for long enough: probe. (The timer of a probe has done its work by being over.)"""
+    if M[f + PROBING] == QUIET:
+        M[f + PROBING] = DUE
 
 
 @njit
@@ -174,8 +197,6 @@ def _missing(M, f, part):
         if absent == 0:
             continue
         M[bits + word] |= absent
-        if M[f + AGAIN] == 0 or (word << 5) < M[f + AGAIN_AT]:
-            M[f + AGAIN_AT] = word << 5
         while absent:
             absent &= absent - 1
             M[f + AGAIN] += 1
@@ -189,22 +210,13 @@ def _set_rate(M, k, f, rate):
 
 
 @njit
-def _over(M, f, sequence, end, began, now):
-    """Whether a round trip is over that began when packet `end` was the next, at `began`.
-
-    While packets are sent again there is no order to go by, but the clock."""
-    return sequence >= end or (M[f + NEW] == M[f + S_PACKETS] and now >= began + M[f + SRTT])
-
-
-@njit
-def _by_marks(M, k, f, sequence, echo, now):
+def _by_marks(M, k, f, sequence, echo):
     """As DCTCP, with a rate for a window: the first mark of a round trip lowers it by alpha / 2, a round trip without
     marks raises it by one packet per round trip, and alpha follows the share of marks."""
-    if echo and _over(M, f, sequence, M[f + REDUCED], M[f + REDUCED_AT], now):
+    if echo and sequence >= M[f + REDUCED]:
         _set_rate(M, k, f, M[f + RATE] - (M[f + RATE] * M[f + ALPHA] >> 21))
-        M[f + REDUCED] = M[f + NEW]
-        M[f + REDUCED_AT] = now
-    if _over(M, f, sequence, M[f + ROUND_END], M[f + ROUND_AT], now):
+        M[f + REDUCED] = M[f + NEXT]
+    if sequence >= M[f + ROUND_END]:
         share = M[f + MARKED] * ONE // M[f + ACKED]
         M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
         if M[f + MARKED] == 0 and M[f + RATE] < ONE:
@@ -212,8 +224,7 @@ def _by_marks(M, k, f, sequence, echo, now):
             _set_rate(M, k, f, M[f + RATE] + ONE * packet_time // M[f + SRTT])
         M[f + ACKED] = 0
         M[f + MARKED] = 0
-        M[f + ROUND_END] = M[f + NEW]
-        M[f + ROUND_AT] = now
+        M[f + ROUND_END] = M[f + NEXT]
 
 
 @njit
@@ -249,15 +260,16 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + S_DONE] = 1
         M[f + S_TIMER] = 0
     elif kind == BITMAP:
-        if argument == M[f + PROBE]:
+        if M[f + PROBING] > 0 and argument == M[f + PROBE]:
             _missing(M, f, sequence)
-            M[f + BACKOFF] = 0
-            if M[f + PROBING] > 1:
-                M[f + PROBING] -= 1
-            else:
-                # the last part, or one that was given up a moment ago
-                M[f + PROBING] = IDLE
+            M[f + PROBING] -= 1
+            if M[f + PROBING] == IDLE:
+                # all of it: another pass, and nothing that is on its way is worth timing
                 M[f + S_TIMER] = 0
+                M[f + NEXT] = 0
+                M[f + REDUCED] = 0
+                M[f + ROUND_END] = 0
+                M[f + TIMED] = -1
     else:
         timed = M[f + TIMED]
         if sequence == timed:
@@ -277,7 +289,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + ACKED] += 1
         M[f + MARKED] += echo
         if M[k + K_CONTROL] == BY_MARKS:
-            _by_marks(M, k, f, sequence, echo, now)
+            _by_marks(M, k, f, sequence, echo)
 
 
 @njit
@@ -315,13 +327,15 @@ def on_probe(M, k, r, argument, now):
         M[r + R_DONE] = 1
     if M[r + R_DONE]:
         return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
-    if argument <= M[r + ANSWERED]:
-        return 0  # overtaken by a later probe, whose snapshot the sender may be reading
-    M[r + ANSWERED] = argument
-    bits = M[r + R_BITS]
     words = M[r + R_WORDS]
-    for word in range(words):
-        M[bits + words + word] = M[bits + word]
+    if argument > M[r + ANSWERED]:
+        M[r + ANSWERED] = argument
+        bits = M[r + R_BITS]
+        for word in range(words):
+            M[bits + words + word] = M[bits + word]
+    elif argument < M[r + ANSWERED] or now < M[r + ANSWERED_AT] + M[k + K_RTT]:
+        return 0  # overtaken by a later probe, whose snapshot the sender may be reading; or one of a crowd
+    M[r + ANSWERED_AT] = now
     count = (words + ANSWER_WORDS - 1) // ANSWER_WORDS
     size = TCP_OVERHEAD + min((M[r + R_PACKETS] + 7) >> 3, 4 * ANSWER_WORDS)
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, count)
@@ -335,7 +349,7 @@ class Dlcp:
     sender_bitmaps = 1
     receiver_bitmaps = 2
     fresh_word = NEW
-    probe_word = PROBE
+    probe_word = PROBES
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)

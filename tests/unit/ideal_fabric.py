@@ -2,8 +2,8 @@
 
 It has the interface of the packet engine.  Every host sends one message at a time through its uplink, the
 first in line (or, with `priorities`, the first of the lowest priority number) first; a message takes
-size/rate and then `latency`; receivers and the network in between are infinitely fast.  So completion times
-have closed forms.
+size/rate and then `latency`; receivers and the network in between are infinitely fast, and a sender hears of
+the delivery in no time.  So completion times have closed forms.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
+
+from sim.fabric.sends import Settled
 
 PS = 10**12
 
@@ -53,7 +55,7 @@ class IdealFabric:
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # src -> (priority, time, number)
         self._free: dict[int, int] = {}
         self._done: list[tuple[int, int]] = []  # (time, number)
-        self._under_way = 0
+        self._asked: set[int] = set()
 
     @property
     def idle(self):
@@ -62,10 +64,12 @@ class IdealFabric:
     stalled = ""
     deadlock = ""
 
-    def send(self, at_ps, src, dst, nbytes, *, transport=0, priority=0, bound=0.0, important=None, logged=True):
+    def send(self, at_ps, src, dst, nbytes, *, transport=0, priority=0, bound=0.0, important=None, settled=False, logged=True):
         assert type(at_ps) is int and type(nbytes) is int and at_ps >= self.now and nbytes > 0 and src != dst
         number = len(self.sent)
         self.sent.append((at_ps, src, dst, nbytes, priority, bound, important))
+        if settled:
+            self._asked.add(number)
         heappush(self._arrivals, (at_ps, number, src))
         return number
 
@@ -80,6 +84,8 @@ class IdealFabric:
             _, _, _, nbytes, _, bound, _ = self.sent[number]
             lost = self.lossy(number, nbytes, bound) if self.lossy else 0
             found.append(Delivery(number, time, nbytes - lost, lost))
+            if number in self._asked:
+                found.append(Settled(number, time))
         self.now = until_ps
         return found[::-1]  # the order must not matter
 

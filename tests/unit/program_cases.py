@@ -11,7 +11,7 @@ from ideal_fabric import PS, Delivery, IdealFabric
 
 from emu.agent.script import Script, part_of
 from scenarios.result import KINDS
-from sim.fabric.sends import Joined
+from sim.fabric.sends import Joined, Settled
 
 
 class Clock:
@@ -182,7 +182,7 @@ class IdealTraffic(IdealFabric):
             joins[join] -= 1
             if not joins[join]:
                 answer.append(Joined(program, join, delivery.message, delivery.time_ps))
-        assert all(isinstance(each, Delivery | Joined) for each in answer)
+        assert all(isinstance(each, Delivery | Joined | Settled) for each in answer)
         return answer
 
     def finish(self):

@@ -18,16 +18,19 @@ from sim.transports.constant_rate import ConstantRate
 from sim.transports.dlcp import (
     AGAIN,
     ALPHA,
-    BACKOFF,
     CALM,
     LAST_RTT,
     NEW,
+    NEXT,
     PROBE,
     PROBING,
     RATE,
+    REDUCED,
+    ROUND_END,
     SLOPE,
     SRTT,
     TIMED,
+    WAIT,
     Dlcp,
 )
 
@@ -52,16 +55,19 @@ class Both:
         row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
         rules = dlcp.Rules(settings, base_rtt=BASE, payload=payload)
         line = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
-        self.sender = dlcp.Sender(rules, 0, 0, packets, line, 0)
+        self.sender = dlcp.Sender(rules, 0, 0, packets, line)
         self.receiver = dlcp.Receiver(rules, row, payload)
         assert self.receiver.allowed == allowed
         self.same()
 
     def same(self):
         ends, s = self.ends, self.sender
-        theirs = [ends[w] for w in (NEW, AGAIN, RATE, ALPHA, SRTT, TIMED, PROBE, PROBING, BACKOFF, LAST_RTT, SLOPE, CALM)]
+        theirs = [ends[w] for w in (
+            NEW, AGAIN, NEXT, RATE, ALPHA, SRTT, TIMED, PROBE, PROBING, WAIT, LAST_RTT, SLOPE, CALM, REDUCED, ROUND_END,
+        )]  # fmt: skip
         ours = [
-            s.new, s.again_count, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probing, s.backoff, s.last_rtt, s.slope, s.calm,
+            s.new, s.again_count, s.next, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probing, s.wait, s.last_rtt, s.slope,
+            s.calm, s.reduced, s.round_end,
         ]  # fmt: skip
         assert ours == theirs
         assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
@@ -88,9 +94,9 @@ class Both:
             self.sender.on_ack(sequence, echo, now)
             self.same()
 
-    def probe(self, number):
-        theirs = self.ends.probe(number)
-        ours = self.receiver.on_probe(number)
+    def probe(self, number, now):
+        theirs = self.ends.probe(number, now)
+        ours = self.receiver.on_probe(number, now)
         assert ours == (theirs.kind if theirs.count else -1)
         if ours == BITMAP:
             assert theirs.count == len(self.receiver.bitmap()) and theirs.argument == number
@@ -99,7 +105,7 @@ class Both:
         return ours
 
     def bitmap(self, part, number, first, content):
-        """A part of an answer, as it was when it was made; the simulator's sender reads the last snapshot."""
+        """A part of an answer. The simulator's sender reads the last snapshot, which must be the one it asked for."""
         count = min(self.sender.packets - first, BITMAP_PACKETS)
         have = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")[:count].astype(bool)
         self.ends.control(at.BITMAP, part, number)
@@ -162,11 +168,10 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
             elif answer == STOP:
                 bag.append(("stop", 0))
         elif kind == "probe":
-            answer = both.probe(first)
+            answer = both.probe(first, now)
             if answer == STOP:
                 bag.append(("stop", 0))
             elif answer == BITMAP:
-                bag = [each for each in bag if each[0] != "bitmap"]  # in the simulator a new snapshot replaces the old
                 parts = both.receiver.bitmap()
                 bag += [("bitmap", part, first, *parts[part]) for part in range(len(parts))]
         elif kind == "ack":
@@ -179,6 +184,28 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
     assert both.sender.done and both.receiver.done
     lost = both.receiver.nbytes - both.receiver.got
     assert 0 <= lost <= both.receiver.allowed
+
+
+def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_heard_once():
+    both = Both(40, last=100, probe_timeout=20 * US)
+    while both.pull(0) >= 0:
+        pass
+    for sequence in range(30):
+        both.data(sequence, 0, 0)
+    now = both.fire()
+    assert both.pull(now) == dlcp.PULL_PROBE + 1
+    assert both.probe(1, now) == BITMAP
+    for sequence in range(30, 35):
+        both.data(sequence, 0, now)
+    assert [both.probe(1, now + late) for late in (0, BASE - 1, BASE, BASE + 1)] == [-1, -1, BITMAP, -1]
+    [(first, content)] = both.receiver.bitmap()
+    again = both.fire()
+    assert both.pull(again) == dlcp.PULL_PROBE + 1
+    both.bitmap(0, 1, first, content)
+    assert both.sender.again_count == 10  # of the five that came meanwhile nothing is known
+    assert [both.pull(again) for _ in range(4)] == [sequence | dlcp.MUST for sequence in range(30, 34)]
+    both.bitmap(0, 1, first, content)
+    assert both.sender.again_count == 6
 
 
 @pytest.mark.parametrize("packets", [1, 2, 5, 7, 10, 333])

@@ -9,10 +9,11 @@ from transport_bench import US, Ends, Word
 
 from sim.fabric.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
 from sim.transports.base import MUST
-from sim.transports.dlcp import AGAIN, BACKOFF, PROBE, SRTT, Dlcp
+from sim.transports.dlcp import AGAIN, PROBE, PROBES, SRTT, Dlcp
 
 BASE = 10 * US  # base round trip
 TIMEOUT = 200 * US
+LONGEST = 240 * US  # 24 base round trips
 
 
 def flow_of(packets, **settings):
@@ -159,25 +160,49 @@ def test_no_probe_while_there_is_something_to_send():
         assert flow[S_TIMER] == 0
 
 
-def test_unanswered_probe_is_repeated_later_each_time_and_data_is_not():
-    flow = flow_of(5)
+@pytest.mark.parametrize(
+    "timeout, expected",
+    [
+        (20, [30, 60, 120, 240, 240, 240]),  # three round trips, twice as long each time, up to 24
+        (45, [45, 90, 180, 240, 240]),
+        (200, [200, 240, 240]),
+        (1000, [1000, 1000, 1000]),  # never sooner than was asked for
+    ],
+)
+def test_unanswered_probe_is_repeated_under_its_number_and_data_is_not(timeout, expected):
+    flow = flow_of(5, probe_timeout=timeout * US)
     when = probed(flow)
     waits = []
-    for number in range(2, 13):
+    for n in range(len(expected)):
         again = flow.fire()
         waits.append(again - when)
         when = again
-        assert flow.pull(when) == [PULL_PROBE + number]
-    assert waits == [TIMEOUT << min(n, 3) for n in range(11)]
+        assert flow.pull(when) == [PULL_PROBE + 1]
+        assert (flow[PROBE], flow[PROBES]) == (1, n + 2)
+    assert waits == [us * US for us in expected]
 
 
-def test_probe_timeout_is_at_least_three_round_trips():
+@pytest.mark.parametrize("measured, expected", [(66, 200), (70, 210), (80, 240), (100, 240), (60_000, 240)])
+def test_probe_waits_three_round_trips_but_what_load_made_of_them_only_so_far(measured, expected):
     flow = flow_of(5)
     flow.pull(now=0)
-    flow.ack(0, now=100 * US)
+    flow.ack(0, now=measured * US)
     when = flow.fire()
     flow.pull(when)
-    assert flow[S_TIMER] == when + 300 * US
+    assert flow[S_TIMER] == when + expected * US
+
+
+def test_patience_starts_anew_with_the_next_number():
+    flow = flow_of(40, probe_timeout=20 * US)
+    when = probed(flow)
+    for _ in range(3):
+        when = flow.fire()
+        flow.pull(when)
+    answer(flow, now=when)
+    flow.pull(when)  # all of it once more
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    assert flow[S_TIMER] == when + 30 * US
 
 
 # --- Bitmap --------------------------------------------------------------------------------------------------
@@ -196,16 +221,6 @@ def test_bitmap_asks_for_exactly_what_is_missing_and_that_must_arrive():
     assert flow[S_TIMER] > 0  # and then a probe, when it is quiet
 
 
-def test_answer_resets_the_backoff():
-    flow = flow_of(100)
-    probed(flow)
-    when = flow.fire()
-    flow.pull(when)
-    assert flow[BACKOFF] == 1
-    answer(flow)
-    assert flow[BACKOFF] == 0
-
-
 def test_bitmap_is_what_the_receiver_had_when_it_answered():
     flow = flow_of(40)
     probed(flow)
@@ -216,18 +231,38 @@ def test_bitmap_is_what_the_receiver_had_when_it_answered():
     assert flow.pull() == [i | MUST for i in range(30, 40)]
 
 
-def test_stale_bitmap_is_ignored():
+def test_late_answer_counts_although_the_probe_was_repeated():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    reply = flow.probe(1)
+    flow.pull(flow.fire())  # the answer is late
+    flow.control(BITMAP, 0, reply.argument)
+    assert flow[S_TIMER] == 0
+    assert flow.pull() == [i | MUST for i in range(30, 40)]
+
+
+def test_second_answer_to_the_same_number_is_ignored():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
     flow.probe(1)
-    flow.pull(flow.fire())  # the answer is late: probe 2
-    timer = flow[S_TIMER]
+    flow.pull(flow.fire())
     flow.control(BITMAP, 0, 1)
-    assert flow[AGAIN] == 0
-    assert flow[S_TIMER] == timer
-    answer(flow, 2)
-    assert len(flow.pull()) == 10
+    flow.control(BITMAP, 0, 1)  # nothing is sent yet
+    assert flow[AGAIN] == 10
+    assert flow.pull(most=4) == [i | MUST for i in range(30, 34)]
+    flow.control(BITMAP, 0, 1)  # some of it
+    assert flow.pull() == [i | MUST for i in range(34, 40)]
+    timer = flow[S_TIMER]
+    flow.control(BITMAP, 0, 1)  # all of it, and it is being quiet
+    assert (flow[AGAIN], flow[S_TIMER]) == (0, timer)
+    when = flow.fire()
+    flow.control(BITMAP, 0, 1)  # about to ask again
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    timer = flow[S_TIMER]
+    flow.control(BITMAP, 0, 1)  # waiting for the answer to another number
+    assert (flow[AGAIN], flow[S_TIMER]) == (0, timer)
 
 
 def test_answer_that_comes_when_its_time_is_just_over_counts():
@@ -235,20 +270,50 @@ def test_answer_that_comes_when_its_time_is_just_over_counts():
     probed(flow)
     deliver(flow, range(30))
     reply = flow.probe(1)
-    flow.fire()  # the NIC is busy: the next probe has not been sent
+    flow.fire()  # the NIC is busy: the probe has not been repeated
     flow.control(BITMAP, 0, reply.argument)
     assert flow.pull() == [i | MUST for i in range(30, 40)]  # and no probe before it has been quiet
-    assert flow[PROBE] == 1
+    assert flow[PROBES] == 1
+
+
+def test_receiver_answers_a_number_with_what_it_had_and_once_per_base_round_trip():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    start = 50 * US
+    assert flow.probe(1, now=start).count == 1
+    deliver(flow, range(30, 35))
+    assert [flow.probe(1, now=start + late).count for late in (0, BASE - 1, BASE, BASE + 1, 2 * BASE - 1, 2 * BASE)] == [
+        0, 0, 1, 0, 0, 1,
+    ]  # fmt: skip
+    flow.control(BITMAP, 0, 1)
+    assert flow.pull() == [i | MUST for i in range(30, 40)]
+
+
+def test_next_number_is_answered_at_once_and_with_news():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    answer(flow, now=0)
+    flow.pull()
+    deliver(flow, range(30, 38))
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    answer(flow, 2)
+    assert flow.pull() == [38 | MUST, 39 | MUST]
 
 
 def test_overtaken_probe_leaves_the_newer_snapshot_alone():
     flow = flow_of(40)
     probed(flow)
+    deliver(flow, range(20))
+    answer(flow)
+    flow.pull()
     flow.pull(flow.fire())
-    deliver(flow, range(30))
+    deliver(flow, range(20, 30))
     flow.probe(2)
     deliver(flow, range(30, 35))
-    assert flow.probe(1).count == 0
+    assert flow.probe(1, now=5 * BASE).count == 0
     flow.control(BITMAP, 0, 2)
     assert flow.pull() == [i | MUST for i in range(30, 40)]
 
@@ -266,58 +331,36 @@ def test_important_packets_may_be_all_that_is_missing():
 LARGE = 20_000  # 625 words: a Bitmap in three parts of 8192, 8192 and 3616 packets
 
 
-def test_large_bitmap_comes_in_parts_and_no_probe_goes_out_between_them():
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_large_bitmap_comes_in_parts_and_all_of_them_are_waited_for(order):
     flow = flow_of(LARGE)
-    probed(flow)
+    when = probed(flow)
     missing = [8191, 8192, 16_384, 19_999]
     deliver(flow, [i for i in range(LARGE) if i not in missing])
     reply = flow.probe(1)
     assert (reply.count, reply.size) == (3, 66 + 1024)
-    sent = []
-    for part in (0, 1, 2):
+    for part in order:
+        assert flow.pull() == []
+        assert flow[S_TIMER] == when + TIMEOUT  # the probe again, if the other parts do not come
         flow.control(BITMAP, part, reply.argument)
-        sent.append(flow.pull())
-    assert sent == [[8191 | MUST], [8192 | MUST], [16_384 | MUST, 19_999 | MUST]]
+    assert flow.pull() == [i | MUST for i in missing]
 
 
-def test_first_part_without_a_hole_is_not_the_end():
-    flow = flow_of(LARGE)
-    when = probed(flow)
-    deliver(flow, range(19_999))
-    reply = flow.probe(1)
-    flow.control(BITMAP, 0, reply.argument)
-    assert flow.pull() == []
-    assert flow[S_TIMER] == when + TIMEOUT  # the next probe, if the other parts do not come
-    flow.control(BITMAP, 1, reply.argument)
-    flow.control(BITMAP, 2, reply.argument)
-    assert flow.pull() == [19_999 | MUST]
-
-
-def test_lost_part_of_a_bitmap_is_asked_for_again():
+def test_lost_part_of_a_bitmap_is_asked_for_again_with_the_others():
     flow = flow_of(LARGE)
     probed(flow)
     missing = [100, 10_000, 17_000]
     deliver(flow, [i for i in range(LARGE) if i not in missing])
     answer(flow, parts=[0, 2])
-    assert flow.pull() == [100 | MUST, 17_000 | MUST]
-    deliver(flow, [100, 17_000])
+    assert flow.pull() == []
     when = flow.fire()
-    assert flow.pull(when) == [PULL_PROBE + 2]
-    answer(flow)
-    assert flow.pull() == [10_000 | MUST]
-
-
-def test_part_that_comes_while_others_are_sent_again_adds_to_them():
-    flow = flow_of(LARGE)
-    probed(flow)
-    missing = [5, 6, 7, 9000]
-    deliver(flow, [i for i in range(LARGE) if i not in missing])
-    reply = flow.probe(1)
-    flow.control(BITMAP, 1, reply.argument)
+    assert flow.pull(when) == [PULL_PROBE + 1]
+    reply = flow.probe(1, now=when)
     flow.control(BITMAP, 0, reply.argument)
-    assert flow.pull(most=1) == [5 | MUST]
+    flow.control(BITMAP, 1, reply.argument)
+    assert flow.pull() == []
     flow.control(BITMAP, 2, reply.argument)
-    assert flow.pull() == [6 | MUST, 7 | MUST, 9000 | MUST]
+    assert flow.pull() == [i | MUST for i in missing]  # each of them once
 
 
 def test_largest_message():
@@ -365,7 +408,7 @@ def test_ends_whatever_is_lost_or_overtaken(policy, loss, seed):
             reply = flow.data(first, ce=int(rng.random() < 0.1))
             bag += [(reply.kind, first, reply.echo)] * reply.count
         elif kind == "probe":
-            reply = flow.probe(first)
+            reply = flow.probe(first, now=now)
             bag += [(reply.kind, part, reply.argument) for part in range(reply.count)]
         elif kind == ACK:
             flow.ack(first, echo=second, now=now)

@@ -10,7 +10,7 @@ from transport_bench import GBPS, US, Ends, Word
 
 from sim.fabric.layout import BITMAP, S_GAP, S_LINE
 from sim.transports.base import MUST, ONE
-from sim.transports.dlcp import ALPHA, NEW, RATE, SRTT, TIMED, Dlcp
+from sim.transports.dlcp import ALPHA, NEW, PROBE, RATE, SRTT, TIMED, Dlcp
 
 BASE = 10 * US
 STEP = 34_846  # one packet per base round trip, as a share of the line: 332 320 / 10 000 000 * 2**20
@@ -131,17 +131,55 @@ def test_rate_never_falls_below_the_floor(floor):
     assert flow[S_GAP] == flow[S_LINE] * ONE // (ONE // floor)
 
 
-def test_clock_ends_round_trips_while_packets_are_sent_again():
+def again(flow, missing, now):
+    """The first pass is over, the probe is answered: `missing` is to be sent again."""
+    flow.pull(flow.fire())
+    for sequence in range(flow.packets):
+        if sequence not in missing:
+            flow.data(sequence)
+    flow.control(BITMAP, 0, flow.probe(flow[PROBE], now=now).argument, now=now)
+
+
+def test_no_second_reaction_to_the_last_packets_of_a_pass_however_late_they_come_back():
     flow = flow_of(20)
     flow.pull(now=0)
-    flow.ack(0, echo=1, now=BASE)  # everything was sent by now: no later packet will come
+    flow.ack(0, echo=1, now=BASE)  # everything was sent by now
     for sequence in range(1, 20):
-        flow.ack(sequence, echo=1, now=BASE + 1)
+        flow.ack(sequence, echo=1, now=(sequence + 1) * 5 * BASE)
     assert flow[RATE] == ONE // 2
-    flow.ack(3, echo=1, now=2 * BASE - 1)
-    assert flow[RATE] == ONE // 2
-    flow.ack(4, echo=1, now=2 * BASE)
+
+
+def test_round_trips_are_told_by_the_order_also_while_packets_are_sent_again():
+    flow = flow_of(40)
+    flow.pull(now=0)
+    flow.ack(0, echo=1, now=BASE)
+    again(flow, range(10, 30), now=5 * BASE)
+    assert flow.pull(most=5) == [i | MUST for i in range(10, 15)]
+    flow.ack(10, echo=1, now=6 * BASE)  # the first of this pass: everything before it is more than a round trip old
     assert flow[RATE] == ONE // 4
+    assert flow.pull(most=5) == [i | MUST for i in range(15, 20)]
+    for n, sequence in enumerate(range(11, 15)):
+        flow.ack(sequence, echo=1, now=(n + 7) * 9 * BASE)  # sent before the rate fell
+    assert flow[RATE] == ONE // 4
+    flow.ack(15, echo=1, now=60 * BASE)
+    assert flow[RATE] == ONE // 8
+
+
+def test_rate_rises_once_per_round_trip_while_packets_are_sent_again():
+    flow = flow_of(40)
+    flow.pull(now=0)
+    flow.ack(0, now=BASE)
+    again(flow, range(10, 30), now=5 * BASE)
+    flow[RATE] = ONE // 2
+    flow.pull(now=5 * BASE, most=5)
+    flow.ack(10, now=6 * BASE)  # what came before, without marks
+    assert flow[RATE] == ONE // 2 + STEP
+    flow.pull(now=6 * BASE, most=5)
+    for sequence in range(11, 15):
+        flow.ack(sequence, now=40 * BASE)
+    assert flow[RATE] == ONE // 2 + STEP
+    flow.ack(15, now=40 * BASE)
+    assert flow[RATE] > ONE // 2 + STEP
 
 
 # --- by delay ------------------------------------------------------------------------------------------------
@@ -219,17 +257,29 @@ def test_round_trip_is_smoothed_from_the_first_measurement_on():
     assert flow[SRTT] == 90 * US  # 80 + (160 - 80) / 8
 
 
-def test_packet_sent_again_is_never_timed():
+def test_packet_sent_again_is_timed_from_then_on():
     flow = flow_of(40)
-    flow.pull()
+    flow.pull(now=0)
     assert flow[TIMED] == 0
-    flow.pull(flow.fire())
-    for sequence in range(1, 40):
-        flow.data(sequence)
-    flow.control(BITMAP, 0, flow.probe(1).argument)
-    assert flow.pull() == [0 | MUST]
-    flow.ack(0, now=500 * US)
+    again(flow, [3, 5], now=500 * US)
+    assert flow[TIMED] == -1  # of what was under way nothing is known
+    assert flow.pull(now=600 * US) == [3 | MUST, 5 | MUST]
+    flow.ack(0, now=610 * US)
+    flow.ack(5, now=620 * US)
     assert flow[SRTT] == BASE
+    flow.ack(3, now=640 * US)
+    assert flow[SRTT] == 40 * US
+
+
+def test_delay_control_goes_on_while_packets_are_sent_again():
+    flow = flow_of(40, rate_control="delay", t_low=50 * US, t_high=500 * US)
+    flow.pull(now=0)
+    flow[RATE] = ONE // 64
+    again(flow, range(10, 30), now=100 * US)
+    for n in range(10, 30):
+        flow.pull(now=n * 1000 * US, most=1)
+        flow.ack(n, now=n * 1000 * US + 20 * US)
+    assert flow[RATE] == ONE // 64 + 20 * ADD
 
 
 def test_timed_packet_is_given_up_when_later_ones_came_back_and_not_before():

@@ -84,6 +84,8 @@ from sim.fabric.layout import (
     T_DELIVERED,
     T_DONE,
     T_DONE_BASE,
+    TELL_DELIVERED,
+    TELL_FINISHED,
     WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
@@ -215,7 +217,7 @@ def _answer(M, th, node, p, r, reply, A, B, now):
 def _follow(M, node, r, now):
     """A message has been delivered: count down what waits for it, and start, a software latency later, what waits for
     nothing else. Those senders are on this very host. True if Python has to hear of it in time."""
-    tell = M[r + R_TELL] == 1
+    tell = M[r + R_TELL] & TELL_DELIVERED > 0
     join = M[r + R_JOIN]
     if join:
         M[join] -= 1
@@ -283,6 +285,9 @@ def _arrival(M, th, node, p, A, B, now):
     on_control(M, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
     if M[f + S_DONE]:
         _log_done(M, th, now, flow, FINISHED, 0)
+        tell = M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_TELL]
+        if tell & TELL_FINISHED and now < M[th + T_DELIVERED]:
+            M[th + T_DELIVERED] = now
     else:
         arm(M, node, f)
         list_flow(M, node, f)
