@@ -49,7 +49,7 @@ class Files:
 def serve(address):
     """Be the network of the words at `address`, until one of the reasons above."""
     W = words_at(address)
-    W[at.W_TIMER_NS] = 0  # the last call may have been told that it has gone off, and have returned before it came to that
+    W[at.W_TIMER_NS] = 0  # that it has gone off may have been told to the last call, which ended before it came to that
     while True:
         wake = rules.wake_time(W)
         if wake >= 0:
