@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from emu.awake import awake
 from emu.namespaces import find_tool, python_command, run_tool, settle, start_private
 from emu.switches.base import TestbedError
 from emu.uml.build import find_kernel
@@ -66,7 +67,9 @@ RATES = (50, 100, 200, 400, 800)
 class Kernel:
     """What was found. Of mappings to text: "" means that it works, anything else is why it does not.
 
-    timer_late_us : microseconds by which a sleep of one millisecond ends late: median, 99 % and latest.
+    timer_late_us : microseconds by which a sleep of one millisecond ends late: median, 99 % and latest; with processors
+        kept from halting, if they can be.
+    awake : why they cannot be (`emu.awake`).
     reachable_bps : the highest rate of `RATES` at which one htb port kept its rate, saturated; 0: none, -1: not tried.
     uml : the path of the virtual-time kernel, or "".
     virtual : this is that kernel.
@@ -88,6 +91,7 @@ class Kernel:
     tools: Mapping[str, str] = field(default_factory=dict)
     """commands and their versions; "" if there is none"""
     timer_late_us: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    awake: str = "not tried"
     reachable_bps: int = -1
     uml: str = ""
 
@@ -117,10 +121,12 @@ class Kernel:
 
 def probe(*, rates: bool = True) -> Kernel:
     """Find out. Works without root, and then says what a user without it can do. `rates=False`: no measurements."""
+    with awake() as asleep:
+        late = _timer_lateness(0.3) if rates else (0.0, 0.0, 0.0)
     kernel = Kernel(
         release=platform.release(), machine=platform.machine(), cores=len(os.sched_getaffinity(0)),
         root=os.geteuid() == 0, tools=_versions(), tun=_try_tun_node(), uml=_find_uml(), congestion=_congestion(),
-        timer_late_us=_timer_lateness(0.3) if rates else (0.0, 0.0, 0.0),
+        timer_late_us=late, awake=asleep,
     )  # fmt: skip
     return replace(kernel, **_probe_private(rates))
 

@@ -63,6 +63,7 @@ def _machine(kernel: Kernel) -> Table:
         ("user", "root" if kernel.root else "not root"),
         ("private namespaces", kernel.namespaces or "yes"),
         ("timers late by", f"{late[0]:g} us at the median, {late[1]:g} us at 99 %, at most {late[2]:g} us"),
+        ("kept from halting", kernel.awake or "yes"),
         ("rate kept", rate),
         ("virtual time", kernel.uml or "no kernel"),
         ("TUN", kernel.tun or "yes"),

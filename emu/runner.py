@@ -21,12 +21,13 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from emu.agent.report import Reports
+from emu.awake import awake
 from emu.capture import Capture
 from emu.controller import Controller
 from emu.launchers import PR_SET_TIMERSLACK, Forked
@@ -87,7 +88,13 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     signal.signal(signal.SIGINT, _interrupt)
     namespaces.settle(private=not machine)
     LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # samples are taken when they are due, not up to 50 us later
-    backend: SwitchBackend = kind_of(plan.switch).make(plan, plan.options["kernel"])
+    with ExitStack() as stack:
+        if plan.clock == "wall":
+            stack.enter_context(awake())
+        return _run(plan, folder, kind_of(plan.switch).make(plan, plan.options["kernel"]))
+
+
+def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
     say(state="building", backend=plan.switch)
     captures: list[Any] = []
     raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())

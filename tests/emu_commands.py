@@ -121,6 +121,17 @@ def children(process: int) -> list[int]:
         return []
 
 
+def has_open(process: int, path: Path) -> bool:
+    """Whether a process has a file open."""
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            if os.readlink(link) == str(path):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def check_partial(folder: Path, ended_by: str) -> Result:
     """What is left of a run that was cut is a Result, with what had happened by then."""
     result = Result.read(folder)

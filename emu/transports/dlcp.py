@@ -100,8 +100,7 @@ class Sender(Flow):
 
     def pull(self, now: int) -> int:
         """What the last Bitmap asked for, then new packets, then, when it has been quiet, a Probe."""
-        state = self.probing
-        if state == IDLE and self.again_count:
+        if self.again_count and self.probing == IDLE:
             sequence = self.again.index(1, self.next)
             self.again[sequence] = 0
             self.again_count -= 1
@@ -112,6 +111,7 @@ class Sender(Flow):
             self.new = sequence + 1
             self._send(sequence, now)
             return sequence
+        state = self.probing
         if state == IDLE:
             self.probing = QUIET
             self.timer = now + self._silence()

@@ -150,8 +150,7 @@ def _probe(M, k, f, wait, now):
 @njit
 def pull(M, k, f, now):
     """What the last Bitmap asked for, then new packets, then, when it has been quiet, a Probe."""
-    state = M[f + PROBING]
-    if state == IDLE and M[f + AGAIN] > 0:
+    if M[f + AGAIN] > 0 and M[f + PROBING] == IDLE:
         bits = M[f + S_BITS]
         sequence = M[f + NEXT]
         while bit(M, bits, sequence) == 0:
@@ -165,6 +164,7 @@ def pull(M, k, f, now):
         M[f + NEW] = sequence + 1
         _send(M, f, sequence, now)
         return sequence
+    state = M[f + PROBING]
     if state == IDLE:
         M[f + PROBING] = QUIET
         M[f + S_TIMER] = now + _silence(M, f)

@@ -59,6 +59,7 @@ def test_the_probe_agrees_with_trying() -> None:
     assert found.has("qdisc", "htb") == (cases._qdisc_missing("htb default 1") is None)
     assert (found.tun == "") == (why_not("tun") is None)
     assert found.has("tool", "tc") and "iproute2" in found.tools["tc"]
+    assert (found.awake == "") == os.access("/dev/cpu_dma_latency", os.W_OK)
     low, high, most = found.timer_late_us
     assert 0 <= low <= high <= most
     assert found.reachable_bps in {0, *(rate * 1_000_000 for rate in probing.RATES)}
