@@ -64,8 +64,8 @@ class Dlcp(Transport):
     floor: Count = 64
     """The rate never falls below line rate over this. Ours."""
     probe_timeout: PositiveTime = 200_000_000
-    """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time; the
-    first one follows half a smoothed round trip of silence. Ours."""
+    """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time, but within
+    the larger of this and 24 base round trips; the first one follows half a smoothed round trip of silence. Ours."""
     important_must_arrive: Flag = True
     """Whether Stop also waits for every important packet, beyond the bound. Ours."""
     t_low: PositiveTime = 50_000_000

@@ -1,7 +1,9 @@
-"""Settings shared by all tests: where the working directory is, and how Hypothesis behaves under load."""
+"""Settings shared by all tests: where the working directory is, that Ctrl-C works, and how Hypothesis behaves under
+load."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,11 @@ settings.register_profile("gradwire", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("gradwire")
 
+
+# A shell without job control has what it starts in the background ignore Ctrl-C, and so would everything that tests
+# start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WALL = {
     "test_emu_bpf", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_machines",

@@ -20,11 +20,11 @@ Our choices, where they are silent:
   class;
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
   been measured, the base round trip), because packets on other paths may still be late. Sent at once instead, on a
-  leaf-spine of 16 hosts and 4 spines with random spraying (256 messages without loss), it asks again for 64 of 35 100
-  packets of messages to 1 MB, for 222 of 669 of messages to 16 KB, and for 1540 of 35 100 where one spine has 40 % of
-  the rate; the rule leaves 0, 0 and 508, and 3, 1 and 121 probes instead of 266, 342 and 371. Waiting a whole round
-  trip leaves 155 of the 508. It costs where packets are dropped: mean completion is 3 to 6 % later (0.5 droppable,
-  200 KB buffers);
+  leaf-spine of 16 hosts and 4 spines with random spraying (256 messages without loss), it asks again for 33 of 33 181
+  packets of messages to 1 MB, for 178 of 663 of messages to 16 KB, and for 3603 of 33 181 where one spine has 40 % of
+  the rate; the rule leaves 0, 0 and 3438, and 31, 12 and 598 probes instead of 251, 327 and 793. Waiting a whole round
+  trip leaves 2485 of the 3438, and messages there take 5 % longer. The rule costs where packets are dropped (0.5
+  droppable, 200 KB buffers): mean completion is 1.5 % later for messages to 1 MB, 9 % for messages to 128 KiB;
 * `stop_policy = "eager"` stops at (1 - p) at once; `"on_probe"` delivers with losses only when the sender has sent
   everything, and so spends less of the allowance;
 * `important_must_arrive`: a message is not complete before its important packets are there. Retransmissions are

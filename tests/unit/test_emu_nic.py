@@ -247,10 +247,11 @@ def test_timers_go_off_in_order_and_not_early():
         assert loop.now() >= when
         seen.append(name)
 
-    for name, when in (("c", 3_000_000), ("a", 1_000_000), ("b", 2_000_000), ("b2", 2_000_000), ("past", -5)):
+    soon = loop.now() + 200_000_000  # enough to have set them all before the first is due, on any machine
+    for name, when in (("c", soon + 3000), ("a", soon + 1000), ("b", soon + 2000), ("b2", soon + 2000), ("past", -5)):
         loop.at(when, lambda name=name, when=when: note(name, when))
-    loop.cancel(loop.at(1_500_000, lambda: seen.append("cancelled")))
-    loop.at(4_000_000, loop.stop)
+    loop.cancel(loop.at(soon + 1500, lambda: seen.append("cancelled")))
+    loop.at(soon + 4000, loop.stop)
     loop.run()
     assert seen == ["past", "a", "b", "b2", "c"]
     found = loop.punctuality()
