@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -210,7 +211,9 @@ def cmd_fidelity(
         refuse_existing(out)
         refuse_unwritable(out)
     chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
-    request = _request(clock, switch, max_wall, repeat, None, None)
+    request = replace(
+        _request(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
+    )
     with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine") as show:
         simulated = simulate(chosen)
         others: list[Result] = []

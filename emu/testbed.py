@@ -47,6 +47,8 @@ class Request:
 
     captures : nodes at whose ports packets are captured, or just "switches", and `capture_folder` where the files go.
     rounds : how often a run that the machine has disturbed is made at most.
+    answers_late : how late hosts may answer on average, as a share of the base round trip, before a run counts as
+        disturbed; None: as late as they do.
     """
 
     clock: str | None = None
@@ -55,6 +57,7 @@ class Request:
     capture_folder: Path | None = None
     max_wall_s: float | None = None
     rounds: int = ROUNDS
+    answers_late: float | None = None
 
 
 def emulate(
@@ -116,7 +119,7 @@ def _emulate(
     else:
         switch = request.switch or scenario.emulation.switch
         try:
-            chosen = choose_backend(scenario, resolved, clock, switch, captures)
+            chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late)
         except TestbedError:
             if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
                 raise EmulationInterrupted(None) from None
@@ -150,7 +153,12 @@ class Chosen:
 
 
 def choose_backend(
-    scenario: Scenario, resolved: Resolved, clock: str, switch: str, captures: Sequence[str] = ()
+    scenario: Scenario,
+    resolved: Resolved,
+    clock: str,
+    switch: str,
+    captures: Sequence[str] = (),
+    answers_late: float | None = None,
 ) -> Chosen:
     """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
     from emu.choose import choose
@@ -162,6 +170,7 @@ def choose_backend(
     else:
         kernel = probe()
     options = {"connections": scenario.emulation.connections, "kernel": kernel, **kernel_options(scenario)}
+    options["answers_late"] = answers_late
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps if kernel.reachable_bps > 0 else None)

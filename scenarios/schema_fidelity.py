@@ -61,6 +61,10 @@ class Fidelity(Table):
     loss: Tolerance = 0.02
     """The share of a message's bytes that were lost; the mean over the messages of how much it differs, in absolute
     terms: 2 % here and 3 % there differ by 0.01."""
+    answers: Tolerance = 0.16
+    """How late hosts may answer on the wall clock, on average, as a fraction of the base round trip. A run in which
+    they were later is disturbed: machines that are too slow for such round trips make transports slower. The switches
+    of `userspace` can tell."""
     spread: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
     """So often the simulation is made again with every cable longer by less than a tenth of a packet's time. What these
     runs differ by among themselves is decided by nanoseconds, and no emulated figure between their smallest and their

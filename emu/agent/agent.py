@@ -36,10 +36,9 @@ import numpy as np
 from emu.agent.base import Arrival, MessageRow
 from emu.agent.loop import SECOND, EpollLoop
 from emu.agent.report import Decoder, HostReport, Received, Sent, encode
-from emu.plan import Plan, host_address
+from emu.plan import Plan, base_round_trip_ns, host_address
 from emu.switches.base import TestbedError
 from emu.transports import make_carriers
-from scenarios.wire import ACK_BYTES
 
 STATUS_NS = SECOND // 5
 PARTS = "emu.agent.parts:make_parts"
@@ -48,24 +47,6 @@ READ_BYTES = 1 << 20
 AHEAD_BYTES = 64 << 20
 """Contents that are made before anybody asks for them, on the wall clock; our choice."""
 EXIT_ERROR = 3
-
-
-def base_round_trip_ns(plan: Plan) -> int:
-    """There and back along the longest path, without queueing: full packets out, small ones back; as in the simulator
-    (`sim.fabric.fabric.base_round_trip`)."""
-    if "base_rtt_ps" in plan.options:
-        return int(plan.options["base_rtt_ps"]) // 1000
-    ends = {port.number: port.dst for port in plan.ports}
-    longest = 0
-    for switch, host in plan.routes:
-        at, hops = switch, 0
-        while at != host and hops <= plan.node_count:
-            at, hops = ends[plan.routes[at, host][0]], hops + 1
-        longest = max(longest, hops)
-    rate = min(port.rate for port in plan.ports)
-    latency = max(port.latency_ps for port in plan.ports)
-    both = (plan.largest_frame() + ACK_BYTES) * 8_000_000_000_000 // rate + 2 * latency
-    return (1 + max(1, longest)) * both // 1000
 
 
 def with_files(plan: Plan) -> Plan:
@@ -130,6 +111,7 @@ class Agent:
         self._settled: dict[int, tuple[int, int]] = {}
         self._connecting = False
         self._told: Any = None
+        self._ahead: Callable[[], bool] | None = None
         os.set_blocking(incoming, False)
         os.set_blocking(outgoing, False)
         self.loop.reader(incoming, self._heard)
@@ -145,6 +127,7 @@ class Agent:
 
     def outgoing(self, message: int) -> memoryview:
         made: memoryview = self._contents.outgoing(message)
+        self.loop.idle = self._ahead  # now there may be room to make more
         return made
 
     def incoming(self, message: int) -> memoryview:
@@ -240,7 +223,7 @@ class Agent:
             # what can be made before it is asked for does not delay packets then
             while self._make_ahead():
                 pass
-            self.loop.idle = self._make_ahead
+            self._ahead = self._make_ahead
         self._say("opened")
 
     def _make_ahead(self) -> bool:

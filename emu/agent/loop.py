@@ -64,7 +64,8 @@ class EpollLoop:
         self._setting = ctypes.create_string_buffer(TIMER.size)
         self._running = False
         self.idle: Callable[[], bool] | None = None
-        """called where nothing is due for a while, for work that can be done at any time; says whether there is more"""
+        """called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
+        there is no more"""
         self.lateness = array("q")
         """ns that timers were late, of those that lay ahead when they were set and went off after the beginning"""
 
@@ -137,38 +138,38 @@ class EpollLoop:
             if found:
                 return found
             if not self.idle():
-                break
+                self.idle = None
         return self._epoll.poll(-1)
 
     def _due(self) -> bool:
         """Call the timers that are due, of those set so far. True if some are due that were set meanwhile."""
-        timers, last = self._timers, self._set
-        now = self.now()
+        timers, last, clock = self._timers, self._set, time.monotonic_ns
+        now = clock() - self.beginning
         while timers:
             first = timers[0]
             if first.call is None:
                 heappop(timers)
                 continue
             if first.time > now:
-                now = self.now()
+                now = clock() - self.beginning
                 if first.time > now:
                     break
             if first.number > last:
                 return True
             heappop(timers)
             if first.ahead and first.time >= 0:
-                self.lateness.append(self.now() - first.time)
+                self.lateness.append(clock() - self.beginning - first.time)
             call, first.call = first.call, None
             call()
             if not self._running:
                 return False
-        self._arm(timers[0].time + self.beginning if timers else 0)
+        when = timers[0].time + self.beginning if timers else 0
+        if when != self._armed:
+            self._arm(when)
         return False
 
     def _arm(self, when: int) -> None:
         """Have the timerfd wake at a time of the monotonic clock, 0: never. Setting it also makes it unreadable."""
-        if when == self._armed and (when == 0 or when > time.monotonic_ns()):
-            return
         self._armed = when
         TIMER.pack_into(self._setting, 0, 0, 0, *divmod(when, SECOND))
         if LIBC.timerfd_settime(self._clock, ABSOLUTE, self._setting, None) < 0:

@@ -175,8 +175,10 @@ class Nic:
                 return
             while paced and paced[0][0] <= slot:
                 self._relist(heappop(paced)[2])
-            ready = next((queue for queue in self._ready if queue), None)
-            if ready is None:
+            for ready in self._ready:
+                if ready:
+                    break
+            else:
                 return
             flow = ready[0]
             if flow.done:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from emu.namespaces import find_tool
-from emu.plan import Plan, ecn_of_tcp, host_address, recovery_of_tcp, route_metrics
+from emu.plan import Plan, base_round_trip_ns, ecn_of_tcp, host_address, recovery_of_tcp, route_metrics
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import card, process, tun
@@ -41,6 +41,10 @@ LATE_NS = 1_000_000
 """A delivery later than this disturbs what is measured; `Plan.options["late_ms"]` says otherwise."""
 LATE_SHARE = 0.01
 """As many deliveries may be: a machine has other things to do (our choice)."""
+ANSWERS = 50
+"""From so many answers on their mean says something (our choice)."""
+NOTED_SHARE = 0.16
+"""Of a round trip: answers that are later are told of, as `scenarios.schema_fidelity.Fidelity.answers` has it."""
 
 
 class Userspace:
@@ -194,8 +198,23 @@ class UserspaceSwitch:
         return ""
 
     def notes(self) -> list[str]:
-        """Nothing: every packet is seen."""
-        return []
+        """How late hosts answer, where that is much of a round trip. Every packet is seen."""
+        if self.plan.clock != "wall" or self._control is None:
+            return []
+        late = self.lateness()
+        if self.plan.options.get("answers_late") is not None or not self._slower(late, NOTED_SHARE):
+            return []
+        return [f"{self._answers(late)}: where rates follow round trips, they rise more slowly here"]
+
+    def _slower(self, late: Lateness, share: float) -> bool:
+        """Whether hosts answered later than that share of the base round trip."""
+        return late.answers >= ANSWERS and late.answered_ns > share * base_round_trip_ns(self.plan)
+
+    def _answers(self, late: Lateness) -> str:
+        return (
+            f"hosts answered {late.answered_ns / 1000:.0f} us late on average, and a round trip takes "
+            f"{base_round_trip_ns(self.plan) / 1000:.0f} us"
+        )
 
     def check(self) -> list[str]:
         """What has gone wrong inside."""
@@ -224,6 +243,11 @@ class UserspaceSwitch:
                 found.append(
                     f"{many:,} of {late.count:,} packets were delivered more than {limit / 1e6:g} ms late (the latest "
                     f"{late.worst_ns / 1e6:.1f} ms): the machine is too slow or too busy for these rates"
+                )
+            share = self.plan.options.get("answers_late")
+            if share is not None and self._slower(late, share):
+                found.append(
+                    f"{self._answers(late)} ({share:.0%} of it are let pass): the machine is too slow or too busy"
                 )
         return found
 

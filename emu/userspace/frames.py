@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from emu.userspace import layout as at
 from emu.userspace.compiled import compiled
-from scenarios.wire import ETHERNET, GRADWIRE_FLAGS, GRADWIRE_PORT, IPV4, MIN_FRAME, UDP
+from scenarios.wire import ETHERNET, GRADWIRE_FLAGS, GRADWIRE_PORT, IPV4, MIN_FRAME, PACKET_KINDS, UDP
 
 CE = 3
 """Congestion experienced [RFC 3168]; other values than 0 say that the sender understands it."""
 UDP_PROTOCOL = 17
 _KIND = GRADWIRE_FLAGS["kind"]
+_ACK = PACKET_KINDS.index("ack")
 _NEEDED = 16
 """Bytes of `scenarios.wire.HEADERS["gradwire"]` that are read."""
 
@@ -74,11 +75,29 @@ def mark(data):
 
 
 @compiled
+def _header(data, length, which):
+    """Where the gradwire header is of a packet over UDP whose source (0) or destination (2) is the port of gradwire;
+    -1: it is no such packet."""
+    i = (int(data[0]) & 15) * 4
+    if data[9] != UDP_PROTOCOL or length < i + UDP + _NEEDED or _word(data, i + which, 2) != GRADWIRE_PORT:
+        return -1
+    return i + UDP
+
+
+@compiled
 def whose(data, length):
     """(message, number of the packet) of a gradwire packet over UDP; the number is -1 unless it carries data, and both
     are for what is no such packet."""
-    i = (int(data[0]) & 15) * 4
-    if data[9] != UDP_PROTOCOL or length < i + UDP + _NEEDED or _word(data, i + 2, 2) != GRADWIRE_PORT:
+    i = _header(data, length, 2)
+    if i < 0:
         return -1, -1
-    i += UDP
     return _word(data, i, 4), _word(data, i + 10, 4) if _word(data, i + 14, 2) & _KIND == 0 else -1
+
+
+@compiled
+def acknowledged(data, length):
+    """(message, number of the packet) that a packet acknowledges; (-1, -1): it does no such thing."""
+    i = _header(data, length, 0)
+    if i < 0 or _word(data, i + 14, 2) & _KIND != _ACK:
+        return -1, -1
+    return _word(data, i, 4), _word(data, i + 10, 4)

@@ -45,6 +45,9 @@ COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
 
 N_KEY, N_CHOICES, NODE_WORDS = range(3)
 
+# of a host: the packet that it has been given and has not acknowledged yet, and when that was due; 0: none
+H_MESSAGE, H_NUMBER, H_DUE, HOST_WORDS = range(4)
+
 LOST = ("time", "port", "cause", "important", "priority", "message", "packet")
 TRANSMITTED = ("start", "port", "packet", "marked", "arrives")
 TAPPED = ("time", "port", "incoming", "length")
@@ -54,12 +57,12 @@ TAPPED = ("time", "port", "incoming", "length")
 (
     W_NOW, W_HAPPENING, W_FREE, W_FREE_COUNT, W_DROPPED, W_LOGGED, W_BALANCING, W_HOSTS, W_REACHED_AT, W_REACHED,
     W_ORIGIN_NS, W_TIMER_NS, W_REFUSED, W_WORST_NS, W_ERRNO, W_FIRST_ADDRESS, W_TAPPED,
-    W_TAPS_PER_PACKET, W_REACHING, W_LAST_LINK,
+    W_TAPS_PER_PACKET, W_REACHING, W_LAST_LINK, W_EARLY, W_ANSWERS, W_ANSWERED_LATE_NS,
     A_PORTS, A_CLASSES, A_NODES, A_WAY_OF, A_WAYS, A_PACKETS, A_FRAMES, A_HAPPENINGS, A_REACHING, A_DROPS, A_LOG,
-    A_TAPS, A_TAPPED, A_LATE,
+    A_TAPS, A_TAPPED, A_LATE, A_ASKED,
     ROOM_PACKETS, ROOM_DROPS, ROOM_LOG, ROOM_TAPS, FRAME_BYTES, TAPPED_BYTES,
     F_EPOLL, F_TIMER, F_CONTROL, A_DEVICES, A_HOST_OF, A_EVENTS, A_SPEC, WORDS,
-) = range(48)  # fmt: skip
+) = range(52)  # fmt: skip
 
 PACKETS = 4096
 DROPS = 1 << 15
@@ -81,7 +84,7 @@ class State(NamedTuple):
     reaching : (room, 3): time, port and packet of what reaches a host next, a heap.
     drops : (room, 7), `LOST`. log : (room, 5), `TRANSMITTED`; without room nothing is logged.
     taps : (room, 4), `TAPPED`, of packets that are captured, and `tapped` their first bytes, uint8.
-    late : 64 buckets, by bit length of nanoseconds. words : single words.
+    late : 64 buckets, by bit length of nanoseconds. asked : (hosts, HOST_WORDS). words : single words.
     """
 
     ports: Words
@@ -98,6 +101,7 @@ class State(NamedTuple):
     taps: Words
     tapped: NDArray[np.uint8]
     late: Words
+    asked: Words
     words: Words
 
     @property
@@ -132,6 +136,7 @@ def state_of(plan: Plan, *, packets: int | None = None, drops: int = DROPS, log:
         taps=zeros(0, len(TAPPED)),
         tapped=np.zeros((0, TAPPED_ROOM), dtype=np.uint8),
         late=zeros(64),
+        asked=zeros(hosts, HOST_WORDS),
         words=zeros(WORDS),
     )
     S.classes[:, :, C_THRESHOLD] = UNLIMITED
@@ -178,7 +183,7 @@ def grown(state: State, packets: int, drops: int) -> State:
         S.packets[fresh, K_NEXT] = np.append(fresh[1:], words[W_FREE])
         words[W_FREE] = before
         words[W_FREE_COUNT] += len(fresh)
-    words[A_PORTS : A_LATE + 1] = [array.ctypes.data for array in S[:-1]]
+    words[A_PORTS : A_ASKED + 1] = [array.ctypes.data for array in S[:-1]]
     words[[ROOM_PACKETS, ROOM_DROPS, ROOM_LOG, ROOM_TAPS]] = packets, drops, len(S.log), len(S.taps)
     words[[FRAME_BYTES, TAPPED_BYTES]] = S.frames.shape[1], S.tapped.shape[1]
     return S

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from emu.userspace import answers, rules
 from emu.userspace import kernel_calls as calls
 from emu.userspace import layout as at
-from emu.userspace import rules
 from emu.userspace.compiled import compiled
 from emu.userspace.frames import parse
 from emu.userspace.memory import bytes_at, words_at
@@ -94,10 +94,12 @@ def _catch_up(W):
         packet = rules.next_reached(W, until)
         if packet < 0:
             return
-        device, length = words_at(W[at.A_DEVICES])[W[at.W_REACHED]], rules.packet_of(W, packet)[at.K_LENGTH]
+        host, length = W[at.W_REACHED], rules.packet_of(W, packet)[at.K_LENGTH]
+        device = words_at(W[at.A_DEVICES])[host]
         if calls.write(device, W[at.A_FRAMES] + packet * W[at.FRAME_BYTES], length) < 0:
             W[at.W_REFUSED] += 1
-        late_ns = (until - W[at.W_REACHED_AT]) // 1000
+        answers.delivered(W, host, rules.frame_of(W, packet), length, W[at.W_REACHED_AT])
+        late_ns = max(until - W[at.W_REACHED_AT], 0) // 1000
         bits = 0
         while late_ns >> bits:
             bits += 1
@@ -124,6 +126,7 @@ def _read(W, host):
         frame, row = rules.frame_of(W, packet), rules.packet_of(W, packet)
         if parse(frame, row, length, W[at.W_FIRST_ADDRESS], W[at.W_HOSTS]):
             _catch_up(W)
+            answers.heard(W, host, frame, length, W[at.W_NOW])
             rules.arrive(W, host, packet)
         else:
             rules.release(W, packet)  # for nobody here

@@ -135,21 +135,22 @@ def wake_time(W):
 def next_reached(W, until):
     """Let time pass up to and with `until`, or until a packet has reached its host: that packet, or -1.
 
-    When it did is `W_REACHED_AT`, where `W_REACHED`; it is to be given back (`release`) by who asked.
+    When it did is `W_REACHED_AT`, where `W_REACHED`; it is to be given back (`release`) by who asked. `W_EARLY` is how
+    long before that it may be handed out, and then it is with whatever else is.
     """
     happening, reaching = words_at(W[at.A_HAPPENINGS]), words_at(W[at.A_REACHING])
     while True:
         now = until + 1
         if W[at.W_HAPPENING]:
             now = min(now, happening[0])
-        if W[at.W_REACHING] and reaching[0] <= until and reaching[0] < now:
-            now, port, packet = reaching[0], reaching[1], reaching[2]
+        if W[at.W_REACHING] and reaching[0] - W[at.W_EARLY] < now:
+            reached, port, packet = reaching[0], reaching[1], reaching[2]
             W[at.W_REACHING] -= 1
             _pop(reaching, W[at.W_REACHING])
-            W[at.W_NOW] = now
+            W[at.W_NOW] = min(reached, until)
             if _port_of(W, port)[at.P_TAPS] & at.AT_END:
-                _tap(W, port, packet, now, 1)
-            W[at.W_REACHED_AT] = now
+                _tap(W, port, packet, reached, 1)
+            W[at.W_REACHED_AT] = reached
             W[at.W_REACHED] = _port_of(W, port)[at.P_DST]
             return packet
         if now > until:

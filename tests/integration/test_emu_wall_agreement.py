@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from emu_cases import needs
+from emu_commands import SHORT, Place
 
 from analysis.fidelity import agreement
 from emu.testbed import Request
@@ -20,7 +24,7 @@ from sim.simulate import simulate
 @pytest.mark.parametrize("policy", ["constant", "dlcp-random"])
 def test_the_simulation_holds_on_the_wall_clock(policy: str) -> None:
     chosen = pick_variant(load_scenario("agreement-wall"), policy)
-    emulated = emulate(chosen, request=Request(switch="userspace"))
+    emulated = emulate(chosen, request=Request(switch="userspace", answers_late=chosen.fidelity.answers))
     if not emulated.summary["engine"]["valid"]:
         pytest.skip(f"the machine is too busy: {emulated.summary['engine']['disturbed'][0]}")
     found = agreement(simulate(chosen), emulated, chosen.fidelity)
@@ -41,3 +45,17 @@ def test_it_notices_another_network() -> None:
     emulated.summary["scenario_hash"] = simulated.summary["scenario_hash"]
     found = agreement(simulated, emulated, chosen.fidelity)
     assert [measure.what for measure in found.missed] == ["completion_mean"]
+
+
+@needs("namespaces")
+def test_hosts_that_answer_too_late_for_the_round_trip_disturb_a_comparison(tmp_path: Path) -> None:
+    """No machine answers within a ten-thousandth of a round trip."""
+    place = Place(tmp_path)
+    (tmp_path / "case.toml").write_text(f"{SHORT.replace('rounds = 2', 'rounds = 10')}[fidelity]\nanswers = 1e-4\n")
+    command = ("fidelity", "case.toml", "--switch", "userspace", "--repeat", "1", "--json")
+    for more, said in (((), True), (("--set", "fidelity.answers=off"), False)):
+        code, shown, _ = place.run(*command, *more)
+        disturbed = json.loads(shown)["engine"]["disturbed"]
+        assert any(line.startswith("hosts answered") for line in disturbed) == said, disturbed
+        if said:
+            assert code == 1

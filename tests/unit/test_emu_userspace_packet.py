@@ -35,11 +35,11 @@ def ipv4(payload: bytes = bytes(20), tos: int = 0, dst: str = "10.0.0.2", protoc
     return header[:10] + struct.pack("!H", checksum(header)) + header[12:] + payload
 
 
-def gradwire(message: int, number: int, kind: str, port: int = GRADWIRE_PORT) -> bytes:
+def gradwire(message: int, number: int, kind: str, port: int = GRADWIRE_PORT, source: int = 7000) -> bytes:
     flags = PACKET_KINDS.index(kind) | GRADWIRE_FLAGS["important"]
     fields = dict(zip((name for name, _ in HEADERS["gradwire"]), (message, 4096, 100, number, flags), strict=True))
     header = b"".join(fields[name].to_bytes(size, "big") for name, size in HEADERS["gradwire"])
-    return struct.pack("!HHHH", 7000, port, 8 + len(header), 0) + header
+    return struct.pack("!HHHH", source, port, 8 + len(header), 0) + header
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ def enter(frame, row, length):
 @compiled
 def set_mark(frame):
     frames.mark(bytes_at(frame))
+
+
+@compiled
+def answer_to(frame, length):
+    return frames.acknowledged(bytes_at(frame), length)
 
 
 @compiled
@@ -148,3 +153,22 @@ def test_whose_packet_it_is():
     assert message_and_number(ipv4(gradwire(3, 9, "data", port=53))) == (-1, -1)
     assert message_and_number(ipv4(gradwire(3, 9, "data"), protocol=6)) == (-1, -1)
     assert message_and_number(ipv4(gradwire(3, 9, "data")[:20])) == (-1, -1)
+
+
+def acknowledged(data: bytes) -> tuple[int, int]:
+    frame = in_memory(data)
+    return answer_to(frame.ctypes.data, len(data))
+
+
+def test_what_a_packet_acknowledges():
+    """Answers come from where data goes to."""
+
+    def answer(kind: str = "ack", source: int = GRADWIRE_PORT) -> bytes:
+        return gradwire(70_000, 123_456, kind, port=7000, source=source)
+
+    assert acknowledged(ipv4(answer())) == (70_000, 123_456)
+    assert acknowledged(ipv4(answer("data"))) == acknowledged(ipv4(answer("stop"))) == (-1, -1)
+    assert acknowledged(ipv4(answer(source=53))) == (-1, -1)
+    assert acknowledged(ipv4(gradwire(3, 9, "ack"))) == (-1, -1)
+    assert acknowledged(ipv4(answer(), protocol=6)) == (-1, -1)
+    assert acknowledged(ipv4(answer()[:20])) == (-1, -1)

@@ -22,7 +22,8 @@ from emu.probe import Kernel, probe
 from emu.switches.base import TestbedError
 from emu.switches.userspace import Userspace, UserspaceSwitch
 from emu.userspace import card, tun
-from emu.userspace.process import Lateness
+from emu.userspace.process import EARLY_PS, Lateness
+from emu.wire import ACK
 from scenarios.wire import GRADWIRE_PORT, dscp
 
 WAIT_S = 20
@@ -257,6 +258,23 @@ def test_tcp_gets_through_with_marks_and_losses(network):
     assert sum(count.drops_loss for count in counts) > 0
     ways = [count.packets for count in counts if count.port in ("leaf0->spine0", "leaf0->spine1")]
     assert min(ways) == 0 and max(ways) >= 300_000 // 1448  # one connection, one way
+
+
+@needs_devices
+def test_hosts_that_answer_late_are_noticed(network):
+    """Every packet is acknowledged, 20 ms after it has come."""
+    running = network(star(2, rate=20 * MBPS))
+    asking, answering = udp(running, 0), udp(running, 1, GRADWIRE_PORT)
+    for number in range(5):
+        asking.sendto(labelled(7, number, 1000), ("10.0.0.2", GRADWIRE_PORT))
+        data, where = answering.recvfrom(2000)
+        assert struct.unpack("!IIHIH", data[:16])[3] == number
+        time.sleep(0.02)
+        answering.sendto(struct.pack("!IIHIH", 7, 0, 0, number, ACK), where)
+        asking.recvfrom(2000)
+    late = running.lateness()
+    assert late.answers == 5
+    assert 20e6 - EARLY_PS / 1000 <= late.answered_ns <= 200e6
 
 
 @needs_devices
