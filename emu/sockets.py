@@ -20,6 +20,8 @@ from emu.switches.base import TestbedError
 from emu.wire import HEADER
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.sendmmsg.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
+LIBC.recvmmsg.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p
 IP_RECVTOS: Final = 13
 SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32
@@ -144,9 +146,7 @@ class Sender:
             file, end = files[first], first + 1
             while end < count and files[end] == file:
                 end += 1
-            done = LIBC.sendmmsg(
-                file, ctypes.c_void_p(self._messages_at + first * 64), end - first, MSG_DONTWAIT
-            )
+            done = LIBC.sendmmsg(file, self._messages_at + first * 64, end - first, MSG_DONTWAIT)
             if done < 0:
                 code = ctypes.get_errno()
                 if code in (errno.EAGAIN, errno.ENOBUFS):
@@ -190,7 +190,7 @@ class Receiver:
 
     def receive(self, file: int) -> int:
         """Take what is there, without waiting. Returns how many."""
-        got: int = LIBC.recvmmsg(file, ctypes.c_void_p(self._messages_at), self._slots, MSG_DONTWAIT, None)
+        got: int = LIBC.recvmmsg(file, self._messages_at, self._slots, MSG_DONTWAIT, None)
         if got < 0:
             code = ctypes.get_errno()
             if code in (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED):

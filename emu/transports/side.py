@@ -21,6 +21,7 @@ from scenarios.wire import CONTROL_PORT, GRADWIRE, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
+TCP_THIN_LINEAR_TIMEOUTS = 16
 TCP_RTO_MIN_US = 45
 RTO_MIN_US = 5000
 BACKLOG = 4096
@@ -103,9 +104,12 @@ class Connection:
 def configure(link: socket.socket) -> None:
     """Before it connects or listens: DCTCP where there is any, because both ends then make every packet ECN-capable,
     whatever the sysctl says, and no switch drops it by choice. Where the kernel lets a socket say so (6.17), a lost
-    segment is sent again after 5 ms instead of 200; elsewhere the route's `rto_min` decides."""
-    with contextlib.suppress(OSError):
-        link.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MIN_US, RTO_MIN_US)
+    segment is sent again after 5 ms instead of 200; elsewhere the route's `rto_min` decides. Waits do not double from
+    one try to the next, six times [Documentation/networking/tcp-thin]: what is lost here is a few bytes in a full
+    buffer, and a sender that waits for longer and longer asks less often than DLCP does."""
+    for option, value in ((TCP_RTO_MIN_US, RTO_MIN_US), (TCP_THIN_LINEAR_TIMEOUTS, 1)):
+        with contextlib.suppress(OSError):
+            link.setsockopt(socket.IPPROTO_TCP, option, value)
     for name in (b"dctcp", b"reno"):
         with contextlib.suppress(OSError):
             link.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, name)

@@ -110,6 +110,16 @@ transport = {{ kind = "cubic", payload = "1400B", min_rto = "10ms" }}
 
 
 @pytest.mark.slow
+def test_as_much_is_dropped_where_everything_is_dropped_several_times():
+    """Senders go on asking what is missing, also when what they ask with is lost."""
+    chosen = variant("dlcp", "testbed", "job.iterations=2")
+    runs = simulate(chosen), emulate(chosen, request=Request("virtual", "userspace"))
+    drops = [sum(run.ports["drops_tail"].to_pylist()) for run in runs]
+    assert drops[1] == pytest.approx(drops[0], rel=0.1)
+    assert runs[1].summary["engine"]["substitutions"] == []
+
+
+@pytest.mark.slow
 def test_tcp_against_dlcp_through_a_shallow_buffer():
     """Eight workers into one server, a real job with real gradients: DLCP's iterations are close to what the link
     allows, the kernel's TCP waits for time-outs."""
