@@ -114,6 +114,7 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
             heard=runner.heard,
             ask=runner.ask,
             ctrl_c=ctrl_c,
+            words=runner.words,
         )
     except KeyboardInterrupt:  # it had no time to end in order, but may have left something
         return INTERRUPTED

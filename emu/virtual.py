@@ -38,7 +38,7 @@ PREFIX = "gradwire: "
 """What the program says on lines that begin so is passed on; the rest is the kernel's own."""
 
 INIT = """#!/bin/sh
-mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t tmpfs run /run || {{ echo 1 > {status}; exec {halt}; }}
+{mount} || {{ echo 1 > {status}; exec {halt}; }}
 mkdir -p /run/tmp
 ip link set lo up
 sysctl -q -w net.core.rmem_max=67108864 net.core.wmem_max=67108864 2>/dev/null
@@ -48,9 +48,18 @@ cd {cwd}
 echo $? > {status}
 exec {halt}
 """
+MOUNT = """import ctypes, os
+mount = ctypes.CDLL(None, use_errno=True).mount
+for kind, place in ((b"proc", b"/proc"), (b"sysfs", b"/sys"), (b"tmpfs", b"/run")):
+    if mount(kind, place, kind, 0, None) < 0:
+        raise SystemExit("cannot mount %s: %s" % (place.decode(), os.strerror(ctypes.get_errno())))
+"""
+"""Not by mount(8): that is set-uid, and to a user who is root in a namespace of his own alone its owner is nobody."""
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HALT = "import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)"
 """RB_POWER_OFF [reboot(2)]; init may simply not end."""
+HALTED = "reboot:"
+"""The kernel's own last words begin so."""
 
 
 def kernel_or_error() -> Path:
@@ -71,6 +80,7 @@ def run_inside(
     memory_mb: int = MEMORY_MB,
     ask: Callable[[str], bool] | None = None,
     ctrl_c: CtrlC | None = None,
+    words: list[str] | None = None,
 ) -> int:
     """Run a command inside the kernel, as the only program of a machine that exists for it; returns its exit status.
 
@@ -83,6 +93,7 @@ def run_inside(
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit), and tells whether that is
         worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
     ctrl_c : who has noted a Ctrl-C that was to raise nothing.
+    words : gets the last lines that were printed besides.
 
     Raises
     ------
@@ -120,6 +131,8 @@ def run_inside(
         finally:
             _end(process)
             reader.join(timeout=5)
+        if words is not None:
+            words += [line for line in log if not line.startswith(HALTED)]
         if not status.exists():
             last = " | ".join(log[-3:]) or "it said nothing"
             raise TestbedError(f"the kernel ended early: {last}", HERE, usage=False)
@@ -175,6 +188,7 @@ def _write_init(script: Path, status: Path, command: Sequence[str], environment:
         cwd=shlex.quote(os.getcwd()),
         command="env -i " + " ".join(shlex.quote(f"{k}={v}") for k, v in variables.items())
         + " " + " ".join(shlex.quote(part) for part in command) + " </dev/null",
+        mount=f"{shlex.quote(_python())} -c {shlex.quote(MOUNT)}",
         halt=f"{shlex.quote(_python())} -c {shlex.quote(HALT)}",
     )  # fmt: skip
     script.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\nexport PATH={variables['PATH']}\n", 1))

@@ -65,6 +65,39 @@ def test_agreement_notices_another_network():
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
+def test_jumbo_frames(switch, tmp_path):
+    """Packets of 9 kB, six times as large as Ethernet's usual ones."""
+    file = tmp_path / "jumbo.toml"
+    file.write_text("""
+name = "jumbo"
+topology = { kind = "star", hosts = 3 }
+link = { rate = "500Mbps", latency = "20us" }
+host = { software_latency = "50us" }
+switch = { buffer = "64KiB", ecn_threshold = "32KiB", selective_drop = true }
+transport = { kind = "dlcp", payload = "8900B" }
+
+[[traffic]]
+name = "in"
+kind = "incast"
+fan_in = 2
+receiver = "h0"
+size = "500kB"
+bound = 0.1
+droppable = true
+rounds = 5
+period = "40ms"
+
+[fidelity]
+completion_mean = 0.02
+drops = 0.03
+""")
+    chosen = load_scenario(str(file))
+    found = agreement(simulate(chosen), emulate(chosen, request=Request("virtual", switch)), chosen.fidelity)
+    assert found.passed, "\n".join(found.verdicts())
+    assert next(each.sim for each in found.measures if each.what == "drops" and each.where == "all ports") > 50
+
+
+@pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
 def test_two_runs_are_the_same_run(switch, tmp_path):
     """Byte for byte, with everything random that there is: spraying, losses on cables, ways, DLCP and TCP."""
     text = f"""

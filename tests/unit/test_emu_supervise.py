@@ -9,9 +9,10 @@ import threading
 import time
 
 import pytest
+from emu_cases import needs
 
 from emu.switches.base import TestbedError
-from emu.virtual import wait
+from emu.virtual import PREFIX, run_inside, wait
 from scenarios.interrupt import CtrlC
 
 
@@ -92,3 +93,12 @@ def test_a_second_ctrl_c_is_raised_at_once():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
+
+
+@needs("uml")
+def test_what_a_machine_says_last_is_kept():
+    words: list[str] = []
+    heard: list[str] = []
+    command = ["/bin/sh", "-c", f"echo '{PREFIX}news'; echo trouble; exit 3"]
+    assert run_inside(command, seed=1, limit_s=60, heard=heard.append, words=words) == 3
+    assert heard == ["news"] and words[-1] == "trouble"
