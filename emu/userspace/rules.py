@@ -147,7 +147,6 @@ def next_reached(W, until):
             reached, port, packet = reaching[0], reaching[1], reaching[2]
             W[at.W_REACHING] -= 1
             _pop(reaching, W[at.W_REACHING])
-            W[at.W_NOW] = min(reached, until)
             if _port_of(W, port)[at.P_TAPS] & at.AT_END:
                 _tap(W, port, packet, reached, 1)
             W[at.W_REACHED_AT] = reached

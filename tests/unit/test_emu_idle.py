@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from types import SimpleNamespace
+
+import pytest
 
 from emu.agent.agent import Agent
 from emu.agent.loop import EpollLoop
@@ -48,3 +51,36 @@ def test_a_message_that_is_asked_for_leaves_room_to_make_another():
     agent.loop.close()
     for file in files:
         os.close(file)
+
+
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+def test_contents_are_made_ahead_on_the_wall_clock(clock):
+    files = os.pipe()
+    agent, left = Agent(*files), [1, 1, 1]
+    agent.clock = clock
+    agent._contents = SimpleNamespace(make_ahead=lambda most: bool(left and left.pop()))
+    agent._do_open()
+    assert agent._ahead == (agent._make_ahead if clock == "wall" else None)
+    assert left == ([] if clock == "wall" else [1, 1, 1])
+    agent.loop.close()
+    for file in files:
+        os.close(file)
+
+
+def test_waiting_takes_no_time_of_the_processor():
+    """Also for timers that are set, put off or brought forward while others go off."""
+    loop, gone = EpollLoop(), []
+    begin, used = loop.now(), time.process_time()
+
+    def first() -> None:
+        gone.append(loop.now() - begin)
+        loop.cancel(far)
+        loop.at(begin + 150 * MS, lambda: gone.append(loop.now() - begin))
+        loop.at(begin + 300 * MS, loop.stop)
+
+    loop.at(begin + 10 * MS, first)
+    far = loop.at(begin + 20 * MS, loop.stop)
+    loop.run()
+    loop.close()
+    assert 10 * MS <= gone[0] and 150 * MS <= gone[1]
+    assert time.process_time() - used < 0.1

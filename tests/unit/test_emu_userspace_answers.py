@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import numpy as np
 import pytest
 from test_emu_userspace_packet import gradwire, ipv4
@@ -13,7 +15,7 @@ from emu.userspace import answers
 from emu.userspace import layout as at
 from emu.userspace.compiled import compiled
 from emu.userspace.memory import bytes_at, words_at
-from emu.userspace.process import EARLY_PS, Lateness, early_ps
+from emu.userspace.process import EARLY_PS, Lateness, _Switch, early_ps
 from scenarios.wire import GRADWIRE_PORT
 
 MS = 10**9
@@ -162,6 +164,16 @@ def test_what_is_handed_over_early_does_not_hurry_switches():
     arrivals = [(i * FULL // 2, i % 2, packet(2)) for i in range(40)]
     assert [time for time, _, _ in early.feed(*arrivals)] == [time for time, _, _ in exact.feed(*arrivals)]
     assert [(start, port) for start, port, *_ in early.log] == [(start, port) for start, port, *_ in exact.log]
+
+
+@pytest.mark.parametrize(("clock", "early"), [("wall", 30 * US), ("virtual", 0)])
+def test_only_the_wall_clock_needs_that(clock, early):
+    parent, control = socket.socketpair()
+    switch = _Switch(star(2, latency=30 * US, clock=clock), [], control)
+    assert switch.fabric.state.words[at.W_EARLY] == early
+    switch.epoll.close()
+    parent.close()
+    control.close()
 
 
 def test_never_before_the_last_bit_is_on_the_cable():
