@@ -31,7 +31,7 @@ from emu.awake import awake
 from emu.capture import Capture
 from emu.controller import Controller
 from emu.launchers import PR_SET_TIMERSLACK, Forked
-from emu.plan import Plan
+from emu.plan import Plan, base_round_trip_ns
 from emu.raw import Raw
 from emu.scratch import FULL, full_disk
 from emu.sockets import LIBC
@@ -41,6 +41,9 @@ PREFIX = "gradwire: "
 STOP = "stop"
 """The file that ends a run: the only word from outside that gets into a virtual machine whose time stands still."""
 STALL_NS = 10_000_000
+LATE_TRIPS, MANY = 2, 100
+"""In comparisons, one timer in a hundred of a host may be later than so many base round trips, if it had so many timers
+(our choice)."""
 """A process that wanted to sleep a millisecond and woke so much too late has seen the machine stand still."""
 
 
@@ -178,10 +181,16 @@ class Watch:
 def stalls(plan: Plan, reports: Reports) -> list[str]:
     """Hosts whose timers were so late that the run says more about this machine than about the network."""
     found = []
+    judged, trip = plan.options.get("answers_late") is not None, base_round_trip_ns(plan)
     for node, seen in sorted(reports.punctuality.items()):
         worst = int(seen.get("max_ns", 0))
         if worst > plan.options.get("stall_ns", STALL_NS):
             found.append(f"{plan.names[node]}: a timer was {worst / 1e6:.1f} ms late")
+        elif judged and seen.get("timers", 0) >= MANY and seen["p99_ns"] > LATE_TRIPS * trip:
+            found.append(
+                f"{plan.names[node]}: one timer in a hundred was more than {seen['p99_ns'] / 1e6:.1f} ms late, and a "
+                f"round trip takes {trip / 1e6:.1f} ms: the machine is too slow or too busy"
+            )
     return found
 
 

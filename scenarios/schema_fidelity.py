@@ -64,7 +64,8 @@ class Fidelity(Table):
     answers: Tolerance = 0.16
     """How late hosts may answer on the wall clock, on average, as a fraction of the base round trip. A run in which
     they were later is disturbed: machines that are too slow for such round trips make transports slower. The switches
-    of `userspace` can tell."""
+    of `userspace` can tell; with all, a run is disturbed if one timer in a hundred of a host was two base round trips
+    late. "off": neither is looked at."""
     spread: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
     """So often the simulation is made again with every cable longer by less than a tenth of a packet's time. What these
     runs differ by among themselves is decided by nanoseconds, and no emulated figure between their smallest and their

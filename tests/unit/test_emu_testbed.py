@@ -11,10 +11,13 @@ import types
 from typing import Any
 
 import pytest
+from userspace_cases import star
 
 from emu import runner, supervise, testbed
 from emu.agent.report import Reports
+from emu.plan import base_round_trip_ns
 from emu.raw import Raw
+from emu.runner import STALL_NS, stalls
 from emu.supervise import EmulationInterrupted
 from emu.switches.base import TestbedError
 from emu.testbed import Request
@@ -104,6 +107,32 @@ def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkey
     with pytest.raises(EmulationInterrupted) as caught:
         testbed.emulate(scenario, resolve(scenario), Request(clock="wall"))
     assert caught.value.result is None
+
+
+# machines that are late
+
+
+def late(**seen: int) -> Reports:
+    reports = Reports.empty(0)
+    reports.punctuality.update({0: {"timers": 100, "max_ns": 0, "p99_ns": 0}, 1: seen})
+    return reports
+
+
+def test_a_host_that_stood_still_is_named():
+    plan = star(2)
+    assert stalls(plan, late(timers=5, max_ns=STALL_NS, p99_ns=STALL_NS)) == []
+    assert stalls(plan, late(timers=5, max_ns=STALL_NS + 10**5, p99_ns=0)) == ["h1: a timer was 10.1 ms late"]
+
+
+def test_in_comparisons_so_is_one_that_was_late_for_the_round_trip():
+    plan, limit = star(2, options={"answers_late": 0.1}), 2 * base_round_trip_ns(star(2))
+    assert stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit)) == []
+    (said,) = stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit + 1))
+    assert said.startswith("h1: one timer in a hundred was more than ")
+    assert stalls(plan, late(timers=99, max_ns=limit + 1, p99_ns=limit + 1)) == []
+    assert stalls(star(2), late(timers=100, max_ns=limit + 1, p99_ns=limit + 1)) == []
+    (said,) = stalls(plan, late(timers=100, max_ns=STALL_NS + 1, p99_ns=STALL_NS))
+    assert said.startswith("h1: a timer was")
 
 
 # what a runner has left
