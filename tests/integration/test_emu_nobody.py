@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -18,11 +19,12 @@ from emu_commands import NO_RIGHTS, SHORT
 from emu.bpf import cache_directory
 
 NOBODY = 65534
+ROOTS_HOME = Path(pwd.getpwuid(0).pw_dir)
 ROOT = Path(__file__).resolve().parents[2]
 HOME = """
 mount --make-rprivate /
 mount --bind {base} {place}/python
-mount -t tmpfs -o mode=755 home /root
+mount -t tmpfs -o mode=755 home {home}
 mkdir -p {base}
 mount --bind {place}/python {base}
 exec "$@"
@@ -37,9 +39,9 @@ def place() -> Iterator[Path]:
         pytest.skip("only root can become somebody else; whoever runs this has no rights anyway")
     for path in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
         for folder in (path, *path.parents):
-            if not folder.stat().st_mode & 1 and folder != Path("/root"):
+            if not folder.stat().st_mode & 1 and folder != ROOTS_HOME:
                 pytest.skip(f"nobody may enter {folder}")
-    if ROOT.is_relative_to("/root"):
+    if ROOT.is_relative_to(ROOTS_HOME):
         pytest.skip("the project lies in root's home, which is emptied for this")
     made = Path(tempfile.mkdtemp(prefix="gradwire-nobody-"))
     (made / "python").mkdir()
@@ -53,8 +55,9 @@ def place() -> Iterator[Path]:
 
 def as_nobody(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """gradwire ..., in the folder."""
-    hidden = sys.base_prefix.startswith("/root/")
-    home = HOME.format(base=shlex.quote(sys.base_prefix), place=shlex.quote(str(place)))
+    hidden = Path(sys.base_prefix).is_relative_to(ROOTS_HOME)
+    words = {"base": sys.base_prefix, "place": str(place), "home": str(ROOTS_HOME)}
+    home = HOME.format(**{name: shlex.quote(word) for name, word in words.items()})
     around = ["unshare", "--mount", "sh", "-e", "-c", home, "sh"] if hidden else []
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GRADWIRE_CACHE": str(place / "cache")}
     variables |= {"HOME": str(place), "TMPDIR": str(place), "NUMBA_CACHE_DIR": str(place / "numba")}
