@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from emu.namespaces import die_with_parent, inside
 from emu.plan import Plan, Port, host_address
+from emu.sockets import receive_buffer
 from emu.switches.base import TestbedError
 
 SNAP = 256
@@ -33,7 +34,7 @@ NO_HARDWARE = 65534
 """A device without hardware addresses, such as TUN [ARPHRD_NONE in if_arp.h]."""
 NO_ADDRESSES = bytes(12) + b"\x08\x00"
 """The Ethernet header that its packets are written with, so that all captures are alike: from nobody to nobody."""
-SO_TIMESTAMPNS, SO_RCVBUFFORCE, SOL_PACKET, PACKET_STATISTICS = 35, 33, 263, 6
+SO_TIMESTAMPNS, SOL_PACKET, PACKET_STATISTICS = 35, 263, 6
 STOP_SECONDS = 30.0
 _SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
 
@@ -192,7 +193,7 @@ class Capture:
 
 def _listen(device: str) -> socket.socket:
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERYTHING))
-    opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
+    receive_buffer(opened, BUFFER)
     opened.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     opened.bind((device, EVERYTHING))
     opened.setblocking(False)

@@ -24,6 +24,7 @@ from typing import Any
 
 from emu.awake import awake
 from emu.namespaces import find_tool, python_command, run_tool, settle, start_private
+from emu.sockets import send_buffer
 from emu.switches.base import TestbedError
 from emu.uml.build import find_kernel
 
@@ -319,7 +320,7 @@ def _reachable() -> int:
     )
     best = 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        opened.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE
+        send_buffer(opened, 1 << 20)
         opened.setblocking(False)
         opened.connect(("10.99.0.2", 9))
         for rate in RATES:

@@ -60,6 +60,23 @@ def address_of(data: memoryview) -> int:
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0
 
 
+def receive_buffer(made: socket.socket, size: int) -> None:
+    """Bytes that may wait to be read, whatever the machine allows everybody, if we may say so."""
+    _buffer(made, SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
+
+
+def send_buffer(made: socket.socket, size: int) -> None:
+    """Bytes that may wait to be sent, likewise."""
+    _buffer(made, SO_SNDBUFFORCE, socket.SO_SNDBUF, size)
+
+
+def _buffer(made: socket.socket, forced: int, plain: int, size: int) -> None:
+    try:
+        made.setsockopt(socket.SOL_SOCKET, forced, size)
+    except PermissionError:  # root in a namespace of users only: as much as everybody may have
+        made.setsockopt(socket.SOL_SOCKET, plain, size)
+
+
 def open_datagrams(host: str, port: int) -> socket.socket:
     """A bound UDP socket that does not wait, tells the TOS byte of what it receives, and has a large buffer.
 
@@ -72,11 +89,8 @@ def open_datagrams(host: str, port: int) -> socket.socket:
         raise TestbedError("sockets need 64-bit Linux", "emu.sockets", "a 64-bit machine")
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     made.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
-    for forced, plain in ((SO_RCVBUFFORCE, socket.SO_RCVBUF), (SO_SNDBUFFORCE, socket.SO_SNDBUF)):
-        try:
-            made.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
-        except PermissionError:
-            made.setsockopt(socket.SOL_SOCKET, plain, BUFFER_BYTES)
+    receive_buffer(made, BUFFER_BYTES)
+    send_buffer(made, BUFFER_BYTES)
     try:
         made.bind((host, port))
     except OSError as error:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from emu.agent.base import Arrival, Host, MessageRow
 from emu.plan import Plan, TransportPlan
-from emu.sockets import SO_RCVBUFFORCE
+from emu.sockets import receive_buffer
 from emu.switches.base import TestbedError
 from emu.transports.side import CONTROL_TOS, TCP_CONGESTION, listening
 from emu.wire import STOP, Frames, Header, unpack
@@ -262,10 +262,7 @@ class Tcp:
                 f"this kernel has no TCP congestion control {name}", "transport.kind",
                 "one of " + open("/proc/sys/net/ipv4/tcp_available_congestion_control").read().strip(),
             ) from None  # fmt: skip
-        try:
-            link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        except PermissionError:
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        receive_buffer(link, RECEIVE_BUFFER)
 
     def open(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
