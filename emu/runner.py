@@ -41,10 +41,10 @@ PREFIX = "gradwire: "
 STOP = "stop"
 """The file that ends a run: the only word from outside that gets into a virtual machine whose time stands still."""
 STALL_NS = 10_000_000
+"""A process that wanted to sleep a millisecond and woke so much too late has seen the machine stand still."""
 LATE_TRIPS, MANY = 2, 100
 """In comparisons, one timer in a hundred of a host may be later than so many base round trips, if it had so many timers
 (our choice)."""
-"""A process that wanted to sleep a millisecond and woke so much too late has seen the machine stand still."""
 
 
 def main(arguments: Sequence[str]) -> int:
