@@ -24,6 +24,9 @@ class Loop(Protocol):
     def now(self) -> int:
         """Nanoseconds since the beginning; negative before it."""
 
+    def scheduled(self) -> int:
+        """When that which is being called now was to be called: earlier than now if a timer is late."""
+
     def at(self, time_ns: int, call: Callable[[], None]) -> Any:
         """Call at a time, at once if it is past. Returns something that `cancel` takes."""
 

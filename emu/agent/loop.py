@@ -27,6 +27,7 @@ TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, do not block
 ABSOLUTE = 1
 SECOND = 1_000_000_000
 STALL_NS = 5_000_000
+NEVER = 1 << 62
 IDLE_NS = 5_000_000
 """So long nothing has to be due before work is done that could wait; our choice."""
 TIMER = struct.Struct("=qqqq")
@@ -63,6 +64,7 @@ class EpollLoop:
         self._armed = 0
         self._setting = ctypes.create_string_buffer(TIMER.size)
         self._running = False
+        self._called = NEVER
         self.idle: Callable[[], bool] | None = None
         """called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
         there is no more"""
@@ -71,6 +73,9 @@ class EpollLoop:
 
     def now(self) -> int:
         return time.monotonic_ns() - self.beginning
+
+    def scheduled(self) -> int:
+        return min(self._called, self.now())
 
     def at(self, time_ns: int, call: Call) -> Timer:
         self._set += 1
@@ -160,7 +165,9 @@ class EpollLoop:
             if first.ahead and first.time >= 0:
                 self.lateness.append(clock() - self.beginning - first.time)
             call, first.call = first.call, None
+            self._called = first.time
             call()
+            self._called = NEVER
             if not self._running:
                 return False
         when = timers[0].time + self.beginning if timers else 0

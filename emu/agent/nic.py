@@ -5,8 +5,10 @@ aside until its time. A packet occupies the line for its bytes at the host's rat
 the host. Acknowledgements go out at once and only take their time on the line.
 
 Under virtual time every packet is handed to the kernel when its transmission begins. On the wall clock the schedule is
-worked out up to `ahead_ns` beyond the present and sent in one call; the kernel's queue at the host's port evens it out.
-Paced flows are not let go early, since nothing would hold their packets back, but make up for as much when late.
+worked out up to `ahead_ns` beyond the present and sent in one call; the queue of the host's port evens it out. It must
+not run dry while there is something to send: where several send into one port, a host that falls behind its line loses
+its place to others, and all of them finish later. Paced flows are not let go early, since nothing would hold their
+packets back, but when late make up for some of it; not for time before they had anything to send.
 Rules about time (pacing, round trips) see the time of the schedule, not that of the call.
 """
 
@@ -22,8 +24,11 @@ from emu.agent.base import Loop
 from emu.sockets import Sender
 
 CLASSES = 8
-AHEAD_NS = 400_000
-"""How far ahead of the ideal schedule packets are sent on the wall clock; our choice."""
+AHEAD_NS = 1_200_000
+"""How far ahead of the ideal schedule packets are sent on the wall clock; our choice. Half of that is left when more
+are sent. A port of the kernel may take two frames at once, and agents are late by a few tenths of a millisecond."""
+MAKE_UP_NS = 400_000
+"""So much lateness a paced flow makes up for; our choice."""
 BYTE_PS = 8_000_000_000_000
 UNLISTED, LISTED, PACED = range(3)
 
@@ -33,15 +38,16 @@ class Flow(ABC):
 
     number, priority : of the message.
     gap : picoseconds per byte << 16 between packet starts, 0: as fast as the line.
+    since : when it last came to have something to send.
     timer : when `on_timer` is wanted, 0: never.
     done : there is nothing more to send.
     """
 
-    __slots__ = ("armed", "done", "gap", "listed", "number", "pace", "priority", "sent", "timer")
+    __slots__ = ("armed", "done", "gap", "listed", "number", "pace", "priority", "sent", "since", "timer")
 
     def __init__(self, number: int, priority: int) -> None:
         self.number, self.priority = number, priority
-        self.gap = self.pace = self.timer = self.sent = 0
+        self.gap = self.pace = self.timer = self.sent = self.since = 0
         self.done = False
         self.listed = UNLISTED
         self.armed: Any = None
@@ -76,6 +82,7 @@ class Nic:
         """picoseconds per byte << 16, rounded up"""
         self._last = classes - 1
         self._ahead = ahead_ns * 1000
+        self._make_up = min(ahead_ns, MAKE_UP_NS) * 1000
         self._ready: list[deque[SendingFlow]] = [deque() for _ in range(classes)]
         self._paced: list[tuple[int, int, SendingFlow]] = []
         self._busy = 0  # the line is taken until then
@@ -87,6 +94,10 @@ class Nic:
         """A flow has something to send, or may have."""
         if flow.listed != UNLISTED or flow.done:
             return
+        flow.since = self.loop.scheduled() * 1000
+        self._list(flow)
+
+    def _list(self, flow: SendingFlow) -> None:
         flow.listed = LISTED
         self._ready[min(flow.priority, self._last)].append(flow)
 
@@ -174,7 +185,7 @@ class Nic:
             if slot > horizon:
                 return
             while paced and paced[0][0] <= slot:
-                self._relist(heappop(paced)[2])
+                self._list(heappop(paced)[2])
             for ready in self._ready:
                 if ready:
                     break
@@ -200,10 +211,6 @@ class Nic:
                     self._busy = slot + self.time(nbytes)
                     if flow.gap:
                         # what was late on the wall clock is made up for, within bounds
-                        due = max(flow.pace, slot - self._ahead)
-                        flow.pace = due + ((nbytes * flow.gap + 0xFFFF) >> 16)
+                        due = max(flow.pace, flow.since, slot - self._make_up)
+                        flow.pace = min(due, slot) + ((nbytes * flow.gap + 0xFFFF) >> 16)
                 self.arm(flow)
-
-    def _relist(self, flow: SendingFlow) -> None:
-        flow.listed = UNLISTED
-        self.begin(flow)

@@ -3,6 +3,10 @@
 One connection for every host that this one sends messages to: Probes go one way, answers come back the other, so that
 a Probe that waits in the queue of its data holds no answer back (the bytes of a stream stay in order). A Probe has the
 DSCP of its data, answers that of control.
+
+Both ends greet each other, with an acknowledgement of nothing, and a connection counts as one when the greeting of the
+other end has come. To the kernel of the one that asked for it it is one earlier; but the last packet of TCP's handshake
+can get lost, and then the other end knows of no connection until more arrives - too late for its first answer.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any
 from emu.agent.base import Host, MessageRow
 from emu.agent.nic import Nic
 from emu.switches.base import TestbedError
-from emu.wire import PROBE, Frames, Header
+from emu.wire import ACK, PROBE, WORD, Frames, Header
 from scenarios.wire import CONTROL_PORT, GRADWIRE, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
@@ -26,6 +30,7 @@ TCP_RTO_MIN_US = 45
 RTO_MIN_US = 5000
 BACKLOG = 4096
 READ_BYTES = 1 << 16
+GREETING = Header(WORD, kind=ACK, important=True)
 
 
 class Connection:
@@ -33,17 +38,15 @@ class Connection:
 
     def __init__(self, host: Host, link: socket.socket, take: Callable[[Connection, Header, bytes], None]) -> None:
         self.host, self.link, self.take = host, link, take
-        self.ready = False
         self._frames = Frames()
         self._waiting = bytearray()
         self._tos = -1
 
     def begin(self) -> None:
         """It is established."""
-        self.ready = True
         self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._with(CONTROL_TOS)
         self.host.loop.reader(self.link.fileno(), self._read)
+        self.write(GREETING)
 
     def _with(self, tos: int) -> None:
         if tos != self._tos:
@@ -127,7 +130,7 @@ class SideChannel:
         self._calls: dict[int, Callable[[Header, bytes], None]] = {}
         self.probed: Callable[[Header, bytes], None] | None = None
         """takes Probes, for messages that are received here"""
-        self._pending: set[int] = set()
+        self._pending: set[Connection] = set()
 
     def open(self) -> None:
         """Listen; the second time nothing."""
@@ -146,7 +149,7 @@ class SideChannel:
             configure(link)
             link.bind((self.host.address(self.host.node), 0))
             self._to[node] = connection = Connection(self.host, link, self._take)
-            self._pending.add(node)
+            self._pending.add(connection)
             code = link.connect_ex((self.host.address(node), CONTROL_PORT))
             if code not in (0, 115):  # in progress
                 raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent")
@@ -158,10 +161,9 @@ class SideChannel:
         if code:
             raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent", usage=False)
         connection.begin()
-        self._pending.discard(node)
 
     def connected(self) -> bool:
-        """Whether every connection that was begun here is there."""
+        """Whether every connection that was begun here is there, at both ends."""
         return not self._pending
 
     def _accept(self) -> None:
@@ -176,6 +178,9 @@ class SideChannel:
             connection.begin()
 
     def _take(self, connection: Connection, header: Header, content: bytes) -> None:
+        if header == GREETING:
+            self._pending.discard(connection)
+            return
         call = self.probed if header.kind == PROBE else self._calls.get(header.message)
         if call is not None:
             call(header, content)

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import pytest
 
 from emu.agent.loop import EpollLoop
-from emu.agent.nic import Flow, Nic
+from emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Flow, Nic
 
 RATE = 8_000_000_000
 LINE = 1000 << 16
@@ -28,10 +28,13 @@ class FakeLoop:
     """Time passes from one timer to the next; `late` : how much later every timer goes off."""
 
     def __init__(self, late=0):
-        self.time, self.late, self._timers, self._set = 0, late, [], 0
+        self.time, self.late, self._timers, self._set, self._called = 0, late, [], 0, None
 
     def now(self):
         return self.time
+
+    def scheduled(self):
+        return self.time if self._called is None else self._called
 
     def at(self, time_ns, call):
         self._set += 1
@@ -49,7 +52,9 @@ class FakeLoop:
             if timer.call is not None:
                 self.time = max(self.time, when + self.late)
                 call, timer.call = timer.call, None
+                self._called = when
                 call()
+                self._called = None
         self.time = max(self.time, until)
 
 
@@ -226,6 +231,37 @@ def test_paced_flow_makes_up_for_lateness_and_is_never_early():
     assert log[-1][2] <= 500 * 29 + 150
 
 
+def test_paced_flow_has_nothing_to_make_up_for_when_it_begins_or_goes_on():
+    """Time before there was anything to send is not lateness."""
+    loop, nic, log = bench(ahead_ns=400)
+    loop.run(1000)
+    flow = Fake(log, loop, 1, 3, gap=5 * LINE)
+    start(nic, flow)
+    loop.run(5000)
+    flow.left = 2
+    nic.heard(flow)
+    nic.serve()
+    loop.run(10_000)
+    assert slots(log) == [(1, at) for at in (1000, 1500, 2000, 5000, 5500)]
+
+
+def test_paced_flow_that_a_late_timer_begins_makes_up_for_that():
+    loop, nic, log = bench(late=150, ahead_ns=400)
+    loop.at(1000, lambda: start(nic, Fake(log, loop, 1, 3, gap=5 * LINE)))
+    loop.run(10_000)
+    assert [at for _, _, at in log] == [1150, 1650, 2150]  # each timer late, and no more than that
+
+
+@pytest.mark.parametrize("late", [MAKE_UP_NS // 2, 2 * MAKE_UP_NS])
+def test_paced_flow_makes_up_for_so_much_and_no_more(late):
+    gap = 20_000  # times 100 ns: further apart than any timer is late
+    loop, nic, log = bench(late=late, ahead_ns=AHEAD_NS)
+    start(nic, Fake(log, loop, 1, 11, gap=gap * LINE))
+    loop.run(100_000_000)
+    lost = max(0, late - MAKE_UP_NS)
+    assert log[-1][2] == 10 * 100 * gap + late + 9 * lost
+
+
 def test_exact_to_the_picosecond():
     """Slots of 33.1 ns: no nanosecond is lost to rounding from packet to packet."""
     loop = FakeLoop()
@@ -235,6 +271,18 @@ def test_exact_to_the_picosecond():
     start(nic, flow)
     loop.run(100_000)
     assert flow.at == 999 * nic.time(100)
+
+    # and a paced flow that begins in the nanosecond in which the line becomes free keeps to the line's time
+    loop = FakeLoop()
+    nic = Nic(loop, 24_169_184_290, FakeSender())
+    start(nic, Fake(log, loop, 1, 1))
+    free = nic.time(100)
+    loop.run(-(-free // NS))
+    assert 0 < loop.now() * NS - free < NS
+    flow = Fake(log, loop, 2, 2, gap=10 * nic.line)
+    start(nic, flow)
+    loop.run(10_000)
+    assert flow.at == NS * -(-(free + (100 * 10 * nic.line + 0xFFFF >> 16)) // NS)
 
 
 # --- the loop
@@ -305,3 +353,33 @@ def test_timer_cancelled_by_another_of_the_same_time():
     loop.run()
     assert seen == []
     loop.close()
+
+
+def test_the_loop_says_when_something_was_to_be_called():
+    """Late timers by the time they were set for; files, and what is called outside, by the present."""
+    loop = EpollLoop()
+    there, here = os.pipe()
+    seen = []
+    start = loop.now()
+
+    def readable():
+        os.read(there, 1)
+        before = loop.now()
+        seen.append(before <= loop.scheduled() <= loop.now())
+        loop.stop()
+
+    def late():
+        time.sleep(0.002)
+        seen.append(loop.scheduled() - start)
+        os.write(here, b"x")
+
+    loop.at(start + 1_000_000, lambda: time.sleep(0.003))
+    loop.at(start + 2_000_000, late)
+    loop.reader(there, readable)
+    loop.run()
+    assert seen == [2_000_000, True]
+    before = loop.now()
+    assert before <= loop.scheduled() <= loop.now()
+    loop.close()
+    os.close(there)
+    os.close(here)
