@@ -12,6 +12,9 @@ from emu.switches.base import TestbedError
 
 BACKENDS = ("bpf", "red", "userspace")
 """Modules of `emu.switches`, each with its KIND; of equals the first is taken."""
+KEEPS_TIME = "userspace"
+"""Of equals on the wall clock: its ports keep their own time, which is closer to the plan than to make up for late
+timers (docs/fidelity.md)."""
 RIGHTS = "root, in a container with the rights to it (such as docker run --privileged), or --clock virtual"
 
 
@@ -45,7 +48,8 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
         )
     missing: dict[str, list[str]] = {}
     departs: dict[str, list[str]] = {}
-    for name in BACKENDS if wanted == "auto" else (wanted,):
+    order = sorted(BACKENDS, key=lambda name: plan.clock != "wall" or name != KEEPS_TIME)
+    for name in order if wanted == "auto" else (wanted,):
         try:
             kind = kind_of(name)
         except ImportError as error:

@@ -67,6 +67,12 @@ class Userspace:
                 "the kernel's TCP hands all it may to the host's port at once, where a real card would hold it back: "
                 f"{', '.join(lacking)} is missing here"
             )
+        if plan.clock == "wall":
+            early = process.early_ps(plan) / 1e6
+            found.append(
+                f"a packet may be handed to its host up to {early:g} us early, together with others; that makes up for "
+                "some of the time that hosts take to answer"
+            )
         rate = sum(port.rate for port in plan.ports if port.src < plan.host_count)
         packets = rate // (8 * plan.largest_frame())
         if plan.clock == "wall" and packets > PACKETS_PER_S:

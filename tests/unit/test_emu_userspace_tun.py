@@ -410,16 +410,19 @@ def test_what_it_needs_of_a_kernel_that_was_probed():
 
 
 def test_what_it_does_otherwise():
-    kind = Userspace()
-    assert kind.substitutions(None, star(8, rate=10 * MBPS, captures=("h0",))) == []
-    assert "more than" in kind.substitutions(None, star(8, rate=1000 * MBPS))[0]
-    assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock="virtual")) == []
-    assert kind.substitutions(None, star(2, captures=("h0", "s0"))) == []
-    tcp = replace(star(2), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
+    kind, virtual = Userspace(), "virtual"
+    assert kind.substitutions(None, star(8, rate=10 * MBPS, clock=virtual, captures=("h0",))) == []
+    assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock=virtual)) == []
+    (early,) = kind.substitutions(None, star(8, rate=10 * MBPS, captures=("h0", "s0"), latency=30_000_000))
+    assert "up to 30 us early" in early
+    (early, fast) = kind.substitutions(None, star(8, rate=1000 * MBPS, latency=500_000_000))
+    assert "up to 100 us early" in early and "more than" in fast
+    tcp = replace(star(2, clock=virtual), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
     whole = Kernel(qdiscs={"htb": "", "bfifo": ""}, classifiers={"u32": ""}, tools={"tc": "6.1"})
     assert kind.substitutions(whole, tcp) == []
     (said,) = kind.substitutions(replace(whole, classifiers={"u32": "not known"}), tcp)
     assert "TCP" in said and said.endswith("u32 is missing here")
+
 
 
 def test_lateness_is_judged():
