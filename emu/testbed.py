@@ -161,7 +161,7 @@ def choose_backend(
     answers_late: float | None = None,
 ) -> Chosen:
     """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
-    from emu.choose import choose
+    from emu.choose import choose, kind_of
     from emu.probe import probe, virtual_kernel
 
     if clock == "virtual":
@@ -174,6 +174,7 @@ def choose_backend(
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps if kernel.reachable_bps > 0 else None)
+    options["ahead_ns"] = kind_of(choice.name).ahead_ns
     if choice.name == "bpf":
         from emu.switches.bpf import object_file
 

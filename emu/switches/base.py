@@ -98,6 +98,9 @@ class BackendKind(Protocol):
     """A class of backends, before there is a network."""
 
     name: str
+    ahead_ns: int
+    """How far ahead of their schedule hosts send on the wall clock (`emu.agent.nic`): as far as its ports let packets
+    go before their time, and as agents are late."""
 
     def missing(self, kernel: Any, plan: Plan) -> list[str]:
         """Why it cannot run this plan on this kernel (`emu.probe.Kernel`); empty if it can."""

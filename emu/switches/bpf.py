@@ -27,7 +27,13 @@ from emu.namespaces import mount, shown, unmount
 from emu.plan import Plan, Port
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
-from emu.switches.kernel import KernelSwitch, missing_everywhere, netem_works, substitutions_everywhere
+from emu.switches.kernel import (
+    AHEAD_NS,
+    KernelSwitch,
+    missing_everywhere,
+    netem_works,
+    substitutions_everywhere,
+)
 
 PORT = (
     # what is asked
@@ -267,6 +273,7 @@ class BpfKind:
     """See `emu.switches.base.BackendKind`."""
 
     name = "bpf"
+    ahead_ns = AHEAD_NS
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+from emu.agent import nic
 from emu.kernel import devices, queueing, routes
 from emu.kernel.devices import WIRE, WIRES, space, wire_device
 from emu.kernel.netlink import Wire, add_wire, read_wires
@@ -17,6 +18,11 @@ from emu.namespaces import Namespaces, batch, inside, run_tool
 from emu.plan import Plan, Port
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
+
+AHEAD_NS = 2 * nic.AHEAD_NS
+"""How far ahead hosts send on the wall clock, our choice: a port of the kernel takes `queueing.WALL_FRAMES` at once and
+must not run dry for that. `dlcp-four` at 100 Mbit/s on `bpf`, seven pairs of runs by turns: 7.5 % longer than
+simulated instead of 9.3 with half as much. With `userspace` transports would only react later."""
 
 
 class KernelSwitch(ABC):

@@ -19,7 +19,13 @@ from emu.namespaces import inside, shown
 from emu.plan import Plan, Port
 from emu.probe import Kernel
 from emu.switches.base import PortCounts, TestbedError
-from emu.switches.kernel import KernelSwitch, missing_everywhere, netem_works, substitutions_everywhere
+from emu.switches.kernel import (
+    AHEAD_NS,
+    KernelSwitch,
+    missing_everywhere,
+    netem_works,
+    substitutions_everywhere,
+)
 
 
 class RedSwitch(KernelSwitch):
@@ -169,6 +175,7 @@ class RedKind:
     """See `emu.switches.base.BackendKind`."""
 
     name = "red"
+    ahead_ns = AHEAD_NS
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from emu.agent.nic import AHEAD_NS
 from emu.namespaces import find_tool
 from emu.plan import Plan, base_round_trip_ns, ecn_of_tcp, host_address, recovery_of_tcp, route_metrics
 from emu.probe import Kernel
@@ -51,6 +52,7 @@ class Userspace:
     """The kind `userspace`, before there is a network."""
 
     name = "userspace"
+    ahead_ns = AHEAD_NS
 
     def missing(self, kernel: Kernel | None, plan: Plan) -> list[str]:
         """Why it cannot run this plan; empty if it can. `kernel` None: as far as can be seen from here."""

@@ -20,7 +20,9 @@ from rich.console import Console
 from emu import choose as choosing
 from emu import probe as probing
 from emu import probe_show
+from emu.agent.nic import MAKE_UP_NS
 from emu.choose import Choice, choose
+from emu.kernel import queueing
 from emu.plan import Queues
 from emu.probe import Kernel, probe, virtual_kernel
 from emu.switches.base import TestbedError
@@ -134,6 +136,15 @@ def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyP
     assert choose(star(2, clock="virtual"), full()).name == "bpf", "or the first"
     kinds["bpf"] = Kind("one")
     assert choose(star(2), full()).name == "bpf", "but fewer departures come first"
+
+
+@pytest.mark.parametrize("name", ["bpf", "red", "userspace"])
+def test_hosts_send_further_ahead_than_ports_let_packets_go(name: str) -> None:
+    """What a port of the kernel takes at once is not there later; when half is left, more is sent."""
+    for rate in (50_000_000, 100_000_000, 1_000_000_000):
+        plan = star(2, rate=rate)
+        taken = queueing.slack_bytes(plan, plan.ports[0]) * 8e9 / rate if name != "userspace" else 0
+        assert choosing.kind_of(name).ahead_ns / 2 >= taken + MAKE_UP_NS
 
 
 @pytest.mark.usefixtures("only_kernel_backends")

@@ -15,12 +15,15 @@ from userspace_cases import star
 
 from emu import runner, supervise, testbed
 from emu.agent.report import Reports
+from emu.choose import kind_of
 from emu.plan import base_round_trip_ns
+from emu.probe import virtual_kernel
 from emu.raw import Raw
 from emu.runner import STALL_NS, stalls
 from emu.supervise import EmulationInterrupted
 from emu.switches.base import TestbedError
 from emu.testbed import Request
+from emu.transports import make_carriers
 from scenarios.interrupt import CtrlC
 from sim.resolve import resolve
 from testing import star_scenario
@@ -93,6 +96,22 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
     with pytest.raises(EmulationInterrupted) as caught:
         runs(outcomes, Request(clock="wall"), lambda ctrl_c: setattr(ctrl_c, "asked", True))
     assert caught.value.result is outcomes[0]
+
+
+@pytest.mark.parametrize("switch", ["bpf", "userspace"])
+def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
+    kernel = virtual_kernel()
+    monkeypatch.setattr("emu.probe.probe", lambda: kernel)
+    monkeypatch.setattr("emu.switches.bpf.object_file", lambda: "port.o")
+    monkeypatch.setattr("emu.userspace.compiled.make_ready", lambda: "switch")
+    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"})
+    plan = testbed.choose_backend(scenario, resolve(scenario), "wall", switch).plan
+    wanted = kind_of(switch).ahead_ns
+    assert plan.options["ahead_ns"] == wanted
+
+    host = types.SimpleNamespace(loop=None, rate=10**8, clock="wall", base_rtt_ns=10**6)
+    (carrier,) = make_carriers(plan, host, [types.SimpleNamespace(transport=0)]).values()
+    assert carrier.endpoint.nic._ahead == wanted * 1000
 
 
 def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):
