@@ -179,6 +179,8 @@ class SideChannel:
 
     def _take(self, connection: Connection, header: Header, content: bytes) -> None:
         if header == GREETING:
+            # so that it is acknowledged now and not with the first packets of the run
+            connection.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             self._pending.discard(connection)
             return
         call = self.probed if header.kind == PROBE else self._calls.get(header.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -60,6 +61,8 @@ def test_connected_means_at_both_ends(pair):
     hosts[1].run()
     hosts[0].run()
     assert sides[0].connected() and sides[1].connected()
+    links = [sides[0]._to[1].link, sides[1]._from["127.77.0.1"].link]
+    assert [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for each in links] == [1, 1], "as fresh as ever"
 
 
 def test_probes_go_one_way_and_answers_come_back(pair):
