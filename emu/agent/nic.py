@@ -7,8 +7,8 @@ the host. Acknowledgements go out at once and only take their time on the line.
 Under virtual time every packet is handed to the kernel when its transmission begins. On the wall clock the schedule is
 worked out up to `ahead_ns` beyond the present and sent in one call; the queue of the host's port evens it out, as long
 as it does not run dry. Bursts of several into one port finish later, on average, where it does. Paced flows are not let
-go early, since nothing would hold their packets back, but when late make up for some of it; not for time before they had
-anything to send.
+go early, since nothing would hold their packets back, but when late make up for some of it; not for time before they
+had anything to send.
 Rules about time (pacing, round trips) see the time of the schedule, not that of the call.
 """
 
