@@ -141,26 +141,3 @@ def port_address(port: int) -> str:
 def port_mac(port: int) -> str:
     """Hardware address of a port's device."""
     return f"02:00:{port >> 24 & 255:02x}:{port >> 16 & 255:02x}:{port >> 8 & 255:02x}:{port & 255:02x}"
-
-
-def route_metrics(plan: Plan) -> str:
-    """What the scenario says of the kernel's TCP that only routes can say, as `ip route` takes it: the initial window
-    and the smallest time-out [ip-route(8)]."""
-    words = []
-    if "initcwnd" in plan.options:
-        words.append(f" initcwnd {int(plan.options['initcwnd'])}")
-    if "rto_min_ms" in plan.options:
-        words.append(f" rto_min {int(plan.options['rto_min_ms'])}ms")
-    return "".join(words)
-
-
-def ecn_of_tcp(plan: Plan) -> str:
-    """The sysctl tcp_ecn: 1 where connections are to ask for congestion marks, 2 where they only grant them, as DCTCP
-    asks whatever it says [Documentation/networking/ip-sysctl]."""
-    return str(plan.options.get("tcp_ecn", 2))
-
-
-def recovery_of_tcp(plan: Plan) -> dict[str, str]:
-    """Sysctls for loss recovery without RACK and tail loss probes, where the plan asks for that [ip-sysctl]."""
-    classic = plan.options.get("loss_recovery") == "classic"
-    return {"net/ipv4/tcp_recovery": "0", "net/ipv4/tcp_early_retrans": "0"} if classic else {}

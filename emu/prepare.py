@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -126,19 +125,21 @@ def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
 
 
 def kernel_options(scenario: Scenario) -> dict[str, Any]:
-    """The smallest time-out, in ms, the initial window, in packets, and whether to ask for marks, of a scenario that
+    """The smallest time-out, in ns, the initial window, in packets, and whether to ask for marks, of a scenario that
     `check_scenario` has passed."""
     wanted = kernel_settings(scenario)
     options: dict[str, Any] = {}
     dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
     if wanted["min_rto"]:
-        options["rto_min_ms"] = max(1, math.ceil(next(iter(wanted["min_rto"])) / 10**9))
+        options["min_rto_ns"] = next(iter(wanted["min_rto"])) // 1000
         options["initcwnd"] = next(iter(wanted["initial_window"]))
     elif dlcp:
         # the side channel repeats what is lost as soon as a Probe would be repeated, not after 200 ms
-        options["rto_min_ms"] = max(1, math.ceil(min(dlcp) / 10**9))
+        options["min_rto_ns"] = min(dlcp) // 1000
     if scenario.emulation.loss_recovery == "classic":
         options["loss_recovery"] = "classic"
+    if scenario.emulation.host_queue == "packet":
+        options["host_queue"] = "packet"
     # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
     if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
         options["tcp_ecn"] = 1

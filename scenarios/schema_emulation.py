@@ -53,6 +53,9 @@ class Emulation(Table):
     loss_recovery: Literal["kernel", "classic"] = "kernel"
     """TCP: as the kernel does it, with RACK and tail loss probes (RFC 8985), or without them, by duplicate
     acknowledgements and time-outs alone (RFC 6675), as the simulator does it."""
+    host_queue: Literal["kernel", "packet"] = "kernel"
+    """TCP: what waits at a host's network card: what the kernel puts there, a millisecond or two of every connection in
+    the order in which it was made; or one packet of every connection, so that they take turns, as in the simulator."""
     hosts: tuple[RealHost, ...] = ()
     """Real machines, one for every host that the scenario uses; their own network is what is measured then, and the
     scenario's topology, links and switches only say what it is like."""

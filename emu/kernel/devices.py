@@ -19,18 +19,12 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from emu import kernel_tcp
+from emu.kernel import queueing
 from emu.namespaces import Namespaces, batch, inside, shown
-from emu.plan import (
-    Plan,
-    Port,
-    ecn_of_tcp,
-    host_address,
-    port_address,
-    port_mac,
-    recovery_of_tcp,
-    route_metrics,
-)
+from emu.plan import Plan, Port, host_address, port_address, port_mac
 from emu.switches.base import TestbedError
+from scenarios.wire import serialisation_ps
 
 DEVICE = 1000
 WIRE = 1 << 20
@@ -48,7 +42,7 @@ ALL_NODES = {
     "net/ipv6/conf/default/disable_ipv6": "1",
 }
 SWITCHES = {"net/ipv4/ip_forward": "1", "net/ipv4/fib_multipath_hash_policy": "1"}
-HOSTS = {"net/ipv4/ip_forward": "0", "net/ipv4/tcp_no_metrics_save": "1"}
+HOSTS = {"net/ipv4/ip_forward": "0"}
 MAY_MISS = (
     "net/ipv6/conf/all/disable_ipv6",
     "net/ipv6/conf/default/disable_ipv6",
@@ -114,9 +108,16 @@ def node_lines(plan: Plan, node: int) -> list[str]:
         gateway = port_address(first.number ^ 1)
         lines.append(
             f"route add 10.0.0.0/8 via {gateway} dev {first.device} src {host_address(node)} onlink"
-            + route_metrics(plan)
+            + kernel_tcp.metric_words(kernel_tcp.metrics(plan, kernel_tcp.tick_ns()))
         )
     return lines
+
+
+def held_ps(plan: Plan, port: Port, wired: bool) -> int:
+    """How long a packet counts as waiting at a host's card after its transmission has begun: until it reaches a node
+    [net/ipv4/ip_input.c: `skb_orphan`], and on the wall clock for as long as a port may be ahead."""
+    crossing = serialisation_ps(plan.largest_frame(), port.rate) + port.latency_ps if wired else 0
+    return crossing + queueing.ahead_ps(plan, port)
 
 
 def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[int], list[str]]) -> None:
@@ -124,8 +125,11 @@ def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[
     names = [space(node) for node in range(plan.node_count)]
     spaces.make([*names, WIRES] if wired else names)
     for node, name in enumerate(names):
-        tcp = {"net/ipv4/tcp_ecn": ecn_of_tcp(plan)} | recovery_of_tcp(plan)
-        own = HOSTS | tcp if node < plan.host_count else SWITCHES
+        own = SWITCHES
+        if node < plan.host_count:
+            own = HOSTS
+            for port in plan.of_node(node)[:1]:
+                own = own | kernel_tcp.sysctls(plan, port, held_ps(plan, port, wired))
         spaces.set_sysctls(name, ALL_NODES | own, MAY_MISS)
     if wired:
         spaces.set_sysctls(WIRES, ALL_NODES, MAY_MISS)

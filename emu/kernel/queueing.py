@@ -58,6 +58,11 @@ def slack_bytes(plan: Plan, port: Port, early_ns: int = 0) -> int:
     return max(WALL_FRAMES * plan.largest_frame(), port.rate * WALL_SLACK_NS // 8_000_000_000)
 
 
+def ahead_ps(plan: Plan, port: Port) -> int:
+    """How long a port may be ahead of its rate on the wall clock; 0 under virtual time."""
+    return 0 if plan.clock == "virtual" else slack_bytes(plan, port) * 8_000_000_000_000 // port.rate
+
+
 def class_of(queue: int) -> str:
     return f"2:{FIRST_CLASS + queue:x}"
 

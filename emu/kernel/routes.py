@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from emu import kernel_tcp
 from emu.kernel.devices import space
+from emu.kernel_tcp import metrics_shown
 from emu.namespaces import Namespaces, inside, run_tool, shown
 from emu.plan import Plan, host_address, port_address
 from emu.switches.base import TestbedError
@@ -93,10 +95,16 @@ def check_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
     for node in range(plan.host_count):
         (routes,) = shown("ip", space(node), ["route show"])
         ports = plan.of_node(node)
-        wanted = {("10.0.0.0/8", port_address(ports[0].number ^ 1), ports[0].device)} if ports else set()
+        metrics = tuple(sorted(kernel_tcp.metrics(plan, kernel_tcp.tick_ns()).items()))
+        wanted = (
+            {("10.0.0.0/8", port_address(ports[0].number ^ 1), ports[0].device, metrics)} if ports else set()
+        )
         _same(
             wanted,
-            {(each["dst"], each.get("gateway"), each.get("dev")) for each in routes},
+            {
+                (each["dst"], each.get("gateway"), each.get("dev"), tuple(sorted(metrics_shown(each).items())))
+                for each in routes
+            },
             "routes",
             plan.names[node],
         )

@@ -19,9 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from emu import kernel_tcp
 from emu.agent.nic import AHEAD_NS
+from emu.kernel import queueing
 from emu.namespaces import find_tool
-from emu.plan import Plan, base_round_trip_ns, ecn_of_tcp, host_address, recovery_of_tcp, route_metrics
+from emu.plan import Plan, base_round_trip_ns, host_address
 from emu.probe import Kernel
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import card, process, tun
@@ -139,8 +141,11 @@ class UserspaceSwitch:
                 name = self._names[host]
                 self._devices.append(tun.open_tun(namespace, name))
                 mtu = self.plan.largest_frame() - ETHERNET
-                kernel = (route_metrics(self.plan), ecn_of_tcp(self.plan), recovery_of_tcp(self.plan))
-                tun.set_up(namespace, name, host_address(host), mtu, *kernel)
+                port = self.plan.of_node(host)[0]
+                # a packet that has left the card's queue waits there no more
+                sysctls = kernel_tcp.sysctls(self.plan, port, queueing.ahead_ps(self.plan, port))
+                metrics = kernel_tcp.metrics(self.plan, kernel_tcp.tick_ns())
+                tun.set_up(namespace, name, host_address(host), mtu, metrics, sysctls)
                 if self._cards:
                     with tun.inside(namespace):
                         card.make(self.plan, host)

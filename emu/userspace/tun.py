@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from emu.kernel_tcp import metric_words, metrics_shown
 from emu.namespaces import find_tool
 from emu.switches.base import TestbedError
 
@@ -70,13 +71,13 @@ def set_up(
     name: str,
     address: str,
     mtu: int,
-    metrics: str = "",
-    ecn: str = "2",
-    more: Mapping[str, str] | None = None,
+    metrics: Mapping[str, int] | None = None,
+    sysctls: Mapping[str, str] | None = None,
 ) -> None:
-    """Address, size and route of a host, and what its kernel does with congestion marks; compared with what the
-    kernel then says. `metrics`, `ecn`, `more`: see `emu.plan.route_metrics`, `ecn_of_tcp`, `recovery_of_tcp`."""
-    route = f"route add default dev {name} src {address}{metrics}"
+    """Address, size and route of a host, and how its kernel's TCP is set (`emu.kernel_tcp`); compared with what the
+    kernel then says."""
+    metrics, sysctls = metrics or {}, sysctls or {}
+    route = f"route add default dev {name} src {address}{metric_words(metrics)}"
     lines = [
         "link set dev lo up",
         f"address add {address}/32 dev {name}",
@@ -89,22 +90,22 @@ def set_up(
         ):  # a kernel without IPv6, or a user who may not: its packets are for nobody then
             Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
         try:
-            for key, value in {"net/ipv4/tcp_ecn": ecn, **(more or {})}.items():
+            for key, value in sysctls.items():
                 Path("/proc/sys", key).write_text(value)
         except OSError as error:
             raise TestbedError(f"cannot set {key}: {error.strerror}", f"host {address}") from None
         _ip("-batch", "-", text="\n".join(lines))
         found = json.loads(_ip("-j", "address", "show", "dev", name))[0]
         routes = json.loads(_ip("-j", "route", "show", "default"))
-        marks = Path("/proc/sys/net/ipv4/tcp_ecn").read_text().strip()
-    got = (found["mtu"], [each["local"] for each in found["addr_info"]], "UP" in found["flags"], marks)
-    wanted = (mtu, [address], True, ecn)
+        settings = {key: Path("/proc/sys", key).read_text().strip() for key in sysctls}
+    got = (found["mtu"], [each["local"] for each in found["addr_info"]], "UP" in found["flags"], settings)
+    wanted = (mtu, [address], True, dict(sysctls))
     if got != wanted:
         raise TestbedError(
-            f"the kernel has {got} as (mtu, addresses, up, tcp_ecn)", f"host {address}", f"{wanted}"
+            f"the kernel has {got} as (mtu, addresses, up, sysctls)", f"host {address}", f"{wanted}"
         )
-    if [each.get("dev") for each in routes] != [name]:
-        raise TestbedError(f"the kernel has the routes {routes}", f"host {address}", f"one by {name}")
+    if [(each.get("dev"), metrics_shown(each)) for each in routes] != [(name, metrics)]:
+        raise TestbedError(f"the kernel has the routes {routes}", f"host {address}", f"one by {name}, {metrics}")
 
 
 def lost_in_devices(namespace: int, name: str) -> int:

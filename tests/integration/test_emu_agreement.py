@@ -65,6 +65,29 @@ def test_agreement_notices_another_network():
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
+def test_time_outs_of_the_kernel_take_as_long(switch, tmp_path):
+    """Two slow starts into one port. One transfer loses its last packet, the other a whole window and then what it sends
+    again: both wait for their timers, and every time-out that is longer than simulated shows."""
+    file = tmp_path / "two.toml"
+    file.write_text("""
+name = "two"
+topology = { kind = "star", hosts = 3 }
+link = { rate = "1Gbps", latency = "10us" }
+link_override = [{ between = ["h1", "s0"], latency = "10384ns" }, { between = ["h2", "s0"], latency = "11114ns" }]
+host = { software_latency = "40us" }
+switch = { buffer = "96KiB", selective_drop = false }
+transport = { kind = "tcp_newreno", payload = "1400B", min_rto = "10ms" }
+emulation = { loss_recovery = "classic", host_queue = "packet" }
+traffic = [{ kind = "incast", name = "in", fan_in = 2, receiver = "h0", size = "3MB", rounds = 2, period = "200ms" }]
+""")
+    chosen = load_scenario(str(file))
+    runs = simulate(chosen), emulate(chosen, request=Request("virtual", switch))
+    took = [{m["message"]: m["end_ps"] - m["start_ps"] for m in run.messages.to_pylist()} for run in runs]
+    assert all(each["retransmitted"] for each in runs[0].messages.to_pylist())
+    assert took[1] == pytest.approx(took[0], rel=0.04)
+
+
+@pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
 def test_jumbo_frames(switch, tmp_path):
     """Packets of 9 kB, six times as large as Ethernet's usual ones. Cables of two lengths, so that it is not a tie which
     packet comes first."""

@@ -381,6 +381,7 @@ CHANGES = {
         "lladdr",
     ),
     "host route": ("ip -n n0 route add 10.0.0.9/32 via 10.128.0.1 dev p0 onlink", "10.0.0.9"),
+    "time-out": ("ip -n n0 route change 10.0.0.0/8 via 10.128.0.1 dev p0 src 10.0.0.1 onlink rto_min 70ms", "p0', ()) is missing"),
     "switch route": ("ip -n n2 route del 10.0.0.1/32", "10.0.0.1"),
     "rule": ("ip -n n2 rule add pref 101 fwmark 1 lookup 1001", "rules"),
     "device": ("ip -n n2 link add name other type veth peer name another", "nobody asked for"),

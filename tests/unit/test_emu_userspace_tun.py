@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from userspace_cases import MBPS, Queues, diamond, star
 
+from emu.kernel_tcp import tick_ns
 from emu.plan import Plan, TransportPlan
 from emu.probe import Kernel, probe
 from emu.switches.base import TestbedError
@@ -324,12 +325,13 @@ def test_packets_are_sprayed_in_turn(network):
 
 @needs_devices
 def test_every_host_is_alone_and_set_up(network):
-    running = network(star(3, options={"initcwnd": 4, "rto_min_ms": 5}))
+    plan = star(3, options={"initcwnd": 4, "min_rto_ns": 90_000_000})
+    running = network(plan)
     with tun.inside(running.namespace(1)):
         routes = os.popen("ip route show default").read()
         devices = os.popen("ip -br link").read().split("\n")
         ecn = Path("/proc/sys/net/ipv4/tcp_ecn").read_text()
-    assert "initcwnd 4" in routes and "rto_min lock 5ms" in routes and "dev p2" in routes
+    assert "initcwnd 4" in routes and f"rto_min lock {90 - tick_ns() // 10**6}ms" in routes and "dev p2" in routes
     assert {line.split()[0] for line in devices if line} == {"lo", "p2"}
     assert ecn.strip() == "2"
     assert len({os.fstat(running.namespace(host)).st_ino for host in range(3)}) == 3
