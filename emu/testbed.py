@@ -26,6 +26,7 @@ from emu.raw import Raw
 from emu.scratch import scratch
 from emu.supervise import EmulationInterrupted, Heard, run
 from emu.switches.base import TestbedError
+from emu.uml.watch import StoodStill
 from emu.virtual import kernel_or_error
 from scenarios.interrupt import CtrlC
 
@@ -75,7 +76,7 @@ def emulate(
     resolved : its network, routes, traces and program (`sim.resolve.resolve`).
     ideal : picoseconds on the empty network, by message of traffic.
     heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
-        {"state": "again", "why": ...} where a disturbed run is repeated.
+        {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still.
 
     Returns
     -------
@@ -126,7 +127,12 @@ def _emulate(
             raise
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
-        result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)
+        try:
+            result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)
+        except StoodStill as error:  # as a machine, which it need not do again: the run itself would be the same
+            if heard is not None:
+                heard({"state": "again", "why": str(error)})
+            result = _once(scenario, resolved, request, chosen, ideal, heard, attempt + 1, ctrl_c)
         if ctrl_c.asked:  # while it was looked through
             raise EmulationInterrupted(result)
         if (

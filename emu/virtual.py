@@ -4,7 +4,8 @@ The kernel is User-Mode Linux in time-travel mode (`emu.uml.build`). It is an or
 no rights: inside, everything runs as root, on the files of this machine (hostfs), with a /run of its own. Time goes by
 only when everything sleeps, in jumps to the next timer, so a run takes as long as its computing does and its results do
 not depend on how fast that is. Random numbers come from a seed, the date is always the same, and there is one
-processor: two runs are the same run.
+processor: two runs are the same run. Nothing from outside interrupts it: what it prints goes into a file that is read
+here, since a pipe would send a signal whenever somebody has emptied it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from emu.namespaces import find_tool, tied
 from emu.scratch import scratch
 from emu.switches.base import TestbedError
 from emu.uml.build import find_kernel
+from emu.uml.watch import ASLEEP_S, STILL_S, Watch
 from scenarios.interrupt import CtrlC
 
 HERE = "virtual time"
@@ -34,6 +36,8 @@ GRACE_S = 10.0
 """Between asking the program inside to end and ending it; our choice."""
 LOOK_S = 0.5
 """How often somebody looks for a Ctrl-C while a program runs; our choice."""
+HEAR_S = 0.05
+"""How often somebody looks for what it has printed; our choice."""
 PREFIX = "gradwire: "
 """What the program says on lines that begin so is passed on; the rest is the kernel's own."""
 
@@ -81,6 +85,8 @@ def run_inside(
     ask: Callable[[str], bool] | None = None,
     ctrl_c: CtrlC | None = None,
     words: list[str] | None = None,
+    still_s: float = STILL_S,
+    asleep_s: float = ASLEEP_S,
 ) -> int:
     """Run a command inside the kernel, as the only program of a machine that exists for it; returns its exit status.
 
@@ -94,11 +100,14 @@ def run_inside(
         worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
     ctrl_c : who has noted a Ctrl-C that was to raise nothing.
     words : gets the last lines that were printed besides.
+    still_s, asleep_s : see `emu.uml.watch`.
 
     Raises
     ------
     TestbedError
         There is no kernel, it did not start, or the time was up.
+    StoodStill
+        Its clock did not go on any more.
     KeyboardInterrupt
         Ctrl-C, and the command has not ended in order.
     """
@@ -109,27 +118,27 @@ def run_inside(
         script = folder / "init"
         _write_init(script, status, command, environment or {})
         log: list[str] = []
+        said = folder / "said"
         try:
-            process = subprocess.Popen(
+            process = _start(
                 _machine(kernel, script, memory_mb),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                said,
                 # UML keeps its memory in TMPDIR and a socket of its own below HOME, without which it does not start
-                env={"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
-                start_new_session=True,
-                preexec_fn=tied(),
+                {"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
             )
         except OSError as error:
             raise TestbedError(
                 f"the kernel cannot be started: {error.strerror}", str(kernel), "make uml"
             ) from None
-        reader = threading.Thread(target=_listen, args=(process, heard, log), daemon=True)
+        ended = threading.Event()
+        reader = threading.Thread(target=_listen, args=(said, process, ended, heard, log), daemon=True)
         reader.start()
         try:
-            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c)
+            watch = Watch(kernel, process.pid, still_s, asleep_s)
+            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c, watch.look)
         finally:
             _end(process)
+            ended.set()
             reader.join(timeout=5)
         if words is not None:
             words += [line for line in log if not line.startswith(HALTED)]
@@ -146,11 +155,12 @@ def wait(
     ask: Callable[[str], bool] | None,
     where: str,
     ctrl_c: CtrlC | None = None,
+    look: Callable[[], None] | None = None,
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
 
     TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time, or cannot be asked. It may
-    still be there then.
+    still be there then. `look` is called now and then, and may raise something, too.
     """
     over = TestbedError(
         f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
@@ -161,6 +171,8 @@ def wait(
         while (left := end - time.monotonic()) > 0:
             if ctrl_c is not None:
                 ctrl_c.check()
+            if look is not None:
+                look()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=min(left, LOOK_S))
                 return
@@ -242,19 +254,48 @@ def _cage() -> list[str]:
     return words if done.returncode == 0 else []
 
 
-def _listen(process: subprocess.Popen[bytes], heard: Callable[[str], None] | None, log: list[str]) -> None:
-    assert process.stdout is not None
-    for raw in process.stdout:
-        line = raw.decode(errors="replace").rstrip("\r\n")
-        if line.startswith(PREFIX):
-            if heard is not None:
-                with suppress(OSError):  # whoever is told may be gone; the machine must not stand still for that
-                    heard(line[len(PREFIX) :])
-        elif line:
-            log.append(line)
-            del log[:-50]
-            if "Kernel panic" in line:
-                _end(process)  # it would stand still for ever
+def _start(command: Sequence[str], said: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with said.open("ab") as out:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True, preexec_fn=tied(),
+        )  # fmt: skip
+
+
+def _listen(
+    said: Path,
+    process: subprocess.Popen[bytes],
+    ended: threading.Event,
+    heard: Callable[[str], None] | None,
+    log: list[str],
+) -> None:
+    """Read what it prints as it comes, until it has ended and all is read."""
+    with said.open("rb") as file:
+        rest = b""
+        while True:
+            last = ended.is_set()
+            *lines, rest = (rest + file.read()).split(b"\n")
+            if last and rest:
+                lines.append(rest)
+            for raw in lines:
+                _heard(raw.decode(errors="replace").rstrip("\r"), process, heard, log)
+            if last:
+                return
+            ended.wait(HEAR_S)
+
+
+def _heard(
+    line: str, process: subprocess.Popen[bytes], heard: Callable[[str], None] | None, log: list[str]
+) -> None:
+    if line.startswith(PREFIX):
+        if heard is not None:
+            with suppress(OSError):  # whoever is told may be gone; the machine must not stand still for that
+                heard(line[len(PREFIX) :])
+    elif line:
+        log.append(line)
+        del log[:-50]
+        if "Kernel panic" in line:
+            _end(process)  # it would stand still for ever
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from types import SimpleNamespace
-
-import pytest
 
 from emu import supervise, virtual
 from emu.runner import PREFIX
+
+LINES = [f"{PREFIX}{number}\n".encode() for number in range(1000)]
+NUMBERS = [str(number) for number in range(1000)]
 
 
 def deaf(heard: list[str]):
@@ -19,13 +22,30 @@ def deaf(heard: list[str]):
     return hear
 
 
-@pytest.mark.parametrize("where", ["private", "machine"])
-def test_everything_is_read_though_nobody_can_be_told(where):
+def test_everything_is_read_though_nobody_can_be_told():
     heard: list[str] = []
-    stream = io.BytesIO(b"".join(f"{PREFIX}{number}\n".encode() for number in range(1000)))
-    if where == "private":
-        supervise._listen(stream, SimpleNamespace(heard=deaf(heard)))
-    else:
-        virtual._listen(SimpleNamespace(stdout=stream), deaf(heard), [])
-    assert heard == [str(number) for number in range(1000)]
+    stream = io.BytesIO(b"".join(LINES))
+    supervise._listen(stream, SimpleNamespace(heard=deaf(heard)))
+    assert heard == NUMBERS
     assert stream.read() == b""
+
+
+def test_so_is_what_a_machine_prints_also_half_a_line_at_a_time(tmp_path):
+    """Lines are told of when they are whole; at the end so is what is left, though it does not end."""
+    heard: list[str] = []
+    log: list[str] = []
+    said, ended = tmp_path / "said", threading.Event()
+    said.touch()
+    listener = threading.Thread(target=virtual._listen, args=(said, None, ended, deaf(heard), log))
+    listener.start()
+    text = b"".join(LINES)
+    with said.open("ab", buffering=0) as file:
+        for at in range(0, len(text), 1001):
+            file.write(text[at : at + 1001])
+            time.sleep(0.005)
+        file.write(b"the kernel's own\r\nlast")
+    time.sleep(3 * virtual.HEAR_S)
+    assert heard == NUMBERS and log == ["the kernel's own"]
+    ended.set()
+    listener.join(5)
+    assert log == ["the kernel's own", "last"] and heard == NUMBERS

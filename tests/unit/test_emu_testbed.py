@@ -24,6 +24,7 @@ from emu.supervise import EmulationInterrupted
 from emu.switches.base import TestbedError
 from emu.testbed import Request
 from emu.transports import make_carriers
+from emu.uml.watch import StoodStill
 from scenarios.interrupt import CtrlC
 from sim.resolve import resolve
 from testing import star_scenario
@@ -51,6 +52,8 @@ def runs(monkeypatch):
             made.append(attempt)
             if during is not None:
                 during(ctrl_c)
+            if isinstance(outcomes[attempt - 1], Exception):
+                raise outcomes[attempt - 1]
             return outcomes[attempt - 1]
 
         monkeypatch.setattr(testbed, "choose_backend", lambda *arguments: None)
@@ -85,6 +88,16 @@ def test_a_run_that_was_cut_is_not_made_again(runs, ended_by):
 
 def test_nor_one_in_virtual_time_which_would_be_the_same(runs):
     assert runs([outcome(False), outcome()], Request(clock="virtual"))[1] == 1
+
+
+def test_but_one_whose_machine_stood_still_is_once(runs):
+    still = StoodStill("the clock stood still", "virtual time")
+    outcomes = [still, outcome()]
+    found, made, heard = runs(outcomes, Request(clock="virtual"))
+    assert found is outcomes[1] and made == 2
+    assert heard == [{"state": "again", "why": str(still)}]
+    with pytest.raises(StoodStill):
+        runs([still, still, outcome()], Request(clock="virtual"))
 
 
 def test_nor_one_for_which_there_is_no_time(runs):
