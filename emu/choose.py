@@ -11,10 +11,7 @@ from emu.probe import Kernel
 from emu.switches.base import TestbedError
 
 BACKENDS = ("bpf", "red", "userspace")
-"""Modules of `emu.switches`, each with its KIND; of equals the first is taken."""
-KEEPS_TIME = "userspace"
-"""Of equals on the wall clock: its ports keep their own time, which is closer to the plan than to make up for late
-timers (docs/fidelity.md)."""
+"""Modules of `emu.switches`, each with its KIND; of equals the first, or on the wall clock one that keeps time."""
 RIGHTS = "root, in a container with the rights to it (such as docker run --privileged), or --clock virtual"
 
 
@@ -48,8 +45,8 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
         )
     missing: dict[str, list[str]] = {}
     departs: dict[str, list[str]] = {}
-    order = sorted(BACKENDS, key=lambda name: plan.clock != "wall" or name != KEEPS_TIME)
-    for name in order if wanted == "auto" else (wanted,):
+    late: dict[str, bool] = {}
+    for name in BACKENDS if wanted == "auto" else (wanted,):
         try:
             kind = kind_of(name)
         except ImportError as error:
@@ -60,10 +57,11 @@ def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:
             missing[name] = reasons
         else:
             departs[name] = kind.substitutions(kernel, plan)
+            late[name] = plan.clock == "wall" and not kind.keeps_time
     if not departs:
         told = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in missing.items())
         raise TestbedError(f"no switch backend can run this here: {told}", "switch", advice(kernel, told))
-    best = min(departs, key=lambda name: len(departs[name]))
+    best = min(departs, key=lambda name: (len(departs[name]), late[name]))
     why_not = dict(missing)
     for name in departs.keys() - {best}:
         why_not[name] = [

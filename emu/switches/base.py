@@ -101,6 +101,9 @@ class BackendKind(Protocol):
     ahead_ns: int
     """How far ahead of their schedule hosts send on the wall clock (`emu.agent.nic`): as far as its ports let packets
     go before their time, and as agents are late."""
+    keeps_time: bool
+    """On the wall clock its ports reckon with the times at which things were due, and do not make up for late timers by
+    being ahead at times (docs/fidelity.md)."""
 
     def missing(self, kernel: Any, plan: Plan) -> list[str]:
         """Why it cannot run this plan on this kernel (`emu.probe.Kernel`); empty if it can."""

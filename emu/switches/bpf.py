@@ -274,6 +274,7 @@ class BpfKind:
 
     name = "bpf"
     ahead_ns = AHEAD_NS
+    keeps_time = False
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)

@@ -176,6 +176,7 @@ class RedKind:
 
     name = "red"
     ahead_ns = AHEAD_NS
+    keeps_time = False
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)

@@ -1,6 +1,6 @@
 """The simulator against real sockets on the wall clock, where this machine is quiet enough to tell.
 
-`scenarios/library/agreement-wall.toml` has the experiments: mean completion within 10 %.
+`scenarios/library/agreement-wall.toml` has the experiments: mean and median completion within 10 %.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_it_notices_another_network() -> None:
     simulated = simulate(chosen)
     emulated.summary["scenario_hash"] = simulated.summary["scenario_hash"]
     found = agreement(simulated, emulated, chosen.fidelity)
-    assert [measure.what for measure in found.missed] == ["completion_mean"]
+    assert [measure.what for measure in found.missed] == ["completion_mean", "completion_p50"]
 
 
 @needs("namespaces")
