@@ -4,8 +4,8 @@ The kernel is User-Mode Linux in time-travel mode (`emu.uml.build`). It is an or
 no rights: inside, everything runs as root, on the files of this machine (hostfs), with a /run of its own. Time goes by
 only when everything sleeps, in jumps to the next timer, so a run takes as long as its computing does and its results do
 not depend on how fast that is. Random numbers come from a seed, the date is always the same, and there is one
-processor: two runs are the same run. Nothing from outside interrupts it: what it prints goes into a file that is read
-here, since a pipe would send a signal whenever somebody has emptied it.
+processor: two runs are the same run. Nothing from outside interrupts it: what it prints goes into a file in memory that
+is read here, since a pipe would send a signal whenever somebody has emptied it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ LOOK_S = 0.5
 """How often somebody looks for a Ctrl-C while a program runs; our choice."""
 HEAR_S = 0.05
 """How often somebody looks for what it has printed; our choice."""
+SAID_MOST = 64 << 20
+"""Bytes that it may print, which stay in memory; our choice."""
 PREFIX = "gradwire: "
 """What the program says on lines that begin so is passed on; the rest is the kernel's own."""
 
@@ -118,7 +120,7 @@ def run_inside(
         script = folder / "init"
         _write_init(script, status, command, environment or {})
         log: list[str] = []
-        said = folder / "said"
+        said = os.memfd_create("gradwire-said")  # no disk: one that is full is to be told of, too
         try:
             process = _start(
                 _machine(kernel, script, memory_mb),
@@ -127,6 +129,7 @@ def run_inside(
                 {"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
             )
         except OSError as error:
+            os.close(said)
             raise TestbedError(
                 f"the kernel cannot be started: {error.strerror}", str(kernel), "make uml"
             ) from None
@@ -140,6 +143,8 @@ def run_inside(
             _end(process)
             ended.set()
             reader.join(timeout=5)
+            if not reader.is_alive():
+                os.close(said)
         if words is not None:
             words += [line for line in log if not line.startswith(HALTED)]
         if not status.exists():
@@ -254,34 +259,39 @@ def _cage() -> list[str]:
     return words if done.returncode == 0 else []
 
 
-def _start(command: Sequence[str], said: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with said.open("ab") as out:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True, preexec_fn=tied(),
-        )  # fmt: skip
+def _start(command: Sequence[str], said: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment,
+        start_new_session=True, preexec_fn=tied(),
+    )  # fmt: skip
 
 
 def _listen(
-    said: Path,
+    said: int,
     process: subprocess.Popen[bytes],
     ended: threading.Event,
     heard: Callable[[str], None] | None,
     log: list[str],
 ) -> None:
-    """Read what it prints as it comes, until it has ended and all is read."""
-    with said.open("rb") as file:
-        rest = b""
-        while True:
-            last = ended.is_set()
-            *lines, rest = (rest + file.read()).split(b"\n")
-            if last and rest:
-                lines.append(rest)
-            for raw in lines:
-                _heard(raw.decode(errors="replace").rstrip("\r"), process, heard, log)
-            if last:
-                return
-            ended.wait(HEAR_S)
+    """Read what it prints into the file `said` as it comes, until it has ended and all is read."""
+    rest, at = b"", 0
+    while True:
+        last = ended.is_set()
+        while data := os.pread(said, 1 << 16, at):
+            at += len(data)
+            rest += data
+        *lines, rest = rest.split(b"\n")
+        if last and rest:
+            lines.append(rest)
+        for raw in lines:
+            _heard(raw.decode(errors="replace").rstrip("\r"), process, heard, log)
+        if last:
+            return
+        if at > SAID_MOST:
+            log.append(f"it was ended when it had printed {at >> 20} MB")
+            _end(process)
+            return
+        ended.wait(HEAR_S)
 
 
 def _heard(

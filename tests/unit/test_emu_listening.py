@@ -34,18 +34,17 @@ def test_so_is_what_a_machine_prints_also_half_a_line_at_a_time(tmp_path):
     """Lines are told of when they are whole; at the end so is what is left, though it does not end."""
     heard: list[str] = []
     log: list[str] = []
-    said, ended = tmp_path / "said", threading.Event()
-    said.touch()
-    listener = threading.Thread(target=virtual._listen, args=(said, None, ended, deaf(heard), log))
+    said, ended = (tmp_path / "said").open("w+b", buffering=0), threading.Event()
+    listener = threading.Thread(target=virtual._listen, args=(said.fileno(), None, ended, deaf(heard), log))
     listener.start()
     text = b"".join(LINES)
-    with said.open("ab", buffering=0) as file:
+    with said as file:
         for at in range(0, len(text), 1001):
             file.write(text[at : at + 1001])
             time.sleep(0.005)
         file.write(b"the kernel's own\r\nlast")
-    time.sleep(3 * virtual.HEAR_S)
-    assert heard == NUMBERS and log == ["the kernel's own"]
-    ended.set()
-    listener.join(5)
+        time.sleep(3 * virtual.HEAR_S)
+        assert heard == NUMBERS and log == ["the kernel's own"]
+        ended.set()
+        listener.join(5)
     assert log == ["the kernel's own", "last"] and heard == NUMBERS

@@ -11,6 +11,7 @@ import time
 import pytest
 from emu_cases import needs
 
+from emu import virtual
 from emu.switches.base import TestbedError
 from emu.virtual import PREFIX, run_inside, wait
 from scenarios.interrupt import CtrlC
@@ -102,3 +103,10 @@ def test_what_a_machine_says_last_is_kept():
     command = ["/bin/sh", "-c", f"echo '{PREFIX}news'; echo trouble; exit 3"]
     assert run_inside(command, seed=1, limit_s=60, heard=heard.append, words=words) == 3
     assert heard == ["news"] and words[-1] == "trouble"
+
+
+@needs("uml")
+def test_a_machine_that_prints_for_ever_is_ended(monkeypatch):
+    monkeypatch.setattr(virtual, "SAID_MOST", 1 << 20)
+    with pytest.raises(TestbedError, match=r"ended early: .*it was ended when it had printed 1 MB"):
+        run_inside(["/bin/sh", "-c", "while echo nonsense; do :; done"], seed=1, limit_s=60)
