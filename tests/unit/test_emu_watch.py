@@ -64,7 +64,7 @@ def test_variables_of_a_program_are_found(tmp_path):
 def test_the_clock_is_seen_from_outside():
     heard = []
     command = ["/bin/sh", "-c", f"sleep 5000; echo '{PREFIX}slept'; while [ ! -e /tmp/none ]; do :; done"]
-    thread, outcome = start(command, heard, still_s=3.0)
+    thread, outcome = start(command, heard, still_s=8.0)
     until(lambda: heard)
     watch = Watch(kernel_or_error(), until(machine))
     seen = watch.clock_ns()
@@ -78,7 +78,7 @@ def test_the_clock_is_seen_from_outside():
 def test_a_machine_that_is_never_woken_is_noticed():
     heard = []
     command = ["/bin/sh", "-c", f"echo '{PREFIX}here'; while [ ! -e /tmp/none ]; do :; done"]
-    thread, outcome = start(command, heard, asleep_s=3.0)
+    thread, outcome = start(command, heard, asleep_s=5.0)
     until(lambda: heard)
     for each in Watch(kernel_or_error(), until(machine)).processes():
         os.kill(each.number, signal.SIGSTOP)
@@ -93,9 +93,9 @@ def test_a_machine_that_is_never_woken_is_noticed():
 def test_one_that_takes_long_is_left_alone():
     """It computes for longer than the limit, and sleeps a little at times."""
     heard = []
-    loop = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); sleep 0.001; j=0; while [ $j -lt 40000 ]; do j=$((j+1)); done; done"
+    loop = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.001; j=0; while [ $j -lt 40000 ]; do j=$((j+1)); done; done"
     began = time.monotonic()
-    thread, outcome = start(["/bin/sh", "-c", loop], heard, still_s=2.5, asleep_s=2.5)
+    thread, outcome = start(["/bin/sh", "-c", loop], heard, still_s=6.0, asleep_s=6.0)
     thread.join(100)
     assert outcome == [0]
     print(f"took {time.monotonic() - began:.1f} s")
