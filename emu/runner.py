@@ -38,6 +38,8 @@ from emu.sockets import LIBC
 from emu.switches.base import SwitchBackend, TestbedError
 
 PREFIX = "gradwire: "
+LEFT = "raw.pickle"
+"""The file with what it has seen, the last thing that it makes."""
 STOP = "stop"
 """The file that ends a run: the only word from outside that gets into a virtual machine whose time stands still."""
 STALL_NS = 10_000_000
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with (folder / "plan.pickle").open("rb") as file:
             plan: Plan = pickle.load(file)
-        _leave(folder / "raw.pickle", run(plan, folder, machine))
+        _leave(folder / LEFT, run(plan, folder, machine))
         return 0
     except KeyboardInterrupt:
         return 130

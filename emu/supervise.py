@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from emu.namespaces import python_command, start_private
 from emu.plan import Plan
 from emu.raw import Raw
-from emu.runner import PREFIX, STOP
+from emu.runner import LEFT, PREFIX, STOP
 from emu.switches.base import TestbedError
-from emu.virtual import GRACE_S, run_inside, wait
+from emu.virtual import GRACE_S, OVER_S, Last, run_inside, wait
 from scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class _Runner:
         """What it has left. Raises what it has said was wrong, or that it has left nothing."""
         if self.errors:
             raise self.errors[0]
-        if (self._folder / "raw.pickle").exists():
-            with (self._folder / "raw.pickle").open("rb") as file:
+        if (self._folder / LEFT).exists():
+            with (self._folder / LEFT).open("rb") as file:
                 raw: Raw = pickle.load(file)
             if raw.reports.ended_by == "interrupt":
                 raw.reports.ended_by = self.asked or "interrupt"
@@ -144,16 +144,17 @@ def _run_private(folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -
         return begun
 
     try:
-        wait(process, limit_s, GRACE_S, ask, "testbed", ctrl_c)
+        wait(process, limit_s, GRACE_S, ask, "testbed", ctrl_c, Last(folder / LEFT).is_old)
     except KeyboardInterrupt:
         pass
     finally:
         if process.poll() is None:
             process.kill()  # unshare; the kernel ends the rest
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=OVER_S)
         for thread in threads:
             thread.join(timeout=5)
-    return process.returncode
+    return -signal.SIGKILL if process.returncode is None else process.returncode
 
 
 def _signal_runner(process: subprocess.Popen[bytes]) -> None:

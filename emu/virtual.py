@@ -34,6 +34,8 @@ START_NS = 1_700_000_000 * 10**9
 MEMORY_MB = 1024
 GRACE_S = 10.0
 """Between asking the program inside to end and ending it; our choice."""
+OVER_S = 20.0
+"""Between a program having left what it leaves last and its process being gone, which takes a second; our choice."""
 LOOK_S = 0.5
 """How often somebody looks for a Ctrl-C while a program runs; our choice."""
 HEAR_S = 0.05
@@ -137,8 +139,14 @@ def run_inside(
         reader = threading.Thread(target=_listen, args=(said, process, ended, heard, log), daemon=True)
         reader.start()
         try:
-            watch = Watch(kernel, process.pid, still_s, asleep_s)
-            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c, watch.look)
+            watch, left = Watch(kernel, process.pid, still_s, asleep_s), Last(status)
+
+            def over() -> bool:
+                if not status.exists():
+                    watch.look()
+                return left.is_old()
+
+            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c, over)
         finally:
             _end(process)
             ended.set()
@@ -153,6 +161,20 @@ def run_inside(
         return int(status.read_text().strip() or 1)
 
 
+class Last:
+    """The file that a program leaves last, before it ends."""
+
+    def __init__(self, path: Path, old_s: float = OVER_S) -> None:
+        self._path, self._old_s = path, old_s
+        self._since: float | None = None
+
+    def is_old(self) -> bool:
+        """Whether it has been seen for so long that the program's process must be one that cannot end."""
+        if self._since is None and self._path.exists():
+            self._since = time.monotonic()
+        return self._since is not None and time.monotonic() - self._since >= self._old_s
+
+
 def wait(
     process: subprocess.Popen[bytes],
     limit_s: float,
@@ -160,24 +182,25 @@ def wait(
     ask: Callable[[str], bool] | None,
     where: str,
     ctrl_c: CtrlC | None = None,
-    look: Callable[[], None] | None = None,
+    over: Callable[[], bool] | None = None,
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
 
     TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time, or cannot be asked. It may
-    still be there then. `look` is called now and then, and may raise something, too.
+    still be there then. `over` is asked now and then, whether it is over although the process is there; it may raise
+    something, too.
     """
-    over = TestbedError(
+    late = TestbedError(
         f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
     )
-    failed: BaseException = over
+    failed: BaseException = late
     why, end = "max_wall", time.monotonic() + limit_s
     try:
         while (left := end - time.monotonic()) > 0:
             if ctrl_c is not None:
                 ctrl_c.check()
-            if look is not None:
-                look()
+            if over is not None and over():
+                return
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=min(left, LOOK_S))
                 return
@@ -315,7 +338,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=OVER_S)
 
 
 def _processor() -> int:

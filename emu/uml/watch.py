@@ -112,9 +112,9 @@ class Watch:
         ticks, clock = sum(each.ticks for each in processes), self.clock_ns()
         if ticks != self._ticks:
             self._ticks, self._worked = ticks, now
-        if clock is None:
+        if clock is None and self._seen < 0:  # it has not begun
             return
-        if not self._seen <= clock < self._seen + CRAWL_NS:
+        if clock is not None and not self._seen <= clock < self._seen + CRAWL_NS:
             self._seen, self._moved = clock, now
         asleep = now - max(self._moved, self._worked)
         if asleep >= self._asleep_s:

@@ -13,7 +13,7 @@ from emu_cases import needs
 
 from emu import virtual
 from emu.switches.base import TestbedError
-from emu.virtual import PREFIX, run_inside, wait
+from emu.virtual import PREFIX, Last, run_inside, wait
 from scenarios.interrupt import CtrlC
 
 
@@ -110,3 +110,18 @@ def test_a_machine_that_prints_for_ever_is_ended(monkeypatch):
     monkeypatch.setattr(virtual, "SAID_MOST", 1 << 20)
     with pytest.raises(TestbedError, match=r"ended early: .*it was ended when it had printed 1 MB"):
         run_inside(["/bin/sh", "-c", "while echo nonsense; do :; done"], seed=1, limit_s=60)
+
+
+def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
+    """It has left everything that it leaves."""
+    left = tmp_path / "left"
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            last = Last(left, old_s=0.3)
+            assert not last.is_old()
+            left.touch()
+            began = time.monotonic()
+            wait(process, 30, 1, None, "here", over=last.is_old)
+            assert 0.3 <= time.monotonic() - began < 5 and process.poll() is None
+        finally:
+            process.kill()

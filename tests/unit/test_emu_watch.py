@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from emu_cases import needs
 
 from emu.uml.watch import StoodStill, Watch, symbol_address
@@ -99,3 +100,13 @@ def test_one_that_takes_long_is_left_alone():
     thread.join(100)
     assert outcome == [0]
     print(f"took {time.monotonic() - began:.1f} s")
+
+
+def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
+    """Its process is there and computes nothing, but its memory is not."""
+    watch = Watch(Path(sys.executable), os.getpid(), asleep_s=0.2)
+    monkeypatch.setattr(watch, "processes", lambda: [])
+    clock = iter([7 * 10**9])
+    monkeypatch.setattr(watch, "clock_ns", lambda: next(clock, None))
+    with pytest.raises(StoodStill, match=r"stood still at 7\.0+ s.*it is gone"):
+        until(watch.look, 3)
