@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis.fidelity import Agreement
 from analysis.metrics import DROPS, completion_times, measure
-from analysis.plots import CAUSE_WORDS, COLOURS, DPI, GREY, MANY_POINTS, PS_PER_MS
+from analysis.plots import CAUSE_WORDS, COLOURS, DPI, GREY, MANY_POINTS, PS_PER_MS, logarithmic
 from analysis.tables import KIND_WORDS
 from scenarios.result import KINDS, Result
 
@@ -85,8 +85,7 @@ def _completion(axes: Any, values: list[Any], title: str) -> None:
         )  # fmt: skip
     low, high = (figure(list(map(figure, values))) for figure in (min, max))
     if low > 0 and high > 20 * low:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        logarithmic(axes)
     else:
         axes.set_xlim(left=0)
     axes.set_ylim(0, 101)

@@ -20,6 +20,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.metrics import DROPS, Metrics, completion_times, durations, percentile
 from analysis.tables import KIND_WORDS, headings
@@ -131,11 +132,10 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
             )  # fmt: skip
             late = percentile(found[kind], 0.99) / PS_PER_MS
             axes.plot([late], [99], "o", markersize=6, color=COLOURS[number % len(COLOURS)], clip_on=False)
-        axes.set_xscale("log")
+        logarithmic(axes)
         axes.set_ylim(0, 101)
         axes.set_title(f"{KIND_WORDS[kind]} messages (dot: p99)", loc="left", fontsize=10)
         axes.set_xlabel("completion time (ms)")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panels[0].set_ylabel("messages delivered (%)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
@@ -198,6 +198,16 @@ def _ink(colour: str) -> str:
     """Black or white, whichever can be read on `colour` (weights of ITU-R BT.601)."""
     red, green, blue = to_rgb(colour)
     return "#222222" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+
+
+def logarithmic(axes: Any) -> None:
+    """A logarithmic x axis for what has been drawn, with plain numbers: 1, 2 and 5 of few decades, 1 of many."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high <= 100 * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _figure(panels: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Any]]:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from analysis.metrics import ran_on
-from analysis.plots import COLOURS, DPI, GREY, STYLES
+from analysis.plots import COLOURS, DPI, GREY, STYLES, logarithmic
 from analysis.telemetry import Series, hop, series
 from scenarios.errors import ResultError
 from scenarios.result import Result, refuse_existing
@@ -128,10 +128,9 @@ def _draw_waits(axes: Any, waits: dict[str, tuple[NDArray[Any], NDArray[Any]]]) 
         )  # fmt: skip
         if len(longer) > 1:
             floor = min(floor, float(longer[-2]))
-    axes.set_xscale("log")
+    logarithmic(axes)
     axes.set_yscale("log")
     axes.set_ylim(max(100 * floor / 2, 1e-6), 130)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel(f"waiting time at one port ({unit})")
     axes.set_ylabel("packets that wait\nlonger (%)")

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from emu.switches.base import TestbedError
 
 CLOCK: Final = "time_travel_time"
@@ -31,6 +33,9 @@ CRAWL_NS: Final = 100_000
 and then (`emu.uml.build`), so that it crawls while something waits by looking."""
 EVERY_S: Final = 2.0
 SYMBOLS, WORD = 2, struct.Struct("<Q")
+SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
 
 
 class StoodStill(TestbedError):
@@ -46,15 +51,14 @@ def symbol_address(program: Path, name: str) -> int | None:
         WORD.unpack_from(data, 0x28)[0], *struct.unpack_from("<2H", data, 0x3A)
     )  # fmt: skip
     headers = [struct.unpack_from("<2I4Q2I2Q", data, sections_at + i * entry_size) for i in range(count)]
-    wanted = name.encode() + b"\0"
-    for _, kind, _, _, at, size, link, _, _, step in headers:
+    for _, kind, _, _, at, size, link, *_ in headers:
         if kind != SYMBOLS:
             continue
-        names = headers[link][4]
-        for entry in range(at, at + size, step):
-            text, _, _, _, address, _ = struct.unpack_from("<I2BH2Q", data, entry)
-            if data.startswith(wanted, names + text):
-                return int(address)
+        names, length = headers[link][4:6]
+        text = data.find(b"\0" + name.encode() + b"\0", names, names + length) + 1 - names
+        symbols = np.frombuffer(data, SYMBOL, size // SYMBOL.itemsize, at)
+        for each in symbols[symbols["name"] == text] if text > 0 else ():
+            return int(each["value"])
     return None
 
 
@@ -92,7 +96,7 @@ class Watch:
         machine = self._machine(self.processes())
         if machine is None or self._address is None:
             return None
-        with suppress(OSError):
+        with suppress(OSError, struct.error):  # it may be about to go, and then has no memory
             memory = os.open(f"/proc/{machine.number}/mem", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return int(WORD.unpack(os.pread(memory, WORD.size, self._address))[0])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from fidelity_cases import SIM, later, result, tables
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
@@ -15,6 +18,7 @@ import gradwire
 import gradwire_testbed
 from analysis.fidelity import agreement
 from analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
+from analysis.plots import logarithmic
 from emu.supervise import EmulationInterrupted
 from scenarios.errors import ResultError
 from scenarios.load import build_scenario
@@ -164,3 +168,23 @@ def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(comman
     done = command("--out", str(tmp_path / "part"), engine=VALID, interrupted=True)
     assert done.exit_code == 130 and "not compared" in done.stderr
     assert {path.name for path in (tmp_path / "part" / "results").iterdir()} == {"simulated", "emulated"}
+
+
+@pytest.mark.parametrize("low, high, shown", [(2.6, 80, ["5", "10", "20", "50"]), (0.5, 30000, None)])
+def test_numbers_on_a_logarithmic_axis_do_not_overlap(low, high, shown):
+    figure = Figure(figsize=(4, 3))
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([low, high], [0, 1])
+    logarithmic(axes)
+    canvas.draw()
+    left, right = axes.get_xlim()
+    ticks = [*axes.xaxis.get_major_ticks(), *axes.xaxis.get_minor_ticks()]
+    seen = sorted(
+        (tick.get_loc(), tick.label1) for tick in ticks if left <= tick.get_loc() <= right and tick.label1.get_text()
+    )
+    texts = [label.get_text() for _, label in seen]
+    assert len(texts) >= 3 and "×" not in "".join(texts)
+    assert shown is None or texts == shown
+    boxes = [label.get_window_extent() for _, label in seen]
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
