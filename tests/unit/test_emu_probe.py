@@ -197,3 +197,8 @@ def test_a_probe_is_shown_with_reasons_and_packages() -> None:
         "nothing [works]",
     ):
         assert words in text, words
+
+
+def test_whose_ports_keep_their_own_time() -> None:
+    """The kernel's make up for late timers by being ahead; the userspace switch reckons."""
+    assert [name for name in choosing.BACKENDS if choosing.kind_of(name).keeps_time] == ["userspace"]
