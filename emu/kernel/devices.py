@@ -114,9 +114,9 @@ def node_lines(plan: Plan, node: int) -> list[str]:
 
 
 def held_ps(plan: Plan, port: Port, wired: bool) -> int:
-    """How long a packet counts as waiting at a host's card after its transmission has begun, at most: until it reaches a
-    node [net/ipv4/ip_input.c: `skb_orphan`], and on the wall clock for as long as a port may be ahead. A cable of netem
-    lets go of it earlier, so that there two packets more wait than need to."""
+    """How long a packet counts as waiting at a host's card after its transmission has begun, at most: until it reaches
+    a node [net/ipv4/ip_input.c: `skb_orphan`], and on the wall clock for as long as a port may be ahead. A cable of
+    netem lets go of it earlier, so that there two packets more wait than need to."""
     crossing = serialisation_ps(plan.largest_frame(), port.rate) + port.latency_ps if wired else 0
     return crossing + queueing.ahead_ps(plan, port)
 
