@@ -93,7 +93,10 @@ class Watch:
 
     def clock_ns(self) -> int | None:
         """The machine's time, since it began. None if there is none yet, or if it cannot be seen from here."""
-        machine = self._machine(self.processes())
+        return self._clock_of(self.processes())
+
+    def _clock_of(self, processes: list[Process]) -> int | None:
+        machine = self._machine(processes)
         if machine is None or self._address is None:
             return None
         with suppress(OSError, struct.error):  # it may be about to go, and then has no memory
@@ -113,7 +116,7 @@ class Watch:
             self._moved = self._worked = now
         self._looked = now
         processes = self.processes()
-        ticks, clock = sum(each.ticks for each in processes), self.clock_ns()
+        ticks, clock = sum(each.ticks for each in processes), self._clock_of(processes)
         if ticks != self._ticks:
             self._ticks, self._worked = ticks, now
         if clock is None and self._seen < 0:  # it has not begun
