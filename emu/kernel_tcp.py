@@ -58,11 +58,12 @@ def metrics_shown(route: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(value) for each in route.get("metrics", ()) for name, value in each.items()}
 
 
-def sysctls(plan: Plan, port: Port, held_ps: int) -> dict[str, str]:
+def sysctls(plan: Plan, port: Port, ahead_ps: int) -> dict[str, str]:
     """Of the namespace of the host that has this port.
 
-    `held_ps`: how long a packet counts as waiting at the card after its transmission has begun, which depends on what
-    cables are made of.
+    `ahead_ps`: how far its card may be ahead, so that what is not yet due has left the queue and still counts as
+    waiting. A packet whose transmission has begun does not: it reaches a reader, or a netem, which lets go of it
+    [net/ipv4/ip_input.c: `skb_orphan`; net/sched/sch_netem.c: `skb_orphan_partial`].
 
     tcp_ecn is 1 where connections are to ask for congestion marks, 2 where they only grant them, as DCTCP asks whatever
     it says [Documentation/networking/ip-sysctl].
@@ -73,7 +74,7 @@ def sysctls(plan: Plan, port: Port, held_ps: int) -> dict[str, str]:
     if plan.options.get("host_queue") == "packet":
         payload = max(each.payload for each in plan.transports)
         packet_ps = serialisation_ps(plan.largest_frame(), port.rate)
-        packets = 1 - (-held_ps // packet_ps)
+        packets = 1 - (-ahead_ps // packet_ps)
         # the kernel stops when it has more than this: half a packet less than what is to wait
         wanted[LIMIT] = str((2 * packets - 1) * (payload + PACKET_ROOM) // 2)
     return wanted

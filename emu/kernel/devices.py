@@ -24,7 +24,6 @@ from emu.kernel import queueing
 from emu.namespaces import Namespaces, batch, inside, shown
 from emu.plan import Plan, Port, host_address, port_address, port_mac
 from emu.switches.base import TestbedError
-from scenarios.wire import serialisation_ps
 
 DEVICE = 1000
 WIRE = 1 << 20
@@ -113,14 +112,6 @@ def node_lines(plan: Plan, node: int) -> list[str]:
     return lines
 
 
-def held_ps(plan: Plan, port: Port, wired: bool) -> int:
-    """How long a packet counts as waiting at a host's card after its transmission has begun, at most: until it reaches
-    a node [net/ipv4/ip_input.c: `skb_orphan`], and on the wall clock for as long as a port may be ahead. A cable of
-    netem lets go of it earlier, so that there two packets more wait than need to."""
-    crossing = serialisation_ps(plan.largest_frame(), port.rate) + port.latency_ps if wired else 0
-    return crossing + queueing.ahead_ps(plan, port)
-
-
 def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[int], list[str]]) -> None:
     """Everything but queues. `routes`: `ip` lines of a switch."""
     names = [space(node) for node in range(plan.node_count)]
@@ -130,7 +121,7 @@ def make_devices(plan: Plan, spaces: Namespaces, wired: bool, routes: Callable[[
         if node < plan.host_count:
             own = HOSTS
             for port in plan.of_node(node)[:1]:
-                own = own | kernel_tcp.sysctls(plan, port, held_ps(plan, port, wired))
+                own = own | kernel_tcp.sysctls(plan, port, queueing.ahead_ps(plan, port))
         spaces.set_sysctls(name, ALL_NODES | own, MAY_MISS)
     if wired:
         spaces.set_sysctls(WIRES, ALL_NODES, MAY_MISS)

@@ -1,8 +1,14 @@
 """The reliable side channel of a host: Stop, Probe and Bitmap over TCP.
 
-One connection for every host that this one sends messages to: Probes go one way, answers come back the other, so that
-a Probe that waits in the queue of its data holds no answer back (the bytes of a stream stay in order). A Probe has the
-DSCP of its data, answers that of control.
+A few connections with every host that this one sends messages to: Probes go one way, answers come back the other, so
+that a Probe that waits in the queue of its data holds no answer back (the bytes of a stream stay in order). A Probe has
+the DSCP of its data, answers that of control.
+
+In a stream everything waits for what was lost before it, and the kernel repeats that at longer and longer intervals;
+through a full buffer, where two of three packets are lost, a host can come to a standstill for half a second. So a
+frame goes over the connection on which least has had to be repeated. And the kernel's own packets, acknowledgements and
+repetitions, take their time on the host's line: otherwise data would be sent into the line as if they were not there,
+and a queue would stand at the host's port (docs/fidelity.md has what both make).
 
 Both ends greet each other, with an acknowledgement of nothing, and a connection counts as one when the greeting of the
 other end has come. To the kernel of the one that asked for it it is one earlier; but the last packet of TCP's handshake
@@ -12,7 +18,9 @@ can get lost, and then the other end knows of no connection until more arrives -
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,8 +28,9 @@ from typing import Any
 from emu.agent.base import Host, MessageRow
 from emu.agent.nic import Nic
 from emu.switches.base import TestbedError
-from emu.wire import ACK, PROBE, WORD, Frames, Header
-from scenarios.wire import CONTROL_PORT, GRADWIRE, TCP_OVERHEAD, dscp
+from emu.wire import ACK, PROBE, Frames, Header
+from emu.wire import WORD as NO_MESSAGE
+from scenarios.wire import CONTROL_PORT, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
@@ -29,18 +38,31 @@ TCP_THIN_LINEAR_TIMEOUTS = 16
 TCP_RTO_MIN_US = 45
 RTO_MIN_US = 5000
 BACKLOG = 4096
+FILES = 1 << 16
 READ_BYTES = 1 << 16
-GREETING = Header(WORD, kind=ACK, important=True)
+THIN = 3
+"""segments on their way with which waits do not double yet [net/ipv4/tcp_timer.c: `tcp_stream_is_thin`]"""
+CONNECTIONS = 4
+"""between two hosts, each way (our choice: with 8 and 16 a job through a full buffer takes no less time)"""
+WORD = struct.Struct("=I")
+LONG = struct.Struct("=Q")
+INFO_BYTES, AGAIN_AT, BACKOFF_AT, UNACKED_AT, SEGMENTS_AT, BYTES_AT = 232, 2, 4, 24, 136, 200
+"""`struct tcp_info`: tcpi_retransmits, _backoff, _unacked, _segs_out, _bytes_sent (Linux 4.19) [linux/tcp.h]"""
+STUCK = 1 << 16
+GREETING = Header(NO_MESSAGE, kind=ACK, important=True)
 
 
 class Connection:
     """A TCP connection that carries frames both ways, and never waits."""
 
-    def __init__(self, host: Host, link: socket.socket, take: Callable[[Connection, Header, bytes], None]) -> None:
-        self.host, self.link, self.take = host, link, take
+    def __init__(
+        self, host: Host, nic: Nic, link: socket.socket, take: Callable[[Connection, Header, bytes], None]
+    ) -> None:
+        self.host, self.nic, self.link, self.take = host, nic, link, take
         self._frames = Frames()
         self._waiting = bytearray()
         self._tos = -1
+        self._segments = self._bytes = self._unpaid = 0
 
     def begin(self) -> None:
         """It is established."""
@@ -48,13 +70,30 @@ class Connection:
         self.host.loop.reader(self.link.fileno(), self._read)
         self.write(GREETING)
 
+    def look(self) -> tuple[int, int]:
+        """How little it is to be preferred: how often in a row the kernel has sent again what is on its way, and how
+        many segments that is, in steps of THIN."""
+        info = self.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+        (segments,), (sent,) = WORD.unpack_from(info, SEGMENTS_AT), LONG.unpack_from(info, BYTES_AT)
+        self._unpaid += (segments - self._segments) * TCP_OVERHEAD + sent - self._bytes
+        self._segments, self._bytes = segments, sent
+        waits = STUCK if self._waiting else 0
+        return waits + max(info[AGAIN_AT], info[BACKOFF_AT]), WORD.unpack_from(info, UNACKED_AT)[0] // THIN
+
+    def spent(self) -> int:
+        """Bytes on the link since this was last asked, as the kernel counts them: also acknowledgements, and what it
+        has sent again."""
+        self.look()
+        unpaid, self._unpaid = self._unpaid, 0
+        return unpaid
+
     def _with(self, tos: int) -> None:
         if tos != self._tos:
             self._tos = tos
             self.link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
 
-    def write(self, header: Header, content: bytes = b"", tos: int = CONTROL_TOS) -> int:
-        """Send a frame. Returns the bytes that it takes on the link."""
+    def write(self, header: Header, content: bytes = b"", tos: int = CONTROL_TOS) -> None:
+        """Send a frame."""
         data = header.pack() + content
         if self._waiting:
             self._waiting += data
@@ -62,7 +101,6 @@ class Connection:
             self._with(tos)
             self._put(data)
             self._with(CONTROL_TOS)
-        return TCP_OVERHEAD + len(data)
 
     def _put(self, data: bytes | bytearray) -> None:
         try:
@@ -85,7 +123,7 @@ class Connection:
             try:
                 data = self.link.recv(READ_BYTES)
             except BlockingIOError:
-                return
+                break
             except OSError:
                 data = b""
             if not data:  # the other host has ended
@@ -94,7 +132,10 @@ class Connection:
             for header, content in self._frames.feed(data):
                 self.take(self, header, content)
             if len(data) < READ_BYTES:
-                return
+                break
+        unpaid = self.spent()
+        if unpaid:  # an acknowledgement; before the run they have been counted with the greeting
+            self.nic.took(unpaid)
 
     def close(self) -> None:
         """Close it."""
@@ -125,8 +166,8 @@ class SideChannel:
     def __init__(self, host: Host, nic: Nic) -> None:
         self.host, self.nic = host, nic
         self._listening: socket.socket | None = None
-        self._to: dict[int, Connection] = {}  # by host that messages go to
-        self._from: dict[str, Connection] = {}  # by address of the host that they come from
+        self._to: dict[int, list[Connection]] = {}  # by host that messages go to
+        self._from: dict[str, list[Connection]] = {}  # by address of the host that they come from
         self._calls: dict[int, Callable[[Header, bytes], None]] = {}
         self.probed: Callable[[Header, bytes], None] | None = None
         """takes Probes, for messages that are received here"""
@@ -136,6 +177,7 @@ class SideChannel:
         """Listen; the second time nothing."""
         if self._listening is not None:
             return
+        allow_files()
         address = self.host.address(self.host.node)
         self._listening = listening(address, CONTROL_PORT, configure=configure)
         self.host.loop.reader(self._listening.fileno(), self._accept)
@@ -145,15 +187,19 @@ class SideChannel:
         for node in peers:
             if node in self._to or node == self.host.node:
                 continue
-            link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            configure(link)
-            link.bind((self.host.address(self.host.node), 0))
-            self._to[node] = connection = Connection(self.host, link, self._take)
-            self._pending.add(connection)
-            code = link.connect_ex((self.host.address(node), CONTROL_PORT))
-            if code not in (0, 115):  # in progress
-                raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent")
-            self.host.loop.writer(link.fileno(), partial(self._connected, node, connection))
+            self._to[node] = [self._begin(node) for _ in range(CONNECTIONS)]
+
+    def _begin(self, node: int) -> Connection:
+        link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        configure(link)
+        link.bind((self.host.address(self.host.node), 0))
+        connection = Connection(self.host, self.nic, link, self._take)
+        self._pending.add(connection)
+        code = link.connect_ex((self.host.address(node), CONTROL_PORT))
+        if code not in (0, 115):  # in progress
+            raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent")
+        self.host.loop.writer(link.fileno(), partial(self._connected, node, connection))
+        return connection
 
     def _connected(self, node: int, connection: Connection) -> None:
         self.host.loop.writer(connection.link.fileno(), None)
@@ -174,13 +220,15 @@ class SideChannel:
             except BlockingIOError:
                 return
             link.setblocking(False)
-            self._from[address] = connection = Connection(self.host, link, self._take)
+            connection = Connection(self.host, self.nic, link, self._take)
+            self._from.setdefault(address, []).append(connection)
             connection.begin()
 
     def _take(self, connection: Connection, header: Header, content: bytes) -> None:
         if header == GREETING:
             # so that it is acknowledged now and not with the first packets of the run
             connection.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            connection.spent()
             self._pending.discard(connection)
             return
         call = self.probed if header.kind == PROBE else self._calls.get(header.message)
@@ -194,26 +242,40 @@ class SideChannel:
     def probe(self, row: MessageRow, number: int) -> int:
         """Send a Probe in the class of its data. Returns its bytes on the link."""
         header = Header(row.number, sequence=number, kind=PROBE, important=True)
-        return self._to[row.dst].write(header, tos=dscp(row.priority) << 2)
+        return self._send(self._to[row.dst], header, tos=dscp(row.priority) << 2)
 
     def answer(self, row: MessageRow, header: Header, content: bytes = b"") -> None:
         """Send a Stop or a part of a Bitmap to the sender of a message."""
-        connection = self._from.get(self.host.address(row.src))
-        if connection is None:
+        connections = self._from.get(self.host.address(row.src))
+        if connections is None:
             raise TestbedError(
                 f"no connection from {self.host.address(row.src)} to answer on", "agent", usage=False
             )
-        connection.write(header, content)
-        self.nic.took(TCP_OVERHEAD + GRADWIRE + len(content))
+        self.nic.took(self._send(connections, header, content))
+
+    @staticmethod
+    def _send(
+        connections: Sequence[Connection], header: Header, content: bytes = b"", tos: int = CONTROL_TOS
+    ) -> int:
+        min(connections, key=Connection.look).write(header, content, tos)
+        return sum(connection.spent() for connection in connections)
 
     def close(self) -> None:
         """Close everything."""
-        for connection in [*self._to.values(), *self._from.values()]:
-            connection.close()
+        for connections in [*self._to.values(), *self._from.values()]:
+            for connection in connections:
+                connection.close()
         if self._listening is not None:
             self.host.loop.reader(self._listening.fileno(), None)
             self._listening.close()
             self._listening = None
+
+
+def allow_files() -> None:
+    """As many open files as this process may have, up to FILES: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
 
 
 def listening(address: str, port: int, *, configure: Callable[[socket.socket], Any] | None = None) -> socket.socket:

@@ -15,7 +15,6 @@ The receiver answers a whole message with Stop, by which the sender knows that i
 from __future__ import annotations
 
 import errno
-import resource
 import socket
 import struct
 from collections import deque
@@ -26,7 +25,7 @@ from emu.agent.base import Arrival, Host, MessageRow
 from emu.plan import Plan, TransportPlan
 from emu.sockets import receive_buffer
 from emu.switches.base import TestbedError
-from emu.transports.side import CONTROL_TOS, TCP_CONGESTION, listening
+from emu.transports.side import CONTROL_TOS, TCP_CONGESTION, allow_files, listening
 from emu.wire import STOP, Frames, Header, unpack
 from scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
@@ -41,7 +40,6 @@ TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
 RETRANSMITTED, DATA_SEGMENTS, MARKED, INFO_BYTES = 100, 156, 196, 200
 """Offsets in struct tcp_info."""
 WORD = struct.Struct("=I")
-FILES = 1 << 16
 
 
 class Outgoing:
@@ -265,9 +263,7 @@ class Tcp:
         receive_buffer(link, RECEIVE_BUFFER)
 
     def open(self) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < FILES:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
+        allow_files()
         self._listener = Listener(self)
 
     def connect(self, peers: Sequence[int]) -> None:

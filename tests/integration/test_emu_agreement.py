@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from emu_cases import needs
 
@@ -169,12 +170,19 @@ transport = {{ kind = "cubic", payload = "1400B", min_rto = "10ms" }}
 
 @pytest.mark.slow
 def test_as_much_is_dropped_where_everything_is_dropped_several_times():
-    """Senders go on asking what is missing, also when what they ask with is lost."""
-    chosen = variant("dlcp", "testbed", "job.iterations=2")
-    runs = simulate(chosen), emulate(chosen, request=Request("virtual", "userspace"))
-    drops = [sum(run.ports["drops_tail"].to_pylist()) for run in runs]
+    """Senders go on asking what is missing, also when what they ask with is lost. Nanoseconds decide about a tenth of
+    the drops here, in both, so these are means of several runs."""
+    chosen = variant("dlcp", "testbed", "job.iterations=1")
+    others = shaken(chosen, 8)
+    sims = [simulate(each) for each in (chosen, *others)]
+    emus = [emulate(each, request=Request("virtual", "userspace")) for each in (chosen, *others[:3])]
+    drops = [np.mean([sum(run.ports["drops_tail"].to_pylist()) for run in runs]) for runs in (sims, emus)]
     assert drops[1] == pytest.approx(drops[0], rel=0.1)
-    assert runs[1].summary["engine"]["substitutions"] == []
+    for run in (*sims, *emus):
+        pushes = run.messages.filter(pc.equal(run.messages["kind"], "push"))
+        by_host = pushes.group_by("src").aggregate([("sent_packets", "sum")])["sent_packets_sum"].to_pylist()
+        assert len(by_host) == 8 and min(by_host) > 0.7 * max(by_host), "no host stood still"
+        assert run.summary["engine"].get("substitutions", []) == []
 
 
 @pytest.mark.slow

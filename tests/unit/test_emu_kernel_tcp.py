@@ -10,6 +10,7 @@ import pytest
 from userspace_cases import MBPS, star
 
 from emu import kernel_tcp
+from emu.kernel import devices
 from emu.plan import TransportPlan
 from emu.probe import probe
 from emu.switches.base import TestbedError
@@ -53,6 +54,14 @@ def test_nothing_is_set_that_nobody_asked_for():
     assert classic["net/ipv4/tcp_ecn"] == "1"
 
 
+def waits(values, room):
+    """How many packets the kernel puts there before it stops."""
+    waiting = 0
+    while 1 + waiting * (PAYLOAD + room) <= int(values[kernel_tcp.LIMIT]):
+        waiting += 1
+    return waiting
+
+
 @pytest.mark.parametrize("held, packets", [(0, 1), (0.1, 2), (1, 2), (1.9, 3), (7.5, 9)])
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_kernel_stops_when_so_many_packets_wait(held, packets, room):
@@ -60,12 +69,32 @@ def test_the_kernel_stops_when_so_many_packets_wait(held, packets, room):
     `tcp_small_queue_check`, where a socket counts one byte more]. `held`: in packets' times, after the first bit."""
     plan = tcp(host_queue="packet")
     port = plan.ports[0]
-    held_ps = round(held * serialisation_ps(plan.largest_frame(), port.rate))
-    limit = int(kernel_tcp.sysctls(plan, port, held_ps)[kernel_tcp.LIMIT])
-    waiting = 0
-    while 1 + waiting * (PAYLOAD + room) <= limit:
-        waiting += 1
-    assert waiting == packets
+    ahead_ps = round(held * serialisation_ps(plan.largest_frame(), port.rate))
+    assert waits(kernel_tcp.sysctls(plan, port, ahead_ps), room) == packets
+
+
+@pytest.mark.parametrize("wired", [True, False])
+def test_one_packet_waits_whatever_cables_are_made_of(wired, monkeypatch):
+    """A packet counts until its transmission begins, and under virtual time no port is ahead."""
+    seen = {}
+
+    class Spaces:
+        def make(self, names):
+            assert len(names) == 3 + wired
+
+        def set_sysctls(self, name, values, may_miss):
+            seen[name] = values
+
+        def __getitem__(self, name):
+            return name
+
+    for does in ("batch", "without_offloads"):
+        monkeypatch.setattr(devices, does, lambda *_: None)
+    plan = replace(tcp(host_queue="packet"), clock="virtual")
+    devices.make_devices(plan, Spaces(), wired, lambda node: [])
+    limits = [values for values in seen.values() if kernel_tcp.LIMIT in values]
+    assert len(limits) == 2
+    assert {waits(values, room) for values in limits for room in ROOMS} == {1}
 
 
 @pytest.mark.skipif(bool(missing), reason="; ".join(missing))

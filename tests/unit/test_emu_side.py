@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
+import struct
 from types import SimpleNamespace
 
 import pytest
 
 from emu.agent.loop import EpollLoop
 from emu.switches.base import TestbedError
-from emu.transports.side import SideChannel
+from emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
 from emu.wire import PROBE, STOP, Header
 
 MS = 1_000_000
@@ -49,6 +51,18 @@ def pair():
         host.loop.close()
 
 
+def greet(hosts, sides):
+    sides[0].connect([1])
+    for host in (*hosts, hosts[0]):
+        host.run()
+
+
+def deaf(link):
+    """Whatever comes in is dropped before it is acknowledged, by a program that keeps no byte of it."""
+    program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K [linux/filter.h]
+    link.setsockopt(socket.SOL_SOCKET, 26, struct.pack("@HP", 1, ctypes.addressof(program)))  # SO_ATTACH_FILTER
+
+
 def test_connected_means_at_both_ends(pair):
     """The kernel of the one that asks thinks so earlier, and the other end could not answer yet."""
     hosts, sides = pair
@@ -61,8 +75,9 @@ def test_connected_means_at_both_ends(pair):
     hosts[1].run()
     hosts[0].run()
     assert sides[0].connected() and sides[1].connected()
-    links = [sides[0]._to[1].link, sides[1]._from["127.77.0.1"].link]
-    assert [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for each in links] == [1, 1], "as fresh as ever"
+    links = [each.link for each in (*sides[0]._to[1], *sides[1]._from["127.77.0.1"])]
+    assert len(links) == 2 * CONNECTIONS
+    assert {each.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for each in links} == {1}, "as fresh as ever"
 
 
 def test_probes_go_one_way_and_answers_come_back(pair):
@@ -70,14 +85,58 @@ def test_probes_go_one_way_and_answers_come_back(pair):
     probed, answered = [], []
     sides[1].probed = lambda header, content: probed.append((header.kind, header.message, header.sequence))
     sides[0].listen_for(7, lambda header, content: answered.append((header.kind, header.message, content)))
-    sides[0].connect([1])
-    for host in (*hosts, hosts[0]):
-        host.run()
+    greet(hosts, sides)
     assert probed == answered == []  # greetings are nobody's business
-    sides[0].probe(MESSAGE, 3)
+    assert sides[0].probe(MESSAGE, 3) == 66 + 16
     hosts[1].run()
     assert probed == [(PROBE, 7, 3)]
     sides[1].answer(MESSAGE, Header(7, length=2, kind=STOP), b"xy")
     hosts[0].run()
     assert answered == [(STOP, 7, b"xy")]
-    assert sides[0].nic.bytes == 0 and sides[1].nic.bytes == 66 + 16 + 2
+    acknowledgements = [sides[0].nic.bytes / 66, (sides[1].nic.bytes - (66 + 16 + 2)) / 66]
+    assert acknowledgements[0] in (0, 1) and acknowledgements[1] in (0, 1)
+
+
+def test_a_connection_that_repeats_holds_nothing_else_up(pair):
+    """All that waits behind a lost segment of a stream waits with it, longer from one try to the next."""
+    hosts, sides = pair
+    probed = []
+    sides[1].probed = lambda header, content: probed.append(header.message)
+    greet(hosts, sides)
+    used, *free = sides[0]._to[1]
+    (there,) = (each for each in sides[1]._from["127.77.0.1"] if each.link.getpeername() == used.link.getsockname())
+    deaf(there.link)
+    sides[0].probe(MESSAGE, 1)
+    for _ in range(100):
+        hosts[1].run(5)
+        if used.look() > max(each.look() for each in free):
+            break
+    assert probed == [] and used.look() > max(each.look() for each in free)
+    info = used.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+    assert info[BACKOFF_AT] == 0, "noticed with the first repetition, before waits double"
+    sides[0].probe(SimpleNamespace(number=8, src=0, dst=1, priority=3), 1)
+    hosts[1].run()
+    assert probed == [8]
+
+
+def test_acknowledgements_take_their_time_on_the_line(pair):
+    hosts, sides = pair
+    sides[1].probed = lambda header, content: None
+    greet(hosts, sides)
+    assert sides[1].nic.bytes == 0, "nothing before the run"
+    for number in range(4):
+        sides[0].probe(MESSAGE, number)
+        hosts[1].run(60)
+    assert sides[1].nic.bytes in [66 * count for count in range(1, 5)]
+
+
+def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
+    hosts, sides = pair
+    greet(hosts, sides)
+    for each in sides[1]._from["127.77.0.1"]:
+        deaf(each.link)
+    sides[0].probe(MESSAGE, 1)
+    hosts[1].run(500)
+    spent = sides[0].probe(MESSAGE, 2) / (66 + 16)
+    assert spent == int(spent) >= 2
+    assert sides[0].nic.bytes == 0, "its caller says so"
