@@ -37,7 +37,7 @@ demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
 
 demo-emu: $(BASE_STAMP)
-	$(SUDO) $(BIN)/gradwire emulate testbed --all
+	$(SUDO) $(BIN)/gradwire emulate testbed-wall --all
 
 packages:
 	$(SUDO) apt-get -q update

@@ -178,6 +178,12 @@ def cmd_emulate(
     for name, engine in engines.items():
         for line in engine["disturbed"]:
             typer.echo(f"not valid: {name}: {line}", err=True)
+    if any(engine["disturbed"] and engine["clock"] == "wall" for engine in engines.values()):
+        typer.echo(
+            "what the machine has disturbed says little about the network: try again when it has nothing else to do, "
+            "with a lower link.rate or fewer hosts (see testbed-wall), or --clock virtual",
+            err=True,
+        )
     if not finished:
         raise KeyboardInterrupt
     cut = any(result.summary["totals"]["ended_by"] not in ("done", "duration") for result in results)

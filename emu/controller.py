@@ -188,7 +188,8 @@ class Controller:
 
     `launcher` starts agents (`emu.launchers`); `progress(delivered, messages)` is called now and then; `check()` is
     asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something; at least
-    every `pause()` seconds, or five times a second.
+    every `pause()` seconds, or five times a second. `begin(ns)` hears when the run is going to begin, `over()` that it
+    is over, before hosts are asked for their reports.
     """
 
     def __init__(
@@ -198,9 +199,12 @@ class Controller:
         progress: Progress | None = None,
         check: Callable[[], Sequence[str]] | None = None,
         pause: Callable[[], float] | None = None,
+        begin: Callable[[int], None] | None = None,
+        over: Callable[[], None] | None = None,
     ) -> None:
         self.plan, self._launcher = plan, launcher
         self._progress, self._check, self._pause = progress, check, pause
+        self._begin, self._over = begin, over
         self.nodes = plan.program.hosts
         self.reports = Reports.empty(len(plan.program.messages))
         self._has_workers = any(process.worker >= 0 for process in plan.program.processes)
@@ -286,6 +290,8 @@ class Controller:
         self._began = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
         for node in self.nodes:
             agents.tell(node, "go", self._began + self.reports.offsets[node])
+        if self._begin is not None:
+            self._begin(self._began)
         return self._began
 
     def wait(self) -> None:
@@ -325,6 +331,8 @@ class Controller:
             wait = PAUSE_S if end is None else min(PAUSE_S, (end - now) / SECOND)
             agents.hear(wait if self._pause is None else min(wait, self._pause()))
         self.reports.over_ns = time.monotonic_ns() - self._began
+        if self._over is not None:
+            self._over()
 
     def _stuck(self, patience: float) -> str:
         """What everyone waits for."""

@@ -108,7 +108,9 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         backend.start()
         captures = start_captures(plan, backend, folder, raw)
         watch = Watch(plan, backend, raw, folder / STOP)
-        controller = Controller(plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause)
+        controller = Controller(
+            plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, backend.over
+        )
         watch.controller = controller
         try:
             raw.reports = controller.run()

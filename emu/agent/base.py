@@ -120,6 +120,9 @@ class Carrier(Protocol):
     def connected(self) -> bool:
         """Whether everything that `connect` began is established."""
 
+    def begin(self) -> None:
+        """The run begins; from now on the loop has the run's time."""
+
     def send(self, message: int) -> None:
         """A message is ready and released: begin."""
 

@@ -77,9 +77,10 @@ class EpollLoop:
     def scheduled(self) -> int:
         return min(self._called, self.now())
 
-    def at(self, time_ns: int, call: Call) -> Timer:
+    def at(self, time_ns: int, call: Call, *, counts: bool = True) -> Timer:
+        """See `Loop`; `counts`: whether it matters if this is late."""
         self._set += 1
-        timer = Timer(time_ns, self._set, call, time_ns > self.now())
+        timer = Timer(time_ns, self._set, call, counts and time_ns > self.now())
         heappush(self._timers, timer)
         return timer
 

@@ -90,6 +90,11 @@ class Nic:
         self._wake_at = 0
         self._serving = False
 
+    def restart(self) -> None:
+        """The loop has another clock from now on, that of the run. Until when the line was taken before by the old one,
+        such as by acknowledgements of the side channel, says nothing any more; it would be hours."""
+        self._busy = 0
+
     def begin(self, flow: SendingFlow) -> None:
         """A flow has something to send, or may have."""
         if flow.listed != UNLISTED or flow.done:

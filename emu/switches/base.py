@@ -78,6 +78,13 @@ class SwitchBackend(Protocol):
     def start(self) -> None:
         """Begin to forward (processes of the backend's own start here)."""
 
+    def begin(self, time_ns: int) -> None:
+        """The run begins at that time of the monotonic clock, which is soon: how late anything is matters from then on,
+        and not while hosts are still being set up, and have this machine for themselves for milliseconds."""
+
+    def over(self) -> None:
+        """The run is over, and hosts are asked for their reports: nothing is late any more."""
+
     def counts(self) -> list[PortCounts]:
         """Of every port of a switch and of the hosts' ports, by number of the port; at any time while it runs."""
 

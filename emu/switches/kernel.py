@@ -146,6 +146,12 @@ class KernelSwitch(ABC):
     def notes(self) -> list[str]:
         return []
 
+    def begin(self, time_ns: int) -> None:
+        """Nothing: the kernel does not say how late it is."""
+
+    def over(self) -> None:
+        """Nothing."""
+
     def check(self) -> list[str]:
         lost = softnet_drops() - self._backlog_drops
         return (

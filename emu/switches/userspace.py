@@ -29,7 +29,7 @@ from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import card, process, tun
 from emu.userspace.fabric import port_counts
 from emu.userspace.layout import BALANCERS
-from emu.userspace.process import CAPTURE, COUNTS, DROPS, LENGTH, STATE, Lateness
+from emu.userspace.process import CAPTURE, COUNTS, DROPS, LENGTH, STATE, WATCH, Lateness
 from scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0
@@ -195,6 +195,13 @@ class UserspaceSwitch:
         refused = self._ask(CAPTURE + LENGTH.pack(len(data)) + data)
         if refused is not None:
             raise OSError(*refused)
+
+    def begin(self, time_ns: int) -> None:
+        if self.plan.clock == "wall":
+            self._ask(WATCH + LENGTH.pack(time_ns))
+
+    def over(self) -> None:
+        self.begin(0)
 
     def lateness(self) -> Lateness:
         """How late the process has delivered so far."""

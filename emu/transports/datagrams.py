@@ -260,6 +260,9 @@ class DatagramCarrier(ABC):
     def connected(self) -> bool:
         return True
 
+    def begin(self) -> None:
+        self.endpoint.nic.restart()
+
     def send(self, message: int) -> None:
         sender = self.make_sender(self.host.row(message))
         self.endpoint.senders[message] = sender

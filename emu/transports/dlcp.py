@@ -306,6 +306,10 @@ class Dlcp(DatagramCarrier):
     def connected(self) -> bool:
         return self.side.connected()
 
+    def begin(self) -> None:
+        super().begin()
+        self.side.begin()
+
     def close(self) -> None:
         super().close()
         self.side.close()

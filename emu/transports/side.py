@@ -21,7 +21,7 @@ import contextlib
 import resource
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ WORD = struct.Struct("=I")
 LONG = struct.Struct("=Q")
 INFO_BYTES, AGAIN_AT, BACKOFF_AT, UNACKED_AT, SEGMENTS_AT, BYTES_AT = 232, 2, 4, 24, 136, 200
 """`struct tcp_info`: tcpi_retransmits, _backoff, _unacked, _segs_out, _bytes_sent (Linux 4.19) [linux/tcp.h]"""
-STUCK = 1 << 16
+FREE, STUCK = (0, 0), 1 << 16
 GREETING = Header(NO_MESSAGE, kind=ACK, important=True)
 
 
@@ -63,6 +63,8 @@ class Connection:
         self._waiting = bytearray()
         self._tos = -1
         self._segments = self._bytes = self._unpaid = 0
+        self._idle = False
+        """nothing was on its way when the kernel was last asked, and nothing has been written since"""
 
     def begin(self) -> None:
         """It is established."""
@@ -72,20 +74,27 @@ class Connection:
 
     def look(self) -> tuple[int, int]:
         """How little it is to be preferred: how often in a row the kernel has sent again what is on its way, and how
-        many segments that is, in steps of THIN."""
+        many segments that is, in steps of THIN. While nothing is, the kernel is not asked: many hosts may share a
+        processor, and a call for each connection and Probe makes their timers late."""
+        return FREE if self._idle else self.ask()
+
+    def ask(self) -> tuple[int, int]:
+        """The same, in any case as the kernel has it."""
         info = self.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
         (segments,), (sent,) = WORD.unpack_from(info, SEGMENTS_AT), LONG.unpack_from(info, BYTES_AT)
         self._unpaid += (segments - self._segments) * TCP_OVERHEAD + sent - self._bytes
         self._segments, self._bytes = segments, sent
         waits = STUCK if self._waiting else 0
-        return waits + max(info[AGAIN_AT], info[BACKOFF_AT]), WORD.unpack_from(info, UNACKED_AT)[0] // THIN
+        (unacked,) = WORD.unpack_from(info, UNACKED_AT)
+        self._idle = not (waits or unacked)
+        return waits + max(info[AGAIN_AT], info[BACKOFF_AT]), unacked // THIN
 
-    def spent(self) -> int:
-        """Bytes on the link since this was last asked, as the kernel counts them: also acknowledgements, and what it
-        has sent again."""
-        self.look()
-        unpaid, self._unpaid = self._unpaid, 0
-        return unpaid
+    def owed(self) -> int:
+        """Bytes on the link since this was last asked: what was written, and what the kernel said when it was last
+        asked: also acknowledgements, and what it has sent again."""
+        owed = max(self._unpaid, 0)
+        self._unpaid -= owed
+        return owed
 
     def _with(self, tos: int) -> None:
         if tos != self._tos:
@@ -109,6 +118,11 @@ class Connection:
             done = 0
         except (BrokenPipeError, ConnectionResetError):  # the other host has ended: the controller sees to that
             return
+        if done:  # a segment, as far as is known; when the kernel is asked next it is put right
+            self._idle = False
+            self._segments += 1
+            self._bytes += done
+            self._unpaid += TCP_OVERHEAD + done
         if done < len(data):
             self._waiting = bytearray(data[done:])
             self.host.loop.writer(self.link.fileno(), self._drain)
@@ -133,9 +147,9 @@ class Connection:
                 self.take(self, header, content)
             if len(data) < READ_BYTES:
                 break
-        unpaid = self.spent()
-        if unpaid:  # an acknowledgement; before the run they have been counted with the greeting
-            self.nic.took(unpaid)
+        self.ask()
+        if owed := self.owed():
+            self.nic.took(owed)
 
     def close(self) -> None:
         """Close it."""
@@ -212,6 +226,16 @@ class SideChannel:
         """Whether every connection that was begun here is there, at both ends."""
         return not self._pending
 
+    def begin(self) -> None:
+        """The run begins. What was on the line before takes no time in it."""
+        for connection in self._all():
+            connection.ask()
+            connection.owed()
+
+    def _all(self) -> Iterator[Connection]:
+        for connections in (*self._to.values(), *self._from.values()):
+            yield from connections
+
     def _accept(self) -> None:
         assert self._listening is not None
         while True:
@@ -228,7 +252,6 @@ class SideChannel:
         if header == GREETING:
             # so that it is acknowledged now and not with the first packets of the run
             connection.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-            connection.spent()
             self._pending.discard(connection)
             return
         call = self.probed if header.kind == PROBE else self._calls.get(header.message)
@@ -258,13 +281,12 @@ class SideChannel:
         connections: Sequence[Connection], header: Header, content: bytes = b"", tos: int = CONTROL_TOS
     ) -> int:
         min(connections, key=Connection.look).write(header, content, tos)
-        return sum(connection.spent() for connection in connections)
+        return sum(connection.owed() for connection in connections)
 
     def close(self) -> None:
         """Close everything."""
-        for connections in [*self._to.values(), *self._from.values()]:
-            for connection in connections:
-                connection.close()
+        for connection in self._all():
+            connection.close()
         if self._listening is not None:
             self.host.loop.reader(self._listening.fileno(), None)
             self._listening.close()

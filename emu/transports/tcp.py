@@ -292,6 +292,9 @@ class Tcp:
     def connected(self) -> bool:
         return self._opening == 0
 
+    def begin(self) -> None:
+        """Nothing to do."""
+
     def send(self, message: int) -> None:
         row = self.host.row(message)
         key: Any = message if self.fresh else (row.dst, row.priority)

@@ -98,14 +98,19 @@ def _catch_up(W):
         device = words_at(W[at.A_DEVICES])[host]
         if calls.write(device, W[at.A_FRAMES] + packet * W[at.FRAME_BYTES], length) < 0:
             W[at.W_REFUSED] += 1
-        answers.delivered(W, host, rules.frame_of(W, packet), length, W[at.W_REACHED_AT])
-        late_ns = max(until - W[at.W_REACHED_AT], 0) // 1000
-        bits = 0
-        while late_ns >> bits:
-            bits += 1
-        words_at(W[at.A_LATE])[bits] += 1
-        W[at.W_WORST_NS] = max(W[at.W_WORST_NS], late_ns)
+        if W[at.W_REACHED_AT] >= W[at.W_WATCHED]:
+            answers.delivered(W, host, rules.frame_of(W, packet), length, W[at.W_REACHED_AT])
+            _count(W, max(until - W[at.W_REACHED_AT], 0) // 1000)
         rules.release(W, packet)
+
+
+@compiled
+def _count(W, late_ns):
+    bits = 0
+    while late_ns >> bits:
+        bits += 1
+    words_at(W[at.A_LATE])[bits] += 1
+    W[at.W_WORST_NS] = max(W[at.W_WORST_NS], late_ns)
 
 
 @compiled

@@ -31,9 +31,10 @@ from emu.userspace.compiled import FOLDER
 if TYPE_CHECKING:
     from emu.userspace.taps import Taps
 
-COUNTS, DROPS, STATE, CAPTURE = b"c", b"d", b"s", b"p"
+COUNTS, DROPS, STATE, CAPTURE, WATCH = b"c", b"d", b"s", b"p", b"w"
 LENGTH = struct.Struct("<Q")
 _DEATH_SIGNAL = 1
+NEVER = 1 << 62
 EARLY_PS = 100_000_000
 """At most so early are packets handed over on the wall clock; our choice. Waking up for every single one takes more
 time than anything else here, and what hosts take to answer makes up for it."""
@@ -174,6 +175,17 @@ class _Switch:
             return error.errno, error.strerror
         return self.not_captured
 
+    def watch(self, from_ns: int) -> None:
+        """Count how late deliveries and answers are, anew, of packets that are due from a time of the monotonic clock
+        on; 0: of none any more."""
+        state = self.fabric.state
+        words = state.words
+        words[at.W_WATCHED] = (from_ns - int(words[at.W_ORIGIN_NS])) * 1000 if from_ns else NEVER
+        if from_ns:
+            words[[at.W_WORST_NS, at.W_ANSWERS, at.W_ANSWERED_LATE_NS]] = 0
+            state.late[:] = 0
+            state.asked[:] = 0
+
     def reply(self) -> None:
         """Answer the parent."""
         question = self.control.recv(1)
@@ -189,6 +201,9 @@ class _Switch:
         elif question == CAPTURE:
             length = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
             _answer(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
+        elif question == WATCH:
+            self.watch(LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0])
+            _answer(self.control, None)
         elif question == STATE:
             figures = (at.W_WORST_NS, at.W_REFUSED, at.W_ANSWERS, at.W_ANSWERED_LATE_NS)
             _answer(

@@ -107,6 +107,8 @@ def test_a_user_who_may_make_namespaces_runs_it_on_the_wall_clock(place: Path) -
     command = ("emulate", "short.toml", "--switch", "userspace", "--repeat", "1", "--pcap", "captures")
     ran = as_nobody(place, *command, rights=["setpriv"], before=TUN)
     assert "on real sockets: wall clock, switches userspace" in ran.stdout, ran.stderr
-    assert ran.returncode == 0 or "not valid:" in ran.stderr  # he has no real-time priority
+    valid = ran.returncode == 0
+    assert valid or "not valid:" in ran.stderr  # he has no real-time priority
+    assert valid or "with a lower link.rate or fewer hosts (see testbed-wall)" in ran.stderr
     assert (place / "captures" / "s0.pcapng").stat().st_size > 100_000
     assert (place / "captures" / "s0.pcapng").stat().st_uid == NOBODY

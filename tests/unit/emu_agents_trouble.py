@@ -197,7 +197,11 @@ def for_a_time(duration_ms: int, gap_ms: int, wait_s: float) -> dict[str, Any]:
     sends = [{"src": 0, "dst": 1, "nbytes": 20_000, "at_ns": i * gap_ms * MS} for i in range(20)]
     plan = plan_of(sends, rate=10 * MBPS, duration_ps=duration_ms * 10**9, wait_s=wait_s)
     told: list[Any] = []
-    controller = Controller(plan, Forked(files.__getitem__, parts), lambda *numbers: told.append(numbers))
+    controller = Controller(
+        plan, Forked(files.__getitem__, parts), lambda *numbers: told.append(numbers),
+        begin=lambda at_ns: told.append(("begin", at_ns > time.monotonic_ns(), at_ns == controller.began_ns)),
+        over=lambda: told.append(("over", len(controller.reports.punctuality))),
+    )  # fmt: skip
     return summary(controller.run(), error=None, told=told, left=children())
 
 

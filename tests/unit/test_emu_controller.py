@@ -56,7 +56,8 @@ def test_what_lies_ahead_is_waited_for():
     done = [end for end in found["end_ns"] if end >= 0]
     assert len(done) == 4 and 1800e6 < max(done) < 1900e6
     assert found["start_ns"][-1] == -1
-    assert found["told"][-1] == [len(done), 20]
+    assert found["told"][0] == ["begin", True, True], "beforehand"
+    assert found["told"][-2:] == [["over", 0], [len(done), 20]], "before any report"
 
 
 def test_agent_that_does_not_get_ready():

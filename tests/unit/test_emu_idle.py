@@ -67,6 +67,21 @@ def test_contents_are_made_ahead_on_the_wall_clock(clock):
         os.close(file)
 
 
+def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run(monkeypatch):
+    for name in ("collect", "freeze", "disable"):
+        monkeypatch.setattr(f"emu.agent.agent.gc.{name}", lambda: None)
+    files = os.pipe()
+    agent, heard = Agent(*files), []
+    carriers = [SimpleNamespace(begin=lambda: heard.append(agent.loop.now())) for _ in range(2)]
+    agent._carriers = dict(enumerate(carriers))
+    agent._script = SimpleNamespace(start=lambda: heard.append("start"))
+    agent._do_go(time.monotonic_ns() + 500 * MS)
+    assert [type(each) for each in heard] == [int, int, str] and max(heard[:2]) <= -400 * MS
+    agent.loop.close()
+    for file in files:
+        os.close(file)
+
+
 def test_waiting_takes_no_time_of_the_processor():
     """Also for timers that are set, put off or brought forward while others go off."""
     loop, gone = EpollLoop(), []

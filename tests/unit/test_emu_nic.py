@@ -180,6 +180,18 @@ def test_news_let_a_flow_go_on():
     assert slots(log) == [(1, 0), (1, 500)]
 
 
+def test_what_took_the_line_by_another_clock_is_forgotten():
+    """Before the run the loop has the machine's clock, and the line would be taken for as long as that has been up."""
+    loop, nic, log = bench()
+    loop.time = 50_000 * 1_000_000_000
+    nic.took(60)
+    loop.time = 0
+    nic.restart()
+    start(nic, Fake(log, loop, 1, 2))
+    loop.run(1000)
+    assert slots(log) == [(1, 0), (1, 100)]
+
+
 def test_timers_are_put_off_without_being_moved():
     loop, nic, log = bench()
     flow = Fake(log, loop, 1, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from emu.agent.loop import EpollLoop
 from emu.switches.base import TestbedError
-from emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
+from emu.transports.side import BACKOFF_AT, CONNECTIONS, GREETING, INFO_BYTES, SideChannel
 from emu.wire import PROBE, STOP, Header
 
 MS = 1_000_000
@@ -32,6 +32,9 @@ class FakeHost:
 
 class FakeNic:
     def __init__(self):
+        self.bytes = 0
+
+    def restart(self):
         self.bytes = 0
 
     def took(self, nbytes, count=1):
@@ -55,6 +58,25 @@ def greet(hosts, sides):
     sides[0].connect([1])
     for host in (*hosts, hosts[0]):
         host.run()
+    begin(sides)
+
+
+def begin(sides):
+    """As carriers do."""
+    for side in sides:
+        side.nic.restart()
+        side.begin()
+
+
+def asked(sides):
+    """From now on, how often the kernel is asked: a list that grows."""
+    calls = []
+    for connection in (each for side in sides for each in side._all()):
+        def ask(real=connection.ask):
+            calls.append(real)
+            return real()
+        connection.ask = ask
+    return calls
 
 
 def deaf(link):
@@ -119,11 +141,34 @@ def test_a_connection_that_repeats_holds_nothing_else_up(pair):
     assert probed == [8]
 
 
+def test_what_was_before_the_run_takes_no_time_in_it(pair):
+    hosts, sides = pair
+    sides[0].connect([1])
+    for host in (*hosts, hosts[0]):
+        host.run()
+    for connection in sides[0]._to[1]:
+        connection.write(GREETING)
+    begin(sides)
+    assert sides[0].probe(MESSAGE, 5) == 66 + 16, "and nothing of before"
+
+
+def test_the_kernel_is_not_asked_about_connections_that_are_idle(pair):
+    """A call for every connection and Probe made the timers of hosts that share two processors late."""
+    hosts, sides = pair
+    sides[1].probed = lambda header, content: None
+    greet(hosts, sides)
+    for number in range(20):
+        sides[0].probe(MESSAGE, number)
+        hosts[1].run(5)
+        if number == 9:  # those that were last used at the greeting have been asked about
+            calls = asked(sides[:1])
+    assert len(calls) <= 10, "the one that the Probe before went over"
+
+
 def test_acknowledgements_take_their_time_on_the_line(pair):
     hosts, sides = pair
     sides[1].probed = lambda header, content: None
     greet(hosts, sides)
-    assert sides[1].nic.bytes == 0, "nothing before the run"
     for number in range(4):
         sides[0].probe(MESSAGE, number)
         hosts[1].run(60)

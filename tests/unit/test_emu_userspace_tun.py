@@ -279,6 +279,36 @@ def test_hosts_that_answer_late_are_noticed(network):
 
 
 @needs_devices
+def test_lateness_counts_from_the_beginning_to_the_end(network):
+    """Not while hosts are set up, nor while they make their reports."""
+    running = network(star(2))
+    asking, answering = udp(running, 0), udp(running, 1, GRADWIRE_PORT)
+
+    def exchange(many: int) -> None:
+        for number in range(many):
+            asking.sendto(labelled(7, number, 1000), ("10.0.0.2", GRADWIRE_PORT))
+            where = answering.recvfrom(2000)[1]
+            answering.sendto(struct.pack("!IIHIH", 7, 0, 0, number, ACK), where)
+            asking.recvfrom(2000)
+
+    exchange(3)
+    assert running.lateness().count == 6
+    begin = time.monotonic_ns() + 300_000_000
+    running.begin(begin)
+    exchange(3)
+    late, now = running.lateness(), time.monotonic_ns()
+    assert now >= begin or (late.count, late.answers, late.worst_ns) == (0, 0, 0)
+    time.sleep(max(0, begin - now) / 1e9)
+    exchange(4)
+    late = running.lateness()
+    assert (late.count, late.answers) == (8, 4) and late.worst_ns > 0
+    running.over()
+    exchange(2)
+    assert running.lateness() == late
+    assert sum(count.packets for count in running.counts() if count.port.startswith("s0")) == 24  # all are counted
+
+
+@needs_devices
 @pytest.mark.parametrize("cards", [False, True])
 def test_a_card_holds_tcp_back(network, cards):
     """An initial window of 100 packets: without a card all of them lie at the host's port at once, with one what may
