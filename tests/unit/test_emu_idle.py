@@ -99,3 +99,14 @@ def test_waiting_takes_no_time_of_the_processor():
     loop.close()
     assert 10 * MS <= gone[0] and 150 * MS <= gone[1]
     assert time.process_time() - used < 0.1
+
+
+def test_it_does_not_matter_that_what_does_not_count_is_late():
+    loop, begin = EpollLoop(), time.monotonic_ns()
+    loop.beginning = begin
+    loop.at(5 * MS, lambda: time.sleep(0.02))
+    loop.at(6 * MS, lambda: None, counts=False)
+    loop.at(30 * MS, loop.stop)
+    loop.run()
+    loop.close()
+    assert loop.punctuality()["timers"] == 2 and loop.punctuality()["max_ns"] < 10 * MS

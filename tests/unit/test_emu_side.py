@@ -11,6 +11,8 @@ import pytest
 
 from emu.agent.loop import EpollLoop
 from emu.switches.base import TestbedError
+from emu.transports.constant_rate import ConstantRate
+from emu.transports.dlcp import Dlcp
 from emu.transports.side import BACKOFF_AT, CONNECTIONS, GREETING, INFO_BYTES, SideChannel
 from emu.wire import PROBE, STOP, Header
 
@@ -185,3 +187,15 @@ def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
     spent = sides[0].probe(MESSAGE, 2) / (66 + 16)
     assert spent == int(spent) >= 2
     assert sides[0].nic.bytes == 0, "its caller says so"
+
+
+def test_carriers_begin_with_a_free_line_and_without_debts():
+    calls = []
+    parts = SimpleNamespace(clock="wall", base_rtt_ns=1)
+    transport = SimpleNamespace(parameters={}, payload=1400)
+    endpoint = SimpleNamespace(nic=SimpleNamespace(restart=lambda: calls.append("nic")))
+    side = SimpleNamespace(begin=lambda: calls.append("side"))
+    ConstantRate(parts, transport, endpoint).begin()
+    assert calls == ["nic"]
+    Dlcp(parts, transport, endpoint, side).begin()
+    assert calls == ["nic", "nic", "side"]
