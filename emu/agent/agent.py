@@ -239,6 +239,11 @@ class Agent:
 
     def _check_connected(self) -> None:
         if all(carrier.connected() for carrier in self._carriers.values()):
+            # A collection takes ten milliseconds, which all hosts of a machine do not have between hearing of the
+            # beginning and the beginning itself; what is made from now on has no cycles that matter.
+            gc.collect()
+            gc.freeze()
+            gc.disable()
             self._say("connected")
         else:
             self.loop.at(self.loop.now() + 1_000_000, self._check_connected)
@@ -247,9 +252,6 @@ class Agent:
         self._say("clock", number, time.monotonic_ns())
 
     def _do_go(self, beginning: int) -> None:
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # a collection takes milliseconds; what this process makes has no cycles that matter
         self.loop.beginning = beginning
         for carrier in self._carriers.values():
             carrier.begin()

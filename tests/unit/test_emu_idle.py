@@ -67,9 +67,7 @@ def test_contents_are_made_ahead_on_the_wall_clock(clock):
         os.close(file)
 
 
-def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run(monkeypatch):
-    for name in ("collect", "freeze", "disable"):
-        monkeypatch.setattr(f"emu.agent.agent.gc.{name}", lambda: None)
+def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run():
     files = os.pipe()
     agent, heard = Agent(*files), []
     carriers = [SimpleNamespace(begin=lambda: heard.append(agent.loop.now())) for _ in range(2)]
@@ -77,6 +75,24 @@ def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run(monkey
     agent._script = SimpleNamespace(start=lambda: heard.append("start"))
     agent._do_go(time.monotonic_ns() + 500 * MS)
     assert [type(each) for each in heard] == [int, int, str] and max(heard[:2]) <= -400 * MS
+    agent.loop.close()
+    for file in files:
+        os.close(file)
+
+
+def test_garbage_is_collected_before_hosts_say_that_they_are_ready(monkeypatch):
+    files, done = os.pipe(), []
+    agent = Agent(*files)
+    for name in ("collect", "freeze", "disable"):
+        monkeypatch.setattr(f"emu.agent.agent.gc.{name}", lambda name=name: done.append(name))
+    monkeypatch.setattr(agent, "_say", lambda *words: done.append(*words))
+    ready = []
+    agent._carriers = {0: SimpleNamespace(connected=lambda: bool(ready))}
+    agent._check_connected()
+    assert done == []
+    ready.append(1)
+    agent._check_connected()
+    assert done == ["collect", "freeze", "disable", "connected"]
     agent.loop.close()
     for file in files:
         os.close(file)
