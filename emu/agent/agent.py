@@ -252,7 +252,7 @@ class Agent:
         self._say("clock", number, time.monotonic_ns())
 
     def _do_go(self, beginning: int) -> None:
-        self.loop.beginning = beginning
+        self.loop.begin(beginning)
         for carrier in self._carriers.values():
             carrier.begin()
         self._script.start()

@@ -71,6 +71,11 @@ class EpollLoop:
         self.lateness = array("q")
         """ns that timers were late, of those that lay ahead when they were set and went off after the beginning"""
 
+    def begin(self, beginning_ns: int) -> None:
+        """Times are of the run from now on; what was late before it does not count."""
+        self.beginning = beginning_ns
+        del self.lateness[:]
+
     def now(self) -> int:
         return time.monotonic_ns() - self.beginning
 

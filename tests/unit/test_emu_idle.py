@@ -73,8 +73,13 @@ def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run():
     carriers = [SimpleNamespace(begin=lambda: heard.append(agent.loop.now())) for _ in range(2)]
     agent._carriers = dict(enumerate(carriers))
     agent._script = SimpleNamespace(start=lambda: heard.append("start"))
+    agent.loop.at(agent.loop.now() + MS, lambda: time.sleep(0.02))
+    agent.loop.at(agent.loop.now() + 2 * MS, agent.loop.stop)
+    agent.loop.run()
+    assert agent.loop.punctuality()["max_ns"] >= 15 * MS
     agent._do_go(time.monotonic_ns() + 500 * MS)
     assert [type(each) for each in heard] == [int, int, str] and max(heard[:2]) <= -400 * MS
+    assert agent.loop.punctuality()["timers"] == 0, "what was late before does not count"
     agent.loop.close()
     for file in files:
         os.close(file)
