@@ -16,49 +16,23 @@ from pathlib import Path
 
 import pytest
 from userspace_cases import MBPS, Queues, diamond, star
+from userspace_network import labelled, needs_devices, networks, udp
 
 from emu.kernel_tcp import tick_ns
-from emu.plan import Plan, TransportPlan
+from emu.plan import TransportPlan
 from emu.probe import Kernel, probe
 from emu.switches.base import TestbedError
 from emu.switches.userspace import Userspace, UserspaceSwitch
 from emu.userspace import card, tun
-from emu.userspace.process import EARLY_PS, Lateness
-from emu.wire import ACK
 from scenarios.wire import GRADWIRE_PORT, dscp
 
 WAIT_S = 20
-missing = Userspace().missing(None, star(2))
-needs_devices = pytest.mark.skipif(bool(missing), reason="; ".join(missing))
 
 
 @pytest.fixture
-def network(request):
-    """A function that makes a running network of a plan; everything is gone after the test."""
-    made = []
-
-    def run(plan: Plan, switch: UserspaceSwitch | None = None) -> UserspaceSwitch:
-        made.append(switch or Userspace().make(plan))
-        made[-1].build()
-        made[-1].start()
-        return made[-1]
-
-    yield run
-    for each in made:
-        each.close()
-
-
-def udp(network: UserspaceSwitch, host: int, port: int = 0) -> socket.socket:
-    with tun.inside(network.namespace(host)):
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.bind((f"10.0.0.{host + 1}", port))
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    made.settimeout(1.0)
-    return made
-
-
-def labelled(message: int, number: int, size: int) -> bytes:
-    return struct.pack("!IIHIH", message, 0, size, number, 0) + bytes(size)
+def network():
+    with networks() as made:
+        yield made
 
 
 def until(what, limit_s: float = WAIT_S):
@@ -262,53 +236,6 @@ def test_tcp_gets_through_with_marks_and_losses(network):
 
 
 @needs_devices
-def test_hosts_that_answer_late_are_noticed(network):
-    """Every packet is acknowledged, 20 ms after it has come."""
-    running = network(star(2, rate=20 * MBPS))
-    asking, answering = udp(running, 0), udp(running, 1, GRADWIRE_PORT)
-    for number in range(5):
-        asking.sendto(labelled(7, number, 1000), ("10.0.0.2", GRADWIRE_PORT))
-        data, where = answering.recvfrom(2000)
-        assert struct.unpack("!IIHIH", data[:16])[3] == number
-        time.sleep(0.02)
-        answering.sendto(struct.pack("!IIHIH", 7, 0, 0, number, ACK), where)
-        asking.recvfrom(2000)
-    late = running.lateness()
-    assert late.answers == 5
-    assert 20e6 - EARLY_PS / 1000 <= late.answered_ns <= 200e6
-
-
-@needs_devices
-def test_lateness_counts_from_the_beginning_to_the_end(network):
-    """Not while hosts are set up, nor while they make their reports."""
-    running = network(star(2))
-    asking, answering = udp(running, 0), udp(running, 1, GRADWIRE_PORT)
-
-    def exchange(many: int) -> None:
-        for number in range(many):
-            asking.sendto(labelled(7, number, 1000), ("10.0.0.2", GRADWIRE_PORT))
-            where = answering.recvfrom(2000)[1]
-            answering.sendto(struct.pack("!IIHIH", 7, 0, 0, number, ACK), where)
-            asking.recvfrom(2000)
-
-    exchange(3)
-    assert running.lateness().count == 6
-    begin = time.monotonic_ns() + 300_000_000
-    running.begin(begin)
-    exchange(3)
-    late, now = running.lateness(), time.monotonic_ns()
-    assert now >= begin or (late.count, late.answers, late.worst_ns) == (0, 0, 0)
-    time.sleep(max(0, begin - now) / 1e9)
-    exchange(4)
-    late = running.lateness()
-    assert (late.count, late.answers) == (8, 4) and late.worst_ns > 0
-    running.over()
-    exchange(2)
-    assert running.lateness() == late
-    assert sum(count.packets for count in running.counts() if count.port.startswith("s0")) == 24  # all are counted
-
-
-@needs_devices
 @pytest.mark.parametrize("cards", [False, True])
 def test_a_card_holds_tcp_back(network, cards):
     """An initial window of 100 packets: without a card all of them lie at the host's port at once, with one what may
@@ -454,18 +381,3 @@ def test_what_it_does_otherwise():
     assert kind.substitutions(whole, tcp) == []
     (said,) = kind.substitutions(replace(whole, classifiers={"u32": "not known"}), tcp)
     assert "TCP" in said and said.endswith("u32 is missing here")
-
-
-
-def test_lateness_is_judged():
-    late = Lateness()
-    for time_ns, many in ((900, 950), (3_000_000, 50)):
-        late.buckets[time_ns.bit_length()] += many
-    late.worst_ns = 3_000_000
-    assert (late.count, late.later_than(1_000_000), late.below(0.5)) == (1000, 50, 1024)
-    wall, virtual = (UserspaceSwitch(star(2, clock=clock)) for clock in ("wall", "virtual"))
-    assert "50 of 1,000 packets were delivered more than 1 ms late (the latest 3.0 ms)" in wall._complaints(late)[0]
-    assert virtual._complaints(late) == []
-    assert UserspaceSwitch(star(2, options={"late_ms": 10}))._complaints(late) == []
-    late.refused = 2
-    assert "did not take 2 packets" in virtual._complaints(late)[0]
