@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import gradwire_testbed
-from analysis.terminal import Progress, for_people, progress
+from analysis.terminal import Progress, for_people, patient_stdout, progress
 from analysis.trace_cli import app as trace_app
 from scenarios import __version__
 
@@ -90,7 +92,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 def main() -> None:
     """Entry point of the `gradwire` command."""
-    app()
+    with patient_stdout():
+        app()
 
 
 @app.callback(invoke_without_command=True)
@@ -104,9 +107,10 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 @for_people
 def cmd_demo(threads: Threads = 1, out: Out = None, as_json: Json = False) -> None:
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
-    from scenarios.result import fresh_directory
+    from scenarios.output import Claim, claim_numbered
 
-    _compare(["demo"], None, None, threads, None, out or fresh_directory("results/demo"), as_json)
+    with Claim(out) if out is not None else claim_numbered("results/demo") as place:
+        _compare(["demo"], [], threads, None, place, as_json)
 
 
 @app.command("run", epilog="Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight")
@@ -122,19 +126,18 @@ def cmd_run(
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
-    from scenarios.load import load_scenario, pick_variant
-    from scenarios.result import refuse_existing
+    from scenarios.load import list_library, load_scenario
+    from scenarios.output import claimed
+    from scenarios.record import is_record
 
-    if out is not None:
-        refuse_existing(out)
-    limit = _seconds(max_wall)
-    chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
-    results, finished = _simulate([chosen], threads, limit, as_json)
-    if out is not None and results:
-        results[0].write(out)
-        if not as_json:
-            typer.echo(f"result: {out}")
-    _show(results, finished, None, as_json)
+    overrides, limit = _overrides(set_, trace), _seconds(max_wall)
+    if scenario not in list_library() and is_record(scenario):
+        chosen = _again(scenario, overrides, policy)
+    else:
+        chosen = load_scenario(scenario, set=overrides, policy=policy)
+    with claimed(out) as place:
+        results, finished = _simulate([chosen], threads, limit, as_json, _asked(scenario, overrides))
+        _show(results, finished, place, as_json, alone=True)
 
 
 @app.command("compare", epilog="Example: gradwire compare demo --set job.iterations=2 --out results/short")
@@ -152,7 +155,10 @@ def cmd_compare(
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
     run's time was up."""
-    _compare(sources, trace, set_, threads, _seconds(max_wall), out, as_json)
+    from scenarios.output import claimed
+
+    with claimed(out) as place:
+        _compare(sources, _overrides(set_, trace), threads, _seconds(max_wall), place, as_json)
 
 
 @app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")
@@ -203,11 +209,12 @@ def cmd_telemetry(
 ) -> None:
     """Look at the ports of one run: queues, waiting times, drops and marks; what was recorded says [output]."""
     from analysis.telemetry import chosen_ports, describe, print_telemetry
-    from scenarios.result import Result, refuse_existing
+    from scenarios.output import refuse_unwritable
+    from scenarios.result import Result
 
     for file in (plot, pcap):
         if file is not None:
-            refuse_existing(file)
+            refuse_unwritable(file)
     loaded = Result.read(result)
     wanted = chosen_ports(loaded, port or [])
     only = wanted if port else None
@@ -343,7 +350,29 @@ def cmd_bench_emu(
 
 
 def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
-    return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
+    return [*(set_ or []), *([] if trace is None else [f"job.trace={json.dumps(trace)}"])]
+
+
+def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
+    """The scenario of a Result, to be run again; what may differ is said on stderr."""
+    from scenarios.errors import ResultError
+    from scenarios.record import load_record
+    from traces.trace import load_trace
+
+    if policy is not None:
+        raise ResultError("holds one policy already", folder, "no --policy, or the scenario it came from")
+    chosen, differences = load_record(
+        Path(folder), overrides, lambda found: [load_trace(job.trace).digest() for job in found.job]
+    )
+    for each in differences:
+        typer.echo(f"note: {folder}: {each}", err=True)
+    return chosen
+
+
+def _asked(source: str, overrides: list[str]) -> dict[str, Any]:
+    """What a Result remembers of the command that it came from."""
+    command = shlex.join(["gradwire", *sys.argv[1:]])
+    return {"command": command, "scenario": source, "overrides": overrides, "folder": str(Path.cwd())}
 
 
 def _seconds(max_wall: str | None) -> float | None:
@@ -357,7 +386,7 @@ def _seconds(max_wall: str | None) -> float | None:
 
 
 def _simulate(
-    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool
+    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any]
 ) -> tuple[list[Result], bool]:
     """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
     from sim.simulate import simulate
@@ -368,9 +397,12 @@ def _simulate(
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
                 told = _simulated(show, scenario)
                 results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
+                results[-1].timing.update(asked)
         except KeyboardInterrupt as stop:
             partial: Result | None = getattr(stop, "result", None)
             seen = partial and (partial.iterations.num_rows or partial.messages.num_rows)
+            if partial:
+                partial.timing.update(asked)
             return results + ([partial] if partial and seen else []), False
     return results, True
 
@@ -390,52 +422,60 @@ def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]
 
 def _compare(
     sources: list[str],
-    trace: str | None,
-    set_: list[str] | None,
+    overrides: list[str],
     threads: int,
     max_wall_s: float | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
     from scenarios.load import list_library, load_scenario
-    from scenarios.result import Result, refuse_existing
+    from scenarios.result import Result
 
-    if out is not None:
-        refuse_existing(out)
     results, finished = [], True
     for source in sources:
         if Path(source).is_dir() and source not in list_library():
             results.append(Result.read(source))
         elif finished:
-            variants = load_scenario(source, set=_overrides(set_, trace)).variants()
-            simulated, finished = _simulate(variants, threads, max_wall_s, as_json)
+            variants = load_scenario(source, set=overrides).variants()
+            simulated, finished = _simulate(
+                variants, threads, max_wall_s, as_json, _asked(source, overrides)
+            )
             results += simulated
     _show(results, finished, out, as_json)
 
 
-def _show(results: list[Result], finished: bool, out: Path | None, as_json: bool) -> None:
-    """Print a comparison and write it to `out` with its results and plots.
+def _show(
+    results: list[Result], finished: bool, out: Path | None, as_json: bool, alone: bool = False
+) -> None:
+    """Write a comparison to `out`, or a Result `alone`, and print the comparison.
 
-    Exits with 1 if a loss bound is broken or the time of a run was up, and as after Ctrl-C if the runs were not
-    `finished`.
+    Exits with 1 if a loss bound is broken or the time of a run was up, as after Ctrl-C if the runs were not
+    `finished`, and with an error if it had to be written elsewhere.
     """
-    from analysis.compare import compare
+    from analysis.compare import compare, result_folders
+    from scenarios.output import keep
 
     if not results:
         raise KeyboardInterrupt
     comparison = compare(results)
-    if out is not None:
-        comparison.write(out)
+    kept = None
+    if out is not None and alone:
+        kept = keep(out, results[0].write)
+    elif out is not None:
+        parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+        kept = keep(out, comparison.write, parts)
     if as_json:
         typer.echo(json.dumps(comparison.as_dict()))
     else:
         comparison.print()
-        if out is not None:
-            typer.echo(f"report and results: {out}")
+        if kept is not None and kept.place is not None:
+            typer.echo(f"{'result' if alone else 'report and results'}: {kept.place}")
     for violation in comparison.violations:
         typer.echo(f"loss bound broken: {violation}", err=True)
     for text in comparison.cut_short:
         typer.echo(f"time was up: {text}", err=True)
+    if kept is not None and kept.trouble is not None:
+        raise kept.trouble
     if comparison.violations:
         raise typer.Exit(1)
     if not finished:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -136,26 +134,32 @@ def cmd_emulate(
 
     Exits with 1 if a loss bound is broken, if time was up, or if the machine disturbed every run.
     """
-    from analysis.compare import compare
     from scenarios.errors import GradwireError
-    from scenarios.load import load_scenario, pick_variant
-    from scenarios.result import refuse_existing
+    from scenarios.load import load_scenario
+    from scenarios.output import claimed, refuse_unwritable
 
-    for path in (out, pcap):
-        if path is not None:
-            refuse_existing(path)
-            refuse_unwritable(path)
+    if pcap is not None:
+        refuse_unwritable(pcap)
     if at and pcap is None:
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     if every and (policy is not None or pcap is not None):
         raise GradwireError("goes with neither --policy nor --pcap", "--all", "one or the other")
-    loaded = load_scenario(scenario, set=_overrides(set_, trace))
+    loaded = load_scenario(scenario, set=_overrides(set_, trace), policy=policy)
     request = _request(clock, switch, max_wall, repeat, pcap, at)
-    results, finished = _run_all(
-        loaded.variants() if every else [pick_variant(loaded, policy)], request, as_json
-    )
-    if not results:
-        raise KeyboardInterrupt
+    with claimed(out) as place:
+        results, finished = _run_all(loaded.variants() if every else [loaded], request, as_json)
+        if not results:
+            raise KeyboardInterrupt
+        _report(results, finished, place, pcap, as_json, alone=not every)
+
+
+def _report(
+    results: Sequence[Result], finished: bool, out: Path | None, pcap: Path | None, as_json: bool, alone: bool
+) -> None:
+    """Print what came out, write it, and say what is wrong with it; exits accordingly."""
+    from analysis.compare import compare, result_folders
+    from scenarios.output import Kept, keep
+
     comparison = compare(results)
     engines = {result.summary["policy"]: result.summary["engine"] for result in results}
     if as_json:
@@ -163,14 +167,14 @@ def cmd_emulate(
     else:
         comparison.print()
         _print_engines(results)
-    if out is not None:  # what was measured is shown already, should there be no room
-        with writing(out):
-            if every:
-                comparison.write(out)
-            else:
-                results[0].write(out)
+    kept = Kept(None)
+    if out is not None and alone:
+        kept = keep(out, results[0].write)
+    elif out is not None:
+        parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+        kept = keep(out, comparison.write, parts)
     if not as_json:
-        for path, what in ((out, "report and results" if every else "result"), (pcap, "captures")):
+        for path, what in ((kept.place, "result" if alone else "report and results"), (pcap, "captures")):
             if path is not None:
                 typer.echo(f"{what}: {path}")
     for violation in comparison.violations:
@@ -184,6 +188,8 @@ def cmd_emulate(
             "with a lower link.rate or fewer hosts (see testbed-wall), or --clock virtual",
             err=True,
         )
+    if kept.trouble is not None:
+        raise kept.trouble
     if not finished:
         raise KeyboardInterrupt
     cut = any(result.summary["totals"]["ended_by"] not in ("done", "duration") for result in results)
@@ -207,69 +213,58 @@ def cmd_fidelity(
     as_json: Json = False,
 ) -> None:
     """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed."""
-    from analysis.fidelity_show import show_fidelity
-    from scenarios.load import load_scenario, pick_variant
-    from scenarios.result import refuse_existing
-    from sim.shaken import shaken
-    from sim.simulate import simulate
+    from scenarios.load import load_scenario
+    from scenarios.output import claimed
 
-    if out is not None:
-        refuse_existing(out)
-        refuse_unwritable(out)
-    chosen = pick_variant(load_scenario(scenario, set=_overrides(set_, trace)), policy)
+    chosen = load_scenario(scenario, set=_overrides(set_, trace), policy=policy)
     request = replace(
         _request(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )
-    with progress(f"{chosen.name} {chosen.policy_name}, simulated", as_json, "compiling the packet engine") as show:
+    with claimed(out) as place:
+        _both(chosen, request, place, as_json)
+
+
+def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -> None:
+    """Simulate and emulate, print both side by side, write what came out; exits as `cmd_fidelity` says."""
+    from analysis.fidelity_show import show_fidelity, write
+    from scenarios.output import Kept, keep
+    from sim.shaken import shaken
+    from sim.simulate import simulate
+
+    title = f"{chosen.name} {chosen.policy_name}, simulated"
+    with progress(title, as_json, "compiling the packet engine") as show:
         simulated = simulate(chosen)
         others: list[Result] = []
         for other in shaken(chosen, chosen.fidelity.spread):
             show(len(others) / chosen.fidelity.spread, f"again, shaken, {len(others) + 1}/{chosen.fidelity.spread}")
             others.append(simulate(other))
     results, finished = _run_all([chosen], request, as_json)
+    named = [(simulated, "simulated"), *((each, "emulated") for each in results)]
+    parts = [(f"results/{name}", result.write) for result, name in named]
     if not results or not finished:
         if out is not None:
-            with writing(out):
-                for result, name in ((simulated, "simulated"), *((each, "emulated") for each in results)):
-                    result.write(out / "results" / name)
+            for name, part in parts:
+                part(out / name)
             typer.echo(f"not compared; results so far: {out}", err=True)
         raise KeyboardInterrupt
     emulated = results[0]
     if not as_json:
         _print_engines(results)
-    with writing(out):
-        shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json, out=out)
+    shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json)
+    kept = Kept(None)
+    if out is not None:
+        kept = keep(out, lambda folder: write(shown.found, simulated, emulated, folder), parts)
     if as_json:
         typer.echo(json.dumps({**shown.data, "engine": emulated.summary["engine"]}))
     else:
         for line in shown.lines:
             typer.echo(line)
-        if out is not None:
-            typer.echo(f"figures, plot and results: {out}")
+        if kept.place is not None:
+            typer.echo(f"figures, plot and results: {kept.place}")
+    if kept.trouble is not None:
+        raise kept.trouble
     if not shown.passed:
         raise typer.Exit(1)
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Raise ResultError if a new folder cannot be made at `path`. Ask before the work, not after it."""
-    from scenarios.errors import ResultError
-
-    place = next(parent for parent in path.absolute().parents if parent.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise ResultError(f"cannot be made in {place}", str(path), "a folder that can be written to")
-
-
-@contextmanager
-def writing(path: Path | None) -> Iterator[None]:
-    """What cannot be written there is said in one line: ResultError."""
-    from scenarios.errors import ResultError
-
-    try:
-        yield
-    except OSError as error:
-        raise ResultError(
-            f"cannot be written: {error.strerror or error}", str(path), "a folder with room"
-        ) from None
 
 
 def _request(
@@ -345,7 +340,7 @@ def _print_engines(results: Sequence[Result]) -> None:
 
 
 def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
-    return [*(set_ or []), *([f"job.trace={json.dumps(trace)}"] if trace else [])]
+    return [*(set_ or []), *([] if trace is None else [f"job.trace={json.dumps(trace)}"])]
 
 
 def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:

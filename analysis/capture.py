@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from analysis.pcapng import Frames, write_pcapng
 from scenarios.errors import ResultError
-from scenarios.result import Result, refuse_existing
+from scenarios.output import new_file
+from scenarios.result import Result
 from scenarios.wire import (
     GRADWIRE_FLAGS,
     GRADWIRE_PORT,
@@ -61,15 +62,13 @@ def write_capture(result: Result, path: str | Path, ports: Sequence[str]) -> int
     Raises
     ------
     ResultError
-        The Result has no log of packets, or something is at `path`.
+        The Result has no log of packets, something is at `path`, or it cannot be written.
     """
     table = result.packets
     if not table.num_rows:
         raise ResultError("holds no log of packets", "packets.parquet", "a run with output.packet_log = true")
     if "transports" not in result.summary:
         raise ResultError("does not say what carried its messages", "result.json", "a run of this version")
-    refuse_existing(path)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
     place = {name: number for number, name in enumerate(ports)}
     names = table["port"].combine_chunks().dictionary_encode()
     of_port = np.array([place.get(name, -1) for name in names.dictionary.to_pylist()], dtype=np.int64)
@@ -83,7 +82,7 @@ def write_capture(result: Result, path: str | Path, ports: Sequence[str]) -> int
             some = rows[begin : begin + AT_ONCE]
             yield make_frames(table.take(some), interface[some], messages)
 
-    with Path(path).open("xb") as file:
+    with new_file(path) as partial, partial.open("wb") as file:
         return write_pcapng(file, ports, hosts, frames(), SNAP)
 
 

@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +25,8 @@ from typing import Any
 from analysis.flows import flow_blocks, flow_times, write_flows
 from analysis.metrics import DROPS, Metrics, measure, ran_on
 from analysis.tables import headings, print_rows, print_table, time_text
-from scenarios.result import Result, Violation, check_loss_invariant, refuse_existing
+from scenarios.output import new_folder
+from scenarios.result import Result, Violation, check_loss_invariant
 
 FORMAT = 1
 """Version of comparison.json."""
@@ -104,16 +102,12 @@ class Comparison:
     def write(self, directory: str | Path) -> Path:
         """Write report, figures, pictures and Results to a new directory.
 
-        Raises `ResultError` if it exists already.
+        Raises `ResultError` if something is there already, or it cannot be written.
         """
         from analysis.plots import draw_all
         from analysis.report import report
 
-        target = Path(directory)
-        refuse_existing(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        try:
+        with new_folder(directory) as partial:
             folders = result_folders(self.results)
             for result, folder in zip(self.results, folders, strict=True):
                 result.write(partial / "results" / folder)
@@ -130,13 +124,7 @@ class Comparison:
             )
             text = report(self, [picture.name for picture in pictures], folders)
             (partial / "report.md").write_text(text, encoding="utf-8")
-            partial.chmod((partial / "results").stat().st_mode)  # mkdtemp's is for its owner alone
-            refuse_existing(target)
-            os.rename(partial, target)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        return target
+        return Path(directory)
 
 
 def compare(results: Sequence[Result]) -> Comparison:

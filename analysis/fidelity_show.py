@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from analysis.fidelity import Agreement, agreement
 from analysis.fidelity_measure import PACKETS, Measure
 from analysis.tables import Grid, print_grid
-from scenarios.result import Result, refuse_existing
+from scenarios.output import new_folder
+from scenarios.result import Result
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
@@ -39,6 +37,7 @@ class Shown(NamedTuple):
     passed: bool
     lines: list[str]
     data: dict[str, Any]
+    found: Agreement
 
 
 def show_fidelity(
@@ -61,7 +60,7 @@ def show_fidelity(
             print_grid(table)
     if out is not None:
         write(found, sim, emu, out)
-    return Shown(found.passed, found.verdicts(), found.as_dict())
+    return Shown(found.passed, found.verdicts(), found.as_dict(), found)
 
 
 def grids(found: Agreement) -> list[Grid]:
@@ -97,11 +96,7 @@ def write(found: Agreement, sim: Result, emu: Result, directory: str | Path) -> 
     """Everything to a new directory, which appears complete or not at all."""
     from analysis.fidelity_plot import draw_fidelity
 
-    target = Path(directory)
-    refuse_existing(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    try:
+    with new_folder(directory) as partial:
         sim.write(partial / "results" / "simulated")
         emu.write(partial / "results" / "emulated")
         text = json.dumps(found.as_dict(), indent=2, sort_keys=True)
@@ -112,13 +107,7 @@ def write(found: Agreement, sim: Result, emu: Result, directory: str | Path) -> 
             writer.writeheader()
             writer.writerows(rows)
         draw_fidelity(found, sim, emu, partial / "fidelity.png")
-        partial.chmod((partial / "results").stat().st_mode)  # mkdtemp's is for its owner alone
-        refuse_existing(target)
-        os.rename(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return target
+    return Path(directory)
 
 
 def _port(measure: Measure) -> str:

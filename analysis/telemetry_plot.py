@@ -15,7 +15,8 @@ from analysis.metrics import ran_on
 from analysis.plots import COLOURS, DPI, GREY, STYLES, logarithmic
 from analysis.telemetry import Series, hop, series
 from scenarios.errors import ResultError
-from scenarios.result import Result, refuse_existing
+from scenarios.output import new_file
+from scenarios.result import Result
 
 MOST_LINES = 6
 """More ports in one panel cannot be told apart."""
@@ -35,7 +36,6 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
     ResultError
         The Result holds neither samples nor waiting times of the ports, or something is at `path`.
     """
-    refuse_existing(path)
     lines = sorted(series(result, ports), key=lambda each: -int(each.queue_bytes.max()))
     busy = [each for each in lines if each.queue_bytes.any()]
     lines = (busy or lines)[:MOST_LINES]
@@ -61,8 +61,8 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
         _draw_waits(axes[-1], waits)
     summary = result.summary
     figure.suptitle(f"{summary.get('name', '')}, {summary.get('policy', '')}", x=0.01, ha="left", fontsize=11)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI, format="png", metadata={"Software": "gradwire"})
+    with new_file(path) as partial:
+        figure.savefig(partial, dpi=DPI, format="png", metadata={"Software": "gradwire"})
     return [each.port for each in lines]
 
 

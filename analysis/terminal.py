@@ -7,15 +7,20 @@ and a plain line now and then elsewhere (a log file, CI).
 from __future__ import annotations
 
 import functools
+import io
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from scenarios.errors import GradwireError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +38,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
     """Make a command end as promised: 2 (or the error's own code) and one message for a refusal, 130 for
-    Ctrl-C. Any other exception is a bug and keeps its traceback.
+    Ctrl-C. Any other exception is a bug and keeps its traceback. With --json a refusal is a JSON object on stdout, too.
     """
 
     @functools.wraps(command)
@@ -41,6 +46,8 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except GradwireError as error:
+            if kwargs.get("as_json"):
+                print(json.dumps({"error": error.as_dict()}))
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
         except KeyboardInterrupt:
@@ -49,6 +56,59 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         raise SystemExit(code)
 
     return guarded
+
+
+class _Patient(io.RawIOBase):
+    """Standard output that goes on whatever becomes of it: a reader may have seen enough (`gradwire ... | head`), or
+    the disk behind it be full. The work, and what it writes elsewhere, must not end with that."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.failed: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def write(self, data: Buffer) -> int:
+        size = memoryview(data).nbytes
+        if self.failed is None:
+            try:
+                return os.write(self._number, data)
+            except OSError as error:
+                self.failed = error
+        return size
+
+
+@contextmanager
+def patient_stdout() -> Iterator[None]:
+    """While a command runs, nobody who reads its output, and no full disk behind it, ends it. A command that could not
+    say what it had to ends with 2; one whose reader has gone away, as if all had been read."""
+    try:
+        raw = _Patient(sys.stdout.fileno())
+    except (AttributeError, OSError, ValueError):  # closed, or no file at all
+        yield
+        return
+    before, tty = sys.stdout, raw.isatty()
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding=before.encoding, errors=before.errors, line_buffering=tty
+    )
+    code: int | str | None = 0
+    try:
+        yield
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.stdout.flush()
+    if raw.failed is not None and not isinstance(raw.failed, BrokenPipeError):
+        print(f"gradwire: standard output: {raw.failed.strerror}", file=sys.stderr)
+        code = code or 2
+    raise SystemExit(code)
 
 
 @contextmanager

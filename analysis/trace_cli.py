@@ -58,10 +58,10 @@ def cmd_import(
 
     What was not understood, or left out because it is no gradient, is counted and named.
     """
-    from scenarios.result import refuse_existing
+    from scenarios.output import refuse_unwritable
     from traces.formats import import_trace
 
-    refuse_existing(out)
+    refuse_unwritable(out)
     with progress(f"import {file.name}", as_json) as show:
         trace = import_trace(
             file, format=format, name=name, seed=seed, dtype=dtype, fit_to=fit_to, progress=show

@@ -19,6 +19,7 @@ from emu.agent.script import IterationRow
 from emu.plan import Plan
 from emu.raw import Raw
 from emu.switches.base import PortCounts
+from scenarios.record import scenario_text
 from scenarios.result import KINDS, Result, summarise
 from scenarios.schema import Scenario
 
@@ -98,6 +99,7 @@ def make_result(
             "samples": _samples(plan, raw),
         },
         timing,
+        scenario_text(scenario),
     )
 
 

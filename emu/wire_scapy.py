@@ -6,7 +6,7 @@
 
 UDP packets from or to port 7117 are dissected as `Gradwire`; the content of TCP segments from or to port 7118 as
 `GradwireStream`, a list of headers and what follows them. A segment is dissected by itself: one that begins in the
-middle of a frame is shown as raw bytes. scapy is an extra: `pip install "gradwire[emu]"`.
+middle of a frame is shown as raw bytes. scapy is an extra: `pip install -e '.[emu]'`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from emu.switches.base import TestbedError
+from scenarios.errors import INSTALL
 from scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS
 
 try:
@@ -21,7 +22,7 @@ try:
     from scapy.layers.inet import TCP, UDP
     from scapy.packet import Packet, Padding, Raw, bind_layers
 except ImportError:
-    raise TestbedError("scapy is not installed", "emu.wire_scapy", 'pip install "gradwire[emu]"') from None
+    raise TestbedError("scapy is not installed", "emu.wire_scapy", INSTALL.format(extra="emu")) from None
 
 FORMATS = {1: "B", 2: "H", 4: "I"}
 

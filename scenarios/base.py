@@ -11,10 +11,10 @@ from scenarios.errors import Mistake
 
 # Strict, because TOML has types: `workers = "4"`, `workers = 4.0` and `seed = true` are mistakes.
 Flag = Annotated[bool, Field(strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Natural = Annotated[int, Field(ge=0, strict=True)]
-Positive = Annotated[float, Field(gt=0, strict=True)]
-NonNegative = Annotated[float, Field(ge=0, strict=True)]
+# Bounded, because what is counted has to fit into the columns of a Result, and times into 64 bits.
+MOST = 2**31 - 1
+Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
+Natural = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
 
 class Table(BaseModel):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class GradwireError(Exception):
@@ -23,6 +24,10 @@ class GradwireError(Exception):
     def __init__(self, what: str, where: str = "", expected: str = "") -> None:
         self.what, self.where, self.expected = what, where, expected
         super().__init__(what, where, expected)  # all three, so that the error survives pickling
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs, JSON-safe."""
+        return {"what": self.what, "where": self.where, "expected": self.expected}
 
     def __str__(self) -> str:
         message = f"{self.where}: {self.what}" if self.where else self.what
@@ -64,6 +69,17 @@ class ScenarioError(GradwireError):
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.what, self.where, self.expected, self.mistakes))
 
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs, with a list of `mistakes`: path, what, value (as text or null) and expected."""
+        mistakes = [
+            {
+                "path": each.path, "what": each.what, "expected": each.expected,
+                "value": None if each.value is None else shorten(each.value),
+            }
+            for each in self.mistakes
+        ]  # fmt: skip
+        return {**super().as_dict(), "mistakes": mistakes}
+
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(f"  {mistake}" for mistake in self.mistakes)])
 
@@ -82,12 +98,16 @@ class StallError(GradwireError):
     exit_code = 1
 
 
+INSTALL = "pip install -e '.[{extra}]' (in the folder of gradwire)"
+"""How an optional dependency is installed in a copy of the repository."""
+
+
 class MissingExtraError(GradwireError):
     """An optional dependency that is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package} is not installed; install it with: pip install 'gradwire[{extra}]'")
+        super().__init__(f"{package} is not installed; install it with: {INSTALL.format(extra=extra)}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.package, self.extra))

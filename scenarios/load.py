@@ -22,7 +22,13 @@ from pydantic import ValidationError
 from scenarios.base import Mistakes
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.explain import Location, entries, explain, file_location
+from scenarios.overrides import lay_over, of_policies, steps_of
+from scenarios.policy import Policy, overlay
 from scenarios.schema import GraphFile, Scenario
+from scenarios.units import format_size
+
+MOST_BYTES = 8 * 2**20
+"""No scenario is larger; a file that is would only be read for minutes before it turned out to be none."""
 
 
 def list_library() -> list[str]:
@@ -31,22 +37,27 @@ def list_library() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def load_scenario(source: str | Path, set: Sequence[str] = ()) -> Scenario:
+def load_scenario(source: str | Path, set: Sequence[str] = (), policy: str | None = None) -> Scenario:
     """Read a scenario from a file, or by name from the library, with `set` overrides such as "job.workers=8".
 
     A path in an override is dotted, "[2]" picks one of several tables and a table that is left unpicked
     means all of them ("job.workers=8", "job[0].workers=8"). Values are TOML; what is no TOML is text, so
-    "link.rate=10Gbps" needs no quotes. Raises `ScenarioError` with every mistake.
+    "link.rate=10Gbps" needs no quotes. Files are looked for where the user stands.
+
+    With the name of a `policy` it is the scenario under that policy, and only that has to be valid: overrides are
+    laid over the policy then, except for those of policies themselves. Raises `ScenarioError` with every mistake.
     """
     path, text = _read(source)
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error).replace("at end of document", f"at the end, line {text.count(chr(10)) + 1}")
-        raise ScenarioError(f"is no TOML: {reason}", str(path), "key = value lines and [tables]") from None
-    for override in set:
-        tables = _override(tables, override)
-    scenario = build_scenario(tables, str(path)).at(path.parent)
+    tables = _parse(path, text)
+    if policy is None:
+        scenario = build_scenario(lay_over(tables, set), str(path))
+    else:
+        tables = lay_over(tables, [each for each in set if of_policies(each)])
+        chosen = _policy(tables, policy, str(path))
+        rest = {key: value for key, value in tables.items() if key != "policy"}
+        tables = lay_over(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
+        scenario = build_scenario(tables, str(path)).under(chosen)
+    scenario = scenario.at(path.parent)
     if isinstance(scenario.topology, GraphFile) and not Path(scenario.topology.file).is_file():
         mistake = Mistake("topology.file", "no such file", scenario.topology.file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
@@ -59,6 +70,8 @@ def build_scenario(tables: dict[str, Any], where: str = "scenario") -> Scenario:
         return Scenario.model_validate(tables)
     except ValidationError as error:
         mistakes = [*explain(error, tables, Scenario), *_behind(error, tables)]
+    except RecursionError:
+        raise ScenarioError("has too many tables inside each other", where, "a scenario") from None
     count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
     raise ScenarioError(f"is no valid scenario, {count}:", where, mistakes=mistakes)
 
@@ -70,72 +83,68 @@ def pick_variant(scenario: Scenario, name: str | None) -> Scenario:
     for policy in scenario.policy:
         if policy.name == name:
             return scenario.variant(policy)
-    known = ", ".join(policy.name for policy in scenario.policy) or "none: the scenario has no policies"
-    raise ScenarioError(f'no policy "{name}"', scenario.name, known)
+    raise no_policy(name, [policy.name for policy in scenario.policy], scenario.name)
+
+
+def no_policy(name: str, known: Sequence[str], where: str) -> ScenarioError:
+    """What to raise where there is no policy called `name`."""
+    listed = ", ".join(known) or "none: the scenario has no policies"
+    return ScenarioError(f'no policy "{name}"', where, listed)
+
+
+def _policy(tables: dict[str, Any], name: str, where: str) -> Policy:
+    """The policy called `name` in the tables of a scenario. Raises `ScenarioError`."""
+    entries = tables.get("policy", [])
+    named = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    for entry in named:
+        if entry.get("name") == name:
+            try:
+                return Policy.model_validate(entry)
+            except ValidationError:
+                build_scenario(tables, where)  # says what is wrong with it
+                raise
+    raise no_policy(name, [str(entry.get("name")) for entry in named], where)
 
 
 def _read(source: str | Path) -> tuple[Path, str]:
     """A scenario's path and text. A bare name is a file if there is one, else a name of the library."""
     path = Path(source).expanduser()
     bare = isinstance(source, str) and path.name == source and path.suffix != ".toml"
+    if bare and not path.is_file():
+        entry = resources.files("scenarios") / "library" / f"{source}.toml"
+        if not entry.is_file():
+            expected = "a file, or one of the library: " + ", ".join(list_library())
+            raise ScenarioError("no such scenario", str(source), expected)
+        path = Path(str(entry))
+    return path, read_text(path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a scenario file. Raises `ScenarioError` for what is none, without waiting for a pipe or a device."""
+    wanted = "a scenario file (.toml)"
     try:
-        if bare and not path.is_file():
-            entry = resources.files("scenarios") / "library" / f"{source}.toml"
-            if not entry.is_file():
-                expected = "a file, or one of the library: " + ", ".join(list_library())
-                raise ScenarioError("no such scenario", str(source), expected)
-            path = Path(str(entry))
-        return path, path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():  # a device has no end, and a pipe may never begin
+            what = "is a folder" if path.is_dir() else "is no regular file"
+            raise ScenarioError(what, str(path), wanted)
+        if path.stat().st_size > MOST_BYTES:
+            raise ScenarioError(f"is larger than {format_size(MOST_BYTES)}", str(path), wanted)
+        return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except FileNotFoundError:
-        raise ScenarioError("no such file", str(path), "a scenario file (.toml)") from None
-    except UnicodeDecodeError:
-        raise ScenarioError("is no text in UTF-8", str(path), "a scenario file (.toml)") from None
+        raise ScenarioError("no such file", str(path), wanted) from None
+    except (UnicodeDecodeError, ValueError):  # ValueError: a zero byte in the name
+        raise ScenarioError("is no text in UTF-8", str(path), wanted) from None
     except OSError as error:
         raise ScenarioError(f"cannot be read ({error.strerror})", str(path)) from None
 
 
-def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
-    """`tables` with one "a.b[0].c=value" laid over."""
-    where = f"--set {override}"
-    key, equals, text = override.partition("=")
-    steps = _steps(key.strip())
-    if not equals or not steps:
-        raise ScenarioError("is no override", where, "a.b=value, such as link.rate=10Gbps")
+def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    return _laid_over(tables, steps, value, where)
-
-
-def _laid_over(here: Any, steps: Location, value: Any, where: str) -> Any:
-    step, rest = steps[0], steps[1:]
-    if isinstance(step, int):
-        if not isinstance(here, list) or step >= len(here):
-            count = len(here) if isinstance(here, list) else 0
-            raise ScenarioError(f"there is no [{step}]", where, f"one of {count} tables, counted from [0]")
-        return [_laid_over(item, rest, value, where) if i == step and rest else value if i == step else item
-                for i, item in enumerate(here)]  # fmt: skip
-    if isinstance(here, list):
-        return [_laid_over(item, steps, value, where) for item in here]
-    if isinstance(here, str) and step != "kind":
-        here = {"kind": here}  # transport = "dlcp" and --set transport.floor=16
-    if not isinstance(here, dict):
-        here = {}
-    if not rest:
-        return {**here, step: value}
-    return {**here, step: _laid_over(here.get(step, {}), rest, value, where)}
-
-
-def _steps(key: str) -> Location:
-    """ "job[0].workers" -> ("job", 0, "workers"); empty if it is no such path."""
-    steps: list[str | int] = []
-    for part in key.split("."):
-        name, *indices = part.replace("]", "").split("[")
-        if not name or not all(index.isdigit() for index in indices):
-            return ()
-        steps += [name, *map(int, indices)]
-    return tuple(steps)
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = str(error).replace("at end of document", f"at the end, line {text.count(chr(10)) + 1}")
+    except RecursionError:
+        reason = "too many brackets inside each other"
+    raise ScenarioError(f"is no TOML: {reason}", str(path), "key = value lines and [tables]")
 
 
 def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
@@ -149,7 +158,7 @@ def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
         location = file_location(entry, tables)
         cause = entry.get("ctx", {}).get("error")
         inner = cause.mistakes if isinstance(cause, Mistakes) else ()
-        dropped += [location + _steps(mistake.path.lstrip("[")) for mistake in inner] or [location]
+        dropped += [location + steps_of(mistake.path.lstrip("[")) for mistake in inner] or [location]
     for location in dropped:
         _drop(repaired, location)
     try:
@@ -176,7 +185,7 @@ def _drop(tables: Any, location: Location) -> None:
 def _echoes(mistake: Mistake, gone: Location) -> bool:
     """Whether a path that the mistake is about lies inside what is gone, or the other way round."""
     for path in (mistake.path, *mistake.concerns):
-        steps = _steps(path)
+        steps = steps_of(path)
         shared = min(len(steps), len(gone))
         if steps[:shared] == gone[:shared]:
             return True

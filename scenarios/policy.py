@@ -14,6 +14,9 @@ from pydantic import Field, model_validator
 from scenarios.base import Flag, Natural, Table, refuse
 from scenarios.units import Fraction
 
+NAMED = ("transport",)
+"""Fields in which a name alone stands for the table of that `kind` with its defaults."""
+
 
 class Tagging(Table):
     """What the sender writes on its packets. Without any of it every packet is important and in one class.
@@ -70,5 +73,8 @@ def overlay(base: Any, changes: Any) -> Any:
         return changes
     merged = dict(base)
     for key, value in changes.items():
-        merged[key] = overlay(base[key], value) if key in base else value
+        below = base.get(key)
+        if key in NAMED and isinstance(below, str):
+            below = {"kind": below}
+        merged[key] = overlay(below, value) if key in base else value
     return merged

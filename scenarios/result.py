@@ -11,7 +11,8 @@ A Result is a summary and eight tables. Written, it is a directory:
     samples.parquet       queues as time goes by       (if asked for)
     delays.parquet        how long packets waited      (if asked for)
     packets.parquet       one row per transmission     (if asked for)
-    timing.json           how fast the run was; the only file that differs between two equal runs
+    scenario.toml         the scenario that ran, as a file that loads by itself; see `scenarios.record`
+    timing.json           how fast the run was, and the command; the only file that differs between two equal runs
 
 Times are picoseconds of simulated time, sizes bytes of payload (`ports.bytes`: bytes on the link). `TABLES`
 defines the columns; `Result.build` and `Result.read` hold tables to it.
@@ -23,9 +24,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +31,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scenarios import __version__
 from scenarios.errors import ResultError
+from scenarios.output import new_folder
 
 if TYPE_CHECKING:
     import pyarrow
 
     from scenarios.schema import Scenario
+
+SCENARIO_FILE = "scenario.toml"
 
 FORMAT = 3
 """Version of the directory's layout; a Result of another one is refused."""
@@ -153,7 +154,9 @@ class Result:
     delays: pyarrow.Table
     packets: pyarrow.Table
     timing: dict[str, Any] = field(default_factory=dict)
-    """Wall-clock figures of the run, such as packet-hops per second. Kept apart: they never repeat."""
+    """Wall-clock figures of the run, such as packet-hops per second, and the command. Kept apart: they never repeat."""
+    scenario: str = ""
+    """The scenario that ran, as TOML; empty if it is not known."""
 
     @classmethod
     def build(
@@ -161,6 +164,7 @@ class Result:
         summary: Mapping[str, Any],
         tables: Mapping[str, Mapping[str, Any]],
         timing: Mapping[str, Any] | None = None,
+        scenario: str = "",
     ) -> Result:
         """A Result from columns: `tables["ports"]["marks"]` is an array or list, one entry per row.
 
@@ -170,31 +174,24 @@ class Result:
         if unknown:
             raise ValueError(f"no such table: {', '.join(sorted(unknown))}")
         built = {name: make_table(name, tables.get(name, {})) for name in TABLES}
-        return cls(dict(summary), **built, timing=dict(timing or {}))
+        return cls(dict(summary), **built, timing=dict(timing or {}), scenario=scenario)
 
     def write(self, directory: str | Path) -> Path:
         """Write everything to a new directory, which appears complete or not at all.
 
-        Raises `ResultError` if it exists already: results are never overwritten or mixed.
+        Raises `ResultError` if something is there already, as results are never overwritten or mixed, and if it cannot
+        be written.
         """
         import pyarrow.parquet
 
-        target = Path(directory)
-        refuse_existing(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        try:
+        with new_folder(directory) as folder:
             for name in TABLES:
-                pyarrow.parquet.write_table(getattr(self, name), partial / f"{name}.parquet")
-            _write_json(partial / "result.json", {"format": FORMAT, **self.summary})
-            _write_json(partial / "timing.json", self.timing)
-            partial.chmod(0o777 & ~_umask())  # mkdtemp makes directories that nobody else can read
-            refuse_existing(target)  # somebody may have been faster
-            os.rename(partial, target)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        return target
+                pyarrow.parquet.write_table(getattr(self, name), folder / f"{name}.parquet")
+            _write_json(folder / "result.json", {"format": FORMAT, **self.summary})
+            _write_json(folder / "timing.json", self.timing)
+            if self.scenario:
+                (folder / SCENARIO_FILE).write_text(self.scenario, encoding="utf-8")
+        return Path(directory)
 
     @classmethod
     def read(cls, directory: str | Path) -> Result:
@@ -208,7 +205,7 @@ class Result:
             raise ResultError(f"is of format {found}", str(folder / "result.json"), f"format {FORMAT}")
         timing = _read_json(folder / "timing.json") if (folder / "timing.json").exists() else {}
         tables = {name: _read_table(folder / f"{name}.parquet", name) for name in TABLES}
-        return cls(summary, **tables, timing=timing)
+        return cls(summary, **tables, timing=timing, scenario=_read_scenario(folder / SCENARIO_FILE))
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:
@@ -236,6 +233,8 @@ def summarise(
 
     It holds nothing that differs between two equal runs (no dates, no durations, no paths).
     """
+    from scenarios.record import input_digests
+
     return {
         "name": scenario.name,
         "policy": scenario.policy_name,
@@ -244,6 +243,7 @@ def summarise(
         "versions": versions(),
         "scenario_hash": scenario.digest(),
         "trace_hash": trace_hash,
+        "inputs": input_digests(scenario),
         "transports": {
             table.name: {"kind": used.kind, "payload": used.payload, "overhead": used.overhead, "wire": used.wire}
             for table in (*scenario.job, *scenario.traffic)
@@ -311,32 +311,12 @@ def check_loss_invariant(result: Result) -> list[Violation]:
     return [Violation(**{name: row[name] for name in Violation._fields}) for row in rows]
 
 
-def refuse_existing(directory: str | Path) -> None:
-    """Raise `ResultError` if there is something at `directory` already. Ask before the work, not after it."""
-    if Path(directory).exists():
-        raise ResultError("exists already", str(directory), "a directory that does not exist yet")
-
-
-def fresh_directory(base: str | Path) -> Path:
-    """The first of base-001, base-002, ... that does not exist; not created."""
-    number = 1
-    while (candidate := Path(f"{base}-{number:03d}")).exists():
-        number += 1
-    return candidate
-
-
 def _schema(name: str) -> pyarrow.Schema:
     import pyarrow
 
     types = {"bool": pyarrow.bool_(), "string": pyarrow.string(), "float64": pyarrow.float64()}
     types |= {width: getattr(pyarrow, width)() for width in ("int8", "int32", "int64")}
     return pyarrow.schema([(column, types[kind]) for column, kind in TABLES[name].items()])
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -353,6 +333,16 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ResultError("is no JSON object", str(path))
     return data
+
+
+def _read_scenario(path: Path) -> str:
+    """The text of the scenario; empty where there is none, as in Results of older versions."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultError(f"cannot be read ({error})", str(path)) from None
 
 
 def _read_table(path: Path, name: str) -> pyarrow.Table:

@@ -105,6 +105,8 @@ class Scenario(Table):
     """Everything random is drawn from this one number."""
     duration: PositiveTime | None = None
     """Simulated time after which the run ends even if jobs are not done, or flows under way."""
+    modules: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of the modules that are named as "module:Class"; that of the scenario file if absent."""
     topology: Topology
     link: Link = Link()
     link_override: tuple[LinkOverride, ...] = ()
@@ -181,14 +183,17 @@ class Scenario(Table):
         topology = self.topology
         if isinstance(topology, GraphFile):
             topology = topology.model_copy(update={"file": absolute(topology.file)})
-        scenario = self.model_copy(update={"job": jobs, "traffic": traffic, "topology": topology})
+        modules = None if self.modules is None else absolute(self.modules)
+        changed = {"job": jobs, "traffic": traffic, "topology": topology, "modules": modules}
+        # what was not given stays so: `as_written` leaves it out
+        scenario = self.model_copy(update={key: value for key, value in changed.items() if value})
         scenario._folder = directory.resolve()
         return scenario
 
     @property
     def folder(self) -> Path | None:
-        """Where the scenario's file lies, and with it modules that it names as "module:Class"."""
-        return self._folder
+        """Where modules lie that are named as "module:Class": beside the scenario's file, unless it says otherwise."""
+        return self._folder if self.modules is None else Path(self.modules)
 
     def as_written(self) -> dict[str, Any]:
         """The fields that were given, as a file would hold them: units as text, defaults left out."""
@@ -203,8 +208,14 @@ class Scenario(Table):
     def variant(self, policy: Policy) -> Scenario:
         """This scenario under one policy. It cannot fail: loading has tried every policy."""
         variant = Scenario.model_validate(self.variant_tables(policy))
+        if self._folder is not None:
+            variant = variant.at(self._folder)
+        return variant.under(policy)
+
+    def under(self, policy: Policy) -> Scenario:
+        """This scenario as the variant that `policy` has made; what the policy sets is in it already."""
+        variant = self.model_copy()
         variant._applied = policy
-        variant._folder = self._folder
         return variant
 
     def variants(self) -> list[Scenario]:
@@ -218,7 +229,8 @@ class Scenario(Table):
         digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
         not at all, it has a digest of its own.
         """
-        data = self.model_dump(mode="json", exclude={"name", "description", "policy", "emulation", "fidelity"})
+        apart = {"name", "description", "modules", "policy", "emulation", "fidelity"}
+        data = self.model_dump(mode="json", exclude=apart)
         for job in data["job"]:
             del job["trace"]
         for table, each in zip(data["traffic"], self.traffic, strict=True):

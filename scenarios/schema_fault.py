@@ -95,7 +95,7 @@ class HostSlow(Fault):
     kind: Literal["host_slow"]
     host: str
     """Its name."""
-    factor: Annotated[float, Field(gt=1, le=1000)]
+    factor: Annotated[float, Field(gt=1, le=1000, strict=True)]
 
 
 def _tag(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from scenarios.base import Count, Flag, Natural, NonNegative, Table, refuse
+from scenarios.base import Count, Flag, Natural, Table, refuse
 from scenarios.policy import Tagging
 from scenarios.schema_transport import AnyTransport
 from scenarios.units import Fraction, Rate, Size, Time, format_size
@@ -88,9 +88,9 @@ class Job(Table):
     """Parameter servers; only with that exchange."""
     placement: Placement = "packed"
     """packed: hosts in order; spread: dealt over the switches in turn; random: any hosts; or hosts by name."""
-    compute_scale: NonNegative = 1.0
+    compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True)] = 1.0
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone."""
-    jitter: NonNegative = 0.0
+    jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Time = 0
     transport: AnyTransport | None = None

@@ -111,7 +111,7 @@ class Switch(Table):
     """Bytes that all queues of one egress port hold together."""
     shared_buffer: Size | None = None
     """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
-    buffer_alpha: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True)] = 1.0
     """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
     ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""

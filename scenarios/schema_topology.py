@@ -84,7 +84,7 @@ class LeafSpine(TopologyTable):
     """Rate of each leaf-spine cable; `link.rate` unless given here or by `oversubscription`."""
     uplink_latency: Time | None = None
     """Latency of each leaf-spine cable; `link.latency` unless given."""
-    oversubscription: Annotated[float, Field(gt=0)] | None = None
+    oversubscription: Annotated[float, Field(gt=0, le=1000, strict=True)] | None = None
     """Bandwidth of a leaf's hosts over that of its uplinks: 4.0 means four times too little upwards."""
 
     @model_validator(mode="after")
@@ -175,7 +175,7 @@ class FatTree(TopologyTable):
     k: Annotated[int, Field(ge=2, le=128, strict=True)]
     tiers: Literal[2, 3] = 3
     """3: edge, aggregation and core switches; 2: edge switches and cores."""
-    oversubscription: Annotated[float, Field(gt=0)] = 1.0
+    oversubscription: Annotated[float, Field(gt=0, le=1000, strict=True)] = 1.0
     """Ports of an edge switch that lead to hosts over those that lead up. 3.0 has 3k/4 hosts on an edge switch and
     k/4 uplinks, and half as many aggregation and core switches."""
     uplink_rate: Rate | None = None

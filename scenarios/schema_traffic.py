@@ -19,7 +19,7 @@ from scenarios.units import Fraction, PositiveTime, Size, Time, UnitError, forma
 DISTRIBUTIONS = ("web_search", "data_mining", "facebook")
 """Distributions of flow sizes that come with gradwire."""
 
-RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
+RANGE = re.compile(r"(.*?)([0-9]+)\.\.(.*?)([0-9]+)")
 MOST_HOSTS = 1 << 20
 
 

@@ -38,7 +38,7 @@ RATE_UNITS: Mapping[str, int] = {"bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps":
 # Other spellings of the same unit, accepted on input and never written.
 ALIASES: Mapping[str, str] = {"µs": "us", "μs": "us", "sec": "s", "KB": "kB", "Kbps": "kbps"}
 
-NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\S*)\s*")
+NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
 
 
 class UnitError(ValueError):

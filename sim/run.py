@@ -96,6 +96,7 @@ def collect_result(
     times: dict[str, float],
 ) -> Result:
     """The Result of what has been simulated so far."""
+    from scenarios.record import scenario_text
     from scenarios.result import Result, summarise
 
     scenario, coupling, jobs = state.scenario, state.coupling, state.jobs
@@ -146,6 +147,7 @@ def collect_result(
             "packet_hops": hops,
             "hops_per_s": hops / times["run_s"] if times["run_s"] > 0 else 0.0,
         },
+        scenario_text(scenario),
     )
 
 

@@ -183,7 +183,7 @@ def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: py
         raise OSError("no space")
 
     monkeypatch.setattr(analysis.plots, "draw_all", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(ResultError, match="no space"):
         compare([small_result()]).write("out")
     assert list(own_directory.iterdir()) == []
 

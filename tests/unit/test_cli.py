@@ -160,7 +160,8 @@ class Comparison:
         return {"policies": [result.summary["policy"] for result in self.results]}
 
     def write(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "report.md").touch()
 
 
 @pytest.fixture
@@ -181,6 +182,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
     compare = types.ModuleType("analysis.compare")
     compare.compare = lambda results: Comparison(results, state.violations)  # type: ignore[attr-defined]
+    compare.result_folders = lambda results: [result.summary["policy"] for result in results]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sim.simulate", sim)
     monkeypatch.setitem(sys.modules, "analysis.compare", compare)
     return state

@@ -122,7 +122,7 @@ def test_without_scapy_one_line_says_so():
         "except TestbedError as error:\n    print(error.what, '|', error.expected, '|', error.usage)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == 'scapy is not installed | pip install "gradwire[emu]" | True\n', done.stderr
+    assert done.stdout == "scapy is not installed | pip install -e '.[emu]' (in the folder of gradwire) | True\n", done.stderr
 
 
 def test_agents_import_little():

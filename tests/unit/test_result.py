@@ -14,7 +14,6 @@ from scenarios.result import (
     Result,
     allowed_loss,
     check_loss_invariant,
-    fresh_directory,
     make_table,
     summarise,
 )
@@ -71,7 +70,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
         raise OSError("disk full")
 
     monkeypatch.setattr(results, "_write_json", full)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ResultError, match="disk full"):
         build().write(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -172,9 +171,3 @@ def test_loss_invariant(changes: dict[str, Any], broken: bool):
     violations = check_loss_invariant(build(**changes))
     assert [violation.message for violation in violations] == ([7] if broken else [])
     assert all("message 7" in str(violation) for violation in violations)
-
-
-def test_fresh_directory_counts_up(tmp_path: Path):
-    assert fresh_directory(tmp_path / "demo") == tmp_path / "demo-001"
-    (tmp_path / "demo-001").mkdir()
-    assert fresh_directory(tmp_path / "demo") == tmp_path / "demo-002"

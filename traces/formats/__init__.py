@@ -35,6 +35,9 @@ FORMATS: dict[str, str] = {  # in the order in which a file is offered to them
     "chakra": "traces.formats.chakra",
 }
 
+MOST_RANKS = 1 << 16
+"""Workers that a job can be exported for; Chakra has a file for each."""
+
 _FITTED: dict[str, Model] = {}  # models fitted to bundled traces, which do not change
 
 
@@ -112,8 +115,9 @@ def export_trace(
     for index in chosen:
         if not 0 <= index < len(trace.iterations):
             raise TraceError(f"iteration {index}", trace.name, f"0 to {len(trace.iterations) - 1}")
-    if not chosen or ranks < 1:
-        raise TraceError(f"{len(chosen)} iterations, {ranks} ranks", "export", "at least one of each")
+    if not chosen or not 1 <= ranks <= MOST_RANKS:
+        expected = f"at least one of each, and at most {MOST_RANKS} ranks"
+        raise TraceError(f"{len(chosen)} iterations, {ranks} ranks", "export", expected)
     files: list[Path] = _module(format).write(trace, Path(out), WriteOptions(chosen, ranks))
     return files
 

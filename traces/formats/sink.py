@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from scenarios.errors import TraceError
 
 
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
-    """Write each of `contents` to its new path; TraceError, and no file left, if one exists or a write fails."""
+    """Write each of `contents` to its new path; TraceError, and no file left, if one exists, if there is no room for
+    all, or if a write fails."""
     for path in contents:
         if path.exists():
             raise TraceError("exists already", str(path), "a new file")
+    _refuse_too_much(contents)
     written: list[Path] = []
     try:
         for path, data in contents.items():
@@ -32,3 +35,13 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
             f"cannot be written ({error.strerror or error})", str(path), "a writable place with room"
         ) from error
     return written
+
+
+def _refuse_too_much(contents: Mapping[Path, bytes]) -> None:
+    """Raise TraceError if there is less room than `contents` need: better at once than after minutes of writing."""
+    first = next(iter(contents))
+    place = next(parent for parent in first.absolute().parents if parent.exists())
+    needed, free = sum(map(len, contents.values())), shutil.disk_usage(place).free
+    if needed > free:
+        what = f"{len(contents):,} files of {needed / 1e9:.1f} GB in all, and there is room for {free / 1e9:.1f} GB"
+        raise TraceError(what, str(first), "a place with room, or fewer of them")

@@ -1,0 +1,243 @@
+"""Where results go: found out before the work begins, complete or not there, and never lost for want of room.
+
+    place = claim("results/mine")        before the work: makes the folder, or says why it cannot
+    ...
+    keep(place, comparison.write, ...)   after it: fills it, or puts everything where there is room
+
+A folder is claimed by making it, which only one of two programs can do. What is written is built under another name
+beside it and then takes its place, which the file system does at once, and only where the folder is still empty.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from scenarios.errors import ResultError
+
+_ours: set[Path] = set()
+"""Folders that this process has claimed, and may therefore put something in the place of."""
+FREE = "a directory that does not exist yet"
+
+
+@contextmanager
+def claimed(path: str | Path | None) -> Iterator[Path | None]:
+    """Claim `path` while the work goes on, if there is one."""
+    if path is None:
+        yield None
+    else:
+        with Claim(path) as place:
+            yield place
+
+
+class Claim:
+    """A new folder that waits for its content: leave the context without any, and it is gone again.
+
+    Raises `ResultError` if it cannot be made there.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._made = _make(self.path)
+        _ours.add(self.path.absolute())
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _ours.discard(self.path.absolute())
+        for folder in self._made:  # the innermost first; what holds something stays
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+
+
+def claim_numbered(base: str | Path) -> Claim:
+    """The first of base-001, base-002, ... that nobody has."""
+    number = 1
+    while True:
+        path = Path(f"{base}-{number:03d}")
+        if not os.path.lexists(path):
+            try:
+                return Claim(path)
+            except ResultError:
+                if not os.path.lexists(path):
+                    raise  # it was not that somebody has been faster
+        number += 1
+
+
+def refuse_existing(path: str | Path) -> None:
+    """Raise `ResultError` if there is something at `path` already, other than a folder claimed for it."""
+    if os.path.lexists(path) and Path(path).absolute() not in _ours:
+        raise ResultError("exists already", str(path), FREE)
+
+
+def refuse_unwritable(path: str | Path) -> None:
+    """Raise `ResultError` unless a new file or folder can be made at `path`: it is tried. Ask before the work."""
+    where = Path(path)
+    if os.path.lexists(where):
+        raise ResultError("exists already", str(path), FREE)
+    with Claim(where):
+        pass
+
+
+@contextmanager
+def new_folder(target: str | Path) -> Iterator[Path]:
+    """A folder to be filled, which then appears at `target`: complete, or not at all.
+
+    Raises
+    ------
+    ResultError
+        There is something already, or it cannot be written.
+    """
+    where = Path(target)
+    refuse_existing(where)
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".gradwire-", suffix=".partial", dir=where.parent))
+        try:
+            yield partial
+            partial.chmod(0o777 & ~_umask())  # mkdtemp makes folders that nobody else can read
+            refuse_existing(where)  # somebody may have been faster
+            os.rename(partial, where)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise cannot_write(error, where) from None
+
+
+@contextmanager
+def new_file(target: str | Path) -> Iterator[Path]:
+    """The same for one file: a name to write to, of the same ending, which becomes `target`."""
+    where = Path(target)
+    if os.path.lexists(where):
+        raise ResultError("exists already", str(target), "a file that does not exist yet")
+    partial: Path | None = None
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(prefix=".gradwire-", suffix=where.suffix, dir=where.parent)
+        os.close(number)
+        partial = Path(name)
+        yield partial
+        partial.chmod(0o666 & ~_umask())
+        os.rename(partial, where)
+    except OSError as error:
+        raise cannot_write(error, where) from None
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+class Kept(NamedTuple):
+    """Where results are (None if nowhere), and what to raise in the end if that is not where they should be."""
+
+    place: Path | None
+    trouble: ResultError | None = None
+
+
+Write = Callable[[Path], object]
+
+
+def keep(place: Path, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> Kept:
+    """Write computed results to `place`; where that fails, to a temporary folder, as much of them as there is room for.
+
+    Parameters
+    ----------
+    write : writes everything to a new folder.
+    parts : what is worth most of it, by name, to be written one by one if there is no room for everything.
+    """
+    try:
+        write(place)
+        return Kept(place)
+    except (ResultError, OSError) as error:
+        first = error if isinstance(error, ResultError) else cannot_write(error, place)
+    except BaseException:  # a mistake in a plot, or Ctrl-C: what was computed is worth more than the order of things
+        _write_parts(place, parts)
+        raise
+    where = f"--out {place}"
+    spare = _spare()
+    if spare is not None and _written(write, spare / place.name):
+        kept = spare / place.name
+        return Kept(kept, ResultError(f"{first.what}; the results are in {kept} instead", where))
+    for folder in [spare, place] if spare is not None else [place]:
+        names = _write_parts(folder, parts)
+        if names:
+            what = f"{first.what}; of the results there is {', '.join(names)}, in {folder}"
+            return Kept(folder, ResultError(what, where))
+    if spare is not None:
+        shutil.rmtree(spare, ignore_errors=True)
+    what = f"{first.what}, nor in {tempfile.gettempdir()}; the results are what was printed"
+    return Kept(None, ResultError(what, where))
+
+
+def _write_parts(folder: Path, parts: Sequence[tuple[str, Write]]) -> list[str]:
+    """The names of those for which there was room."""
+    return [name for name, part in parts if _written(part, folder / name)]
+
+
+def cannot_write(error: OSError, path: str | Path) -> ResultError:
+    """What to raise instead of an error of the file system at `path`."""
+    what = {
+        errno.ENOSPC: ("there is no room left", "a place with room"),
+        errno.EDQUOT: ("there is no room left for this user", "a place with room"),
+        errno.EFBIG: ("a file would be larger than this shell or file system allows", "a place with room"),
+        errno.ENAMETOOLONG: ("the name is too long", "at most 255 bytes"),
+        errno.ENOTDIR: ("lies inside of something that is no folder", "a place in a folder"),
+        errno.EACCES: ("may not be written there", "a folder that can be written to"),
+        errno.EPERM: ("may not be written there", "a folder that can be written to"),
+        errno.EROFS: ("lies on a file system that can only be read", "a folder that can be written to"),
+    }.get(error.errno or 0, (f"cannot be written ({error.strerror or error})", "a folder that can be written to"))
+    return ResultError(what[0], str(path), what[1])
+
+
+def _written(part: Callable[[Path], object], path: Path) -> bool:
+    try:
+        part(path)
+    except (ResultError, OSError):
+        return False
+    return True
+
+
+def _spare() -> Path | None:
+    try:
+        return Path(tempfile.mkdtemp(prefix="gradwire-"))
+    except OSError:
+        return None
+
+
+def _make(path: Path) -> list[Path]:
+    """Make a new folder and those above it that are missing; returns what was made, the innermost first."""
+    made: list[Path] = []
+    try:
+        missing = [parent for parent in path.absolute().parents if not parent.exists()]
+        for parent in reversed(missing):
+            parent.mkdir(exist_ok=True)
+            made.insert(0, parent)
+        path.mkdir()
+        made.insert(0, path)
+    except OSError as error:
+        for folder in made:
+            folder.rmdir()
+        if isinstance(error, FileExistsError):
+            raise ResultError("exists already", str(path), FREE) from None
+        raise cannot_write(error, path) from None
+    except ValueError:  # a zero byte
+        raise ResultError("is no name for a file", str(path), FREE) from None
+    return made
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

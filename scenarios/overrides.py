@@ -1,0 +1,96 @@
+"""`--set a.b[0].c=value`: one value of a scenario's tables written differently, before anything is validated.
+
+A path is dotted, "[2]" picks one of several tables, and a table that is left unpicked means all of them. Values are
+TOML; what is no TOML is text. Files are looked for where the user stands, not beside the scenario's file: whoever types
+`--set job.trace=./mine` sees that folder, not the library's.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scenarios.errors import ScenarioError
+from scenarios.explain import Location
+from scenarios.policy import NAMED
+
+TABLES = ("job", "traffic", "fault", "policy", "link_override")
+"""What a scenario may have several of, as [[tables]]."""
+FILES = ("trace", "file", "sizes", "modules")
+"""Fields that name a file or a folder; some of them something else as well."""
+STEP = re.compile(r"([^\[\].]+)((?:\[[0-9]{1,9}\])*)", re.ASCII)
+
+
+def lay_over(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`tables` with overrides such as "job.workers=8" laid over, in their order. Raises `ScenarioError`."""
+    for override in overrides:
+        tables = _override(tables, override)
+    return tables
+
+
+def of_policies(override: str) -> bool:
+    """Whether an override is about the policies themselves."""
+    return steps_of(override.partition("=")[0].strip())[:1] == ("policy",)
+
+
+def steps_of(key: str) -> Location:
+    """ "job[0].workers" -> ("job", 0, "workers"); empty if it is no such path."""
+    steps: list[str | int] = []
+    for part in key.split("."):
+        found = STEP.fullmatch(part)
+        if not found:
+            return ()
+        steps += [found[1], *map(int, re.findall(r"[0-9]+", found[2]))]
+    return tuple(steps)
+
+
+def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
+    where = f"--set {override}"
+    key, equals, text = override.partition("=")
+    steps = steps_of(key.strip())
+    if not equals or not steps:
+        raise ScenarioError("is no override", where, "a.b=value, such as link.rate=10Gbps")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        value = text.strip()
+    if steps[0] in TABLES and len(steps) > 1 and not tables.get(str(steps[0])):
+        raise ScenarioError(f"the scenario has no [[{steps[0]}]]", where, "a key of a table that is there")
+    laid: dict[str, Any] = _laid_over(tables, steps, _from_here(steps[-1], value), where)
+    return laid
+
+
+def _from_here(key: str | int, value: Any) -> Any:
+    """`value` with paths of files made absolute, as seen from the working directory."""
+    if isinstance(value, dict):
+        return {inner: _from_here(inner, each) for inner, each in value.items()}
+    if isinstance(value, list):
+        return [_from_here(key, each) for each in value]
+    if not isinstance(value, str) or key not in FILES or not value:
+        return value
+    path = Path(value).expanduser()
+    by_name = "/" not in value and (path.is_dir() if key == "trace" else path.is_file())
+    return str(path.absolute()) if "/" in value or by_name or key == "modules" else value
+
+
+def _laid_over(here: Any, steps: Location, value: Any, where: str) -> Any:
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, int):
+        if not isinstance(here, list) or step >= len(here):
+            count = len(here) if isinstance(here, list) else 0
+            raise ScenarioError(f"there is no [{step}]", where, f"one of {count} tables, counted from [0]")
+        return [_laid_over(item, rest, value, where) if i == step and rest else value if i == step else item
+                for i, item in enumerate(here)]  # fmt: skip
+    if isinstance(here, list):
+        return [_laid_over(item, steps, value, where) for item in here]
+    if not isinstance(here, dict):
+        here = {}
+    if not rest:
+        return {**here, step: value}
+    inner = here.get(step, {})
+    if step in NAMED and isinstance(inner, str) and rest != ("kind",):
+        inner = {"kind": inner}  # transport = "dlcp" and --set transport.floor=16
+    return {**here, step: _laid_over(inner, rest, value, where)}

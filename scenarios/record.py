@@ -1,0 +1,169 @@
+"""What a Result keeps of the scenario it came from, and how that is run again.
+
+A Result holds `scenario.toml`: the variant that ran, with its policy and everything from the command line laid over and
+all paths made absolute, as a file that loads by itself. What is not in it is identified by a digest in `result.json`:
+`trace_hash` for the traces, `inputs` for topologies, traffic and the user's own modules, by the place in the scenario
+that names them. `load_record` finds all of it again, or says what is missing or has changed.
+
+Not kept are the files themselves: a trace may be large, and a module imports what it likes. So that a file that has
+moved is no riddle, the scenario says where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scenarios.errors import ResultError
+from scenarios.load import load_scenario
+from scenarios.result import SCENARIO_FILE, versions
+from scenarios.schema import Scenario
+from scenarios.schema_topology import GraphFile
+from scenarios.schema_transport import USER_CLASS
+from scenarios.toml import write_toml
+
+
+def scenario_text(scenario: Scenario) -> str:
+    """The TOML of one variant of a scenario. It has one policy, which changes nothing and keeps name and label.
+
+    Defaults are left out: they belong to the version, which `result.json` names.
+    """
+    tables = {key: value for key, value in scenario.as_written().items() if key != "policy"}
+    if any(USER_CLASS.fullmatch(name) for _, name in _classes(scenario)):
+        tables = {**tables, "modules": str(scenario.folder or Path.cwd())}
+    if scenario.policy_name != "base":
+        tables = {**tables, "policy": [{"name": scenario.policy_name, "label": scenario.policy_label}]}
+    return write_toml(tables)
+
+
+def input_digests(scenario: Scenario) -> dict[str, str]:
+    """SHA-256 (hex) of every file besides traces that a scenario names, by where it does: "topology.file",
+    "traffic[1]", "transport" for the module of a class of the user's own. What is not there is left out."""
+    files = {place: path for place, path in _inputs(scenario) if path.is_file()}
+    return {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
+
+
+def is_record(source: str | Path) -> bool:
+    """Whether a folder is a Result, or a comparison, which holds some."""
+    folder = Path(source)
+    return any((folder / name).is_file() for name in ("result.json", "comparison.json", "fidelity.json"))
+
+
+def load_record(
+    folder: Path, overrides: Sequence[str], digests: Callable[[Scenario], list[str]]
+) -> tuple[Scenario, list[str]]:
+    """The scenario of the Result in `folder`, and what may differ if it is run again: one sentence each.
+
+    Parameters
+    ----------
+    overrides : laid over it, as in `load_scenario`.
+    digests : the digest of the trace of every job of a scenario.
+
+    Raises
+    ------
+    ResultError
+        There is no scenario in it, it was not simulated, or a file or trace that it names is another one now.
+    """
+    summary = _summary(folder)
+    path = folder / SCENARIO_FILE
+    if not path.is_file():
+        raise ResultError("does not hold its scenario", str(folder), "a Result of gradwire 0.1.0 or later, simulated")
+    if "clock" in summary.get("engine", {}):
+        again = f"gradwire emulate {path} --clock {summary['engine']['clock']}"
+        raise ResultError("was made on real sockets, not simulated", str(folder), again)
+    name = summary.get("policy", "base")
+    recorded = load_scenario(path, policy=None if name == "base" else name)
+    scenario = load_scenario(path, set=overrides, policy=None if name == "base" else name) if overrides else recorded
+    _check_inputs(recorded, scenario, summary.get("inputs", {}), str(folder))
+    if [job.trace for job in scenario.job] == [job.trace for job in recorded.job]:
+        _check_traces(scenario, digests(scenario), summary.get("trace_hash", ""), str(folder))
+    return scenario, list(_differences(summary))
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    if not (folder / "result.json").is_file():
+        members = sorted(str(path.parent) for path in folder.glob("results/*/result.json"))
+        expected = f"one of them: {', '.join(members)}" if members else "a Result directory"
+        raise ResultError("holds several Results", str(folder), expected)
+    try:
+        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultError(f"cannot be read ({error})", str(folder / "result.json")) from None
+    if not isinstance(found, dict):
+        raise ResultError("is no JSON object", str(folder / "result.json"))
+    return found
+
+
+def _differences(summary: dict[str, Any]) -> Iterator[str]:
+    now = versions()
+    for name, before in summary.get("versions", {}).items():
+        if now.get(name) != before:
+            yield f"it was made with {name} {before}, this is {now.get(name, 'without it')}"
+    ended_by = summary.get("totals", {}).get("ended_by")
+    if ended_by not in ("done", "duration"):
+        yield f"it was ended by {ended_by}, and goes on to its end now"
+
+
+def _check_inputs(recorded: Scenario, scenario: Scenario, digests: dict[str, str], where: str) -> None:
+    """Raise ResultError unless every file that `scenario` still names is what it was."""
+    found, paths, now = input_digests(recorded), dict(_inputs(recorded)), dict(_inputs(scenario))
+    for place, digest in digests.items():
+        if paths.get(place) == now.get(place) and found.get(place) != digest:
+            state = "has changed since" if place in found else "is not there any more"
+            raise ResultError(
+                f"cannot be run again: {place} {state}", where,
+                f"the file {paths.get(place, '')} with SHA-256 {digest[:12]}...",
+            )  # fmt: skip
+
+
+def _check_traces(scenario: Scenario, digests: list[str], recorded: str, where: str) -> None:
+    """Raise ResultError unless `digests`, those of every job's trace, are the Result's, which has each once."""
+    before = recorded.split(",") if recorded else []
+    if list(dict.fromkeys(digests)) == before:
+        return
+    changed = [digest not in before for digest in digests]
+    job = scenario.job[changed.index(True) if True in changed else 0]
+    listed = ", ".join(digest[:12] + "..." for digest in before)
+    raise ResultError(
+        f"cannot be run again: the trace {job.trace!r} of job {job.name} is another one now", where,
+        f"SHA-256 {listed}",
+    )  # fmt: skip
+
+
+def _inputs(scenario: Scenario) -> Iterator[tuple[str, Path]]:
+    if isinstance(scenario.topology, GraphFile):
+        yield "topology.file", Path(scenario.topology.file)
+    for number, traffic in enumerate(scenario.traffic):
+        if traffic.path:
+            yield f"traffic[{number}]", Path(traffic.path)
+    for place, name in _classes(scenario):
+        if USER_CLASS.fullmatch(name):
+            yield place, user_module(name.partition(":")[0], scenario.folder)
+
+
+def _classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Everything that may be a class of the user's own, and where it stands."""
+    yield "load_balancing", scenario.load_balancing
+    yield "transport", scenario.transport.kind
+    tables: list[tuple[str, tuple[Any, ...]]] = [("job", scenario.job), ("traffic", scenario.traffic)]
+    for kind, entries in tables:
+        for number, each in enumerate(entries):
+            if each.transport is not None:
+                yield f"{kind}[{number}].transport", each.transport.kind
+
+
+def user_module(name: str, folder: Path | None) -> Path:
+    """The file of a user's module: in `folder` (by default the working directory), else where Python finds it."""
+    file = (folder or Path.cwd()).joinpath(*name.split(".")).with_suffix(".py")
+    if not file.is_file():
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            return Path(spec.origin)
+    return file
