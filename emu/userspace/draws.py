@@ -9,7 +9,8 @@ from __future__ import annotations
 
 MASK = 0xFFFFFFFF
 STEP = 0x9E3779B1
-OF_NODE, OF_LINK = 1, 2
+TIE_BITS = 20
+OF_NODE, OF_LINK, OF_ARRIVALS = 1, 2, 5
 """Kinds of keys."""
 
 
@@ -21,7 +22,8 @@ def mix(x: int) -> int:
 
 
 def key_of(seed: int, kind: int, identity: int) -> int:
-    """The key of one node or link."""
+    """The key of one node or link: where its stream begins, and its step."""
     key = mix(seed & MASK)
     key = mix((key + (seed >> 32) * STEP + kind * 0x632BE5AB) & MASK)
-    return mix((key + identity * STEP) & MASK)
+    begin = mix((key + identity * STEP) & MASK)
+    return (mix((mix(key ^ MASK) + identity * STEP) & MASK) >> 1 | 1) << 32 | begin

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emu.plan import Plan, host_address
-from emu.userspace.draws import OF_LINK, OF_NODE, key_of
+from emu.userspace.draws import OF_ARRIVALS, OF_LINK, OF_NODE, key_of
 from scenarios.wire import MIN_FRAME, serialisation_ps
 
 CLASSES = 8
@@ -23,12 +23,15 @@ TAIL, SELECTIVE, LOSS, NO_ROUTE = range(4)
 
 BEFORE_ARRIVALS = -(1 << 40)
 """Added to a port's number: where the start of a transmission stands among what happens at one time."""
+LINK_BITS = 32
+LINK = (1 << LINK_BITS) - 1
+"""Of the order of an arrival: the number of its link; above it what breaks ties."""
 
 # of a port: what is asked, then how things stand
 (
     P_DST, P_ENDS_AT_HOST, P_RATE, P_LATENCY, P_ODDS, P_KEY, P_LAST, P_LIMIT, P_SELECTIVE,
-    P_FREE_AT, P_MASK, P_WAITING, P_PEAK, P_SENT, P_LOST, P_TAPS, PORT_WORDS,
-) = range(17)  # fmt: skip
+    P_TIES, P_FREE_AT, P_MASK, P_WAITING, P_PEAK, P_SENT, P_LOST, P_TAPS, PORT_WORDS,
+) = range(18)  # fmt: skip
 AT_SOURCE, AT_END = 1, 2
 """Of P_TAPS: packets are written down when their transmission begins, or when they have arrived."""
 
@@ -142,10 +145,10 @@ def state_of(plan: Plan, *, packets: int | None = None, drops: int = DROPS, log:
     S.classes[:, :, C_THRESHOLD] = UNLIMITED
     for port in plan.ports:
         limited = port.src >= hosts
-        S.ports[port.number, : P_SELECTIVE + 1] = (
+        S.ports[port.number, : P_TIES + 1] = (
             port.dst, port.dst < hosts, port.rate, port.latency_ps, -int(-port.loss * 2**32 // 1),
             key_of(plan.seed, OF_LINK, port.number), queues.count - 1, queues.buffer if limited else UNLIMITED,
-            queues.selective_drop,
+            queues.selective_drop, key_of(plan.seed, OF_ARRIVALS, port.number),
         )  # fmt: skip
         if limited and queues.thresholds is not None:
             S.classes[port.number, : len(queues.thresholds), C_THRESHOLD] = queues.thresholds

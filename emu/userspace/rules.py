@@ -8,7 +8,8 @@ The same as the simulator's (sim/README.md, "Modelling choices"):
   first the port's buffer (tail drop), then K of its class: marked if it is important, dropped if it is not and such
   packets are to be dropped there, else accepted;
 * hosts' own ports have the same strict classes, no limit and no marks;
-* at one time and place, transmissions start before arrivals are looked at, and arrivals go by number of their link;
+* at one time and place, transmissions start before arrivals are looked at, and arrivals go by a hash of the time and
+  their link;
 * losses on the wire are drawn by counter when a transmission starts and come to light when it ends.
 
 Times are integer picoseconds. `W` are the words of the `State`; ports, nodes and packets are numbers, of rows there.
@@ -19,7 +20,7 @@ from __future__ import annotations
 from emu.userspace import draws
 from emu.userspace import layout as at
 from emu.userspace.compiled import compiled
-from emu.userspace.draws import MASK, STEP
+from emu.userspace.draws import MASK, TIE_BITS
 from emu.userspace.frames import mark, whose
 from emu.userspace.memory import bytes_at, words_at
 
@@ -32,7 +33,13 @@ mix = compiled(draws.mix)
 @compiled
 def draw(key, counter):
     """The `counter`-th 32-bit random number of `key`."""
-    return mix((key + (counter & 0x7FFFFFFF) * STEP) & MASK)
+    return mix(((key & MASK) + (counter & 0x7FFFFFFF) * (key >> 32)) & MASK)
+
+
+@compiled
+def tie_break(key, time):
+    """What decides between packets that arrive at the same picosecond, lowest first."""
+    return draw(key, time ^ (time >> 31)) >> (32 - TIE_BITS)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -162,11 +169,12 @@ def next_reached(W, until):
         if packet < 0:
             _serve(W, order - at.BEFORE_ARRIVALS, now)
             continue
-        if _port_of(W, order)[at.P_TAPS] & at.AT_END:
-            _tap(W, order, packet, now, 1)
-        port = _way(W, _port_of(W, order)[at.P_DST], packet)
+        link = order & at.LINK
+        if _port_of(W, link)[at.P_TAPS] & at.AT_END:
+            _tap(W, link, packet, now, 1)
+        port = _way(W, _port_of(W, link)[at.P_DST], packet)
         if port < 0:
-            _drop(W, order, packet, now, at.NO_ROUTE)
+            _drop(W, link, packet, now, at.NO_ROUTE)
         else:
             _offer(W, port, packet, now)
 
@@ -251,7 +259,7 @@ def _way(W, node, packet):
     choices = here[at.N_CHOICES]
     here[at.N_CHOICES] = choices + 1
     if W[at.W_BALANCING] == 2:
-        return ways[choices % count]
+        return ways[((here[at.N_KEY] & 0xFFFF) + choices) % count]
     counter = choices if W[at.W_BALANCING] == 1 else each[at.K_ENTROPY]
     return ways[(draw(here[at.N_KEY], counter) * count) >> 32]
 
@@ -344,7 +352,8 @@ def _transmit(W, number, packet, c, start):
         _push(words_at(W[at.A_REACHING]), W[at.W_REACHING], end + port[at.P_LATENCY], number, packet)
         W[at.W_REACHING] += 1
     elif arrives:
-        _happens(W, end + port[at.P_LATENCY], number, packet)
+        arrival = end + port[at.P_LATENCY]
+        _happens(W, arrival, tie_break(port[at.P_TIES], arrival) << at.LINK_BITS | number, packet)
     else:
         port[at.P_LOST] += 1
         _drop(W, number, packet, end, at.LOSS)

@@ -8,7 +8,7 @@ little likelier than others. Control packets carry the path of the packet they a
 from numba import njit
 
 from sim.balancers.base import Balancer
-from sim.fabric.draws import MASK, draw, mix
+from sim.fabric.draws import MASK, draw, mix, stream
 from sim.fabric.layout import A_ENTROPY, KEY_ORDER, S_DATA, S_ORDER
 
 
@@ -21,8 +21,9 @@ def choose(M, node, ways, n, A, B, count, now):
 @njit
 def own_draw(M, f, count):
     """A random number of a message's own: 16 bits, another one for every count."""
-    key = mix((M[f + S_ORDER] >> KEY_ORDER) & MASK) ^ mix((M[f + S_DATA] >> A_ENTROPY) & 0xFFFF)
-    return draw(key, count) >> 16
+    message = mix((M[f + S_ORDER] >> KEY_ORDER) & MASK)
+    entropy = (M[f + S_DATA] >> A_ENTROPY) & 0xFFFF
+    return draw(stream(message ^ mix(entropy), mix(message ^ entropy)), count) >> 16
 
 
 @njit

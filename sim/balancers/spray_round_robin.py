@@ -1,14 +1,19 @@
-"""Per-packet round robin: a switch deals its packets out over the ways, one counter per switch (our choice)."""
+"""Per-packet round robin: a switch deals its packets out over the ways, one counter per switch (our choice).
+
+Every switch begins where its key says: were it the first way for all, switches whose hosts send in step would send to
+the same switch of the next layer at the same time, packet after packet.
+"""
 
 from numba import njit
 
 from sim.balancers.base import Balancer
+from sim.fabric.layout import N_KEY
 
 
 @njit
 def choose(M, node, ways, n, A, B, count, now):
     """The next way after the last packet's."""
-    return count % n
+    return ((M[node + N_KEY] & 0xFFFF) + count) % n
 
 
 class SprayRoundRobin(Balancer):

@@ -56,6 +56,7 @@ H_TRIM_CLASS = 66  # class of headers
 H_HYSTERESIS = 67  # pause: so far below the limit the far end is told to go on
 H_PAUSE_CLASSES = 68  # classes that can be paused
 H_BACK = 70  # region: for every entry of INGRESS the port that leads back
+H_TIES = 71  # region: for every entry of INGRESS the key of what breaks ties between arrivals
 H_PULL_GAP = 69  # pulls: bytes of a full packet on the wire, of which the host's line time is their distance
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16

@@ -19,7 +19,8 @@ from sim.fabric.draws import key_of
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on
 SMALLEST_FRAME = 60
-LONGEST_WINDOW = 8_000_000  # ps; a longer window saves nothing and would need larger rings
+# ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)
+LONGEST_WINDOW = 8_000_000
 LOG_ENTRIES = 1 << 16
 BITMAP_WORDS = 1 << 30
 POOL_ENTRIES = 1 << 25
@@ -29,7 +30,7 @@ PAUSE_FRAME = 60
 HEAP_WORDS = 1 << 26
 FIRST_HEAP = 32  # entries
 
-NODE_DRAWS, LINK_DRAWS, RED_DRAWS = 1, 2, 4
+NODE_DRAWS, LINK_DRAWS, RED_DRAWS, TIE_DRAWS = 1, 2, 4, 5
 
 
 @dataclass
@@ -171,6 +172,7 @@ def build(
     group_entries = int(ways[ways > 1].sum())
     groups = plan.take(REROUTED_ENTRIES if reroutes else max(1, group_entries))
     back = plan.take(links)
+    ties = plan.take(links)
     delay_bins = plan.take(links * at.DELAY_BINS if delays else 8)
     active = plan.take(links)
     more = plan.take(links * at.MORE_WORDS)
@@ -214,6 +216,7 @@ def build(
     M[node_bases + at.N_KEY] = [key_of(seed, NODE_DRAWS, node) for node in range(nodes)]
     M[node_bases[network.link_src[::-1]] + at.N_PORT] = port_bases[::-1]  # a node's first link comes last
     M[back : back + links] = port_bases[by_destination ^ 1]
+    M[ties : ties + links] = key_of(seed, TIE_DRAWS, by_destination)
 
     weight = ingress_count + (np.arange(nodes) < hosts)
     parts = split(np.asarray(network.order), weight, threads)
@@ -311,6 +314,7 @@ def build(
         at.H_PAUSE_CLASSES: sum(1 << c for c in switch.pfc_classes or range(queues)),
         at.H_PULL_GAP: longest_frame,
         at.H_BACK: back,
+        at.H_TIES: ties,
     }
     for word, value in header.items():
         M[word] = value

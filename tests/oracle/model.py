@@ -6,7 +6,7 @@ What happens at one node at the same time happens in this order, which is the *p
 1. `FREE`     a transmission ends, and the port starts the next one that waits;
 2. `TIMER`    a message starts, a paced flow is released, a transport's timer expires; by message, then in this order;
 3. `HELD`     a host that stood still takes what arrived meanwhile, in order;
-4. `ARRIVAL`  packets arrive, by the index of the link that they come over;
+4. `ARRIVAL`  packets arrive, by a hash of the time and the link that they come over;
 5. `SENT_ON`  what jobs do about deliveries, by message.
 
 After each of these an idle port starts what it can. Nodes cannot affect one another at the same instant - every packet
@@ -24,7 +24,7 @@ from sim.fabric.draws import draw, key_of
 from .packets import PAUSE, Arrival, Drop, Packet, Transmission
 
 CHANGE, FREE, TIMER, HELD, ARRIVAL, SENT_ON = range(6)
-LINK_DRAWS = 2  # kind of random keys
+LINK_DRAWS, TIE_DRAWS = 2, 5  # kinds of random keys
 
 
 class Clock:
@@ -59,6 +59,7 @@ class Link:
         self.set_loss(loss)
         self.down = False
         self.loss_key = key_of(seed, LINK_DRAWS, index)
+        self.tie_key = key_of(seed, TIE_DRAWS, index)
         self.receive: Callable[[Packet, int], None]  # the node at the far end
         self.freed: Callable[[], None]  # the port at the near end
         self.busy = False
@@ -99,8 +100,10 @@ class Link:
                 cause = "link_down" if self.down else "link_loss"
                 self.log.drops.append(Drop(end, self.index, cause, packet))
         else:
-            arrive = self.receive
-            self.clock.at(end + self.latency, ARRIVAL, self.index, lambda: arrive(packet, self.index))
+            arrive, arrival = self.receive, end + self.latency
+            # 20 bits of a hash, then the link: the same chance for every link in every tie
+            tie = draw.py_func(self.tie_key, arrival ^ arrival >> 31) >> 12
+            self.clock.at(arrival, ARRIVAL, tie << 32 | self.index, lambda: arrive(packet, self.index))
 
     def _end(self) -> None:
         self.busy = False

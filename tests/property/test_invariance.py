@@ -5,10 +5,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import first_difference, run_engine
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import US, budget, cases
 
 import sim.fabric.fabric
+from scenarios.schema_network import Switch
+from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from sim.topology import LinkSpec, star
+
+
+def tables():
+    """The transports of the random cases, so that they share compiled engines."""
+    return [
+        TcpNewReno.model_validate({"kind": "tcp_newreno"}),
+        Dctcp.model_validate({"kind": "dctcp"}),
+        Dlcp.model_validate({"kind": "dlcp"}),
+    ]
 
 
 def together(fabric):
@@ -33,6 +45,20 @@ def hurried(fabric):
 @given(cases(("ecmp",), most=8), st.sampled_from((1, 7, 997, 64_001, 800_000)))
 def test_the_length_of_windows_does_not_show(case, window):
     assert first_difference(run_engine(case, window=window), run_engine(case)) == ""
+
+
+@pytest.mark.parametrize("window", [None, 2_000_003, 50_001])
+def test_many_ties_in_the_longest_windows(window):
+    """Windows of 8 us, in which sort keys are as large as they get, and a switch to which two hundred packets come at
+    once: as the oracle has it, whatever the windows."""
+    network = star(201, LinkSpec(10**11, 20 * US))
+    letters = [Letter(0, host, 200, 9_000) for host in range(200)]
+    switch = Switch.model_validate({"buffer": "10MB"})
+    case = Case(network, tables(), letters, switch, host_latency=10 * US)
+    engine = run_engine(case, window=window)
+    assert first_difference(engine, run_oracle(case)) == ""
+    firsts = [t.packet.flow for t in engine.transmissions if t.link == network.link_count - 1][:200]
+    assert sorted(firsts) == list(range(200)) and firsts != sorted(firsts)
 
 
 @budget(0.4)

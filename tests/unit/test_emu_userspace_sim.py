@@ -111,7 +111,8 @@ def test_everything_behind_the_hosts_is_the_same(name):
             identity[id(packet)] = (packet, row["message"], row["kind"], row["packet"], row["argument"])
             fabric.advance(row["start_ps"])
             fabric.arrive(row["start_ps"], host, packet)
-    fabric.advance(rows[-1]["start_ps"])
+    seen_last = max([rows[-1]["start_ps"], *result.drops["time_ps"].to_pylist()])
+    fabric.advance(seen_last)
 
     wanted = Counter(
         (r["start_ps"], r["port"], r["message"], r["kind"], r["packet"], r["argument"], r["bytes"], r["marked"], r["lost"])

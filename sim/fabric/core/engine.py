@@ -65,7 +65,7 @@ from sim.fabric.layout import (
     THREAD_WORDS,
 )
 
-from .gather import BUCKET_BITS, INDEX_BITS
+from .gather import BUCKET_BITS, TIME_SHIFT
 from .host import host_step
 from .switch import switch_step
 
@@ -91,8 +91,8 @@ def meet(M, threads):
 @njit
 def bucket_shift(length):
     """How far to shift a key of a window of `length` so that its top bits number the buckets."""
-    shift = INDEX_BITS
-    while (max(length - 1, 0) >> (shift - INDEX_BITS)) >> BUCKET_BITS:
+    shift = TIME_SHIFT
+    while (max(length - 1, 0) >> (shift - TIME_SHIFT)) >> BUCKET_BITS:
         shift += 1
     return shift
 

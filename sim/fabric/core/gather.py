@@ -1,19 +1,28 @@
-"""The arrivals of one node in one window, in the order in which they are handled: by time, ties by ingress link.
+"""The arrivals of one node in one window, in the order in which they are handled: by time, ties by a hash of the time
+and the link.
+
+Equal cables make packets arrive at the same picosecond again and again. Were ties broken by the number of the link, the
+lowest number would win every one of them: it would enter the queue first, be marked last and find room where others do
+not, for as long as the flows last. A hash of the time and the link gives every link the same chance in every tie, and
+needs no state, so the outcome depends neither on windows nor on threads.
 
 Each ingress link is already in order, so what has to be sorted is a handful of runs. A key holds the time since the
-start of the window and the position in which the packet was found, which breaks ties by link and, within a link, by
-arrival; sorting the keys alone is enough. Many keys go through a bucket sort by time (a counting pass, then an
-insertion sort of an almost sorted list), a few through the insertion sort alone.
+start of the window, the hash, and the position in which the packet was found, which keeps the packets of one link in
+order and decides between links of equal hash; sorting the keys alone is enough. Many keys go through a bucket sort by
+time (a counting pass, then an insertion sort of an almost sorted list, or Shell's where many have come at once), a few
+through the insertion sort alone.
 """
 
 from numba import njit
 
 from sim.fabric.atomics import load_acquire, prefetch
+from sim.fabric.draws import TIE_BITS, tie_break
 from sim.fabric.layout import (
     FOREVER,
     H_BACK,
     H_HEADS,
     H_INGRESS,
+    H_TIES,
     HEAD_RING_FREE,
     HEAD_SPILL,
     HEAD_SPILL_FREE,
@@ -41,7 +50,9 @@ from .bound import PAUSES
 
 INDEX_BITS = 20
 INDEX_MASK = (1 << INDEX_BITS) - 1
+TIME_SHIFT = INDEX_BITS + TIE_BITS  # a key: time since the start of the window 23 | hash 20 | index 20
 FEW = 12
+MANY = 24
 BUCKET_BITS = 6
 BUCKETS = 1 << BUCKET_BITS
 
@@ -61,8 +72,30 @@ def _insertion_sort(M, base, n):
 
 
 @njit
+def _shell_sort(M, base, n):
+    """Insertion sorts over a distance that shrinks (with Ciura's gaps, 2001): for keys that are far out of place."""
+    gap = 701 if n > 1402 else 132 if n > 264 else 57
+    while gap > 1:
+        for i in range(gap, n):
+            key = M[base + i]
+            j = i
+            while j >= gap:
+                other = M[base + j - gap]
+                if other <= key:
+                    break
+                M[base + j] = other
+                j -= gap
+            M[base + j] = key
+        gap = 301 if gap == 701 else 132 if gap == 301 else 57 if gap == 132 else 23 if gap == 57 else gap * 2 // 5
+    _insertion_sort(M, base, n)
+
+
+@njit
 def _bucket_sort(M, th, keys, n, shift):
-    """Distribute by the top bits of the time, then mend. Returns the base of the sorted keys."""
+    """Distribute by the top bits of the time, then mend. Returns the base of the sorted keys.
+
+    Many in one bucket are mostly those that have come at the same time, in an order that says nothing of their hashes.
+    """
     counts = M[th + T_BUCKETS]
     spare = M[th + T_SPARE]
     for i in range(BUCKETS):
@@ -71,17 +104,22 @@ def _bucket_sort(M, th, keys, n, shift):
         at = counts + (M[keys + i] >> shift)
         M[at] += 1
     total = spare
+    most = 0
     for i in range(BUCKETS):
         count = M[counts + i]
         M[counts + i] = total
         total += count
+        most = max(most, count)
     for i in range(n):
         key = M[keys + i]
         at = counts + (key >> shift)
         place = M[at]
         M[place] = key
         M[at] = place + 1
-    _insertion_sort(M, spare, n)
+    if most <= MANY:
+        _insertion_sort(M, spare, n)
+    else:
+        _shell_sort(M, spare, n)
     return spare
 
 
@@ -90,7 +128,7 @@ def gather(M, th, node, begin, end, shift):
     """Collect the packets that reach `node` in [begin, end).
 
     Returns (base of the sorted keys, how many, earliest later arrival known). The ring entry of key k is at
-    `M[M[th + T_ADDRESS] + (k & INDEX_MASK)]`, its time is `begin + (k >> INDEX_BITS)`. Entries stay valid for the whole
+    `M[M[th + T_ADDRESS] + (k & INDEX_MASK)]`, its time is `begin + (k >> TIME_SHIFT)`. Entries stay valid for the whole
     window; the consumer's counters are moved on already. With flow control, the port opposite
     to the link it came by is `M[M[th + T_BACK] + (k & INDEX_MASK)]`. `shift` brings a key of this window below BUCKETS.
     """
@@ -99,6 +137,7 @@ def gather(M, th, node, begin, end, shift):
     first = M[node + N_IN]
     ingress = M[H_INGRESS] + first
     head_at = M[H_HEADS] + first * HEAD_WORDS - HEAD_WORDS
+    several = M[node + N_IN_COUNT] > 1
     n = 0
     later = FOREVER
     last = -1
@@ -121,6 +160,7 @@ def gather(M, th, node, begin, end, shift):
         if head != tail:
             ring = M[p + P_RING]
             mask = shape & SHAPE_RING
+            ties = M[M[H_TIES] + first + i]
             while head != tail:
                 at = ring + (head & mask) * RING_WORDS
                 time = M[at]
@@ -128,7 +168,9 @@ def gather(M, th, node, begin, end, shift):
                     if time < later:
                         later = time
                     break
-                key = ((time - begin) << INDEX_BITS) | n
+                key = ((time - begin) << TIME_SHIFT) | n
+                if several:
+                    key |= tie_break(ties, time) << INDEX_BITS
                 if key < last:
                     in_order = False
                 last = key
@@ -145,6 +187,7 @@ def gather(M, th, node, begin, end, shift):
             M[head_at + HEAD_SPILL_FREE] = head
             ring = M[p + P_SPILL]
             mask = M[p + P_SPILL_MASK]
+            ties = M[M[H_TIES] + first + i]
             while head != tail:
                 at = ring + (head & mask) * RING_WORDS
                 time = M[at]
@@ -152,7 +195,9 @@ def gather(M, th, node, begin, end, shift):
                     if time < later:
                         later = time
                     break
-                key = ((time - begin) << INDEX_BITS) | n
+                key = ((time - begin) << TIME_SHIFT) | n
+                if several:
+                    key |= tie_break(ties, time) << INDEX_BITS
                 if key < last:
                     in_order = False
                 last = key

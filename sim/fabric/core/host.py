@@ -108,7 +108,7 @@ from .bound import (
     on_trimmed,
     start,
 )
-from .gather import INDEX_BITS, INDEX_MASK, gather
+from .gather import INDEX_MASK, TIME_SHIFT, gather
 from .link import transmission_time, transmit
 from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
 from .pause import may_send
@@ -391,7 +391,7 @@ def host_step(M, th, node, begin, end, shift):
     key = 0
     if n:
         key = M[keys]
-        now = begin + (key >> INDEX_BITS)
+        now = begin + (key >> TIME_SHIFT)
     if FAULTS and M[node + N_HELD]:
         now = begin
     while True:
@@ -429,7 +429,7 @@ def host_step(M, th, node, begin, end, shift):
         now = FOREVER
         if i < n:
             key = M[keys + i]
-            now = begin + (key >> INDEX_BITS)
+            now = begin + (key >> TIME_SHIFT)
     if M[node + N_HEAP_COUNT] and M[heap] < later:
         later = M[heap]
     if ready(M, node, p) and M[p + P_BUSY] < later:

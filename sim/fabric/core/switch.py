@@ -27,7 +27,7 @@ from sim.fabric.layout import (
 )
 
 from .bound import FAULTS, PAUSES, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
-from .gather import INDEX_BITS, INDEX_MASK, gather
+from .gather import INDEX_MASK, TIME_SHIFT, gather
 from .link import log_drop
 from .port import finish, offer, pause, serve, serve_all
 
@@ -83,7 +83,7 @@ def _route_all(M, th, node, keys, n, begin):
         at = M[M[th + T_ADDRESS] + (key & INDEX_MASK)]
         p = 0
         if not (PAUSES and (M[at + 1] >> A_KIND) & 7 == PAUSE):
-            p = route(M, th, node, M[at + 1], M[at + 2], begin + (key >> INDEX_BITS))
+            p = route(M, th, node, M[at + 1], M[at + 2], begin + (key >> TIME_SHIFT))
             prefetch(M, p)
             prefetch(M, p + 8)
         M[ports + i] = p
@@ -111,7 +111,7 @@ def switch_step(M, th, node, begin, end, shift):
         at = M[addresses + (key & INDEX_MASK)]
         A = M[at + 1]
         B = M[at + 2]
-        now = begin + (key >> INDEX_BITS)
+        now = begin + (key >> TIME_SHIFT)
         if SHARED or (PAUSES and M[node + N_WANTED]):
             serve_all(M, th, node, now)
         back = 0
