@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 # Compiling a kernel inside an example takes seconds on a busy machine; deadlines would only flake.
 settings.register_profile("gradwire", deadline=None)
 # For a longer look: pytest tests/property --hypothesis-profile thorough
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("gradwire")
+# Hypothesis also tries the constants that it finds in whatever modules of this folder are loaded. Then what a property
+# test tries, derandomised or not, depends on which other tests run in its process; a test holds that it does not.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 # A shell without job control has what it starts in the background ignore Ctrl-C, and so would everything that tests

@@ -22,8 +22,8 @@ def wire(nbytes: int) -> int:
 
 
 @cache
-def outcome(scenario: str, policy: str) -> Result:
-    return simulate(pick_variant(load_scenario(scenario), policy))
+def outcome(scenario: str, policy: str, seed: int = 1) -> Result:
+    return simulate(pick_variant(load_scenario(scenario), policy).model_copy(update={"seed": seed}))
 
 
 def times(result: Result) -> np.ndarray:
@@ -47,17 +47,20 @@ def test_an_incast_without_losses_takes_what_its_bytes_take(policy):
     assert INCAST <= times(result).max() < INCAST + 10 * FRAME * PER_BYTE
 
 
-def test_an_incast_that_loses_first_windows_waits_for_the_timer():
-    """The first windows are 32 x 10 packets, two and a half times the buffer. One flow comes through; the others lose the
-    end of theirs, which no acknowledgement can tell. The one has the link to itself and is done before the others'
-    timers, so that of 2 ms less than a fifth is idle - and of a longer time-out all that is beyond."""
-    results = {policy: outcome("incast-32", policy) for policy in ("dctcp", "rto10", "rto200")}
-    last = {policy: int(times(result).max()) for policy, result in results.items()}
-    assert last["rto10"] - last["dctcp"] == 8 * MS
-    assert last["rto200"] - last["dctcp"] == 198 * MS
-    assert INCAST < last["dctcp"] < INCAST + 0.2 * 2 * MS
-    assert np.sum(times(results["dctcp"]) < 2 * MS) == 1
-    assert total(results["dctcp"], "drops_tail") > 100
+@pytest.mark.parametrize(("seed", "fortunate"), [(1, 3), (2, 1)])
+def test_an_incast_that_loses_first_windows_waits_for_the_timer(seed, fortunate):
+    """The first windows are 32 x 10 packets, two and a half times the buffer. Few flows, which is a matter of chance, have
+    enough acknowledged behind what they have lost; the others lose the end of theirs, which no acknowledgement can tell.
+    The few have the link to themselves, 1.626 ms each; of a time-out all that is beyond that is idle. Timers begin to
+    run with the last acknowledgement, within the 0.1 ms that the buffer holds."""
+    results = {wait: outcome("incast-32", policy, seed) for wait, policy in ((2, "dctcp"), (10, "rto10"), (200, "rto200"))}
+    for wait, result in results.items():
+        idle = max(0, wait * MS - fortunate * wire(20_000_000) * PER_BYTE)
+        assert INCAST <= times(result).max() < INCAST + idle + 0.1 * MS
+        assert times(result).max() >= INCAST + idle - 0.1 * MS
+    assert times(results[200]).max() - times(results[10]).max() == pytest.approx(190 * MS, abs=US)  # but for ties
+    assert np.sum(times(results[200]) < 100 * MS) == fortunate
+    assert total(results[2], "drops_tail") > 100
 
 
 def busiest(result: Result) -> int:
@@ -66,11 +69,11 @@ def busiest(result: Result) -> int:
 
 
 def test_a_permutation_takes_as_long_as_its_busiest_link():
-    """Under ECMP five flows meet on one link. The last of them is over when the link has carried all five, and the way
+    """Under ECMP four flows meet on one link. The last of them is over when the link has carried all four, and the way
     there and back has been crossed: within 3 percent."""
     result = outcome("permutation", "ecmp")
-    assert busiest(result) == pytest.approx(5 * wire(10_000_000) * PER_BYTE, rel=0.01)  # acknowledgements too
-    assert 5 * wire(10_000_000) * PER_BYTE < times(result).max() < 1.03 * busiest(result)
+    assert busiest(result) == pytest.approx(4 * wire(10_000_000) * PER_BYTE, rel=0.01)  # acknowledgements too
+    assert 4 * wire(10_000_000) * PER_BYTE < times(result).max() < 1.03 * busiest(result)
 
 
 def test_spraying_evens_out_links_but_dctcp_takes_reordering_for_loss():

@@ -64,7 +64,7 @@ class Port:
         if self.too_long(queue, packet):
             self.trim(queue, packet, came_by)
             return
-        if not self.finds_room(queue, packet, came_by):
+        if not self.finds_room(c, packet, came_by):
             self.tail += 1
             self._drop(packet, "tail")
             return
@@ -77,17 +77,17 @@ class Port:
                     self.dropped += 1
                     self._drop(packet, "selective")
                     return
-        self.enqueue(queue, packet, came_by)
+        self.enqueue(c, packet, came_by)
 
-    def enqueue(self, queue: deque[Waiting], packet: Packet, came_by: int) -> None:
+    def enqueue(self, c: int, packet: Packet, came_by: int) -> None:
         """It waits."""
-        queue.append((packet, came_by))
+        self.queues[c].append((packet, came_by))
         self.peak = max(self.peak, self.waiting(self.queues))
-        self.switch.held_more(came_by, self.queues.index(queue))
+        self.switch.held_more(came_by, c)
 
-    def finds_room(self, queue: deque[Waiting], packet: Packet, came_by: int) -> bool:
+    def finds_room(self, c: int, packet: Packet, came_by: int) -> bool:
         """Whether a packet need not be dropped; a worse one may be dropped for it."""
-        c = self.queues.index(queue)
+        queue = self.queues[c]
         if self.switch.pausable(c):
             return (
                 self.switch.held(came_by, c) + packet.size
@@ -133,12 +133,12 @@ class Port:
                 packet, came_by = last, last_by
         self.trimmed += 1
         header = replace(packet, size=self.table.trim_size, priority=self.table.trim_priority, trimmed=True)
-        queue = self.queues[self.class_of(header)]
-        if self.full(queue, header.size):
+        c = self.class_of(header)
+        if self.full(self.queues[c], header.size):
             self.tail += 1
             self._drop(header, "tail")
         else:
-            self.enqueue(queue, header, came_by)
+            self.enqueue(c, header, came_by)
 
     def evict_for(self, queue: deque[Waiting], packet: Packet) -> bool:
         """Drop the packets of messages with more left, the most first, of equals the latest, until there is room."""

@@ -218,8 +218,10 @@ def expect(found: Recorder, made: Faults, time: int) -> None:
 
 
 def test_nothing_is_lost_once_routing_has_noticed():
-    """What is on the way to the cut cable when routes change is at most two hops away from it."""
-    made = case({**DOWN, "at": "20us", "noticed_after": "30us", "until": "3ms"})
+    """What is on the way to the cut cable when routes change is at most two hops away from it. First windows last longer
+    than that, so that senders do not fall silent before."""
+    transport = {"kind": "dctcp", "min_rto": "200us", "max_rto": "5ms", "initial_window": 250}
+    made = case({**DOWN, "at": "20us", "noticed_after": "30us", "until": "3ms"}, transport=transport)
     result = simulate(made)
     drops = [row for row in rows(result.drops) if row["cause"] == "link_down"]
     assert {row["port"] for row in drops} == {"leaf0->spine0", "spine0->leaf0"}
