@@ -135,7 +135,7 @@ def test_the_same_marks_make_the_same_window(delays):
     cables = [("s0", "s1", 10 * GBPS, US)]
     for n, delay in enumerate(delays):
         cables += [(f"ha{n}", "s0", 40 * GBPS, delay * US), (f"hb{n}", "s1", 100 * GBPS, US)]
-    begin, end = 100 * MS, 450 * MS
+    begin, end = 100 * MS, 600 * MS
     seen = long_flows(network_of(cables), len(delays), end, **RAMP)
     found = windows(seen, len(delays), [(delay + 3) * US for delay in delays], begin, end)
     for one, other in pairwise(found):
