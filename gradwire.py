@@ -67,7 +67,7 @@ app = typer.Typer(
     help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",  # in "rich" words in brackets are taken for colours
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
 )
 bench_app = typer.Typer(help="Measure gradwire's own speed.", no_args_is_help=True)
@@ -81,7 +81,7 @@ TraceName = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
 ]
-Threads = Annotated[int, typer.Option(min=1, help="Threads of the simulator; results do not depend on it.")]
+Threads = Annotated[int, typer.Option(min=1, max=128, help="Threads of the simulator; results do not depend on it.")]
 MaxWall = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="End every run after so long on the wall clock, such as 30s or 5m."),
@@ -116,7 +116,9 @@ def cmd_demo(threads: Threads = 1, out: Out = None, as_json: Json = False) -> No
 @app.command("run", epilog="Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight")
 @for_people
 def cmd_run(
-    scenario: ScenarioName,
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file, the name of one of the library, or a Result to run again.")
+    ],
     policy: Annotated[str | None, typer.Option(help="Run this policy of the scenario, not the base.")] = None,
     trace: TraceName = None,
     set_: Set = None,

@@ -110,7 +110,7 @@ def _read(source: str | Path) -> tuple[Path, str]:
     """A scenario's path and text. A bare name is a file if there is one, else a name of the library."""
     path = Path(source).expanduser()
     bare = isinstance(source, str) and path.name == source and path.suffix != ".toml"
-    if bare and not path.is_file():
+    if bare and not path.exists():
         entry = resources.files("scenarios") / "library" / f"{source}.toml"
         if not entry.is_file():
             expected = "a file, or one of the library: " + ", ".join(list_library())

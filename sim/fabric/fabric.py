@@ -38,6 +38,7 @@ CALL_SECONDS = (
 )
 CLOSE_BATCH = 64
 DEADLOCK_PS = 1_000_000_000  # how often it is looked for
+MOST_THREADS = 128  # more take turns at the barrier rather than work
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ class Fabric:
     ) -> None:
         if network.host_count > at.MAX_HOSTS:
             raise ScenarioError(f"{network.host_count} hosts", "topology", f"at most {at.MAX_HOSTS}")
-        if threads < 1:
-            raise ScenarioError(f"{threads} threads", "threads", "at least 1")
+        if not 1 <= threads <= MOST_THREADS:
+            raise ScenarioError(f"{threads} threads", "threads", f"1 to {MOST_THREADS}")
         self.network = network
         self.routing = routing
         self.seed = seed
