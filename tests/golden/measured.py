@@ -61,7 +61,7 @@ class Seen:
 
 
 def watch(
-    network: Network, send: Callable[[Fabric], Any], until: int | None, transport: Any, **switch: Any
+    network: Network, send: Callable[[Fabric], Any], until: int | None, transport: Any, seed: int = 1, **switch: Any
 ) -> Seen:
     """Let `send` hand its messages to a network, run it until a time or until all is delivered, and see every packet."""
     fabric = Fabric(
@@ -70,6 +70,7 @@ def watch(
         switch=Switch.model_validate({"queues": 1, "buffer": "100MB", **switch}),
         transports=[transport],
         packet_log=True,
+        seed=seed,
     )
     send(fabric)
     while fabric.undelivered if until is None else fabric.now < until:

@@ -63,7 +63,13 @@ def parking_lot(
 
 
 def long_flows(
-    network: Network, count: int, until: int, queues: int = 1, transport: Dctcp = DCTCP, **switch: object
+    network: Network,
+    count: int,
+    until: int,
+    queues: int = 1,
+    transport: Dctcp = DCTCP,
+    seed: int = 1,
+    **switch: object,
 ) -> Seen:
     """A flow from ha0 to hb0 and so on; with several queues, each has one."""
 
@@ -71,7 +77,7 @@ def long_flows(
         for n in range(count):
             fabric.send(n * US, network.index[f"ha{n}"], network.index[f"hb{n}"], BEYOND, priority=n % queues)
 
-    seen = watch(network, send, until, transport, queues=queues, **switch)
+    seen = watch(network, send, until, transport, seed, queues=queues, **switch)
     assert seen.lost == 0
     return seen
 
@@ -131,13 +137,18 @@ def assert_ratio(one: tuple[float, float], other: tuple[float, float], expected:
 
 @pytest.mark.parametrize("delays", [(20, 40), (25, 50, 100), (50, 200)])
 def test_the_same_marks_make_the_same_window(delays):
-    """Round trips of 1 to 4: windows alike, rates in inverse proportion to the round trips."""
+    """Round trips of 1 to 4: windows alike, rates in inverse proportion to the round trips. Three runs with marks of their
+    own, because one of them has errors of up to two percent."""
     cables = [("s0", "s1", 10 * GBPS, US)]
     for n, delay in enumerate(delays):
         cables += [(f"ha{n}", "s0", 40 * GBPS, delay * US), (f"hb{n}", "s1", 100 * GBPS, US)]
-    begin, end = 100 * MS, 600 * MS
-    seen = long_flows(network_of(cables), len(delays), end, **RAMP)
-    found = windows(seen, len(delays), [(delay + 3) * US for delay in delays], begin, end)
+    begin, end = 100 * MS, 450 * MS
+    runs = []
+    for seed in (1, 2, 3):
+        seen = long_flows(network_of(cables), len(delays), end, seed=seed, **RAMP)
+        runs.append(windows(seen, len(delays), [(delay + 3) * US for delay in delays], begin, end))
+    means, errors = np.moveaxis(np.array(runs), 2, 0)
+    found = list(zip(means.mean(axis=0), np.hypot.reduce(errors) / len(runs), strict=True))
     for one, other in pairwise(found):
         assert_ratio(one, other, 1)
 
