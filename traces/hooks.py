@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+from scenarios.errors import TraceError
 
 _IN_PLACE = "_compiled_call_impl"  # what `module.compile()` makes `module()` run instead of its own call
 
@@ -44,6 +46,38 @@ def surround(
             handle.remove()
 
     return remove
+
+
+def stepping(optimizers: object) -> list[torch.optim.Optimizer]:
+    """The optimisers that do the work: `optimizers` is one or several, bare or wrapped (accelerate's prepared
+    optimiser, LightningOptimizer). TraceError for what is none.
+    """
+    several = isinstance(optimizers, Iterable) and not isinstance(optimizers, torch.optim.Optimizer)
+    return [_innermost(one) for one in (list(optimizers) if several else [optimizers])]  # type: ignore[call-overload]
+
+
+def _innermost(one: Any) -> torch.optim.Optimizer:
+    # Wrappers may be optimisers by inheritance without the hooks of one; what they wrap has them and is what steps.
+    while isinstance(inner := getattr(one, "optimizer", None), torch.optim.Optimizer) and inner is not one:
+        one = inner
+    if not isinstance(one, torch.optim.Optimizer) or not hasattr(one, "_optimizer_step_pre_hooks"):
+        raise TraceError(f"optimiser {type(one).__name__}", "capture", "a torch.optim.Optimizer")
+    return one
+
+
+def closure_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> Callable[[], Any] | None:
+    """The closure with which `optimizer.step` was called, if any; `arguments` begin with the optimiser."""
+    closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
+    return closure if callable(closure) else None
+
+
+def with_closure(
+    arguments: tuple[Any, ...], named: dict[str, Any], closure: Callable[[], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with another closure."""
+    if "closure" in named:
+        return arguments, {**named, "closure": closure}
+    return (arguments[0], closure, *arguments[2:]), named
 
 
 _listeners: list[Callable[[Any], None]] = []  # who wants to know of scaled losses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,34 @@ class Marks:
     scaled: bool = False  # a GradScaler took part
     scale: float | torch.Tensor = 1.0  # what it multiplied the recorded gradients by
     overflow: torch.Tensor | None = None  # above 0 if a fused optimiser is about to skip the step
+    passes: Counter[int] = field(default_factory=Counter)  # how often an optimiser, by id, took gradients of its own
+    late: bool = False  # the model was at work after an optimiser had taken the gradients
+
+    @property
+    def stepped(self) -> bool:
+        """Whether an optimiser has taken the gradients: the forward and backward passes are over."""
+        return self.backward_end is not None
+
+    def refuse_incomplete(self, where: str) -> None:
+        """TraceError unless the step was one forward pass, one backward pass and then the optimisers."""
+        if self.begin is None or (self.optimizer_end is None and not self.scaled):
+            expected = "both in every captured step, with gradients enabled"
+            raise TraceError("no forward pass or no optimizer.step()", where, expected)
+        if self.optimizer_end is not None and not self.stepped:
+            expected = "an optimiser that calls its closure, or gradients before optimizer.step()"
+            raise TraceError("the optimiser was given a closure and never called it", where, expected)
+        if len(self.passes) > 1:
+            raise TraceError(
+                "optimisers step at different times, each after a backward pass of its own (as in a GAN)",
+                where,
+                "a capture for each network with its own optimiser, one `with` within the other",
+            )
+        if (times := max(self.passes.values(), default=1)) > 1:
+            raise TraceError(
+                f"the optimiser took gradients {times} times, each time of another backward pass",
+                where,
+                "cap.step() after each optimizer.step(), and a closure that is called once: LBFGS has max_iter=1",
+            )
 
     @property
     def skipped(self) -> bool:

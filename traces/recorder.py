@@ -4,7 +4,10 @@ How an iteration is seen without changing the training loop: it begins when the 
 gradients enabled; forward hooks time every layer; a hook per parameter fires when its gradient has been
 accumulated; the optimiser's step hooks mark the end of the backward pass and the optimiser's own time. Where
 gradients are accumulated over several micro-batches, an iteration reaches from the first one's start to the
-optimiser, and a gradient is ready when the last one has added to it.
+optimiser, and a gradient is ready when the last one has added to it. An optimiser that is given a closure computes
+the gradients within its step (as Lightning and LBFGS have it): there the backward pass ends with the closure.
+What runs after the optimiser is none of the iteration's; a step in which another optimiser waits for gradients of
+its own, or the closure runs several times, is no single iteration and is refused.
 
 In a single process the magnitudes are computed in the hook *before* the optimiser's step, from the complete
 gradients and between two marks: that time is in no figure of the trace. Unscaling and clipping before the step
@@ -26,12 +29,12 @@ from torch import nn
 from scenarios.errors import TraceError
 from traces.assemble import Anatomy, Captured, assemble, kept_parameters
 from traces.clocks import Mark, Timeline, clock_for
-from traces.hooks import in_backward, note_scaling, surround
+from traces.hooks import closure_of, in_backward, note_scaling, stepping, surround, with_closure
 from traces.marks import Marks
 from traces.parallel import Units, World, ddp_buckets
 from traces.plan import PS_PER_SECOND, Plan, overhead
 from traces.statistics import RawFolder, summarise
-from traces.trace import CHUNK_ELEMENTS, Trace
+from traces.trace import CHUNK_ELEMENTS, ELEMENT_BYTES, Trace
 
 NOT_KNOWN = float("nan")
 
@@ -57,10 +60,7 @@ class Recorder:
         every: int = 1,
         raw: RawFolder | None = None,
     ) -> None:
-        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        for one in optimizers:
-            if not isinstance(one, torch.optim.Optimizer):
-                raise TraceError(f"optimiser {type(one).__name__}", "capture", "a torch.optim.Optimizer")
+        optimizers = stepping(optimizer)
         self._model = model
         self.plan = Plan(phases, every, overhead_pairs)
         self._every = every
@@ -69,10 +69,11 @@ class Recorder:
         self._anatomy = Anatomy(model)
         self._units = Units(model) if self.world.kind == "fsdp2" else None
         self._number_of = {id(p): number for number, (_, p) in enumerate(self._anatomy.parameters)}
-        self._know_sharded_parameters()
+        self._know_dtypes()
         self._clock = clock_for(self._anatomy.device)
         self._ran: list[int] = []  # numbers of modules in the order in which they first ran
         self._captured: list[Captured] = []
+        self._sparse: set[int] = set()  # numbers of parameters whose gradients are sparse tensors
         self._skipped: list[int] = []  # steps that a GradScaler skipped
         self._durations: list[tuple[bool, int | None]] = []  # of overhead steps: hooked, picoseconds
         self._light: list[Callable[[], None]] = []
@@ -105,12 +106,7 @@ class Recorder:
         marks, phase = self._marks, self.plan.phase_of(self.step_index)
         hooked = self.plan.overhead_hooked(self.step_index)
         if phase is not None or hooked is not None:
-            if marks.begin is None or (marks.optimizer_end is None and not marks.scaled):
-                raise TraceError(
-                    "no forward pass or no optimizer.step()",
-                    f"capture, step {self.step_index}",
-                    "both in every captured step, with gradients enabled",
-                )
+            marks.refuse_incomplete(f"capture, step {self.step_index}")
             self._clock.settle()
             if hooked is not None:
                 self._durations.append((hooked, None if marks.skipped else marks.duration()))
@@ -127,7 +123,11 @@ class Recorder:
         nothing.
         """
         if not self._captured:
-            raise TraceError("no step was captured", "capture", f"training beyond step {self.plan.first}")
+            if not self.step_index:
+                never = "cap.step() was never called, so no step was recorded"
+                raise TraceError(never, "capture", "cap.step(loss) at the end of every training step")
+            seen = f"no step was captured: cap.step() was called {self.step_index} times"
+            raise TraceError(seen, "capture", f"training beyond step {self.plan.first}, counted from 0")
         said = {**manifest, **self._measured()}
         return assemble(self._anatomy, self._ran, self._captured, said, self._groups(), self.world.rank)
 
@@ -185,8 +185,10 @@ class Recorder:
             # The pause has to be that of the step under way.
             self._heavy.append(self._units.patch(lambda: self._marks.timeline.pause(), self._whole_ready))
 
-    def _know_sharded_parameters(self) -> None:
-        """The type in which gradients of FSDP's units travel; TraceError for parameters that others shard."""
+    def _know_dtypes(self) -> None:
+        """The type in which gradients of FSDP's units travel; TraceError for parameters that others shard, and for
+        types that a trace cannot hold.
+        """
         for number, (name, parameter) in enumerate(self._anatomy.parameters):
             unit = self._units.unit_of(parameter) if self._units is not None else None
             if unit is not None and not unit.splits_layers(parameter):
@@ -195,6 +197,9 @@ class Recorder:
                 raise TraceError(
                     f"parameter {name} is sharded", "capture", "whole parameters, or FSDP2's units"
                 )
+            kind = str(self._anatomy.dtypes.get(number, parameter.dtype)).removeprefix("torch.")
+            if kind not in ELEMENT_BYTES:
+                raise TraceError(f"parameter {name} is {kind}", "capture", ", ".join(ELEMENT_BYTES))
 
     # Hooks ------------------------------------------------------------------------------------------------
 
@@ -203,7 +208,11 @@ class Recorder:
         forward pass that activation checkpointing makes in the backward pass. Its first one may run without
         gradients, but within a model that has them.
         """
-        return (torch.is_grad_enabled() or self._marks.inside) and not in_backward()
+        counts = (torch.is_grad_enabled() or self._marks.inside) and not in_backward()
+        if counts and self._marks.stepped:
+            self._marks.late = True
+            return False
+        return counts
 
     def _begins(self, number: int) -> Callable[..., None]:
         def begins(*_: Any) -> None:
@@ -237,6 +246,9 @@ class Recorder:
         self, number: int, gradient: Callable[[torch.Tensor], torch.Tensor]
     ) -> Callable[[torch.Tensor], None]:
         def ready(parameter: torch.Tensor) -> None:
+            if self._marks.stepped:
+                self._marks.late = True
+                return
             self._marks.ready[number] = self._marks.timeline.mark()
             if self.world.local and self.plan.samples(self.step_index):
                 with self._marks.timeline.pause():
@@ -255,10 +267,30 @@ class Recorder:
             with self._marks.timeline.pause():
                 self._marks.scale = scaler.get_scale()
 
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
+    def _before_optimizer(
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Gradients are complete when the optimiser is called, or when the closure that it is given returns."""
+        given = closure_of(arguments, named)
+        if given is None:
+            self._gradients_complete(optimizer)
+            return None
+
+        def closure() -> Any:
+            loss = given()
+            self._gradients_complete(optimizer)
+            return loss
+
+        return with_closure(arguments, named, closure)
+
+    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
         marks = self._marks
-        if marks.backward_end is not None:  # another optimiser was first
+        if marks.stepped:
+            if marks.late:  # passes of its own, which belong to another iteration
+                marks.passes[id(optimizer)] += 1
+            marks.late = False
             return
+        marks.passes[id(optimizer)] += 1
         marks.backward_end = marks.timeline.mark()
         marks.cpu_end = time.process_time()
         # A fused optimiser unscales for itself, and skips the step for itself. Others come here with that done.
@@ -275,6 +307,8 @@ class Recorder:
         self._marks.optimizer_end = self._marks.timeline.mark()
 
     def _look_at(self, number: int, gradient: torch.Tensor) -> None:
+        if gradient.is_sparse:
+            self._sparse.add(number)
         self._marks.figures[number] = summarise(gradient)
         if self._raw is not None:
             self._raw.keep(self.step_index, number, gradient, float(self._marks.scale))
@@ -299,6 +333,7 @@ class Recorder:
         ready = elapsed(marks.ready)
         backward_end = max(ready.values(), default=stop) if self.world.local else stop
         starts, ends = self._anatomy.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
+        self._refuse_disorder(starts, ends, ready, backward_end)
         sampled = self.plan.samples(self.step_index)
         figures = marks.statistics(self._anatomy.parameters, self.step_index) if sampled else None
         known = set(self._ran)
@@ -319,6 +354,22 @@ class Recorder:
                 exposed=stop - backward_end if self.world.local else None,
             )
         )
+
+    def _refuse_disorder(
+        self, starts: dict[int, int], ends: dict[int, int], ready: dict[int, int], backward_end: int
+    ) -> None:
+        """TraceError, now rather than when the trace is written, for times that no training step has."""
+        where = f"capture, step {self.step_index}"
+        for number, end in ends.items():
+            if end > backward_end:
+                name = self._anatomy.module_names[number] or "the model"
+                raise TraceError(f"{name} ran forward after the backward pass", where, "forward, then backward")
+        for number, moment in ready.items():
+            ran = [owner for owner in self._anatomy.owners_of(number) if owner in starts]
+            if ran and moment < ends[min(ran, key=starts.__getitem__)]:
+                name = self._anatomy.parameters[number][0]
+                what = f"the gradient of {name} was ready before its layer had run"
+                raise TraceError(what, where, "a forward pass, and the backward pass through all of it")
 
     def _groups(self) -> list[tuple[dict[str, Any], list[int]]]:
         """What travels together, as far as the wrapper says: (description, parameter numbers)."""
@@ -360,6 +411,9 @@ class Recorder:
             said["model_calls"] = [captured.model_calls for captured in self._captured]
         if self.world.local:
             said["exposed_communication_ps"] = [captured.exposed for captured in self._captured]
+        if self._sparse:
+            names = [self._anatomy.parameters[number][0] for number in sorted(self._sparse)]
+            said["sparse_gradients"] = {"parameters": names, "counted": "dense, with their zeros"}
         if self._skipped:
             said["skipped_steps"] = self._skipped
         return said

@@ -56,7 +56,7 @@ SCHEMA_VERSION = 2
 CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
-_ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 Times = NDArray[np.int64]
 Halves = NDArray[np.float16]
@@ -79,7 +79,7 @@ class TensorInfo:
     @property
     def element_bytes(self) -> int:
         """Bytes of one element on the wire."""
-        return _ELEMENT_BYTES[self.dtype]
+        return ELEMENT_BYTES[self.dtype]
 
     @property
     def bytes(self) -> int:
@@ -270,7 +270,7 @@ def _check(trace: Trace) -> None:
     _require(min(layers, tensors, iterations) > 0, counts, "trace", "at least one of each")
     for number, tensor in enumerate(trace.tensors):
         place = f"tensor {number} ({tensor.name})"
-        _require(tensor.dtype in _ELEMENT_BYTES, f"dtype {tensor.dtype!r}", place, ", ".join(_ELEMENT_BYTES))
+        _require(tensor.dtype in ELEMENT_BYTES, f"dtype {tensor.dtype!r}", place, ", ".join(ELEMENT_BYTES))
         elements = math.prod(tensor.shape)
         _require(tensor.numel == elements > 0, f"numel {tensor.numel}", place, f"{elements} (shape), above 0")
         _require(0 <= tensor.layer < layers, f"layer {tensor.layer}", place, f"0 to {layers - 1}")
@@ -289,8 +289,10 @@ def _check(trace: Trace) -> None:
         # What is neither negative, infinite nor NaN has a bit pattern below that of infinity.
         possible = bool(np.ascontiguousarray(values).view(np.uint16).max(initial=0) < 0x7C00)
         _require(possible, "values that are negative or not finite", name, "magnitudes of gradients")
+    layer_of = np.array([tensor.layer for tensor in trace.tensors], dtype=np.int64)
     for position, iteration in enumerate(trace.iterations):
-        _check_iteration(iteration, position, layers, tensors)
+        _check_iteration(iteration, position, layers, layer_of)
+        _check_order(trace, iteration, layer_of)
     _check_manifest(trace.manifest, tensors)
 
 
@@ -333,7 +335,7 @@ def _rows(trace: Trace) -> list[int]:
     return rows
 
 
-def _check_iteration(iteration: Iteration, position: int, layers: int, tensors: int) -> None:
+def _check_iteration(iteration: Iteration, position: int, layers: int, layer_of: Times) -> None:
     where = f"iteration {position}"
     _require(iteration.index == position, f"index {iteration.index}", where, f"{position}, its place")
     _require(iteration.rank >= 0, f"rank {iteration.rank}", where, "0 or more")
@@ -341,7 +343,7 @@ def _check_iteration(iteration: Iteration, position: int, layers: int, tensors: 
     for name, times, count in (
         ("forward_start_ps", start, layers),
         ("forward_end_ps", end, layers),
-        ("ready_ps", ready, tensors),
+        ("ready_ps", ready, len(layer_of)),
     ):
         fits = times.shape == (count,) and times.dtype == np.int64
         _require(fits, f"{name} is {times.dtype} {times.shape}", where, f"int64 ({count},)")
@@ -352,6 +354,26 @@ def _check_iteration(iteration: Iteration, position: int, layers: int, tensors: 
     total = iteration.backward_end_ps + iteration.optimizer_ps
     sums = iteration.optimizer_ps >= 0 and iteration.end_ps == total
     _require(sums, f"end_ps {iteration.end_ps}", where, f"{total}: end of backward plus optimiser")
+
+
+def _check_order(trace: Trace, iteration: Iteration, layer_of: Times) -> None:
+    """Raise TraceError unless every layer runs forward before the backward pass ends, and before the gradients of
+    its own parameters are ready: times that no training has mean that something else was timed.
+    """
+    where = f"iteration {iteration.index}"
+    end, ready, last = iteration.forward_end_ps, iteration.ready_ps, iteration.backward_end_ps
+    if int(end.max()) > last:
+        what = f"layer {trace.layers[int(end.argmax())]} runs forward until {end.max()} ps"
+        raise TraceError(what, where, f"not beyond the end of the backward pass, {last} ps")
+    early = ready < end[layer_of]
+    if early.any():
+        tensor = int(early.argmax())
+        layer = int(layer_of[tensor])
+        raise TraceError(
+            f"the gradient of {trace.tensors[tensor].name} is ready at {ready[tensor]} ps",
+            where,
+            f"not before its layer has run forward, until {end[layer]} ps",
+        )
 
 
 def scale_exponents(largest: NDArray[np.float64]) -> NDArray[np.int64]:

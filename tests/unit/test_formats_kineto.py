@@ -191,6 +191,73 @@ def test_real_resnet50_on_two_gpus():
         assert 90e9 < iteration.forward_end_ps.max() < 105e9  # the profile's own "## forward ##" takes 103 ms
 
 
+def test_kernels_launched_before_the_recording_are_of_no_iteration():
+    """They stand in the file without a launch, and run within its first iterations if the GPU lags behind."""
+    events = kineto_events()
+    early = [{**e, "ts": 150 + 60 * n, "args": {"correlation": 900 + n}} for n, e in enumerate(events) if e["name"] == "gemm"]
+    trace = imported(kineto(events + early))
+    (iteration,) = trace.iterations
+    assert iteration.ready_ps.tolist() == [900 * US, 600 * US]
+    assert iteration.forward_end_ps.max() == 300 * US
+    assert trace.manifest["source"]["skipped"]["kernels launched before the recording began"] == len(early)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
+def test_real_resnet18_whose_gpu_lags_behind():
+    """ResNet-18 on an MI300: the forward pass takes 2.2 ms in every step; three steps' kernels are older than the file."""
+    trace = import_trace(SHARED / "traces" / "kineto_mi300_resnet18.json.gz")
+    assert [iteration.step for iteration in trace.iterations] == [15, 16, 17]
+    for iteration in trace.iterations:
+        assert 2.15e9 < iteration.forward_end_ps.max() < 2.3e9
+        assert 7.4e9 < iteration.backward_end_ps < 7.6e9
+        assert 25e6 < iteration.optimizer_ps < 35e6
+    assert trace.manifest["source"]["skipped"]["kernels launched before the recording began"] == 963
+
+
+def old_profile(backward_thread: int = 2) -> list[dict[str, Any]]:
+    """`kineto_events` as PyTorch before 1.10 would record it: no functions of autograd, annotations as operators."""
+    names = {"cpu_op": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime", "user_annotation": "Operator"}
+    events = kineto_events()
+    for event in events:
+        event["cat"] = names.get(str(event.get("cat")), event.get("cat"))
+        if event["name"].startswith("autograd::engine"):
+            event.update(name="AddmmBackward", tid=backward_thread)
+    return events
+
+
+@pytest.mark.parametrize("thread", [1, 2])
+def test_profiles_without_the_functions_of_autograd(thread: int):
+    (iteration,) = imported(kineto(old_profile(thread))).iterations
+    assert iteration.forward_end_ps.max() == 300 * US
+    assert iteration.optimizer_ps == 40 * US
+
+
+def test_an_operator_called_backward_in_the_forward_pass():
+    """On the thread that calls the model; autograd has one of its own."""
+    events = old_profile()
+    events.append({**next(e for e in events if e["name"] == "AddmmBackward"), "name": "MyBackward", "tid": 1, "ts": 115})
+    (iteration,) = imported(kineto(events)).iterations
+    assert iteration.forward_end_ps.max() == 300 * US
+
+
+def test_profiles_without_a_sign_of_the_backward_pass():
+    events = [e for e in old_profile() if e["name"] != "AddmmBackward"]
+    trace = imported(kineto(events))
+    assert trace.iterations[0].forward_end_ps.max() == 300 * US  # a third of 900
+    assert any("taken as a third of the time" in what for what in trace.manifest["source"]["skipped"])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
+def test_real_resnet50_of_an_old_pytorch():
+    """PyTorch 1.9, ResNet-50 on a V100: forward 50.05 ms of 116.5 in the first step."""
+    trace = import_trace(SHARED / "traces" / "kineto_resnet50_v100.json.gz")
+    forward = [iteration.forward_end_ps.max() / 1e9 for iteration in trace.iterations]
+    assert forward == pytest.approx([50.05, 49.27, 49.69, 49.90, 51.44, 50.97], abs=0.01)
+    assert [round(i.backward_end_ps / 1e9, 1) for i in trace.iterations][:2] == [116.5, 115.7]
+    assert all(1.8e9 < iteration.optimizer_ps < 1.9e9 for iteration in trace.iterations)
+    assert trace.total_bytes == 25_557_032 * 4
+
+
 @pytest.mark.parametrize("block", [1, 3, 64, 1 << 22])
 @pytest.mark.parametrize("array", [False, True])
 def test_streaming_gives_what_json_gives(monkeypatch: pytest.MonkeyPatch, block: int, array: bool):

@@ -84,9 +84,10 @@ def import_trace(
     default). `dtype` is that of gradients of which the file gives only bytes. TraceError for a file that is
     missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
-    from traces.formats.draft import ELEMENT_BYTES, finish
+    from traces.formats.draft import finish
     from traces.formats.magnitudes import FITTED_TO
     from traces.formats.source import head
+    from traces.trace import ELEMENT_BYTES
 
     path = Path(path)
     if dtype not in ELEMENT_BYTES:

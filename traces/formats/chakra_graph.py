@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from scenarios.errors import TraceError
 from traces.formats.draft import (
-    ELEMENT_BYTES,
     LONGEST_PS,
     PS_PER_US,
     Draft,
@@ -23,6 +22,7 @@ from traces.formats.draft import (
     gradient_of_bytes,
     spread_forward,
 )
+from traces.trace import ELEMENT_BYTES
 
 COMP, COMM_COLL = 4, 7  # of NodeType
 COLLECTIVES = {

@@ -19,11 +19,18 @@ import numpy as np
 
 from scenarios.errors import TraceError
 from traces.formats.magnitudes import Model
-from traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents, to_halves
+from traces.trace import (
+    CHUNK_ELEMENTS,
+    ELEMENT_BYTES,
+    Iteration,
+    TensorInfo,
+    Trace,
+    scale_exponents,
+    to_halves,
+)
 
 PS_PER_NS, PS_PER_US, PS_PER_MS = 10**3, 10**6, 10**9
 LONGEST_PS = 2**62  # 53 days; beyond it int64 picoseconds overflow
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 PHASE = "imported"  # the one phase of an imported trace: other formats do not say how far training was
 MOST_ELEMENTS = 2**40  # a trillion parameters: 4 billion runs, more than fit into memory
 MOST_NAMES = 200  # of what was left out
@@ -155,15 +162,18 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
         TensorInfo(g.name, g.shape or (g.numel,), g.numel, g.dtype, g.layer, int(exponent))
         for g, exponent in zip(draft.gradients, exponents, strict=True)
     ]
-    return Trace(
-        _manifest(draft, source, name, model, seed),
-        draft.layers,
-        tensors,
-        [_iteration(index, timing) for index, timing in enumerate(draft.iterations)],
-        np.concatenate([to_halves(m, int(e)) for m, e in zip(means, exponents, strict=True)], axis=1),
-        np.concatenate([to_halves(m, int(e)) for m, e in zip(largest, exponents, strict=True)], axis=1),
-        sampled=sampled,
-    )
+    try:
+        return Trace(
+            _manifest(draft, source, name, model, seed),
+            draft.layers,
+            tensors,
+            [_iteration(index, timing) for index, timing in enumerate(draft.iterations)],
+            np.concatenate([to_halves(m, int(e)) for m, e in zip(means, exponents, strict=True)], axis=1),
+            np.concatenate([to_halves(m, int(e)) for m, e in zip(largest, exponents, strict=True)], axis=1),
+            sampled=sampled,
+        )
+    except TraceError as error:  # times that no training has
+        raise TraceError(error.what, f"{where}: {error.where}", error.expected) from None
 
 
 def _one_per_rank(iterations: Sequence[Timing], sampled: list[int]) -> list[int]:

@@ -12,7 +12,8 @@ When a gradient was ready: on a GPU, at the end of the last kernel of the comput
 launched when the collective (or the accumulation) was called, which is what the communication stream waits
 for; on a CPU, at the call itself. So waiting for other ranks or for earlier collectives is not counted as
 computing. Launches are matched to kernels by correlation id; without launches in the file a collective counts
-as called when its kernel starts.
+as called when its kernel starts. Where other kernels have launches, one without has been launched before the
+recording began: it is of no recorded iteration, left out and counted.
 
 With gradient accumulation a gradient is ready in the last micro-batch: where the parameters of a step repeat, with
 operators of a forward pass in between, the last ones are taken and the others counted.
@@ -20,7 +21,8 @@ operators of a forward pass in between, the last ones are taken and the others c
 An iteration is a `ProfilerStep#`; without any, what lies between two optimiser steps; without those, all. Only
 iterations with the sequence of gradients that most of them have are kept: the first step after DDP rebuilds
 its buckets, and the halves at the ends of a recording, are left out and counted. Within an iteration
-the forward pass ends with the last kernel launched before autograd's first function ran. Where in the forward
+the forward pass ends with the last kernel launched before autograd's first function ran; PyTorch before 1.10 does
+not record those functions but the operators within them, FooBackward, on autograd's own thread. Where in the forward
 pass each gradient's layers ran is not recorded: see `spread_forward`.
 """
 
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +61,7 @@ _OLD_CATEGORIES = {  # up to PyTorch 1.11
     "Memcpy": "gpu_memcpy",
     "Memset": "gpu_memset",
 }
+_ANNOTATIONS = ("ProfilerStep#", "Optimizer.step#")  # up to PyTorch 1.11 they are operators
 _GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _COLLECTIVES = {
@@ -70,6 +74,7 @@ _COLLECTIVES = {
 }
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ENGINE = "autograd::engine::evaluate_function"
+_BACKWARD = re.compile(r"Backward\d*$")
 
 
 class _Sized(NamedTuple):
@@ -137,15 +142,19 @@ def _take(event: dict[str, Any], recording: Recording, draft: Draft) -> None:
             draft.understood["launches"] += 1
         else:
             draft.skipped[f"{category} events that launch nothing"] += 1
-    elif category == "user_annotation" or (category == "cpu_op" and name.startswith("ProfilerStep#")):
-        _annotation(name, begin, lasts, recording, draft)
+    elif category == "user_annotation" or (category == "cpu_op" and name.startswith(_ANNOTATIONS)):
+        _annotation(name, begin, lasts, event.get("tid"), recording, draft)
     elif category == "cpu_op":
-        _operator(name, begin, lasts, args, recording, draft)
+        _operator(name, begin, lasts, event.get("tid"), args, recording, draft)
     else:
         draft.skipped[f"{category} events" if category else "events without a category"] += 1
 
 
-def _annotation(name: str, begin: float, lasts: float, recording: Recording, draft: Draft) -> None:
+def _annotation(
+    name: str, begin: float, lasts: float, thread: object, recording: Recording, draft: Draft
+) -> None:
+    if name.startswith(_ANNOTATIONS):
+        recording.trainers.add(str(thread))
     if step := _STEP.search(name):
         recording.steps.append((begin, begin + lasts, int(step.group(1))))
         draft.understood["ProfilerStep annotations"] += 1
@@ -157,7 +166,13 @@ def _annotation(name: str, begin: float, lasts: float, recording: Recording, dra
 
 
 def _operator(
-    name: str, begin: float, lasts: float, args: dict[str, Any], recording: Recording, draft: Draft
+    name: str,
+    begin: float,
+    lasts: float,
+    thread: object,
+    args: dict[str, Any],
+    recording: Recording,
+    draft: Draft,
 ) -> None:
     if name.startswith(_ENGINE):
         recording.engine.extend((begin, begin + lasts))
@@ -182,6 +197,8 @@ def _operator(
     else:
         if args.get("Fwd thread id") == 0 and "Sequence number" in args:
             recording.forward.append(begin)  # an operator that autograd noted for the backward pass
+        if _BACKWARD.search(name):
+            recording.backward.setdefault(str(thread), array("d")).extend((begin, begin + lasts))
         draft.skipped["cpu_op events without a gradient"] += 1
 
 

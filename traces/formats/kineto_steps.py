@@ -45,6 +45,8 @@ class Recording:
     kernels_of: list[Call] = field(default_factory=list)  # NCCL kernels
     forward: array[float] = field(default_factory=lambda: array("d"))  # operators of forward passes
     engine: array[float] = field(default_factory=lambda: array("d"))  # autograd functions: start, end
+    backward: dict[str, array[float]] = field(default_factory=dict)  # operators of autograd by thread: start, end
+    trainers: set[str] = field(default_factory=set)  # threads that call the model and the optimiser
     kernels: array[float] = field(default_factory=lambda: array("d"))  # start, end, correlation, stream
     launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, time
     streams: dict[object, int] = field(default_factory=dict)
@@ -69,18 +71,23 @@ class Recording:
 class _Gpu:
     """Kernels of the compute stream by the time of their launch; empty for a profile of the CPU alone."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, skipped: Counter[str]) -> None:
         kernels = np.array(recording.kernels).reshape(-1, 4)
         launches = np.array(recording.launches).reshape(-1, 2)
         self._order = launches[np.argsort(launches[:, 0], kind="stable")]
+        launched = self.launched(kernels[:, 2])
+        known = np.isfinite(launched)
+        if known.any():
+            skipped["kernels launched before the recording began"] += int((~known).sum())
+            kernels, launched = kernels[known], launched[known]
+        else:
+            launched = kernels[:, 0]
         if len(kernels):
             streams, counts = np.unique(kernels[:, 3], return_counts=True)
             # NCCL's own streams apart, computing happens where most kernels run.
             counts = np.where(np.isin(streams, list(recording.communicating)), 0, counts)
-            kernels = kernels[kernels[:, 3] == streams[np.argmax(counts)]]
-        launched = self.launched(kernels[:, 2])
-        self.launched_all = bool(np.isfinite(launched).all())
-        launched = np.where(np.isfinite(launched), launched, kernels[:, 0])
+            computing = kernels[:, 3] == streams[np.argmax(counts)]
+            kernels, launched = kernels[computing], launched[computing]
         order = np.argsort(launched, kind="stable")
         self.launch: Floats = launched[order]
         self.start: Floats = kernels[order, 0]
@@ -110,7 +117,7 @@ class _Gpu:
 
 def build(recording: Recording, draft: Draft, rank: int) -> None:
     """Fill in the draft's gradients, layers, iterations and groups."""
-    gpu = _Gpu(recording)
+    gpu = _Gpu(recording, draft.skipped)
     recording.optimizers.sort()
     buckets = _buckets(recording, gpu, draft.skipped)
     calls = sorted(recording.accumulated, key=lambda call: call.at) or buckets
@@ -156,7 +163,7 @@ def _passes(recording: Recording) -> tuple[Floats, Floats]:
 
     What ran within one of autograd's functions is no forward pass but activation checkpointing.
     """
-    engine = np.array(recording.engine).reshape(-1, 2)
+    engine = np.array(recording.engine or _operators_of_autograd(recording)).reshape(-1, 2)
     engine = engine[np.argsort(engine[:, 0], kind="stable")]
     forward = np.sort(np.array(recording.forward))
     if not len(engine):
@@ -164,6 +171,17 @@ def _passes(recording: Recording) -> tuple[Floats, Floats]:
     place = np.searchsorted(engine[:, 0], forward, side="right") - 1
     within = (place >= 0) & (np.maximum.accumulate(engine[:, 1])[place] > forward)
     return engine[:, 0], forward[~within]
+
+
+def _operators_of_autograd(recording: Recording) -> array[float]:
+    """Start and end of the operators of backward passes where autograd's functions were not recorded: those on a
+    thread that calls neither model nor optimiser; with none (a CPU's backward pass runs where it is called), all.
+    """
+    apart = [times for thread, times in recording.backward.items() if thread not in recording.trainers]
+    together = array("d")
+    for times in apart or recording.backward.values():
+        together.extend(times)
+    return together
 
 
 def _last_micro_batch(called: list[Call], forward: Floats, skipped: Counter[str]) -> list[Call]:
@@ -242,7 +260,7 @@ def _timing(
             return None
         start = float(gpu.start[kernels].min())
         ready = [gpu.done(call.at) for call in calls]
-        middle = gpu.done(backward)
+        middle = math.nan if math.isnan(backward) else gpu.done(backward)
         spent = 0.0
         if optimizer:
             chosen = gpu.within(*optimizer)
@@ -267,6 +285,9 @@ def _timing(
         middle = start + (max(ready) - start) / 3
     moments = [max(round((moment - start) * PS_PER_US), 0) for moment in reversed(ready)]
     forward_end = min(max(round((middle - start) * PS_PER_US), 0), max(moments))
+    if min(moments) < forward_end:
+        skipped["iterations with a gradient ready before the forward pass ended"] += 1
+        return None
     starts, ends = spread_forward(moments, forward_end, forward_end)
     return Timing(starts, ends, moments, max(moments), max(round(spent * PS_PER_US), 0), number, rank)
 

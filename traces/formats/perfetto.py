@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.errors import TraceError
-from traces.formats.draft import ELEMENT_BYTES, LONGEST_PS, PS_PER_US, Draft, Gradient, Timing
+from traces.formats.draft import LONGEST_PS, PS_PER_US, Draft, Gradient, Timing
 from traces.formats.json_events import events
 from traces.formats.sink import write_files
 from traces.formats.source import opened
+from traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from traces.formats import ReadOptions, WriteOptions

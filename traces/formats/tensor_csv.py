@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scenarios.errors import TraceError
-from traces.formats.draft import ELEMENT_BYTES, Draft, Gradient, Timing, gradient_of_bytes
+from traces.formats.draft import Draft, Gradient, Timing, gradient_of_bytes
 from traces.formats.sink import write_files
 from traces.formats.source import opened
+from traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from traces.formats import ReadOptions, WriteOptions
