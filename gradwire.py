@@ -171,17 +171,11 @@ def cmd_check(
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
     from scenarios.checks import remarks
     from scenarios.load import load_scenario
-    from sim.precheck import check_networks
-    from sim.traffic import check_files
-    from traces.trace import load_trace
+    from sim.precheck import check_variants
 
     loaded = load_scenario(scenario, set=_overrides(set_, trace))
     variants = loaded.variants()
-    for name in dict.fromkeys(job.trace for variant in variants for job in variant.job):
-        load_trace(name)
-    for variant in variants:
-        check_files(variant)
-    check_networks(variants)
+    check_variants(variants)
     notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
     if as_json:
         typer.echo(

@@ -17,7 +17,7 @@ from scenarios.checks_traffic import check_traffic
 from scenarios.errors import Mistake
 from scenarios.explain import explain
 from scenarios.schema_job import HostPlacement, Job, ParameterServer
-from scenarios.schema_topology import MAX_HOSTS, Hpcc
+from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
 from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
@@ -30,7 +30,7 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     """Everything that is wrong with `scenario` beyond its single tables; its policies are not looked at."""
     found: list[Mistake] = []
     for check in (
-        _names, _topology, _hosts, _overrides, _switch, _latency, _transport, _classes, _bounds, check_switch,
+        _names, _topology, _hosts, _output, _overrides, _switch, _latency, _transport, _classes, _bounds, check_switch,
         check_traffic,
     ):  # fmt: skip
         found.extend(check(scenario))
@@ -73,12 +73,27 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 
 def _topology(scenario: Scenario) -> Iterator[Mistake]:
     hosts, total = scenario.topology.host_count, scenario.topology.card_count
-    if total is not None and total > MAX_HOSTS:
-        what = f"has {total} hosts" if total == hosts else f"has {total} network cards"
-        yield Mistake("topology", what, None, f"at most {MAX_HOSTS}")
+    switches, cables = scenario.topology.size or (0, 0)
+    for count, what, most in (
+        (total or 0, "hosts" if total == hosts else "network cards", MAX_HOSTS),
+        (switches, "switches", MAX_SWITCHES),
+        (cables, "cables", MAX_CABLES),
+    ):
+        if count > most:
+            yield Mistake("topology", f"has {count} {what}", None, f"at most {most}")
+            break
     if isinstance(scenario.topology, Hpcc) and scenario.link.model_fields_set:
         what = "would not be used: the file of the topology says what every cable is like"
         yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
+
+
+def _output(scenario: Scenario) -> Iterator[Mistake]:
+    known = [table.name for table in (*scenario.job, *scenario.traffic)]
+    named = scenario.output.packet_log
+    for index, name in enumerate(() if isinstance(named, bool) else named):
+        if name not in known:
+            path = f"output.packet_log[{index}]"
+            yield Mistake(path, "is no job and no traffic", name, ", ".join(known), ("job", "traffic"))
 
 
 def _hosts(scenario: Scenario) -> Iterator[Mistake]:

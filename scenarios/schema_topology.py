@@ -18,6 +18,12 @@ from scenarios.units import Rate, Time
 MAX_HOSTS = 65_536
 """What the simulator can address; hosts with several network cards count by their cards."""
 
+MAX_SWITCHES = 16_384
+"""Routing keeps what every switch knows of every other one: 1.6 GB for so many."""
+
+MAX_CABLES = 1_000_000
+"""The simulator keeps about 2 kB for each."""
+
 
 class TopologyTable(Table, ABC):
     """What all kinds answer."""
@@ -31,6 +37,11 @@ class TopologyTable(Table, ABC):
     def card_count(self) -> int | None:
         """Network cards of all hosts; None where it is unknown before a file has been read."""
         return self.host_count
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(switches, cables), at least roughly; None where it is unknown before a file has been read."""
+        return None
 
     def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
         """Rate and latency of the cables between switches, by tier, when [link] has `rate` and `latency`."""
@@ -46,6 +57,10 @@ class Star(TopologyTable):
 
     kind: Literal["star"]
     hosts: Annotated[int, Field(ge=2, strict=True)]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return 1, self.hosts
 
     @property
     def host_count(self) -> int:
@@ -64,6 +79,10 @@ class Dumbbell(TopologyTable):
     """Of the cable between the switches; `link.rate` unless given."""
     bottleneck_latency: Time | None = None
     """The same for its latency."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return 2, self.host_count + 1
 
     @property
     def host_count(self) -> int:
@@ -95,6 +114,10 @@ class LeafSpine(TopologyTable):
                 self.oversubscription, "one of the two, or neither",
             )  # fmt: skip
         return self
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.leaves + self.spines, self.leaves * (self.hosts_per_leaf + self.spines)
 
     @property
     def host_count(self) -> int:
@@ -138,6 +161,11 @@ class Rail(TopologyTable):
                 "spines", "is zero, but the groups have to be joined", 0, "at least one, or one group"
             )
         return self
+
+    @property
+    def size(self) -> tuple[int, int]:
+        rails = self.cards * -(-self.hosts // _or(self.hosts_per_group, self.hosts))
+        return rails + self.spines, self.card_count + rails * self.spines
 
     @property
     def host_count(self) -> int:
@@ -201,6 +229,14 @@ class FatTree(TopologyTable):
         return self
 
     @property
+    def size(self) -> tuple[int, int]:
+        _, up = edge_ports(self.k, self.oversubscription) or (0, 0)
+        if self.tiers == 2:
+            return self.k + up, self.host_count + self.k * up
+        half = self.k // 2
+        return self.k * (half + up) + half * up, self.host_count + 2 * self.k * half * up
+
+    @property
     def host_count(self) -> int:
         down, _ = edge_ports(self.k, self.oversubscription) or (0, 0)
         return down * self.k * (self.k // 2 if self.tiers == 3 else 1)
@@ -250,6 +286,11 @@ class Dragonfly(TopologyTable):
         return self
 
     @property
+    def size(self) -> tuple[int, int]:
+        a, h, groups = self.shape
+        return a * groups, self.host_count + groups * a * (a - 1) // 2 + groups * a * h // 2
+
+    @property
     def host_count(self) -> int:
         a, _, groups = self.shape
         return self.p * a * groups
@@ -272,6 +313,11 @@ class Torus(TopologyTable):
     """Of a cable between switches; `link.rate` unless given."""
     switch_latency: Time | None = None
     """The same for its latency."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        switches = prod(self.dims)
+        return switches, self.host_count + sum(switches if size > 2 else switches // 2 for size in self.dims)
 
     @property
     def host_count(self) -> int:

@@ -1,47 +1,96 @@
-"""What of a scenario only its network can tell: `gradwire check` asks it without simulating anything.
+"""What a run needs besides its scenario, found and checked before it begins: traces, files, network, places, faults.
 
-A graph file may be damaged, an override, a placement or a fault may name nodes that do not exist, jobs may need more
-hosts than a file's network has, and its paths may have more switches than a transport can do with. `simulate` finds the
-same before it begins.
+`gradwire check` does this and nothing else, and `simulate` begins with it, so what `check` accepts, `run` runs. A graph
+file may be damaged, an override, a placement or a fault may name nodes that do not exist, jobs may need more hosts than
+a file's network has, a trace may lack a phase, links may hold more packets than the engine counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from scenarios.checks_switch import carriers, too_long
 from scenarios.errors import Mistake, ScenarioError
+from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
+from scenarios.units import format_time
+from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+from sim.fabric.room import link_room
 from sim.faults import Faults
-from sim.placement import place
-from sim.routing import build_routing
+from sim.placement import Places, place
+from sim.replay import captured_iterations
+from sim.routing import Routing, build_routing
 from sim.telemetry import ports_of
-from sim.topology import build_network
+from sim.topology import Network, build_network
+from sim.traffic import check_files, check_hosts
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
-    from sim.routing import Routing
+    from traces.trace import Trace
 
 
-def check_networks(variants: Iterable[Scenario]) -> None:
-    """Build the network of every variant, place its jobs, and look up what faults and samples are about.
+@dataclass(frozen=True)
+class Needs:
+    """What a run of a scenario needs. `traces` and `places`: one per job; `sampled`: int64[...], directed links."""
+
+    network: Network
+    traces: list[Trace]
+    places: list[Places]
+    faults: Faults
+    sampled: Any
+
+
+def check_variants(variants: Iterable[Scenario]) -> None:
+    """Find what every variant needs.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        With every fault of the first part of the first variant that has any.
+    """
+    for variant in variants:
+        needs = find_needs(variant)
+        if variant.topology.host_count is None and any(t.switches_between is not None for t in variant.transports):
+            check_paths(variant, build_routing(needs.network))  # of the other kinds, `scenarios.checks` knows it
+
+
+def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
+    """Everything that a run of the scenario needs; `trace` is replayed instead of those that its jobs name.
 
     Raises
     ------
     ScenarioError
-        With every fault of the first network that has any, of the first placement, or of the first faults.
+        Something does not fit: with every fault of the first part that has any.
+    TraceError
+        A trace is missing or damaged.
     """
-    for variant in variants:
-        network = build_network(variant.topology, variant.link, variant.link_override)
-        ports_of(variant.output.sample_ports, network)
-        if variant.topology.host_count is None:  # of the other kinds, `scenarios.checks` knows the cables
-            from sim.simulate import check_lookahead  # imports SimPy
+    traces = load_traces(scenario, trace)
+    check_files(scenario)
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    _check_size(network)
+    check_lookahead(scenario, network)
+    longest = max(frame_bytes(each.payload, each.overhead) for each in scenario.transports)
+    link_room(network, longest, scenario.host.software_latency)
+    check_hosts(scenario, network)
+    return Needs(
+        network,
+        traces,
+        place(scenario.job, network, scenario.seed),
+        Faults(scenario.fault, network),
+        ports_of(scenario.output.sample_ports, network),
+    )
 
-            check_lookahead(variant, network)
-            if any(table.switches_between is not None for table in variant.transports):
-                check_paths(variant, build_routing(network))
-        place(variant.job, network)
-        Faults(variant.fault, network)
+
+def _check_size(network: Network) -> None:
+    """Networks from files: of the other kinds, `scenarios.checks` knows it before they are built."""
+    for what, count, most in (
+        ("network cards of hosts", network.host_count, MAX_HOSTS),
+        ("switches", network.switch_count, MAX_SWITCHES),
+        ("cables", network.link_count // 2, MAX_CABLES),
+    ):
+        if count > most:
+            raise ScenarioError(f"has {count} {what}", "topology", f"at most {most}")
 
 
 def check_paths(scenario: Scenario, routing: Routing) -> None:
@@ -57,3 +106,50 @@ def check_paths(scenario: Scenario, routing: Routing) -> None:
     ]
     if mistakes:
         raise ScenarioError("does not fit its network:", scenario.name, mistakes=mistakes)
+
+
+def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
+    """The trace of every job; a trace that several jobs name is loaded once.
+
+    Raises
+    ------
+    TraceError
+        A trace is missing or damaged.
+    ScenarioError
+        A job wants a phase that its trace does not have; all such jobs are named.
+    """
+    from traces.trace import load_trace
+
+    loaded: dict[str, Trace] = {}
+    traces = []
+    for job in scenario.job:
+        if trace is None and job.trace not in loaded:
+            loaded[job.trace] = load_trace(job.trace)
+        traces.append(trace if trace is not None else loaded[job.trace])
+    mistakes = []
+    for number, (job, its) in enumerate(zip(scenario.job, traces, strict=True)):
+        try:
+            captured_iterations(its, job.phase, f"job[{number}]")
+        except ScenarioError as error:
+            mistakes.append(Mistake(error.where, error.what, expected=error.expected))
+    if mistakes:
+        raise ScenarioError("the trace does not have what the scenario asks for", mistakes=mistakes)
+    return traces
+
+
+def check_lookahead(scenario: Scenario, network: Network) -> None:
+    """Raise ScenarioError if hosts react faster than the network can: see `sim.coupling`.
+
+    The scenario's own checks say this earlier for all topologies but graph files.
+    """
+    lookahead = min(
+        int(latency) + serialisation_ps(MIN_FRAME, int(rate))
+        for rate, latency in {*zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)}
+    )
+    latency = scenario.host.software_latency
+    if latency < lookahead:
+        raise ScenarioError(
+            f"{format_time(latency)} is below the time of the smallest packet on the fastest link",
+            where="host.software_latency",
+            expected=f"at least {format_time(lookahead)}",
+        )

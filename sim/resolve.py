@@ -15,14 +15,14 @@ from sim.collectives import EXCHANGES as SIMULATED
 from sim.collectives import Exchange, Ring
 from sim.coupling import Message
 from sim.job import job_context
-from sim.placement import Places, place
+from sim.placement import Places
+from sim.precheck import find_needs
 from sim.programs import EXCHANGES, Builder, Job, add_traffic
 from sim.replay import Replay
 from sim.routing import Routing, build_routing
 from sim.schedulers.layer import CREDIT_PARTITIONS
-from sim.simulate import load_traces
-from sim.topology import Network, build_network
-from sim.traffic import check_files, flows_of
+from sim.topology import Network
+from sim.traffic import flows_of
 from traces.program import FIFO, LAYER, Program, Table
 
 if TYPE_CHECKING:
@@ -57,16 +57,13 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
     ScenarioError, TraceError
         The input cannot be run; or, all named: traffic without an end, hosts with several network cards.
     """
-    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    needs = find_needs(scenario, trace)
+    network, places = needs.network, needs.places
     _check_finite(scenario, network)
-    places = place(scenario.job, network, scenario.seed)
-    of_jobs = load_traces(scenario, trace)
-    traces = list(dict.fromkeys(of_jobs))
+    traces = list(dict.fromkeys(needs.traces))
     builder = Builder()
-    for number, its in enumerate(of_jobs):
+    for number, its in enumerate(needs.traces):
         _add_job(builder, scenario, number, its, traces.index(its), network, places[number])
-    if scenario.traffic:
-        check_files(scenario)
     for number, table in enumerate(scenario.traffic):
         transport = scenario.transport_of(table)
         row = builder.table(Table(table.name, transport, FIFO, 0, is_job=False, element_bytes=1))

@@ -13,22 +13,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scenarios.errors import Mistake, ScenarioError
+from scenarios.errors import ScenarioError
 from scenarios.interrupt import CtrlC
-from scenarios.units import format_time
-from scenarios.wire import MIN_FRAME, serialisation_ps
 from sim.coupling import Coupling, FabricLike
-from sim.faults import Faults
 from sim.job import TrainingJob
-from sim.placement import place
-from sim.precheck import check_paths
+from sim.precheck import check_paths, find_needs
 from sim.progress import Lookout, OutOfTime, Progress
-from sim.replay import captured_iterations
 from sim.routing import Routing, build_routing
 from sim.run import Run, collect_result
-from sim.telemetry import Samples, ports_of
-from sim.topology import Network, build_network
-from sim.traffic import check_files, flows_of
+from sim.telemetry import Samples
+from sim.topology import Network
+from sim.traffic import flows_of
 from sim.traffic.feed import Feed
 
 if TYPE_CHECKING:
@@ -85,26 +80,22 @@ def simulate(
     """
     begin = time.perf_counter()
     check_simulated(scenario)
-    network = build_network(scenario.topology, scenario.link, scenario.link_override)
-    check_lookahead(scenario, network)
-    places = place(scenario.job, network, scenario.seed)
-    traces = load_traces(scenario, trace)
+    needs = find_needs(scenario, trace)
+    network, traces, faults = needs.network, needs.traces, needs.faults
     routing = build_routing(network)
     check_paths(scenario, routing)
-    faults = Faults(scenario.fault, network)
-    sampled = ports_of(scenario.output.sample_ports, network)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
     coupling = Coupling(engine, scenario.host.software_latency, network.names, scenario.output.packet_log)
     faults.schedule(engine)
     samples = None
     if scenario.output.queue_samples is not None:
-        samples = Samples(engine, network, sampled, scenario.output.queue_samples)
+        samples = Samples(engine, network, needs.sampled, scenario.output.queue_samples)
     jobs = [
         TrainingJob(
             job,
             traces[number],
             coupling,
-            places[number],
+            needs.places[number],
             network.cards,
             seed=scenario.seed,
             payload=(job.transport or scenario.transport).payload,
@@ -173,53 +164,6 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
     return made
 
 
-def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
-    """The trace of every job; a trace that several jobs name is loaded once.
-
-    Raises
-    ------
-    TraceError
-        A trace is missing or damaged.
-    ScenarioError
-        A job wants a phase that its trace does not have; all such jobs are named.
-    """
-    from traces.trace import load_trace
-
-    loaded: dict[str, Trace] = {}
-    traces = []
-    for job in scenario.job:
-        if trace is None and job.trace not in loaded:
-            loaded[job.trace] = load_trace(job.trace)
-        traces.append(trace if trace is not None else loaded[job.trace])
-    mistakes = []
-    for number, (job, its) in enumerate(zip(scenario.job, traces, strict=True)):
-        try:
-            captured_iterations(its, job.phase, f"job[{number}]")
-        except ScenarioError as error:
-            mistakes.append(Mistake(error.where, error.what, expected=error.expected))
-    if mistakes:
-        raise ScenarioError("the trace does not have what the scenario asks for", mistakes=mistakes)
-    return traces
-
-
-def check_lookahead(scenario: Scenario, network: Network) -> None:
-    """Raise ScenarioError if hosts react faster than the network can: see `sim.coupling`.
-
-    The scenario's own checks say this earlier for all topologies but graph files.
-    """
-    lookahead = min(
-        int(latency) + serialisation_ps(MIN_FRAME, int(rate))
-        for rate, latency in {*zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)}
-    )
-    latency = scenario.host.software_latency
-    if latency < lookahead:
-        raise ScenarioError(
-            f"{format_time(latency)} is below the time of the smallest packet on the fastest link",
-            where="host.software_latency",
-            expected=f"at least {format_time(lookahead)}",
-        )
-
-
 def check_simulated(scenario: Scenario) -> None:
     """Raise ScenarioError if a transport runs on the testbed only."""
     for transport in scenario.transports:
@@ -241,7 +185,6 @@ def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list
     """
     if not scenario.traffic:
         return []
-    check_files(scenario)
     return [
         Feed(
             table, flows_of(scenario, number, network), coupling, scenario.transport_of(table), network.cards

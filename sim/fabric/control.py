@@ -14,7 +14,8 @@ from math import ceil
 from typing import Any
 
 from sim.fabric import layout as at
-from sim.fabric.memory import REROUTED_ENTRIES, Memory, lay_routes, speed_of
+from sim.fabric.memory import REROUTED_ENTRIES, Memory, lay_routes
+from sim.fabric.room import speed_of
 
 
 class Control:
@@ -95,6 +96,8 @@ class Control:
                 f = (key & at.MASK_KEY_SENDER) >> 2
                 if M[f + at.S_ARMED] == time and M[f + at.S_ORDER] == key >> at.KEY_ORDER << at.KEY_ORDER:
                     M[f + at.S_ARMED] = now
+                    if 0 < M[f + at.S_TIMER] < now:  # else its flow, if served before it goes off, arms it in the past
+                        M[f + at.S_TIMER] = now
                     entries.append((now, key))
         entries.sort()  # a sorted list is a heap
         M[heap : heap + 2 * len(entries)] = [word for entry in entries for word in entry]

@@ -25,8 +25,9 @@ from sim.fabric.control import Control
 from sim.fabric.deadlock import find_deadlock
 from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Bound, Flows
 from sim.fabric.logs import Logs, joined
-from sim.fabric.memory import Memory, build, speed_of
+from sim.fabric.memory import Memory, build
 from sim.fabric.program import Programs
+from sim.fabric.room import speed_of
 from sim.fabric.sends import Joined, Sends, Settled
 from sim.fabric.specialise import Features, Kernel, resolve, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.draws import MASK, key_of
-from sim.fabric.memory import SMALLEST_FRAME, Memory
+from sim.fabric.memory import Memory
+from sim.fabric.room import SMALLEST_FRAME
 from sim.fabric.words import Words
 
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy

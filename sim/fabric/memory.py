@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from scenarios.errors import GradwireError, ScenarioError
 from sim.fabric import layout as at
 from sim.fabric.draws import key_of
+from sim.fabric.room import link_room
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on
-SMALLEST_FRAME = 60
-# ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)
-LONGEST_WINDOW = 8_000_000
 LOG_ENTRIES = 1 << 16
 BITMAP_WORDS = 1 << 30
 POOL_ENTRIES = 1 << 25
@@ -69,11 +67,6 @@ class Plan:
         base = self.words
         self.words += (words + 7) // 8 * 8
         return base
-
-
-def speed_of(rate: NDArray[Any] | int) -> Any:
-    """Picoseconds per byte << 16 of a rate in bits per second, rounded up."""
-    return -(-(8_000_000_000_000 << at.SPEED_SHIFT) // rate)
 
 
 def reserve(words: int) -> NDArray[np.int64]:
@@ -129,30 +122,11 @@ def build(
     queues, thresholds, shared, ramp = switch.queues, switch.thresholds(), switch.shared(), switch.ramp()
     hosts, links = network.host_count, len(network.link_src)
     nodes = len(network.names)
-    speed = speed_of(network.link_rate.astype(object)).astype(np.int64)
-    shortest = (SMALLEST_FRAME * speed + 65535 >> 16).astype(np.int64)
-    longest = longest_frame * speed + 65535 >> 16
-    lookahead = int((network.link_latency + shortest).min())
-    length = min(lookahead, host_latency, LONGEST_WINDOW)
-    if window is not None:
-        length = min(length, window)
-    per_window = int((length // shortest + 2).max())
-    spill_sizes = _powers_of_two((network.link_latency + longest + 3 * length) // shortest + 4)
-    # twice what a link and three windows hold of full packets
-    ring_sizes = _powers_of_two(2 * ((network.link_latency + 3 * length) // longest + 2))
-    ring_sizes = np.minimum(ring_sizes, spill_sizes)
-    if spill_sizes.max() > 0xFFFFFF:
-        raise ScenarioError(
-            "a link holds more than 16 million packets", "link", "a smaller rate times latency"
-        )
-
+    room = link_room(network, longest_frame, host_latency, window)
+    speed, length = room.speed, room.window
+    ring_sizes, spill_sizes = room.rings, room.spills
     ingress_count = np.bincount(network.link_dst, minlength=nodes)
     egress_count = np.bincount(network.link_src, minlength=nodes)
-    most_arrivals = int(ingress_count.max()) * per_window
-    if most_arrivals >= 1 << 20:
-        raise ScenarioError(
-            "a node could see more than a million packets in one window", "topology", "fewer links"
-        )
     edges = np.unique(routing.edge_of)  # switch indices
     edge_index = np.full(nodes - hosts, -1, dtype=np.int64)
     edge_index[edges] = np.arange(len(edges))
@@ -178,13 +152,13 @@ def build(
     more = plan.take(links * at.MORE_WORDS)
     table = plan.take((nodes - hosts) * balancer_words)
     params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
-    keys = [plan.take(most_arrivals + 8) for _ in range(threads)]
-    spare = [plan.take(most_arrivals + 8) for _ in range(threads)]
-    chosen = [plan.take(most_arrivals + 8) for _ in range(threads)]
-    backs = [plan.take(most_arrivals + 8) for _ in range(threads)]
-    address = [plan.take(most_arrivals + 8) for _ in range(threads)]
+    keys = [plan.take(room.arrivals + 8) for _ in range(threads)]
+    spare = [plan.take(room.arrivals + 8) for _ in range(threads)]
+    chosen = [plan.take(room.arrivals + 8) for _ in range(threads)]
+    backs = [plan.take(room.arrivals + 8) for _ in range(threads)]
+    address = [plan.take(room.arrivals + 8) for _ in range(threads)]
     buckets = [plan.take(128) for _ in range(threads)]
-    burst = links * per_window
+    burst = links * room.per_window
     held = POOL_ENTRIES if reroutes else 0  # what has waited for a still host arrives all at once
     done_base = [plan.take((LOG_ENTRIES + burst + held) * at.DONE_WORDS) for _ in range(threads)]
     drop_base = [plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in range(threads)]
@@ -328,7 +302,7 @@ def build(
         bits=bits,
         params=params,
         next=due,
-        lookahead=lookahead,
+        lookahead=room.lookahead,
         window=length,
         heap_free=heap + hosts * (2 * FIRST_HEAP + 8),
         heap_end=heap + HEAP_WORDS,
@@ -379,7 +353,3 @@ def headroom(network: Any, switch: Any, longest: int) -> NDArray[np.int64]:
         return np.full(network.link_count, switch.pfc_headroom, dtype=np.int64)
     cable = -(-2 * network.link_latency.astype(object) * network.link_rate.astype(object) // (8 * 10**12))
     return (cable + 3 * longest + PAUSE_FRAME).astype(np.int64)
-
-
-def _powers_of_two(counts: NDArray[Any]) -> NDArray[np.int64]:
-    return (1 << np.ceil(np.log2(np.maximum(counts, 8))).astype(np.int64)).astype(np.int64)

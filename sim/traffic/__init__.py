@@ -58,6 +58,19 @@ def check_files(scenario: Scenario) -> None:
         raise ScenarioError("the files of the traffic cannot be used:", scenario.name, mistakes=mistakes)
 
 
+def check_hosts(scenario: Scenario, network: Network) -> None:
+    """Look up everybody who takes part in traffic.
+
+    Raises
+    ------
+    ScenarioError
+        Hosts that the network does not have, or too few of them: what a scenario's checks know already is said here for
+        networks from files.
+    """
+    for number, table in enumerate(scenario.traffic):
+        _hosts(table, f"traffic[{number}]", network)
+
+
 def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flows]:
     """The flows of the scenario's `number`-th traffic.
 
@@ -86,7 +99,7 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
 
 
 def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
-    """Numbers of who takes part. What a scenario's checks know already is said here for graph files as well."""
+    """Numbers of who takes part."""
     cards = network.cards
     named = cards.hosts if table.hosts == "all" else table.hosts
     mistakes = [

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scenarios.wire import MIN_FRAME
 from sim.fabric import layout as at
-from sim.fabric.memory import speed_of
+from sim.fabric.room import speed_of
 from sim.routing import Routing
 from sim.topology import Network
 

@@ -43,6 +43,7 @@ class Host:
             tuple[int, Callable[[], None]]
         ] = []  # timers that have passed meanwhile, with their keys
         self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
+        self.sent_from_here: list[Flow] = []
         self.paused: set[int] = set()  # classes that the switch does not want
         self.deaf = False  # the link from the switch is cut
         self.pauses = 0
@@ -56,6 +57,7 @@ class Host:
 
     def schedule_start(self, flow: Flow, time: int) -> None:
         """The message enters the card at `time`."""
+        self.sent_from_here.append(flow)
         self._at(time, flow, START, self._start)
 
     def _at(self, time: int, flow: Flow, what: int, action: Callable[[Flow], None]) -> None:
@@ -275,6 +277,9 @@ class Host:
         now = self.clock.now
         late, held = self.late, self.held
         self.late, self.held = [], []
+        for flow in self.sent_from_here:
+            if 0 < flow.timer < now:
+                flow.timer = now
         self.clock.at(now, FREE, self.link.index, self.serve)
         for key, action in late:
             self._set(now, key, action)

@@ -24,7 +24,7 @@ from scenarios.schema_transport import Dctcp
 from sim.fabric.agenda import Agenda
 from sim.fabric.fabric import Fabric
 from sim.faults import Faults
-from sim.precheck import check_networks
+from sim.precheck import check_variants
 from sim.routing import build_routing
 from sim.simulate import simulate
 from sim.topology import LinkSpec, leaf_spine, rail, star
@@ -85,7 +85,7 @@ def test_check_names_everything_that_the_network_does_not_have():
         {"kind": "link_degraded", "at": "1ms", "between": ["h0", "leaf0"], "rate": "400Gbps"},
     )
     with pytest.raises(ScenarioError) as error:
-        check_networks([made])
+        check_variants([made])
     said = str(error.value)
     for number, what in enumerate(
         (
@@ -99,7 +99,7 @@ def test_check_names_everything_that_the_network_does_not_have():
         )
     ):
         assert f"fault[{number}].{what}" in said, said
-    check_networks([case({**DOWN, "at": "1ms"})])
+    check_variants([case({**DOWN, "at": "1ms"})])
 
 
 # --- what overlapping faults come to ----------------------------------------------------------------------------------
@@ -385,6 +385,6 @@ def test_the_example_of_the_documentation_runs():
     page = Path(sim.faults.__file__).parents[1] / "docs" / "faults.md"
     (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     made = build_scenario(tomllib.loads(example))
-    check_networks([made])
+    check_variants([made])
     result = simulate(made)
     assert result.summary["totals"]["finished"] and "link_down" in result.drops["cause"].to_pylist()

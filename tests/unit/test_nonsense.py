@@ -19,7 +19,7 @@ from scenarios.load import build_scenario, load_scenario
 from scenarios.schema_transport import AnyTransport
 from sim.fabric.layout import STAMP_MOST
 from sim.fabric.specialise import resolve
-from sim.precheck import check_networks
+from sim.precheck import check_variants
 from sim.routing import build_routing
 from sim.simulate import simulate
 from sim.topology import build_network
@@ -382,8 +382,8 @@ def test_paths_of_a_file_are_counted_as_well(tmp_path: Path, switches: int, fits
     )
     made = load_scenario(tmp_path / "line.toml")
     if fits:
-        check_networks([made])
+        check_variants([made])
         return
-    for find in (lambda: check_networks([made]), lambda: simulate(made)):
+    for find in (lambda: check_variants([made]), lambda: simulate(made)):
         with pytest.raises(ScenarioError, match=r"transport\.kind: has room for 6 .* the longest path has 7"):
             find()

@@ -19,7 +19,7 @@ from scenarios.errors import ScenarioError
 from scenarios.load import build_scenario
 from scenarios.result import TABLES, Result
 from scenarios.wire import serialisation_ps
-from sim.precheck import check_networks
+from sim.precheck import check_variants
 from sim.simulate import simulate
 
 RATE, LATENCY = 100 * 10**9, US
@@ -190,7 +190,7 @@ def test_ports_by_their_names_and_by_nodes():
         simulate(case({"queue_samples": "3us", "sample_ports": ["leaf1", "leaf9", "h2->leaf1"]}))
     assert "leaf9" in str(refused.value) and "h2->leaf1" in str(refused.value)
     with pytest.raises(ScenarioError, match="leaf9"):
-        check_networks([case({"queue_samples": "3us", "sample_ports": ["leaf9"]})])
+        check_variants([case({"queue_samples": "3us", "sample_ports": ["leaf9"]})])
 
 
 def test_parallel_cables_are_all_sampled(tmp_path: Any):

@@ -18,7 +18,7 @@ from scenarios.schema import Scenario
 from scenarios.schema_topology import MAX_HOSTS
 from scenarios.wire import frame_bytes, serialisation_ps
 from sim.fabric.layout import MAX_HOSTS as ENGINE_HOSTS
-from sim.precheck import check_networks
+from sim.precheck import check_variants
 from sim.routing import build_routing
 from sim.topology import TOPOLOGIES, Network, build_network
 
@@ -232,7 +232,7 @@ TOPOLOGY_TXT = "3 1 2\n2\n0 2 100Gbps 0.001ms 0.0\n1 2 100Gbps 0.001ms 0.0\n"
 def test_files_are_found_beside_the_scenario_and_enter_its_digest(tmp_path):
     table = '[topology]\nkind = "hpcc"\nfile = "t.txt"'
     made = file_scenario(tmp_path, table, t_txt=TOPOLOGY_TXT)
-    check_networks([made])
+    check_variants([made])
     network = build_network(made.topology, made.link, made.link_override)
     assert network.names == ("h0", "h1", "s2")
     other = file_scenario(tmp_path, table, t_txt=TOPOLOGY_TXT.replace("0.001ms", "0.002ms"))
@@ -245,7 +245,7 @@ def test_files_are_found_beside_the_scenario_and_enter_its_digest(tmp_path):
 def test_hosts_of_a_graph_of_switches(tmp_path):
     networkx.write_graphml(networkx.petersen_graph(), tmp_path / "g.graphml")
     made = file_scenario(tmp_path, '[topology]\nkind = "graph"\nfile = "g.graphml"\nhosts_per_switch = 4')
-    check_networks([made])
+    check_variants([made])
     network = build_network(made.topology, made.link, made.link_override)
     assert network.host_count == 40 and network.switch_count == 10
     assert (np.bincount(network.link_src)[40:] == 3 + 4).all()
@@ -280,7 +280,7 @@ def test_hosts_of_a_graph_of_switches(tmp_path):
 def test_check_reads_the_file(tmp_path, lines, text, says):
     made = file_scenario(tmp_path, lines, t_txt=text)
     with pytest.raises(ScenarioError) as error:
-        check_networks([made])
+        check_variants([made])
     assert re.search(says, str(error.value), re.DOTALL)
 
 

@@ -26,7 +26,7 @@ from sim.fabric.layout import (
     SLOT_WORDS,
     STAMP_WORDS,
 )
-from sim.precheck import check_networks
+from sim.precheck import check_variants
 from sim.transports.base import ONE
 from sim.transports.go_back_n import NXT
 from sim.transports.hpcc import ANSWERED, LOAD, NUMBERED, REFERENCE, WINDOW, Hpcc
@@ -315,7 +315,7 @@ def test_ways_longer_than_what_the_stamps_have_room_for_are_refused(side, told):
         with pytest.raises(ScenarioError, match=r"room for 6 switches.*the longest path has 7"):
             build_scenario(tables)
     else:
-        check_networks([build_scenario(tables)])
+        check_variants([build_scenario(tables)])
 
 
 @pytest.mark.parametrize("kind", ["dcqcn", "hpcc"])

@@ -1,0 +1,81 @@
+"""How much room the engine needs for the packets on every link, and the limits to it: what `check` has to know as well.
+
+Without Numba, so that a scenario can be checked at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import ScenarioError
+from sim.fabric import layout as at
+
+SMALLEST_FRAME = 60
+# ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)
+LONGEST_WINDOW = 8_000_000
+MOST_ON_A_LINK = 0xFFFFFF
+MOST_ARRIVALS = 1 << 20  # at one node in one window
+
+
+@dataclass(frozen=True)
+class LinkRoom:
+    """Per directed link: `speed` (picoseconds per byte << 16), entries of its ring and of the ring that takes over when
+    small packets fill it. `window` and `lookahead` in picoseconds; `per_window`: packets that a link can bring in a
+    window at most; `arrivals`: those of a node."""
+
+    speed: NDArray[np.int64]
+    rings: NDArray[np.int64]
+    spills: NDArray[np.int64]
+    window: int
+    lookahead: int
+    per_window: int
+    arrivals: int
+
+
+def speed_of(rate: NDArray[Any] | int) -> Any:
+    """Picoseconds per byte << 16 of a rate in bits per second, rounded up."""
+    return -(-(8_000_000_000_000 << at.SPEED_SHIFT) // rate)
+
+
+def link_room(network: Any, longest_frame: int, host_latency: int, window: int | None = None) -> LinkRoom:
+    """The room for packets of at most `longest_frame` bytes. Times in picoseconds; `window` shortens the windows.
+
+    Raises
+    ------
+    ScenarioError
+        A link holds more packets than the engine can count, or a node could see too many at once.
+    """
+    speed = speed_of(network.link_rate.astype(object)).astype(np.int64)
+    shortest = (SMALLEST_FRAME * speed + 65535 >> 16).astype(np.int64)
+    longest = longest_frame * speed + 65535 >> 16
+    lookahead = int((network.link_latency + shortest).min())
+    length = min(lookahead, host_latency, LONGEST_WINDOW)
+    if window is not None:
+        length = min(length, window)
+    per_window = int((length // shortest + 2).max())
+    spills = _powers_of_two((network.link_latency + longest + 3 * length) // shortest + 4)
+    # twice what a link and three windows hold of full packets
+    rings = _powers_of_two(2 * ((network.link_latency + 3 * length) // longest + 2))
+    if spills.max() > MOST_ON_A_LINK:
+        worst = int(spills.argmax())
+        between = " and ".join(network.names[node] for node in (network.link_src[worst], network.link_dst[worst]))
+        raise ScenarioError(
+            f"the cable between {between} holds more than {MOST_ON_A_LINK / 1e6:.0f} million of the smallest packets",
+            "link",
+            "a smaller rate times latency",
+        )
+    arrivals = int(np.bincount(network.link_dst).max()) * per_window
+    if arrivals >= MOST_ARRIVALS:
+        raise ScenarioError(
+            f"a node could see more than {MOST_ARRIVALS} packets within {length} ps", "link",
+            "a smaller rate, or fewer cables at a node",
+        )  # fmt: skip
+    return LinkRoom(speed, np.minimum(rings, spills), spills, length, lookahead, per_window, arrivals)
+
+
+def _powers_of_two(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return (1 << np.ceil(np.log2(np.maximum(counts, 8))).astype(np.int64)).astype(np.int64)

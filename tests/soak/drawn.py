@@ -1,0 +1,309 @@
+"""Whole scenarios at random: small enough to be simulated packet by packet, and of every kind there is.
+
+The engine is compiled for a combination of transports, load balancer and switch features, and that takes seconds. So a
+`Combination` is drawn first, and many scenarios of it; within it everything else varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from scenarios.errors import ScenarioError
+from scenarios.load import _drop, _steps, build_scenario
+from scenarios.schema import BALANCERS
+from sim.topology import Network, build_network
+from tests.soak.schema import ABSENT, SCHEMA, Drawer
+from traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
+
+TRANSPORTS = tuple(
+    model["properties"]["kind"]["const"]
+    for name, model in SCHEMA["$defs"].items()
+    if "control_priority" in model.get("properties", {}) and "const" in model["properties"]["kind"] and name != "Bbr"
+)
+MODELS = {
+    model["properties"]["kind"]["const"]: name
+    for name, model in SCHEMA["$defs"].items()
+    if "const" in model.get("properties", {}).get("kind", {})
+}
+TOPOLOGIES = ("star", "dumbbell", "leaf_spine", "rail", "fat_tree", "dragonfly", "torus", "graph", "hpcc")
+TRAFFIC = ("poisson", "permutation", "incast", "all_to_all", "flows", "matrix")
+FAULTS = ("link_down", "link_degraded", "gray_loss", "switch_down", "host_paused", "host_slow")
+STILL = ("link_down", "switch_down", "host_paused")  # these need an engine that can do it
+FEATURES = {
+    "shared_buffer": 0.25, "drr_quantum": 0.25, "trim_threshold": 0.2, "pfc": 0.25, "shortest_first": 0.1,
+    "ecn_ceiling": 0.2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What an engine is compiled for."""
+
+    transports: tuple[str, ...]
+    balancing: str
+    features: frozenset[str]
+    faults: bool
+    delays: bool
+
+
+COMMON = Combination(("dctcp",), "ecmp", frozenset(), False, False)
+
+
+def combination(rng: Random) -> Combination:
+    """One at random; those that need something of switches get it most of the time."""
+    kinds = tuple(rng.choice(TRANSPORTS) for _ in range(rng.choice((1, 1, 2, 3))))
+    features = {name for name, odds in FEATURES.items() if rng.random() < odds}
+    if rng.random() < 0.5:
+        features -= {"trim_threshold", "shortest_first"}
+    if kinds[0] == "pfabric":
+        kinds, features = ("pfabric",) * len(kinds), {"shortest_first"}
+    elif kinds[0] in ("ndp", "nscc"):
+        kinds = tuple(rng.choice(("ndp", "nscc")) for _ in kinds)
+        features = (features | {"trim_threshold"}) - {"pfc", "shortest_first"}
+    else:
+        kinds = tuple("dlcp" if kind in ("ndp", "nscc", "pfabric") else kind for kind in kinds)
+        features -= {"trim_threshold", "shortest_first"}
+    if "pfc" in features:
+        features -= {"trim_threshold", "shortest_first"}
+    return Combination(kinds, rng.choice(BALANCERS), frozenset(features), rng.random() < 0.3, rng.random() < 0.2)
+
+
+class Scenarios:
+    """Scenarios of a combination, with the files that they name in `folder`.
+
+    `odd`: the share of values from the edges of what may be written, or beyond.
+    """
+
+    def __init__(self, folder: Path, combination: Combination) -> None:
+        self.folder, self.combination = folder, combination
+        if not (folder / "trace0").exists():
+            for number in range(3):
+                small_trace(number).save(folder / f"trace{number}")
+            write_files(folder)
+
+    def tables(self, seed: int, odd: float = 0.0) -> dict[str, Any]:
+        """One scenario, as `tomllib` would return it."""
+        rng = Random(seed)
+        draw = Drawer(rng, odd, rng.choice((0.1, 0.3, 0.6)))
+        wanted = self.combination
+        topology, link, network = self._network(rng, draw)
+        transports = [self._transport(draw, kind) for kind in wanted.transports]
+        tables: dict[str, Any] = {
+            "name": "soak", "seed": rng.choice((0, 1, 7, 2**40 + 3)), "topology": topology, "transport": transports[0],
+            "load_balancing": wanted.balancing, "switch": self._switch(rng, draw, transports),
+        }  # fmt: skip
+        if link is not ABSENT:
+            tables["link"] = link
+        hosts = len(network.cards.hosts) if network else 4
+        jobs = rng.choice((0, 0, 1, 1, 2)) if hosts > 5 else rng.choice((0, 1))
+        others = max(rng.choice((0, 1, 1, 2)), len(transports) - jobs, 1 - jobs)
+        carriers = [transports[i] if i < len(transports) else rng.choice(transports) for i in range(jobs + others)]
+        tables["job"] = [self._job(rng, draw, network, n, carriers[n]) for n in range(jobs)]
+        tables["traffic"] = [self._traffic(rng, draw, network, n, carriers[jobs + n]) for n in range(others)]
+        if wanted.faults:
+            kinds = [rng.choice(STILL), *(rng.choice(FAULTS) for _ in range(rng.choice((0, 0, 1, 2))))]
+        else:
+            kinds = [rng.choice(("link_degraded", "gray_loss", "host_slow")) for _ in range(rng.choice((0, 0, 0, 1)))]
+        tables["fault"] = [self._fault(rng, draw, network, kind) for kind in kinds]
+        if rng.random() < 0.3:
+            tables["link_override"] = [self._override(rng, draw, network) for _ in range(rng.choice((1, 1, 2)))]
+        if rng.random() < 0.15:
+            tables["duration"] = draw.value("duration", {})
+        tables["host"] = draw.table("Host")
+        pins = {
+            "delays": wanted.delays, "packet_log": ABSENT,
+            "sample_ports": ABSENT,
+        }  # fmt: skip
+        if rng.random() < 0.1:
+            names = [table["name"] for table in (*tables["job"], *tables["traffic"]) if "name" in table]
+            pins["packet_log"] = rng.choice((True, names))
+        if network and rng.random() < 0.1:
+            pins |= {"sample_ports": [rng.choice(network.names)], "queue_samples": "7us"}
+        tables["output"] = draw.table("Output", pins)
+        if not odd:
+            return self._settled(tables)
+        if rng.random() < odd:
+            tables["policy"] = [draw.table("Policy", {"set": {"link": draw.table("Link")}})]
+        if rng.random() < odd:
+            tables[rng.choice(("emulation", "fidelity"))] = draw.table(rng.choice(("Emulation", "Fidelity")))
+        return tables
+
+    def _settled(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """The same without the fields that do not fit the others."""
+        for _ in range(6):
+            try:
+                build_scenario(tables)
+            except ScenarioError as error:
+                for mistake in error.mistakes:
+                    _drop(tables, _steps(mistake.path))
+            else:
+                break
+        return tables
+
+    def _network(self, rng: Random, draw: Drawer) -> tuple[dict[str, Any], Any, Network | None]:
+        """Topology, links, and the network of both if they make one."""
+        for _ in range(50):
+            kind = rng.choice(TOPOLOGIES)
+            pins = {"file": f"{kind}{rng.randrange(3)}.{'txt' if kind == 'hpcc' else 'graphml'}"}
+            topology = draw.table(MODELS[kind], pins if kind in ("graph", "hpcc") else {})
+            link = draw.table("Link") if kind != "hpcc" and rng.random() < 0.8 else ABSENT
+            tables = {"name": "n", "topology": topology, "link": {} if link is ABSENT else link, "traffic": [
+                {"name": "t", "kind": "permutation", "size": "1kB"}]}  # fmt: skip
+            if link is ABSENT:
+                del tables["link"]
+            try:
+                scenario = build_scenario(tables).at(self.folder)
+                network = build_network(scenario.topology, scenario.link)
+            except ScenarioError:
+                if draw.odd and rng.random() < 0.3:
+                    return topology, link, None
+                continue
+            if network.host_count <= 16 and network.link_count <= 120:
+                return topology, link, network
+        return {"kind": "star", "hosts": 4}, ABSENT, None
+
+    def _transport(self, draw: Drawer, kind: str) -> dict[str, Any]:
+        return draw.table(MODELS[kind], {"kind": kind})
+
+    def _switch(self, rng: Random, draw: Drawer, transports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        wanted = self.combination.features
+        pins: dict[str, Any] = {name: ABSENT for name in FEATURES if name not in wanted}
+        pins |= {name: True for name in ("pfc", "shortest_first") if name in wanted}
+        for name in ("shared_buffer", "drr_quantum", "trim_threshold", "ecn_ceiling"):
+            if name in wanted:
+                pins[name] = draw.value(name, SCHEMA["$defs"]["Switch"]["properties"][name])
+        if "ecn_ceiling" in wanted:
+            pins["ecn_threshold"] = rng.choice(("60B", "3kB", "9100B"))
+        if "trim_threshold" in wanted:
+            pins["buffer"] = "60kB"
+            for transport in transports:
+                transport.setdefault("payload", "1460B")
+        return draw.table("Switch", pins)
+
+    def _job(self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any) -> dict[str, Any]:
+        hosts = len(network.cards.hosts) // (1 + number) if network else 4
+        ring = rng.random() < 0.4 and hosts > 1
+        pins: dict[str, Any] = {
+            "name": f"job{number}", "trace": f"./trace{rng.randrange(3)}", "transport": carrier,
+            "workers": rng.choice((2, 2, 3, 4)) if hosts > 5 else min(2, hosts - 1 + ring),
+            "servers": 0 if ring else rng.choice((1, 1, 2)) if hosts > 6 else 1,
+            "exchange": draw.table("Ring" if ring else "ParameterServer"),
+        }  # fmt: skip
+        names = list(network.cards.hosts) if network else ["h0", "h1", "h2"]
+        chosen = rng.random()
+        if chosen < 0.2 and len(names) >= pins["workers"] + pins["servers"]:
+            places = rng.sample(names, pins["workers"] + pins["servers"])
+            pins["placement"] = {"workers": places[: pins["workers"]], "servers": places[pins["workers"] :]}
+        else:
+            pins["placement"] = rng.choice(("packed", "spread", "random"))
+        lossy = carrier["kind"] in ("dlcp", "ltp", "constant_rate")
+        for bound in ("push_bound", "pull_bound"):
+            pins[bound] = rng.choice((0.0, 0.1, 0.29, 1.0)) if lossy else ABSENT
+        if draw.odd:
+            for field in [field for field in pins if rng.random() < draw.odd and field != "transport"]:
+                del pins[field]
+        return draw.table("Job", pins)
+
+    def _traffic(
+        self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any
+    ) -> dict[str, Any]:
+        kind = rng.choice(TRAFFIC)
+        names = list(network.cards.hosts) if network else ["h0", "h1", "h2"]
+        pins: dict[str, Any] = {"name": f"traffic{number}", "kind": kind, "transport": carrier}
+        few = rng.sample(names, min(len(names), rng.choice((2, 3, 4))))
+        pins["hosts"] = few if rng.random() < 0.4 and len(few) > 1 else ABSENT
+        if kind == "poisson":
+            pins["flows"] = rng.choice((1, 3, 12))
+            pins["sizes"] = rng.choice(("100B", "5kB", "20kB", "sizes.txt"))
+        elif kind in ("flows", "matrix"):
+            pins["file"] = f"{kind}{rng.randrange(3)}.txt"
+        else:
+            pins["rounds"] = rng.choice((ABSENT, 1, 2))
+            pins["period"] = rng.choice(("1us", "77us")) if pins["rounds"] == 2 else ABSENT
+            if kind == "incast":
+                pins["receiver"] = rng.choice(names) if rng.random() < 0.4 else ABSENT
+                pins["fan_in"] = rng.randint(1, max(1, min(4, (len(few) if "hosts" in pins and pins["hosts"] is few else len(names)) - 1)))
+        lossy = carrier["kind"] in ("dlcp", "ltp", "constant_rate")
+        pins["bound"] = rng.choice((0.0, 0.1, 0.29, 1.0)) if lossy else ABSENT
+        if draw.odd:
+            for field in [field for field in pins if rng.random() < draw.odd and field not in ("transport", "flows")]:
+                del pins[field]
+        return draw.table(MODELS[kind], pins)
+
+    def _fault(self, rng: Random, draw: Drawer, network: Network | None, kind: str) -> dict[str, Any]:
+        pins: dict[str, Any] = {"kind": kind}
+        if network is not None and rng.random() >= draw.odd:
+            pins["between"] = self._cable(rng, network)
+            pins["host"] = rng.choice(network.cards.hosts)
+            pins["switch"] = rng.choice(network.names[network.host_count :])
+        if kind == "link_degraded":
+            pins["rate"] = rng.choice(("1Gbps", "100Mbps"))
+        if rng.random() < 0.97:  # what never ends may stall a run, which takes long to be found
+            pins["until"] = rng.choice(("60us", "100us", "3ms"))
+        return draw.table(MODELS[kind], pins)
+
+    def _override(self, rng: Random, draw: Drawer, network: Network | None) -> dict[str, Any]:
+        pins: dict[str, Any] = {"rate": rng.choice(("1Gbps", "10Gbps", "400Gbps"))}
+        if network is not None:
+            pins["between"] = self._cable(rng, network)
+        return draw.table("LinkOverride", pins)
+
+    def _cable(self, rng: Random, network: Network) -> list[str]:
+        link = rng.randrange(network.link_count)
+        return [network.names[int(network.link_src[link])], network.names[int(network.link_dst[link])]]
+
+
+def small_trace(number: int) -> Trace:
+    """A model of a few small layers, in two phases."""
+    rng = np.random.default_rng(number)
+    layers = 1 + number * 2
+    sizes = rng.integers(1, (50, 1500, 6000)[number], layers)
+    tensors = [TensorInfo(f"t{n}", (int(size),), int(size), "float32", n) for n, size in enumerate(sizes)]
+    captured = []
+    for index in range(2):
+        ends = np.cumsum(rng.integers(1, 10**7, layers)).astype(np.int64)
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        ready = (ends[-1] + np.cumsum(rng.integers(1, 10**7, layers))[::-1]).astype(np.int64)
+        end, optimizer = int(ready.max()) + 3, int(rng.integers(0, 10**6))
+        phase = ("early", "late")[index]
+        captured.append(
+            Iteration(index, phase, index, 1.0, starts, ends, np.ascontiguousarray(ready), end, optimizer, end + optimizer)
+        )
+    chunks = sum(-(-tensor.numel // CHUNK_ELEMENTS) for tensor in tensors)
+    draws = rng.random((2, chunks)).astype(np.float16)
+    return Trace({"name": f"small{number}"}, [f"layer{n}" for n in range(layers)], tensors, captured, draws, draws)
+
+
+def write_files(folder: Path) -> None:
+    """Files that scenarios name: networks, flow lists, traffic matrices, a distribution of sizes."""
+    import networkx
+
+    rng = Random(5)
+    for number in range(3):
+        graph = networkx.Graph()
+        switches = [f"s{n}" for n in range(1 + 2 * number)]
+        for n, name in enumerate(switches):
+            graph.add_node(name, kind="switch")
+            for other in switches[:n]:
+                if other == switches[n - 1] or rng.random() < 0.5:
+                    graph.add_edge(name, other, rate=rng.choice(("10Gbps", "100Gbps")), latency="500ns")
+        for n in range(3 + number):
+            graph.add_node(f"h{n}", kind="host")
+            graph.add_edge(f"h{n}", rng.choice(switches))
+        networkx.write_graphml(graph, folder / f"graph{number}.graphml")
+        cables = [(n, 4 + n % 2) for n in range(4)] + [(4, 5)]
+        lines = [f"6 2 {len(cables)}", "4 5", *(f"{a} {b} {rng.choice((10, 100))}Gbps 0.001ms 0" for a, b in cables)]
+        (folder / f"hpcc{number}.txt").write_text("\n".join(lines) + "\n")
+        flows = [(rng.randrange(2), rng.randrange(1, 2), rng.randrange(1, 20_000), n * 1e-6) for n in range(4)]
+        flows = [(a, b if a != b else 1 - a, size, at) for a, b, size, at in flows]
+        text = [str(len(flows)), *(f"{a} {b} 3 100 {size} {at:.9f}" for a, b, size, at in flows)]
+        (folder / f"flows{number}.txt").write_text("\n".join(text) + "\n")
+        text = ["Nodes 2", "Connections 2", "0->1 id 1 start 0 size 5000", "1->0 id 2 start 1000000 size 700"]
+        (folder / f"matrix{number}.txt").write_text("\n".join(text) + "\n")
+    (folder / "sizes.txt").write_text("100 0\n5000 0.5\n20000 1\n")

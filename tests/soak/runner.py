@@ -1,0 +1,145 @@
+"""What `python -m tests.soak` does: the sources of random cases side by side, counted, and what failed kept."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import queue
+import resource
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.soak import ANSWERS, Case
+
+SOURCES = ("scenarios", "readers", "agents")
+PATIENCE_S = 120  # a case that takes longer hangs
+TOLD_EVERY = 2.0  # seconds between two reports of a worker
+
+
+class Hang(BaseException):
+    """A case takes too long. Not an Exception, so that nothing takes it for its own."""
+
+
+@dataclass
+class Tally:
+    """What one source has come to."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    most_memory: int = 0
+    """bytes that a worker had in use at most"""
+
+    def add(self, other: Tally) -> None:
+        """Take in what another worker has seen."""
+        self.answers += other.answers
+        self.failures += other.failures
+        self.seconds += other.seconds
+        self.most_memory = max(self.most_memory, other.most_memory)
+
+    def line(self, name: str) -> str:
+        """For people."""
+        tried = sum(self.answers.values()) + len(self.failures)
+        parts = [f"{self.answers[answer]:,} {answer}" for answer in ANSWERS if self.answers[answer]]
+        rate = tried / self.seconds if self.seconds else 0.0
+        return (
+            f"{name}: {tried:,} cases: {', '.join(parts) or 'none'}; {len(self.failures)} failed; "
+            f"{rate:.1f} a second and process, at most {self.most_memory / 1e6:.0f} MB"
+        )
+
+
+def attempt(case: Case, tally: Tally) -> None:
+    """Run one case and count it."""
+    label, thunk = case
+    begin = time.perf_counter()
+    signal.alarm(PATIENCE_S)
+    try:
+        answer = thunk()
+        if answer not in ANSWERS:
+            raise AssertionError(f"answered {answer!r}")
+        tally.answers[answer] += 1
+    except KeyboardInterrupt:
+        raise
+    except Hang:
+        tally.failures.append((label, f"took longer than {PATIENCE_S} s"))
+    except BaseException:
+        tally.failures.append((label, traceback.format_exc(limit=-12)))
+    finally:
+        signal.alarm(0)
+        tally.seconds += time.perf_counter() - begin
+    tally.most_memory = max(tally.most_memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def _alarm(*_: Any) -> None:
+    raise Hang
+
+
+def worker(name: str, seed: int, until: float, told: Any) -> None:
+    """Run cases of one source until the time is up; tell the parent now and then."""
+    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    cases: Iterator[Case] = importlib.import_module(f"tests.soak.{name}").cases(seed)
+    tally, last = Tally(), time.monotonic()
+    while time.time() < until:
+        attempt(next(cases), tally)
+        if time.monotonic() - last > TOLD_EVERY:
+            told.put((name, tally))
+            tally, last = Tally(), time.monotonic()
+    told.put((name, tally))
+
+
+def run(names: Sequence[str], minutes: float, seed: int, jobs: int, log: str) -> dict[str, Tally]:
+    """Run sources in `jobs` processes; a process goes from one source to the next with the seeds."""
+    until = time.time() + 60 * minutes
+    context = multiprocessing.get_context("spawn")
+    told: Any = context.Queue()
+    totals = {name: Tally() for name in names}
+    workers: dict[int, Any] = {}
+    count = 0
+    last = time.monotonic()
+    try:
+        while time.time() < until or any(process.is_alive() for process in workers.values()):
+            for place in range(jobs):
+                process = workers.get(place)
+                if time.time() < until and (process is None or not process.is_alive()):
+                    name = names[count % len(names)]
+                    turn = min(until, time.time() + (60 * minutes if len(names) <= jobs else 300))
+                    arguments = (name, seed * 1_000_003 + count, turn, told)
+                    workers[place] = context.Process(target=worker, args=arguments, daemon=True)
+                    workers[place].start()
+                    count += 1
+            _listen(told, totals, log, 1.0)
+            if time.monotonic() - last > 30:
+                last = time.monotonic()
+                print("\n".join(totals[name].line(name) for name in names), flush=True)
+            if time.time() > until + PATIENCE_S + 60:
+                break
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    _listen(told, totals, log, 0.5)
+    for process in workers.values():
+        if process.is_alive():
+            process.terminate()
+    return totals
+
+
+def _listen(told: Any, totals: dict[str, Tally], log: str, seconds: float) -> None:
+    while True:
+        try:
+            name, tally = told.get(timeout=seconds)
+        except queue.Empty:
+            return
+        totals[name].add(tally)
+        for label, why in tally.failures:
+            with open(log, "a", encoding="utf-8") as file:
+                file.write(f"{label}\n{why}\n\n")
+            print(f"FAILED {label}: {why.strip().splitlines()[-1][:200]}", flush=True)
