@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from scenarios.errors import ScenarioError
-from scenarios.load import _drop, _steps, build_scenario
+from scenarios.load import _drop, build_scenario
+from scenarios.overrides import steps_of
 from scenarios.schema import BALANCERS
 from sim.topology import Network, build_network
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
@@ -130,8 +131,9 @@ class Scenarios:
             return self._settled(tables)
         if rng.random() < odd:
             tables["policy"] = [draw.table("Policy", {"set": {"link": draw.table("Link")}})]
-        if rng.random() < odd:
-            tables[rng.choice(("emulation", "fidelity"))] = draw.table(rng.choice(("Emulation", "Fidelity")))
+        for field, what in SCHEMA["properties"].items():  # all that has no place above, such as [emulation]
+            if field not in tables and field != "policy" and rng.random() < odd:
+                tables[field] = draw.value(field, what)
         return tables
 
     def _settled(self, tables: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +143,7 @@ class Scenarios:
                 build_scenario(tables)
             except ScenarioError as error:
                 for mistake in error.mistakes:
-                    _drop(tables, _steps(mistake.path))
+                    _drop(tables, steps_of(mistake.path))
             else:
                 break
         return tables
