@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from sim.fabric.draws import MASK, TIE_BITS, draw, key_of, mix, tie_break
-from sim.fabric.memory import LINK_DRAWS, LONGEST_WINDOW, NODE_DRAWS, RED_DRAWS, TIE_DRAWS
+from sim.fabric.memory import LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS
+from sim.fabric.room import LONGEST_WINDOW
 
 KINDS = (LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS)
 
