@@ -30,7 +30,8 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
 
     Parameters
     ----------
-    path : the file.  Empty lines and what follows a # are skipped.
+    path : the file.  Empty lines and what follows a # are skipped, and so is text behind the last cable, where the
+        simulators' own files explain themselves.
     overrides : other properties for single cables.
 
     Returns
@@ -79,9 +80,12 @@ class _Reader:
         numbers, rows = self.switches(nodes, switches)
         hosts = [node for node in range(nodes) if node not in numbers]
         index = {node: place for place, node in enumerate((*hosts, *sorted(numbers)))}
-        cables = [cable for line, row in rows if (cable := self.cable(line, row, index)) is not None]
-        if len(rows) != links:
-            self.wrong(self.rows[0][0], f"says {links} links, but {len(rows)} follow")
+        given, after = rows[:links], rows[links:]
+        while after and not _looks_like_a_cable(after[-1][1]):
+            after.pop()
+        cables = [cable for line, row in given if (cable := self.cable(line, row, index)) is not None]
+        if len(given) + len(after) != links:
+            self.wrong(self.rows[0][0], f"says {links} links, but {len(given) + len(after)} follow")
         self.refuse()
         names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
         cables, unfit = override_cables(names[0] + names[1], len(hosts), cables, overrides)
@@ -89,13 +93,16 @@ class _Reader:
 
     def header(self) -> list[int]:
         line, words = self.rows[0] if self.rows else (1, [])
-        if len(words) != 3 or not all(word.isdecimal() for word in words):
+        numbers = [whole(word) for word in words]
+        if len(words) != 3 or None in numbers:
             self.wrong(line, "is no first line", " ".join(words), HEADER)
             self.refuse()
-        nodes, switches, links = map(int, words)
+        nodes, switches, links = (number for number in numbers if number is not None)
         if switches > nodes:
             self.wrong(line, "says more switches than nodes", " ".join(words), HEADER)
-            self.refuse()
+        if nodes > 2 * len(self.rows):  # nor would a list of them fit into memory, whatever the number
+            self.wrong(line, f"says {nodes} nodes, more than the ends of its cables", " ".join(words), HEADER)
+        self.refuse()
         return [nodes, switches, links]
 
     def switches(self, nodes: int, count: int) -> tuple[set[int], list[tuple[int, list[str]]]]:
@@ -118,8 +125,9 @@ class _Reader:
         return numbers, rest
 
     def node(self, line: int, word: str, nodes: int) -> int | None:
-        if word.isdecimal() and int(word) < nodes:
-            return int(word)
+        number = whole(word)
+        if number is not None and number < nodes:
+            return number
         self.wrong(line, "is no node", word, f"a number from 0 to {nodes - 1}")
         return None
 
@@ -153,6 +161,15 @@ class _Reader:
         if len(found) > SHOWN:
             found = [*found[:SHOWN], Mistake(self.path.name, f"{len(found) - SHOWN} more lines are wrong")]
         refuse(found)
+
+
+def _looks_like_a_cable(words: list[str]) -> bool:
+    return len(words) >= 2 and all(whole(word) is not None for word in words[:2])
+
+
+def whole(word: str) -> int | None:
+    """The whole number from 0 that a word is; None if it is none, or has digits beyond all measure."""
+    return int(word) if word.isdecimal() and len(word) < 20 else None
 
 
 def _probability(word: str) -> float:

@@ -5,7 +5,8 @@
     2 1 3 100 20000 0.0000015
 
 that is: source, destination, priority group, destination port, bytes, start in seconds. Lists of ConWeave's simulator
-have no port [recalled]; five words are read as such a line. Hosts are counted from 0.
+have no port [recalled]; five words are read as such a line. Hosts are counted from 0. Text behind the last flow, with
+which the simulator's own files explain themselves, is skipped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scenarios.units import MAX_INNER, S
 from sim.traffic.base import BATCH, Flows, Ints, Setting
 from sim.traffic.reading import Reader
 
+MOST_HOSTS = 2**31  # where it is not known yet how many there are
 LINE = "src dst group port bytes start-in-seconds"
 
 
@@ -54,10 +56,13 @@ def read(path: Path, where: str, hosts: int | None) -> Ints:
     rows: list[tuple[int, int, int, int]] = []
     lines = reader.lines()
     number, words = next(lines, (None, [""]))
-    count = int(words[0]) if len(words) == 1 and words[0].isdecimal() else -1
-    if count < 0:
+    count = _whole(words[0]) if len(words) == 1 else None
+    if count is None:
         reader.wrong(number, "is no number of flows", " ".join(words), "the number of flows alone")
+        count = -1
     for number, words in lines:
+        if len(rows) >= count >= 0 and not reader.mistakes and None in map(_whole, words[:2]):
+            break  # text behind the last flow
         flow = _flow(reader, number, words, hosts)
         if flow:
             rows.append(flow)
@@ -72,15 +77,21 @@ def read(path: Path, where: str, hosts: int | None) -> Ints:
     return np.array(rows, dtype=np.int64)
 
 
+def _whole(word: str) -> int | None:
+    """The whole number from 0 that a word is; None if it is none, or has digits beyond all measure."""
+    return int(word) if word.isdecimal() and len(word) < 20 else None
+
+
 def _flow(reader: Reader, line: int, words: list[str], hosts: int | None) -> tuple[int, int, int, int] | None:
     text = " ".join(words)
     if len(words) not in (5, 6):
         reader.wrong(line, f"has {len(words)} words", text, LINE)
         return None
-    if not all(word.isdecimal() for word in words[:-1]):
+    numbers = [_whole(word) for word in words[:-1]]
+    src, dst, nbytes = numbers[0], numbers[1], numbers[-1]
+    if src is None or dst is None or nbytes is None or None in numbers:
         reader.wrong(line, "has a word that is no whole number", text, LINE)
         return None
-    src, dst, nbytes = int(words[0]), int(words[1]), int(words[-2])
     try:
         start = round(Decimal(words[-1]) * S)
     except (InvalidOperation, ValueError, OverflowError):
@@ -92,8 +103,9 @@ def _flow(reader: Reader, line: int, words: list[str], hosts: int | None) -> tup
         )
     elif src == dst:
         reader.wrong(line, "goes from a host to itself", text, "two different hosts")
-    elif hosts is not None and max(src, dst) >= hosts:
-        reader.wrong(line, "names a host that does not take part", max(src, dst), f"0 to {hosts - 1}")
+    elif max(src, dst) >= (MOST_HOSTS if hosts is None else hosts):
+        known = MOST_HOSTS if hosts is None else hosts
+        reader.wrong(line, "names a host that does not take part", max(src, dst), f"0 to {known - 1}")
     else:
         return src, dst, nbytes, start
     return None

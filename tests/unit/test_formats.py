@@ -167,7 +167,7 @@ def test_the_model_is_fitted_to_what_it_generates():
     truth = Model("truth", -4.0, -2.0, -0.3, 0.5, 0.2, 0.05, 3.0, 1.5, 0.2)
     count = 400
     sizes = np.exp(np.random.default_rng(0).uniform(8, 12, count)).astype(np.int64)
-    mean, top = truth.draw(sizes, np.arange(count) / (count - 1), 2, seed=5)
+    mean, top = zip(*truth.draw(sizes, np.arange(count) / (count - 1), 2, seed=5), strict=True)
     exponents = scale_exponents(np.array([t.max() for t in top]))
     base = small_trace(tensors=1, iterations=2)
     iterations = [
@@ -215,7 +215,7 @@ def test_magnitudes_follow_the_seed_and_the_manifest_says_so():
 
 def test_maxima_are_possible():
     wild = Model("wild", 0.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 2.0, 5.0)  # maxima all over the place
-    means, tops = wild.draw(np.array([100_000, 3]), np.array([0.0, 1.0]), 2, seed=1)
+    means, tops = zip(*wild.draw(np.array([100_000, 3]), np.array([0.0, 1.0]), 2, seed=1), strict=True)
     assert [m.shape for m in means] == [(2, 391), (2, 1)]
     for mean, top in zip(means, tops, strict=True):
         assert (top >= mean).all()

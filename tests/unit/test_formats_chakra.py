@@ -192,6 +192,44 @@ def test_perfetto_is_a_timeline_that_viewers_accept():
     assert max(counters) == trace.total_bytes
 
 
+@pytest.mark.parametrize("control", [False, True])
+def test_a_circle_of_control_dependencies_says_so(control: bool):
+    """Field 4 of a node holds control dependencies, field 5 those on data."""
+    kind = 4 if control else 5
+    about = pb.put(3, 4) + pb.put(7, 1)
+    data = b"".join(
+        pb.put_message(pb.put(1, ident) + pb.put(2, "A") + about + pb.put_packed(kind, [1 - ident]))
+        for ident in (0, 1)
+    )
+    Path("job.0.et").write_bytes(data)
+    with pytest.raises(TraceError, match="circle") as refusal:
+        import_trace("job.0.et")
+    assert ("data dependencies alone are acyclic" in str(refusal.value)) is control
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"layer": 0, "start_ps"', '"layer": [0], "start_ps"'),
+        ('"tensor": 0', '"tensor": {}'),
+        ('"numel": ', '"numel": 1e999, "x": '),
+        ('"shape": [', '"shape": [1e999, '),
+        ('"tensors": [', '"tensors": [[], '),
+        ('"dtype": "float32"', '"dtype": ["float32"]'),
+        ('"pid": 0', '"pid": 1e999'),
+        ('"pid": 0', '"pid": null'),
+        ('"step": ', '"step": 1e999, "x": '),
+    ],
+)
+def test_perfetto_with_values_of_other_kinds(old: str, new: str):
+    export_trace(small_trace(), "timeline.json", format="perfetto")
+    text = Path("timeline.json").read_text()
+    assert old in text
+    Path("timeline.json").write_text(text.replace(old, new))
+    with pytest.raises(TraceError, match="missing or damaged"):
+        import_trace("timeline.json")
+
+
 @pytest.mark.parametrize("lost", ["layers", "tensors", "ready_ps", "optimizer_ps", "end_ps"])
 def test_perfetto_with_a_part_missing(lost: str):
     export_trace(small_trace(), "timeline.json", format="perfetto")

@@ -12,6 +12,7 @@ from trace_cases import small_trace
 
 from scenarios.errors import TraceError
 from traces.formats import export_trace, import_trace
+from traces.formats.source import Source
 from traces.trace import load_trace
 
 MS, US, NS = 10**9, 10**6, 10**3
@@ -29,19 +30,31 @@ def skipped(trace: Any) -> dict[str, int]:
 
 def test_pipedream_runs_its_nodes_in_topological_order():
     trace = imported(PIPEDREAM)
-    assert [name.split()[0] for name in trace.layers] == ["node1", "node2", "node3"]
-    assert [(t.layer, t.numel, t.dtype) for t in trace.tensors] == [(1, 112, "float32"), (2, 10, "float32")]
+    assert [name.split()[0] for name in trace.layers] == ["node2", "node3"]
+    assert [(t.layer, t.numel, t.dtype) for t in trace.tensors] == [(0, 112, "float32"), (1, 10, "float32")]
     (iteration,) = trace.iterations
-    assert iteration.forward_end_ps.tolist() == [1 * MS, 3 * MS, 3.5 * MS]
+    assert iteration.forward_end_ps.tolist() == [2 * MS, 2.5 * MS]
     # backward: node3 takes 1.5 ms, then node2 4.25
-    assert iteration.ready_ps.tolist() == [9.25 * MS, 5 * MS]
-    assert iteration.backward_end_ps == 9.25 * MS
-    assert skipped(trace) == {"activation_size of a node": 3, "stage_id of a node": 3}
+    assert iteration.ready_ps.tolist() == [8.25 * MS, 4 * MS]
+    assert iteration.backward_end_ps == 8.25 * MS
+    assert skipped(trace) == {
+        "Input: loading a batch, 1 ms, is no computing": 1,
+        "activation_size of a node": 3,
+        "stage_id of a node": 3,
+    }
+
+
+@needs_data
+def test_loading_a_batch_is_no_computing():
+    """Of 680.7 ms of AlexNet's forward pass in the profile, 635.9 are those of its node called Input."""
+    trace = import_trace(SHARED / "workloads" / "pipedream_alexnet.txt")
+    assert trace.iterations[0].forward_end_ps.max() == pytest.approx(44.8 * MS, rel=1e-2)
+    assert "Input: loading a batch, 635.902 ms, is no computing" in skipped(trace)
 
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "elements", "layers"), [("vgg16", 138_357_544, 41), ("resnet50", 25_557_032, 177)]
+    ("name", "elements", "layers"), [("vgg16", 138_357_544, 40), ("resnet50", 25_557_032, 176)]
 )
 def test_pipedream_of_known_models(name: str, elements: int, layers: int):
     trace = import_trace(SHARED / "workloads" / f"pipedream_{name}.txt")
@@ -79,6 +92,38 @@ def test_pipedream_runs_the_smaller_number_first():
     edges = "\tnode1 -- node10\n\tnode1 -- node9\n\tnode9 -- node11\n\tnode10 -- node11\n\tnode1 -- node2\n"
     trace = imported("\n".join(line.format(n) for n in (11, 10, 2, 9, 1)) + "\n" + edges)
     assert [int(name.split()[0][4:]) for name in trace.layers] == [1, 2, 9, 10, 11]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("block", [1, 2, 1 << 20])
+def test_lines_may_end_as_on_any_machine(monkeypatch: pytest.MonkeyPatch, end: str, block: int):
+    monkeypatch.setattr("traces.formats.source._BLOCK", block)
+    monkeypatch.setattr(Source.read, "__defaults__", (block,))
+    for text in (PIPEDREAM, SIMAI, CSV):
+        assert imported(text.replace("\n", end)).digest() == imported(text).digest()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("\ufeff\r\r\r", "has no line with anything in it"),
+        ("\r\r\r", "is empty"),
+        ("name,bytes\n\"" + "x" * 200_000 + "\",4\n", "line 2: is no line of a table"),
+        ("name,bytes\na\rb,4,4,4\n", "line 2"),
+        ("name,bytes\nbig,1000000000000\nbigger,1000000000000\n", "elements would take|GiB of memory"),
+    ],
+)
+def test_tables_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str, what: str):
+    monkeypatch.setattr("traces.room.available", lambda: 2**30)
+    with pytest.raises(TraceError, match=what):
+        imported(text, format="csv")
+
+
+def test_the_table_that_aicb_writes_is_named():
+    table = "[rank0 ~ rank127]\ncomm_type,comm_group,comm_group_size,msg_size,stage,dst,src\nCommType.all_reduce,CommGroup.dp_group,64,8,step,None,None\n"
+    for text in (table, table.partition("\n")[2]):
+        with pytest.raises(TraceError, match=r"AICB's table of collectives.*expected the workload for SimAI"):
+            imported(text)
 
 
 def test_a_text_without_lines():

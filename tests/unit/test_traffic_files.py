@@ -44,6 +44,20 @@ def test_a_flow_list(tmp_path):
     assert one.flow.tolist() == [1, 0, 2]
 
 
+def test_text_behind_the_last_flow_is_an_explanation(tmp_path):
+    """As in the default list of HPCC's simulator, which reads as many lines as the first one says."""
+    text = LIST + "\nFirst line: flow #\nsrc dst pg dport packet# start_time\n"
+    (one,) = flows(tmp_path, "flows", text, start="1us")
+    assert one.nbytes.tolist() == [1, 20000, 70000]
+
+
+def test_a_host_number_beyond_all_measure(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("1\n0 99999999999999999 3 100 5 0\n")
+    with pytest.raises(ScenarioError, match="names a host that does not take part"):
+        flow_list.read(path, "traffic[0].file", None)
+
+
 def test_a_flow_list_that_is_moved_and_cut(tmp_path):
     (one,) = flows(tmp_path, "flows", LIST, start="1us", align=True, stop="400ms")
     assert one.start_ps.tolist() == [1_000_000, 1_001_000]
@@ -86,6 +100,9 @@ def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
         ("", None, "is no number of flows"),
         ("two\n", 1, "is no number of flows"),
         ("2\n0 1 3 100 5 0\n", 1, "says 2 flows, but 1 follow"),
+        ("1\n0 1 3 100 5 0\n1 0 3 100 5 0\n", 1, "says 1 flows, but 2 follow"),
+        ("9" * 5000 + "\n0 1 3 100 5 0\n", 1, "is no number of flows"),
+        ("1\n0 1 3 100 " + "9" * 5000 + " 0\n", 2, "has a word that is no whole number"),
         ("0\n", 1, "says that there is no flow"),
         ("1\n0 1 3 100 5\n0 1\n", 3, "has 2 words"),
         ("1\n0 1 3 100 5.5 0\n", 2, "has a word that is no whole number"),

@@ -114,7 +114,7 @@ def _node(parsed: list[pb.Field], draft: Draft) -> Node:
     node = Node()
     for number, wire, value in parsed:
         if number in (4, 5):
-            node.deps += pb.numbers(wire, value)
+            (node.control if number == 4 else node.deps).extend(pb.numbers(wire, value))
         elif number in (1, 3, 7) and isinstance(value, int):
             setattr(node, {1: "id", 3: "type", 7: "micros"}[number], value)
         elif number == 2 and isinstance(value, bytes):

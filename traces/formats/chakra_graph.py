@@ -47,7 +47,8 @@ class Node:
     name: str = ""
     type: int = 0
     micros: int = 0
-    deps: list[int] = field(default_factory=list)
+    control: list[int] = field(default_factory=list)  # ids that it waits for, without their data
+    deps: list[int] = field(default_factory=list)  # ids whose data it needs
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,7 +69,8 @@ class Graph:
         self.cpu = array("b")
         self.iterations = array("l")
         self.deps = array("Q")
-        self.first_dep = array("q", [0])
+        self.first_dep = array("q", [0])  # of each node; its control dependencies come first
+        self.first_data = array("q")
         self.collectives: list[Collective] = []
         self.layers: dict[int, tuple[int, str]] = {}  # place of a forward node: layer and its name
         self.place: dict[int, int] = {}
@@ -91,6 +93,8 @@ class Graph:
         self.cpu.append(bool(node.attributes.get("is_cpu_op", False)))
         mark = node.attributes.get("gradwire_iteration", 0)
         self.iterations.append(mark if isinstance(mark, int) and 0 <= mark < 2**31 else 0)
+        self.deps.extend(node.control)
+        self.first_data.append(len(self.deps))
         self.deps.extend(node.deps)
         self.first_dep.append(len(self.deps))
         if node.type == COMM_COLL:
@@ -100,10 +104,32 @@ class Graph:
             self.layers[place] = (layer, str(node.attributes.get("gradwire_layer_name", f"layer{layer}")))
         return True
 
-    def dependencies(self, place: int) -> list[int]:
+    def dependencies(self, place: int, data_only: bool = False) -> list[int]:
         """Places of the nodes that a node depends on, those that are not there left out."""
-        found = (self.place.get(i) for i in self.deps[self.first_dep[place] : self.first_dep[place + 1]])
+        first = (self.first_data if data_only else self.first_dep)[place]
+        found = (self.place.get(i) for i in self.deps[first : self.first_dep[place + 1]])
         return [p for p in found if p is not None]
+
+    def followers(self, data_only: bool = False) -> tuple[list[list[int]], list[int]]:
+        """(places of the nodes that depend on each node, how many each depends on)."""
+        following: list[list[int]] = [[] for _ in self.ids]
+        waiting = [0] * len(self.ids)
+        for place in range(len(self.ids)):
+            for before in set(self.dependencies(place, data_only)):
+                following[before].append(place)
+                waiting[place] += 1
+        return following, waiting
+
+    def acyclic_data(self) -> bool:
+        """Whether no node waits for itself by its data dependencies."""
+        following, waiting = self.followers(data_only=True)
+        free = [place for place, count in enumerate(waiting) if not count]
+        for place in free:  # which grows meanwhile
+            for after in following[place]:
+                waiting[after] -= 1
+                if not waiting[after]:
+                    free.append(after)
+        return len(free) == len(self.ids)
 
 
 def run(graph: Graph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -112,12 +138,7 @@ def run(graph: Graph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     TraceError if nodes wait for each other in a circle.
     """
     count = len(graph.ids)
-    following: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for place in range(count):
-        for before in set(graph.dependencies(place)):
-            following[before].append(place)
-            waiting[place] += 1
+    following, waiting = graph.followers()
     start, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     met = [0] * count
     queue = [(0, graph.ids[place], place) for place in range(count) if not waiting[place]]
@@ -142,7 +163,10 @@ def run(graph: Graph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]
                 heapq.heappush(queue, (met[after], graph.ids[after], after))
     if done < count:
         stuck = next(graph.ids[place] for place in range(count) if waiting[place])
-        raise TraceError(f"nodes wait for each other in a circle (node {stuck})", where, "an acyclic graph")
+        what = f"nodes wait for each other in a circle (node {stuck})"
+        if graph.acyclic_data():
+            what += "; its data dependencies alone are acyclic, its control dependencies make the circle"
+        raise TraceError(what, where, "an acyclic graph")
     return start, end
 
 

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scenarios.errors import TraceError
 from traces.formats.magnitudes import Model
+from traces.room import refuse_beyond
 from traces.trace import (
     CHUNK_ELEMENTS,
     ELEMENT_BYTES,
+    Halves,
     Iteration,
     TensorInfo,
     Trace,
@@ -34,6 +37,7 @@ LONGEST_PS = 2**62  # 53 days; beyond it int64 picoseconds overflow
 PHASE = "imported"  # the one phase of an imported trace: other formats do not say how far training was
 MOST_ELEMENTS = 2**40  # a trillion parameters: 4 billion runs, more than fit into memory
 MOST_NAMES = 200  # of what was left out
+KEPT_BYTES, DRAWN_BYTES = 4, 64  # of one chunk: in the trace, and while its tensor is drawn [measured]
 SAMPLED_CHUNKS = 4_000_000  # magnitudes are drawn for the first iterations up to this many chunks; our choice
 
 
@@ -151,15 +155,15 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
     if elements > MOST_ELEMENTS:
         raise TraceError(f"{elements} elements", where, f"at most {MOST_ELEMENTS}")
     sizes = np.array([gradient.numel for gradient in draft.gradients])
-    depths = np.array([g.layer for g in draft.gradients]) / max(len(draft.layers) - 1, 1)
-    chunks = int((-(-sizes // CHUNK_ELEMENTS)).sum())
+    runs = -(-sizes // CHUNK_ELEMENTS)
+    chunks = int(runs.sum())
     sampled = list(range(max(1, min(len(draft.iterations), SAMPLED_CHUNKS // max(chunks, 1)))))
     sampled = _one_per_rank(draft.iterations, sampled)
-    given = [g.mean for g in draft.gradients]
-    means, largest = model.draw(sizes, depths, len(sampled), seed, given)
-    exponents = scale_exponents(np.array([top.max() for top in largest]))
+    wanted = len(sampled) * (KEPT_BYTES * chunks + DRAWN_BYTES * int(runs.max()))
+    refuse_beyond(wanted, f"a trace of {elements} elements", where)
+    means, largest, exponents = _magnitudes(draft, model, sizes, len(sampled), chunks, seed)
     tensors = [
-        TensorInfo(g.name, g.shape or (g.numel,), g.numel, g.dtype, g.layer, int(exponent))
+        TensorInfo(g.name, g.shape or (g.numel,), g.numel, g.dtype, g.layer, exponent)
         for g, exponent in zip(draft.gradients, exponents, strict=True)
     ]
     try:
@@ -168,12 +172,29 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
             draft.layers,
             tensors,
             [_iteration(index, timing) for index, timing in enumerate(draft.iterations)],
-            np.concatenate([to_halves(m, int(e)) for m, e in zip(means, exponents, strict=True)], axis=1),
-            np.concatenate([to_halves(m, int(e)) for m, e in zip(largest, exponents, strict=True)], axis=1),
+            means,
+            largest,
             sampled=sampled,
         )
     except TraceError as error:  # times that no training has
         raise TraceError(error.what, f"{where}: {error.where}", error.expected) from None
+
+
+def _magnitudes(
+    draft: Draft, model: Model, sizes: NDArray[np.int64], iterations: int, chunks: int, seed: int
+) -> tuple[Halves, Halves, list[int]]:
+    """(mean |g|, max |g|, scale exponents), as a Trace holds them, of every tensor."""
+    depths = np.array([g.layer for g in draft.gradients]) / max(len(draft.layers) - 1, 1)
+    means, largest = (np.empty((iterations, chunks), dtype=np.float16) for _ in range(2))
+    exponents: list[int] = []
+    at = 0
+    for mean, top in model.draw(sizes, depths, iterations, seed, [g.mean for g in draft.gradients]):
+        exponent = int(scale_exponents(np.array([top.max()]))[0])
+        until = at + mean.shape[1]
+        means[:, at:until], largest[:, at:until] = to_halves(mean, exponent), to_halves(top, exponent)
+        exponents.append(exponent)
+        at = until
+    return means, largest, exponents
 
 
 def _one_per_rank(iterations: Sequence[Timing], sampled: list[int]) -> list[int]:

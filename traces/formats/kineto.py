@@ -84,7 +84,8 @@ class _Sized(NamedTuple):
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
+    # A letter or a ' behind the bracket is of other things: "[rank0 ~ rank7]" of AICB's tables, a Python dict.
+    return re.match(rb"\s*[\[{]\s*[^\s\w']", head.removeprefix(b"\xef\xbb\xbf") + b" .") is not None
 
 
 def read(path: Path, options: ReadOptions) -> Draft:

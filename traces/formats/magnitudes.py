@@ -21,7 +21,7 @@ either, so an imported trace has no `chunk_rms`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,14 +69,13 @@ class Model:
         iterations: int,
         seed: int,
         given: Sequence[float | None] | None = None,
-    ) -> tuple[list[Floats], list[Floats]]:
-        """(mean |g|, max |g|) per tensor, each float64 [iterations, chunks of the tensor].
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """(mean |g|, max |g|) of one tensor after the other, each float64 [iterations, chunks of the tensor].
 
         `numel` and `depth` are per tensor. `given` fixes the mean |g| of a tensor where it is known; the model
         then only spreads it over the runs. The same arguments give the same magnitudes; a tensor's do not
         depend on those behind it.
         """
-        means, largest = [], []
         streams = np.random.SeedSequence(seed).spawn(len(numel))
         for index, (elements, place) in enumerate(zip(numel, depth, strict=True)):
             draw = np.random.default_rng(streams[index])
@@ -91,9 +90,7 @@ class Model:
             # Drawn in float32: a tensor may have millions of runs, and float16 is what they become.
             mean = np.exp(mu + sigma * draw.standard_normal(shape, dtype=np.float32), dtype=np.float64)
             peak = self.peak_mean + self.peak_sigma * draw.standard_normal(shape, dtype=np.float32)
-            means.append(mean)
-            largest.append(mean * np.exp(np.clip(peak, 0.0, math.log(CHUNK_ELEMENTS))))
-        return means, largest
+            yield mean, mean * np.exp(np.clip(peak, 0.0, math.log(CHUNK_ELEMENTS)))
 
 
 def fit(trace: Trace) -> Model:

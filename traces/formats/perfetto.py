@@ -117,7 +117,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
         draft.iterations = [
             _timing(found[index], len(draft.layers), len(draft.gradients)) for index in sorted(found)
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         what = f"a part of the timeline is missing or damaged ({error})"
         raise TraceError(what, str(path), "a file that gradwire trace export wrote") from error
     draft.understood["iterations"] = len(draft.iterations)
@@ -132,11 +132,16 @@ def _gradient(entry: dict[str, Any], layers: int) -> Gradient:
     return gradient
 
 
+def _whole(args: dict[str, Any], *names: str) -> bool:
+    """Whether the first of `names` is there, and all that are there are integers."""
+    return names[0] in args and all(isinstance(args.get(name, 0), int) for name in names)
+
+
 def _take(event: dict[str, Any], found: dict[int, dict[str, Any]], draft: Draft) -> None:
     args = event.get("args")
     if event.get("ph") in ("M", "C"):
         draft.understood["names and counters"] += 1
-    elif not isinstance(args, dict) or not isinstance(args.get("iteration"), int):
+    elif not isinstance(args, dict) or not _whole(args, "iteration", "layer", "tensor"):
         draft.skipped[f"events of {event.get('cat')} that are not gradwire's"] += 1
     else:
         parts = found.setdefault(args["iteration"], {"layers": {}, "ready": {}, "rank": event.get("pid", 0)})

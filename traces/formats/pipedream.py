@@ -10,7 +10,8 @@ One line per node, then one indented line per edge:
 graph says what depends on what, not in which order one device runs it: nodes run one at a time in topological
 order, of two that could run the one with the smaller number first (our choice; backward in reverse). A
 node's parameters are one gradient, ready when its backward ends. Activations and pipeline stages are no
-gradients and are left out.
+gradients and are left out, and so are sources called Input, as in PipeDream's own planner: their time is that of
+loading a batch.
 """
 
 from __future__ import annotations
@@ -64,6 +65,12 @@ def read(path: Path, options: ReadOptions) -> Draft:
                 _add_node(nodes, parts, f"{path}, line {number}", draft.skipped)
             else:
                 draft.skipped["lines that are neither node nor edge"] += 1
+    behind = {after for _, after in edges}
+    for key in [key for key, node in nodes.items() if node.name.startswith("Input") and key not in behind]:
+        if not nodes[key].parameter_bytes:
+            milliseconds = nodes.pop(key).forward_ps / PS_PER_MS
+            draft.skipped[f"Input: loading a batch, {milliseconds:g} ms, is no computing"] += 1
+            edges = [edge for edge in edges if edge[0] != key]
     order = _topological(nodes, edges, str(path), draft.skipped)
     draft.layers = [f"{key} {nodes[key].name}" for key in order]
     for layer, key in enumerate(order):

@@ -43,6 +43,7 @@ PARALLELISMS = {
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED",
     "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM", "DISTRIBUTED_INFERENCE",
 }  # fmt: skip
+_TABLE = "comm_type,"  # begins the header of AICB's other output, a table of collectives without computing
 _GRADIENTS = ("ALLREDUCE", "REDUCESCATTER")
 _PASSES = ("forward", "input gradient", "weight gradient")
 
@@ -58,9 +59,10 @@ class Row(NamedTuple):
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    lines = head.decode("utf-8", errors="replace").lstrip("\ufeff").split("\n")
-    first = lines[0].split()
-    return bool(first) and first[0] in PARALLELISMS and len(lines) > 1 and lines[1].strip().isdigit()
+    lines = head.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
+    first = lines[0].split() if lines else []
+    text = bool(first) and first[0] in PARALLELISMS and len(lines) > 1 and lines[1].strip().isdecimal()
+    return text or any(line.startswith(_TABLE) for line in lines[:2])
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
@@ -74,12 +76,15 @@ def read(path: Path, options: ReadOptions) -> Draft:
         lines = ((number, line) for number, line in source.lines() if line.strip())
         number, first = next(lines, (1, ""))
         header = first.split()
+        number, second = next(lines, (2, ""))
+        if _TABLE in (first[: len(_TABLE)], second[: len(_TABLE)]):
+            what = "is AICB's table of collectives, which has no compute times"
+            raise TraceError(what, str(path), "the workload for SimAI (.txt) that AICB writes as well")
         if not header or header[0] not in PARALLELISMS:
             raise TraceError(
                 f"begins with {first[:60]!r}", str(path), "one of " + ", ".join(sorted(PARALLELISMS))
             )
-        number, second = next(lines, (2, ""))
-        if not second.split() or not second.split()[0].isdigit():
+        if not second.split() or not second.split()[0].isdecimal():
             raise TraceError(f"{second[:60]!r}", f"{path}, line {number}", "the number of rows")
         expected = int(second.split()[0])
         for number, line in lines:

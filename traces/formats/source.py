@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ Progress = Callable[[float, str], None]
 
 LONGEST_LINE = 1 << 20  # bytes; a longer one is no line of a text format
 _BLOCK = 1 << 20
+_END = re.compile(rb"\r\n|\n|\r")  # of a line: Unix, Windows, and Macs of long ago
 
 
 class Source:
@@ -52,19 +54,27 @@ class Source:
         """(number from 1, text without its end) of each line, as UTF-8; a byte that is none becomes U+FFFD."""
         rest, number = b"", 0
         while block := self.read():
-            *whole, rest = (rest + block).split(b"\n")
+            text = rest + block
+            half = text.endswith(b"\r")  # perhaps of \r\n
+            *whole, rest = _END.split(text[:-1] if half else text)
+            rest += b"\r" * half
             for line in whole:
                 number += 1
                 yield number, _text(line, number)
             if len(rest) > LONGEST_LINE:
                 raise TraceError(f"line {number + 1} is longer than a MiB", self.where, "a text file")
         if rest:
-            yield number + 1, _text(rest, number + 1)
+            yield number + 1, _text(rest.removesuffix(b"\r"), number + 1)
 
 
 def _text(line: bytes, number: int) -> str:
-    text = line.decode("utf-8", errors="replace").rstrip("\r")
+    text = line.decode("utf-8", errors="replace")
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def first_line(head: bytes) -> str:
+    """The first line of a file that begins with `head`."""
+    return _text(_END.split(head, maxsplit=1)[0], 1)
 
 
 @contextmanager

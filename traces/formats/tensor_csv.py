@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from scenarios.errors import TraceError
 from traces.formats.draft import Draft, Gradient, Timing, gradient_of_bytes
 from traces.formats.sink import write_files
-from traces.formats.source import opened
+from traces.formats.source import first_line, opened
 from traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -46,14 +46,24 @@ _KNOWN = ("name", "layer", "dtype", "mean", *_SIZES)
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    columns = _split(head.decode("utf-8", errors="replace").lstrip("\ufeff").split("\n")[0])
+    line = first_line(head)
+    columns = _header(_cells(line, _separator(line), str(path)))
     return "name" in columns and bool(set(columns) & set(_SIZES))
 
 
-def _split(line: str) -> list[str]:
-    separator = max(",;\t", key=line.count)
-    row = next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
-    return [column.strip().lower() for column in row]
+def _separator(line: str) -> str:
+    return max(",;\t", key=line.count)
+
+
+def _cells(line: str, separator: str, where: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
+    except csv.Error as error:  # a cell of more than 128 KiB, for one
+        raise TraceError(f"is no line of a table ({error})", where, "cells separated by commas") from None
+
+
+def _header(cells: list[str]) -> list[str]:
+    return [cell.lower() for cell in cells]
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
@@ -61,19 +71,21 @@ def read(path: Path, options: ReadOptions) -> Draft:
     draft = Draft("csv")
     with opened(path, options.progress) as source:
         lines = [(number, line) for number, line in source.lines() if line.strip()]
-    columns = _split(lines[0][1])
-    separator = max(",;\t", key=lines[0][1].count)
+    if not lines:  # a byte-order mark alone, for one
+        raise TraceError("has no line with anything in it", str(path), "a header, and a row per tensor")
+    separator = _separator(lines[0][1])
+    columns = _header(_cells(lines[0][1], separator, f"{path}, line {lines[0][0]}"))
     times, sizes = _columns(columns, str(path), draft.skipped)
-    reader = csv.reader((line for _, line in lines[1:]), delimiter=separator, strict=False)
     layers: dict[str, int] = {}
     forward: list[int] = []
     backward: list[int] = []
     ready: list[int | None] = []
-    for (number, _), cells in zip(lines[1:], reader, strict=False):
+    for number, line in lines[1:]:
         where = f"{path}, line {number}"
+        cells = _cells(line, separator, where)
         if len(cells) > len(columns):
             raise TraceError(f"{len(cells)} cells", where, f"{len(columns)}, as the header has columns")
-        row = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
+        row = dict(zip(columns, cells, strict=False))
         name = row.get("name") or f"row{number}"
         layer = layers.setdefault(row.get("layer") or name.rpartition(".")[0] or name, len(layers))
         if layer == len(forward):

@@ -1,0 +1,415 @@
+"""Damaged files as a source of cases: every reader of traces, networks and flows must read or refuse, never more.
+
+Good files of every format are changed by bytes (flipped, cut, repeated, numbers beyond measure) and by structure (values
+of JSON, cells of tables, protobuf fields, columns of Parquet). Whatever is read must be a whole trace that can be
+replayed; whatever is not must be refused by one of gradwire's own errors. A reader works as on a machine with 64
+MiB of memory to spare.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import traces.room
+from scenarios.errors import GradwireError
+from sim.topology.hpcc import read_hpcc
+from sim.traffic import flow_list
+from traces.formats import FORMATS, export_trace, import_trace, importers
+from traces.formats import protobuf as pb
+from traces.messages import layer_priorities
+from traces.trace import Iteration, TensorInfo, Trace, load_trace
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT / "tests" / "data" / "formats"
+SHARED = ROOT.parent / "shared" / "data"
+ROOM = 2**26  # bytes that a reader is told are available
+LARGEST = 5_000  # bytes of a good file: a case should take milliseconds
+ODD = (0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1e308, 1e999, -1e999, float("nan"), 0.5, True, None, "", "x", "9" * 400, [], {})
+TEXTS = (
+    b"0", b"-1", b"1e999", b"nan", b"inf", b"9" * 30, b"1000000000000", b"", b"\r", b"\n", b"\r\n", b"\x00", b"\xff\xfe",
+    b"\xef\xbb\xbf", b'"', b",", b";", b"{", b"}", b"[", b"]", b" -- ", b"#", b"\t", b"float16", b"complex64", b"\xc2\xb2",
+)  # fmt: skip
+
+
+# Good files ----------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def good() -> dict[str, list[tuple[str, bytes]]]:
+    """Files that are read, by kind: (name, content) of each. Real ones are cut to a size that is quick to read."""
+    found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in (*importers(), "hpcc", "flows")}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        for number, name in enumerate(n for n in FORMATS if n in ("perfetto", "simai", "csv", "chakra")):
+            for seed in (1, 2):
+                out = place / f"{number}{seed}"
+                (file,) = export_trace(small(seed), out, format=name, iterations=[0, 1] if name in ("perfetto", "chakra") else [0])
+                found[name].append((f"own{seed}{'.0.et' if name == 'chakra' else ''}", file.read_bytes()))
+    for path in sorted(SAMPLES.iterdir()):
+        if path.suffix in (".gz", ".et"):
+            kind = "chakra" if path.suffix == ".et" else "kineto"
+            found[kind].append((path.name.removesuffix(".gz"), _short(kind, _plain(path))))
+    for path in sorted((SHARED / "traces").glob("*.json.gz")):
+        found["kineto"].append((path.name.removesuffix(".gz"), _short("kineto", _plain(path))))
+    for path in sorted((SHARED / "workloads").glob("*_*.txt")):
+        kind = path.name.partition("_")[0]
+        if kind in found:
+            found[kind].append((path.name, _short(kind, path.read_bytes())))
+    found["csv"].append(("plain", b"name,layer,shape,dtype,forward_us,backward_us\na.w,a,4x3,float32,1,2\na.b,a,4,float16,,3\n"))
+    found["pipedream"].append(
+        ("plain", b"node1 -- Linear(4, 2) -- forward_compute_time=0.5, backward_compute_time=1.5, activation_size=[1.0; 8.0], "
+         b"parameter_size=40.000 -- stage_id=1\nnode2 -- Linear -- forward_compute_time=1, backward_compute_time=2, "
+         b"activation_size=1, parameter_size=8\n\tnode1 -- node2\n")
+    )  # fmt: skip
+    found["hpcc"].append(("network", b"5 1 4\n4\n0 4 100Gbps 0.001ms 0.0\n1 4 100Gbps 1us 0\n2 4 25Gb/s 1us 0\n3 4 40Gbps 1us 0.01\n"))
+    found["flows"].append(("flows", b"3\n0 1 3 100 20000 0.000001\n2 1 3 100 20000 0.0000015\n3 0 3 900 2\n"))
+    return found
+
+
+def small(seed: int) -> Trace:
+    """A trace of a few tensors, iterations and ranks, that takes a few kilobytes."""
+    draw = np.random.default_rng(seed)
+    infos = [TensorInfo(f"l{n // 2}.t{n}", (n + 1, 90), 90 * n + 90, "float32", n // 2) for n in range(5)]
+    iterations = []
+    for index in range(4):
+        ends = np.cumsum(draw.integers(1, 10**9, 3)).astype(np.int64)
+        ready = (ends[-1] + np.cumsum(draw.integers(1, 10**9, 5))[::-1]).astype(np.int64)
+        last = int(ready.max())
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        iterations.append(Iteration(index, "early", index, 0.5, starts, ends, np.ascontiguousarray(ready), last, 7, last + 7))
+    chunks = sum(info.chunks for info in infos)
+    mean = draw.lognormal(0, 1, (4, chunks)).astype(np.float16)
+    groups = [{"kind": "ddp_bucket", "tensors": [0, 1]}, {"kind": "ddp_bucket", "tensors": [2, 3, 4]}]
+    return Trace({"name": "small", "groups": groups}, ["l0", "l1", "l2"], infos, iterations, mean, mean * 2, mean)
+
+
+def _plain(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+def _short(kind: str, data: bytes) -> bytes:
+    """A file of the same kind with as much of `data` as is quick to read, and still good if that can be."""
+    if kind == "kineto":
+        whole = json.loads(data)
+        events = whole["traceEvents"] if isinstance(whole, dict) else whole
+        said = ("Step#", "Optimizer", "Backward", "AccumulateGrad", "c10d::", "record_param_comms", "nccl", "Kernel")
+        chosen = [e for e in events if any(word in str(e.get("name", "")) for word in said)][:50]
+        ids = {e.get("args", {}).get("correlation") for e in chosen}
+        chosen += [e for e in events if e.get("args", {}).get("correlation") in ids and e not in chosen][:40]
+        return json.dumps({"traceEvents": chosen}).encode()
+    if kind in ("pipedream", "simai"):
+        return data if len(data) < LARGEST else data[: data.index(b"\n", LARGEST) + 1]
+    return data[:LARGEST]
+
+
+# Damage --------------------------------------------------------------------------------------------------------------------
+
+
+def by_bytes(data: bytes, rng: Random) -> bytes:
+    """`data` with a few of its bytes changed, lost, repeated or moved."""
+    bent = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 5, 30))):
+        at = rng.randrange(len(bent) + 1)
+        length = min(rng.choice((1, 1, 2, 8, 60, 900)), len(bent) - at)
+        match rng.randrange(8):
+            case 0 | 1 if at < len(bent):
+                bent[at] = rng.choice((0, 10, 13, 32, 45, 57, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            case 2:
+                del bent[at : at + length]
+            case 3:
+                bent[at:at] = bent[at : at + length] * rng.choice((1, 2, 20))
+            case 4:
+                bent[at : at + length] = rng.choice(TEXTS)
+            case 5:
+                bent[at:at] = rng.choice(TEXTS)
+            case 6 if rng.random() < 0.3:
+                del bent[at:]
+            case _:
+                there = rng.randrange(len(bent) + 1)
+                bent[at : at + length], bent[there : there + length] = bent[there : there + length], bent[at : at + length]
+    return bytes(bent)
+
+
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def by_numbers(data: bytes, rng: Random) -> bytes:
+    """`data` with some of the numbers in it replaced."""
+    spots = [match.span() for match in _NUMBER.finditer(data)]
+    for begin, end in sorted(rng.sample(spots, min(len(spots), rng.choice((1, 1, 2, 4)))), reverse=True):
+        data = data[:begin] + str(rng.choice(ODD)).encode() + data[end:]
+    return data
+
+
+def by_lines(data: bytes, rng: Random) -> bytes:
+    """`data` with lines lost, repeated, in another order, or with other words and cells."""
+    end = rng.choice((b"\n", b"\n", b"\r\n", b"\r"))
+    lines = data.split(b"\n")
+    for _ in range(rng.choice((1, 1, 2, 6))):
+        at, there = rng.randrange(len(lines)), rng.randrange(len(lines))
+        match rng.randrange(5):
+            case 0 if len(lines) > 1:
+                del lines[at]
+            case 1:
+                lines.insert(there, lines[at])
+            case 2:
+                lines[at], lines[there] = lines[there], lines[at]
+            case _:
+                separator = rng.choice((b",", b" ", b"\t", b" -- ", b"="))
+                words = lines[at].split(separator)
+                words[rng.randrange(len(words))] = rng.choice((*TEXTS, *words))
+                lines[at] = separator.join(words)
+    return end.join(lines)
+
+
+def by_json(data: bytes, rng: Random) -> bytes:
+    """A JSON text with values of other kinds, keys lost and things repeated; also beyond what JSON allows."""
+    try:
+        tree = json.loads(data)
+    except ValueError:
+        return by_bytes(data, rng)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        holder, key = tree, None
+        while isinstance(holder, (dict, list)) and holder:
+            keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+            key = rng.choice(keys)
+            inner = holder[key]
+            if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.15:
+                break
+            holder = inner
+        if key is None:
+            break
+        match rng.randrange(6):
+            case 0:
+                del holder[key]
+            case 1 if isinstance(holder, list):
+                holder.insert(rng.randrange(len(holder)), holder[key])
+            case 2 if isinstance(holder[key], (int, float)) and not isinstance(holder[key], bool):
+                with_other = (holder[key] * rng.choice((-1, 0, 1000, 1e-3, 1e20)), holder[key] + rng.choice((-1, 1, 1e6)))
+                holder[key] = rng.choice(with_other)
+            case _:
+                holder[key] = rng.choice(ODD)
+    return json.dumps(tree).encode()
+
+
+def by_fields(data: bytes, rng: Random) -> bytes:
+    """A run of protobuf messages with fields and whole messages changed, lost, repeated or moved."""
+    messages, at = [], 0
+    while at < len(data):
+        size, at = pb.varint(data, at)
+        messages.append(data[at : at + size])
+        at += size
+    for _ in range(rng.choice((1, 1, 3, 8))):
+        at = rng.randrange(len(messages))
+        match rng.randrange(5):
+            case 0 if len(messages) > 1:
+                del messages[at]
+            case 1:
+                messages.insert(rng.randrange(len(messages)), messages[at])
+            case 2:
+                messages[at] = by_bytes(messages[at], rng)
+            case _:
+                messages[at] = _with_other_field(messages[at], rng)
+    return b"".join(map(pb.put_message, messages))
+
+
+def _with_other_field(message: bytes, rng: Random) -> bytes:
+    try:
+        parts = [(number, wire, value) for number, wire, value in pb.fields(message) if wire in (pb.VARINT, pb.BYTES)]
+    except ValueError:
+        return message
+    if not parts:
+        return message
+    place = rng.randrange(len(parts))
+    number, _, value = parts[place]
+    others: tuple[int | bytes, ...] = (0, 1, 2, 7, 2**31, 2**63, 2**64 - 1, b"", b"\xff", b"x" * 50)
+    changed = rng.choice(others)
+    if isinstance(value, bytes) and rng.random() < 0.5:
+        changed = by_bytes(value, rng) if value else b"\x00"
+    parts[place] = (rng.choice((number, number, number, rng.randrange(1, 12))), 0, changed)
+    return b"".join(pb.put(number, value) for number, _, value in parts)
+
+
+WAYS: dict[str, tuple[Callable[[bytes, Random], bytes], ...]] = {
+    "perfetto": (by_json, by_json, by_bytes, by_numbers),
+    "kineto": (by_json, by_json, by_bytes, by_numbers),
+    "pipedream": (by_lines, by_bytes, by_numbers),
+    "simai": (by_lines, by_bytes, by_numbers),
+    "csv": (by_lines, by_bytes, by_numbers),
+    "chakra": (by_fields, by_fields, by_bytes),
+    "hpcc": (by_lines, by_bytes, by_numbers),
+    "flows": (by_lines, by_bytes, by_numbers),
+}
+
+
+# Trace directories ---------------------------------------------------------------------------------------------------------
+
+PARTS = ("manifest.json", "layers.parquet", "tensors.parquet", "iterations.parquet", "chunks.parquet")
+
+
+@cache
+def directories() -> list[dict[str, bytes]]:
+    """Whole traces as their files."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in (3, 4):
+            saved = small(seed).save(Path(folder) / str(seed))
+            found.append({name: (saved / name).read_bytes() for name in PARTS})
+    return found
+
+
+def damaged_directory(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
+    """The files of a trace, of which one or two are changed or missing."""
+    files = dict(files)
+    for _ in range(rng.choice((1, 1, 2))):
+        name = rng.choice(list(files) or [PARTS[0]])
+        if rng.random() < 0.02:
+            files.pop(name, None)
+        elif rng.random() < 0.02:
+            files[name] = rng.choice(directories())[rng.choice(PARTS)]
+        elif name in files:
+            if name.endswith(".json"):
+                files[name] = rng.choice((by_json, by_bytes))(files[name], rng)
+            else:
+                files[name] = rng.choice((by_table, by_bytes))(files[name], rng)
+    return files
+
+
+def by_table(data: bytes, rng: Random) -> bytes:
+    """A Parquet table with values, rows, columns or types changed, as another writer might have left it."""
+    try:
+        table = pq.read_table(io.BytesIO(data))
+    except (pa.ArrowException, OSError):
+        return by_bytes(data, rng)
+    column = rng.choice(table.column_names)
+    place, rows = table.column_names.index(column), table[column].to_pylist()
+    try:
+        match rng.randrange(7):
+            case 0:
+                table = table.drop_columns([column])
+            case 1:
+                table = table.slice(0, rng.randrange(table.num_rows + 1))
+            case 2:
+                table = pa.concat_tables([table, table])
+            case 3:
+                table = table.set_column(place, column, table[column].cast(rng.choice((pa.int64(), pa.float64(), pa.string()))))
+            case 4:
+                rng.shuffle(rows)
+                table = table.set_column(place, table.schema.field(column), pa.array(rows, table[column].type))
+            case _:
+                at = rng.randrange(len(rows))
+                rows[at] = _other(rows[at], rng)
+                table = table.set_column(place, table.schema.field(column), pa.array(rows, table[column].type))
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, IndexError):
+        return by_bytes(data, rng)
+    out = io.BytesIO()
+    pq.write_table(table, out, write_page_checksum=True)
+    return out.getvalue()
+
+
+def _other(value: Any, rng: Random) -> Any:
+    if isinstance(value, list):
+        return rng.choice((value[:-1], [*value, 1], [], [_other(v, rng) for v in value], [-v for v in value]))
+    if isinstance(value, (int, float)):
+        return type(value)(rng.choice((0, -1, 1, 2**31 - 1, 2**62, value + 1, -value, float("nan"))))
+    return rng.choice(("", "x", "complex64", "float16", None))
+
+
+# Cases ---------------------------------------------------------------------------------------------------------------------
+
+
+def cases(seed: int) -> Iterator[tuple[str, Callable[[], str]]]:
+    """(label, thunk) without end; a thunk answers "ok" or "refused", and raises whatever should not have happened."""
+    for number in itertools.count():
+        label = f"{seed}:{number}"
+        yield f"readers {label}", partial(one, label)
+
+
+def one(label: str) -> str:
+    """Try the file of a label, "seed:number"."""
+    rng = Random(f"readers {label}")
+    kinds = [*good(), "directory"]
+    kind = rng.choice(kinds)
+    place = scratch()
+    traces.room.available = lambda: ROOM
+    try:
+        if kind == "directory":
+            _read_directory(place, damaged_directory(rng.choice(directories()), rng))
+        else:
+            name, data = rng.choice(good()[kind])
+            _read_file(place, kind, name, damaged(kind, data, rng), rng)
+    except GradwireError as error:
+        if len(str(error).splitlines()) > 40 or not error.what:
+            raise AssertionError(f"no message for people: {error}") from error
+        return "refused"
+    return "ok"
+
+
+def damaged(kind: str, data: bytes, rng: Random) -> bytes:
+    """A good file of a kind, changed once or several times, now and then packed."""
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        data = rng.choice(WAYS[kind])(data, rng) or b"\x00"
+    if rng.random() < 0.03:
+        data = gzip.compress(data, 1)
+        data = by_bytes(data, rng) if rng.random() < 0.5 else data
+    return data
+
+
+def _read_file(place: Path, kind: str, name: str, data: bytes, rng: Random) -> None:
+    path = place / name
+    path.write_bytes(data)
+    if kind == "hpcc":
+        read_hpcc(path)
+    elif kind == "flows":
+        flow_list.read(path, "traffic[0].file", rng.choice((None, 4)))
+    else:
+        trace = import_trace(path, format=rng.choice(("auto", kind, kind)), dtype=rng.choice(("float32", "float16")))
+        _use(trace)
+
+
+def _read_directory(place: Path, files: dict[str, bytes]) -> None:
+    folder = place / "trace"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    _use(load_trace(folder))
+
+
+def _use(trace: Trace) -> None:
+    """What everything that replays a trace relies on."""
+    last = trace.iterations[-1]
+    assert last.forward_end_ps.max() <= last.backward_end_ps <= last.end_ps
+    assert (last.ready_ps >= last.forward_end_ps[[t.layer for t in trace.tensors]]).all()
+    assert all(np.isfinite(values).all() for t in range(min(len(trace.tensors), 3)) for values in trace.magnitudes(0, t))
+    layer_priorities(trace, range(8))
+    json.dumps(trace.manifest)
+
+
+@cache
+def scratch() -> Path:
+    """A folder of this process, in memory where there is such a place."""
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    made = tempfile.TemporaryDirectory(prefix="gradwire-readers-", dir=root)
+    _kept.append(made)
+    return Path(made.name)
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
