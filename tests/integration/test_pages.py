@@ -1,0 +1,210 @@
+"""The pages say what happens: their commands and code run, shown output is what is printed, figures are those of now.
+
+What a page may leave out, and how a table is bound to a command, is told in `docs/pages.py`. Where figures have moved for
+a good reason, `python -m docs.refresh` writes them in.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import gradwire
+from docs.pages import PAGES, ROOT, Block, blocks
+from docs.refresh import _aligned, _with_cell
+from docs.running import (
+    Session,
+    Wrong,
+    expected_cells,
+    matches,
+    missing,
+    printed_figures,
+    run_block,
+    run_first,
+    table_commands,
+)
+
+BLOCKS = {page: blocks(page) for page in PAGES}
+TO_RUN = [page for page, found in BLOCKS.items() if any(each.kind in ("sh", "python") and "not run" not in each.marks for each in found)]
+TABLES = [(block, *entry) for found in BLOCKS.values() for block in found if "figures" in block.marks for entry in table_commands(block)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TO_RUN, ids=name)
+def test_commands_and_code_run(page: Path, tmp_path: Path):
+    session = Session(tmp_path)
+    skipped = ""
+    for block in BLOCKS[page]:
+        why = missing(block.needs)
+        skipped = skipped or why
+        if not why:
+            run_block(session, block)
+    if skipped:
+        pytest.skip(f"all run but what needs something: {skipped}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("block", "command", "number"), TABLES, ids=[f"{block.place}-{number or 'all'}" for block, _, number in TABLES])
+def test_figures_are_those_that_are_printed(block: Block, command: str, number: int | None, tmp_path: Path):
+    why = missing(block.needs)
+    if why:
+        pytest.skip(why)
+    session = Session(tmp_path)
+    run_first(session, block)
+    done = session.command(command)
+    assert done.code == 0, done.text
+    wrong = [
+        f"{block.page.name}:{block.begin + line + 1}: {shown!r}, but {command} prints {printed!r}"
+        for line, _, shown, printed in expected_cells(block, number, printed_figures(done.text))
+        if shown != printed
+    ]
+    assert not wrong, "\n".join([*wrong, "to write it in: python -m docs.refresh"])
+
+
+def inline_commands() -> list[str]:
+    """Every `gradwire ...` in running text."""
+    found: dict[str, None] = {}
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for each in re.findall(r"`(gradwire [^`]+)`", text.replace("\n", " ")):
+            found[each] = None
+    for block in (each for found_blocks in BLOCKS.values() for each in found_blocks if each.kind == "sh"):
+        for line, _ in block.commands():
+            if line.startswith("gradwire "):
+                found[line] = None
+    return list(found)
+
+
+@pytest.mark.parametrize("line", inline_commands())
+def test_commands_that_are_named_exist(line: str):
+    """With the options that they are named with; also of those that are not run."""
+    words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
+    command: Any = typer.main.get_command(gradwire.app)
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"{line}: there is no {words[0]}"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    assert {word.split("=")[0] for word in words if word.startswith("--") and word != "--"} <= known
+
+
+def test_what_is_not_run_says_why():
+    for found in BLOCKS.values():
+        for block in found:
+            assert all(len(why.split()) > 1 for why in block.marks.get("not run", [])), block.place
+
+
+# The machinery itself: it can fail.
+
+PAGE = """\
+# Title
+
+```python
+print("hello")
+```
+
+    $ echo one two
+    one ...
+
+<!-- file: a.txt -->
+```toml
+x = 1
+```
+
+    printf done
+    test -e a.txt
+
+<!-- not run: it would never end -->
+
+    python -c 'while True: pass'
+
+<!-- figures: cat table -->
+| | A | other B |
+|---|---:|---:|
+| first | **1 ms** | 2 |
+"""
+
+PRINTED = """\
+some title
+          |    A | other
+          |      |     B
+----------+------+------
+first     | 1 ms |   2
+  inner   |    3 |   4
+----------+------+----
+second    |    5 |   6
+  inner   |    7 |   8
+"""
+
+
+def test_a_page_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("docs.pages.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("printf done", "printf done"))
+    found = blocks(page)
+    assert [block.kind for block in found] == ["python", "sh", "toml", "sh", "sh", "table"]
+    assert list(found[1].commands()) == [("echo one two", ["one ..."])]
+    assert [line for line, _ in found[3].commands()] == ["printf done", "test -e a.txt"]
+    assert found[4].marks == {"not run": ["it would never end"]}
+    (tmp_path / "run").mkdir()
+    session = Session(tmp_path / "run")
+    for block in found:
+        run_block(session, block)
+    found[1].lines[1] = "two"
+    with pytest.raises(Wrong, match=r"page.md:7: echo one two\nprints\none two"):
+        run_block(session, found[1])
+    found[3].lines.append("false")
+    with pytest.raises(Wrong, match="false\nends with 1"):
+        run_block(session, found[3])
+
+
+def test_tables_are_compared_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("docs.pages.ROOT", tmp_path)
+    figures = printed_figures(PRINTED)
+    assert figures["first", "A"] == "1 ms"
+    assert (figures["inner", "other B"], figures["second, inner", "other B"]) == ("4", "8")
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    table = blocks(page)[-1]
+    assert expected_cells(table, None, figures) == [(2, 1, "1 ms", "1 ms"), (2, 2, "2", "2")]
+    table.lines[2] = "| first | 9 ms | 2 |"
+    assert expected_cells(table, None, figures)[0] == (2, 1, "9 ms", "1 ms")
+    table.lines[2] = "| third | 9 ms | 2 |"
+    with pytest.raises(Wrong, match="no 'third' of 'A' is printed, but"):
+        expected_cells(table, None, figures)
+    table.lines[:] = ["| | first | second, inner |", "|---|---|---|", "| A | 1 ms | 7 |"]
+    assert expected_cells(table, None, figures) == [(2, 1, "1 ms", "1 ms"), (2, 2, "7", "7")]
+
+
+def test_a_row_can_be_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("docs.pages.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- figures: gradwire compare demo {} | first -->\n| change | A |\n|---|---|\n| none | 1 |\n| `a=b`, `c.d=e f` | 2 |\n"
+    )
+    (table,) = blocks(page)
+    assert table_commands(table) == [
+        ("gradwire compare demo", 2), ("gradwire compare demo --set a=b --set 'c.d=e f'", 3),
+    ]  # fmt: skip
+    assert expected_cells(table, 3, {("first", "A"): "7"}) == [(3, 1, "2", "7")]
+
+
+def test_shown_output_may_leave_out():
+    assert matches("a ... c", "a\nb\n c\n")
+    assert not matches("a ... c", "a b d")
+    assert matches("(got 1)", "(got 1)") and not matches("a.c", "abc")
+
+
+def test_cells_are_rewritten_in_their_place():
+    assert _with_cell("| a | **1** | 2 |", 1, "3") == "| a | **3** | 2 |"
+    assert _with_cell("a   |  1 |  2", 2, "33") == "a   |  1 | 33"
+    lines = ["a   |  b", "----+---", "ccc | 10,000"]
+    assert _aligned(lines) == ["a   |      b", "----+-------", "ccc | 10,000"]
