@@ -368,7 +368,7 @@ def _emulated(tables: Mapping[str, Any], clock: str, backend: str, rate: int | N
     if rate is not None:
         plan = replace(plan, ports=tuple(replace(port, rate=rate) for port in plan.ports))
         try:
-            check_rates(plan, max(0, plan.options["kernel"].reachable_bps) or None)
+            check_rates(plan, plan.options["kernel"].reachable_bps)
         except ScenarioError as error:
             notes.append(f"gradwire emulate would refuse this: {error.what}")
     heard: dict[str, list[float]] = {"building": [], "running": []}

@@ -9,17 +9,17 @@ plan's `wait_s`, and the time that the largest message may take: no message deli
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
-from emu.agent.report import Decoder, HostReport, Reports, encode
-from emu.launchers import Child, Launcher
+from emu.agent.report import HostReport, Reports
+from emu.agent.said import check_report
+from emu.agents import NAMED, Agents
+from emu.launchers import Launcher
 from emu.plan import Plan
 from emu.switches.base import TestbedError
+from emu.wire import NotOurs
 
 Progress = Callable[[int, int], None]
 SECOND = 1_000_000_000
@@ -33,148 +33,6 @@ SHARES = 64
 STATE_WAIT_S = 5.0
 SOON_S = 5.0
 """What is left of a run that has been cut or has failed is worth so long a wait."""
-NAMED = 3
-READ_BYTES = 1 << 20
-
-
-class Agents:
-    """The children of a controller, and what they have said."""
-
-    def __init__(self, plan: Plan, launcher: Launcher, nodes: Sequence[int]) -> None:
-        self.plan = plan
-        self.children: dict[int, Child] = {}
-        self.heard: dict[int, dict[str, Any]] = {node: {} for node in nodes}
-        self.when: dict[int, float] = dict.fromkeys(nodes, time.monotonic())
-        """when something was heard of it last"""
-        self._decoders = {node: Decoder() for node in nodes}
-        self._waiting: dict[int, bytearray] = {node: bytearray() for node in nodes}
-        self._poll = select.epoll()
-        self._nodes: dict[int, int] = {}
-        try:
-            for node in nodes:
-                child = launcher.start(plan, node, list(self.children.values()))
-                self.children[node] = child
-                self._nodes[child.reading] = self._nodes[child.writing] = node
-                self._poll.register(child.reading, select.EPOLLIN)
-                if not child.told:
-                    self.tell(node, "plan", plan, node)
-        except BaseException:
-            self.close()
-            raise
-
-    def name(self, node: int) -> str:
-        """A host's name."""
-        return self.plan.names[node]
-
-    def tell(self, node: int, *frame: Any) -> None:
-        """Send a frame, as far as there is room; the rest goes while `hear` waits."""
-        self._waiting[node] += encode(frame)
-        self._drain(node)
-
-    def tell_all(self, *frame: Any) -> None:
-        """Send the same frame to everyone."""
-        for node in self.children:
-            self.tell(node, *frame)
-
-    def _drain(self, node: int) -> None:
-        child, data = self.children[node], self._waiting[node]
-        try:
-            del data[: os.write(child.writing, data)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            data.clear()  # its end is seen when it is read
-        if child.writing == child.reading:
-            self._poll.modify(child.reading, select.EPOLLIN | (select.EPOLLOUT if data else 0))
-        elif data:
-            with suppress(FileExistsError):
-                self._poll.register(child.writing, select.EPOLLOUT)
-        else:
-            with suppress(FileNotFoundError):
-                self._poll.unregister(child.writing)
-
-    def hear(self, wait_s: float) -> None:
-        """Take what comes within so many seconds; returns as soon as something has.
-
-        Raises
-        ------
-        TestbedError
-            An agent has failed or died.
-        """
-        select.select([self._poll], [], [], max(0.0, wait_s))  # epoll itself waits in milliseconds
-        for file, events in self._poll.poll(0):
-            node = self._nodes[file]
-            if events & select.EPOLLOUT:
-                self._drain(node)
-            if events & ~select.EPOLLOUT and file == self.children[node].reading:
-                self._read(node)
-
-    def _read(self, node: int) -> None:
-        child = self.children[node]
-        try:
-            data = os.read(child.reading, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self.when[node] = time.monotonic()
-        for frame in self._decoders[node].feed(data):
-            if frame[0] == "error":
-                _, what, where, expected, usage = frame
-                raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)
-            self.heard[node][frame[0]] = frame[1:]
-        if not data:
-            self._poll.unregister(child.reading)
-            raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
-
-    def _obituary(self, child: Child) -> str:
-        deadline = time.monotonic() + 1
-        while child.status() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        child.read_errors()
-        status = child.status()
-        if status is None:
-            how = "has closed its stream"
-        elif status < 0:
-            how = f"was killed by signal {-status}"
-        else:
-            how = f"ended with exit status {status}"
-        last = f"; its last words: {child.last_line}" if child.last_line else ""
-        return f"{how}{last}"
-
-    def all_say(self, what: str, wait_s: float, doing: str) -> None:
-        """Wait until everyone has said something; TestbedError if not all do in time."""
-        deadline = time.monotonic() + wait_s
-        while True:
-            silent = [node for node in self.children if what not in self.heard[node]]
-            if not silent:
-                return
-            left = deadline - time.monotonic()
-            if left <= 0:
-                names = ", ".join(self.name(node) for node in silent[:NAMED])
-                more = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
-                raise TestbedError(
-                    f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False
-                )
-            self.hear(left)
-
-    def forget(self, what: str) -> None:
-        """What was heard of this kind counts no more."""
-        for said in self.heard.values():
-            said.pop(what, None)
-
-    def close(self) -> None:
-        """End everyone."""
-        for node in self.children:
-            with suppress(Exception):
-                self.tell(node, "end")
-        for child in self.children.values():
-            with suppress(OSError):
-                self._poll.unregister(child.reading)
-        for child in self.children.values():
-            child.close()
-        self.children = {}
-        self._poll.close()
 
 
 def longest_message_s(plan: Plan) -> float:
@@ -188,8 +46,8 @@ class Controller:
 
     `launcher` starts agents (`emu.launchers`); `progress(delivered, messages)` is called now and then; `check()` is
     asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something; at least
-    every `pause()` seconds, or five times a second. `begin(ns)` hears when the run is going to begin, `over()` that it
-    is over, before hosts are asked for their reports.
+    every `pause()` seconds, or five times a second. `ready()` is called when all is connected, `begin(ns)` hears when
+    the run is going to begin, and `over()` that it is over, however it ended, before hosts are asked for their reports.
     """
 
     def __init__(
@@ -201,10 +59,11 @@ class Controller:
         pause: Callable[[], float] | None = None,
         begin: Callable[[int], None] | None = None,
         over: Callable[[], None] | None = None,
+        ready: Callable[[], None] | None = None,
     ) -> None:
         self.plan, self._launcher = plan, launcher
         self._progress, self._check, self._pause = progress, check, pause
-        self._begin, self._over = begin, over
+        self._begin, self._over, self._ready = begin, over, ready
         self.nodes = plan.program.hosts
         self.reports = Reports.empty(len(plan.program.messages))
         self._has_workers = any(process.worker >= 0 for process in plan.program.processes)
@@ -232,13 +91,11 @@ class Controller:
             self.wait()
         except KeyboardInterrupt:
             self.reports.ended_by = "interrupt"
-            with suppress(Exception):
-                self.collect(SOON_S)
+            self._salvage()
             raise
         except TestbedError:
             self.reports.ended_by = "failure"
-            with suppress(Exception):
-                self.collect(SOON_S)
+            self._salvage()
             raise
         else:
             self.collect(self.plan.wait_s)
@@ -247,6 +104,13 @@ class Controller:
         finally:
             self.close()
         return self.reports
+
+    def _salvage(self) -> None:
+        """What there is of a run that has been cut or has failed."""
+        with suppress(Exception):
+            self._end()
+        with suppress(Exception):
+            self.collect(SOON_S)
 
     def prepare(self) -> None:
         """Start the agents and have everything open and connected."""
@@ -287,6 +151,8 @@ class Controller:
         """Begin. Returns the time of this process's monotonic clock at which everyone does, ns."""
         agents = self._all()
         slowest = max(self.reports.round_trips.values(), default=0)
+        if self._ready is not None:
+            self._ready()
         self._began = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
         for node in self.nodes:
             agents.tell(node, "go", self._began + self.reports.offsets[node])
@@ -330,6 +196,12 @@ class Controller:
                 raise TestbedError("; ".join(wrong), "network", usage=False)
             wait = PAUSE_S if end is None else min(PAUSE_S, (end - now) / SECOND)
             agents.hear(wait if self._pause is None else min(wait, self._pause()))
+        self._end()
+
+    def _end(self) -> None:
+        """The run is over, if it has begun."""
+        if not self._began or self.reports.over_ns:
+            return
         self.reports.over_ns = time.monotonic_ns() - self._began
         if self._over is not None:
             self._over()
@@ -374,8 +246,13 @@ class Controller:
                 found = agents.heard[node].get("report")
                 if found is not None:
                     report: HostReport = found[0]
-                    self.reports.add(report)
                     taken.add(node)
+                    try:
+                        check_report(report, node, self.plan.program)
+                    except NotOurs as error:
+                        self.reports.problems.append(f"{agents.name(node)}: no report: {error}")
+                    else:
+                        self.reports.add(report)
                 elif agents.children[node].status() is not None:
                     taken.add(node)
                     self.reports.problems.append(f"{agents.name(node)}: no report, its agent has ended")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import secrets
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from emu.agent.stream import TOKEN_BYTES
 from emu.controller import Controller
 from emu.launchers import Command
 from emu.plan import Plan
@@ -54,7 +56,9 @@ def plan_for(plan: Plan, hosts: Sequence[RealHost]) -> Plan:
         folder: {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
         for folder in plan.trace_folders
     }
-    return replace(plan, options={**plan.options, "addresses": addresses, "files": files})
+    # others can reach these machines, too, and are not to be taken for hosts of this run
+    token = secrets.token_bytes(TOKEN_BYTES)
+    return replace(plan, options={**plan.options, "addresses": addresses, "files": files, "token": token})
 
 
 def command_of(host: RealHost) -> list[str]:
@@ -63,7 +67,7 @@ def command_of(host: RealHost) -> list[str]:
         return list(host.command)
     folder = shlex.quote(os.getcwd())
     there = f"cd {folder} 2>/dev/null; exec {shlex.quote(host.python)} -m emu.agent"
-    return [*SSH, host.ssh, there]
+    return [*SSH, "--", host.ssh, there]
 
 
 def run_on_machines(

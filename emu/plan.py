@@ -13,9 +13,6 @@ from typing import Any
 from scenarios.wire import ACK_BYTES
 from traces.program import Program
 
-CONTROL_PRIORITY = 0
-"""The queue of acknowledgements and control, as in the simulator."""
-
 
 @dataclass(frozen=True)
 class Port:
@@ -88,6 +85,7 @@ class Plan:
     clock: str = "wall"
     switch: str = "userspace"
     connections: str = "fresh"
+    """TCP: "fresh", one for every message, or "persistent", one for each pair of hosts and class"""
     duration_ps: int | None = None
     sample_ps: int | None = None
     sample_ports: tuple[int, ...] = ()

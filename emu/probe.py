@@ -60,7 +60,7 @@ VERSIONS = {
 }  # fmt: skip
 TRIES = 3
 """As often a rate is tried before it counts as out of reach; our choice."""
-RATES = (50, 100, 200, 400, 800)
+RATES = (10, 20, 50, 100, 200, 400, 800)
 """Mbit/s that a port is tried at."""
 
 

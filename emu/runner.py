@@ -35,7 +35,7 @@ from emu.plan import Plan, base_round_trip_ns
 from emu.raw import Raw
 from emu.scratch import FULL, full_disk
 from emu.sockets import LIBC
-from emu.switches.base import SwitchBackend, TestbedError
+from emu.switches.base import PortCounts, SwitchBackend, TestbedError
 
 PREFIX = "gradwire: "
 LEFT = "raw.pickle"
@@ -45,8 +45,8 @@ STOP = "stop"
 STALL_NS = 10_000_000
 """A process that wanted to sleep a millisecond and woke so much too late has seen the machine stand still."""
 LATE_TRIPS, MANY = 2, 100
-"""In comparisons, one timer in a hundred of a host may be later than so many base round trips, if it had so many timers
-(our choice)."""
+"""One timer in a hundred of a host may be later than so many base round trips, if it had so many timers (our
+choice)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,8 +109,9 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         captures = start_captures(plan, backend, folder, raw)
         watch = Watch(plan, backend, raw, folder / STOP)
         controller = Controller(
-            plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, backend.over
-        )
+            plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, watch.over,
+            watch.ready,
+        )  # fmt: skip
         watch.controller = controller
         try:
             raw.reports = controller.run()
@@ -118,9 +119,6 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
             raw.reports = controller.reports
         _no_more_interrupts()
         raw.complaints += stop_captures(captures)
-        raw.counts = backend.counts()
-        began = controller.began_ns
-        raw.drops = [replace(drop, time_ns=drop.time_ns - began) for drop in backend.drops()]
         raw.complaints += backend.check() + raw.reports.problems
         raw.notes += backend.notes()
         if plan.clock == "wall":
@@ -137,7 +135,8 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
 
 
 class Watch:
-    """Looks at the network while it runs: progress, samples, trouble."""
+    """Looks at the network while it runs: progress, samples, trouble; and counts what the run is, from its beginning to
+    its end: connections are made before and taken down after it."""
 
     def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw, stop: Path) -> None:
         self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
@@ -145,6 +144,24 @@ class Watch:
         self._every_ns = None if plan.sample_ps is None else max(1, plan.sample_ps // 1000)
         self._due_ns: int | None = None
         self._begun = False
+        self._before: list[PortCounts] = []
+        raw.counts = [PortCounts(port.name) for port in plan.ports]
+
+    def ready(self) -> None:
+        """All is connected, and the run is about to begin."""
+        self._before = self._backend.counts()
+
+    def over(self) -> None:
+        """The run is over; hosts are asked for their reports, and then end."""
+        self._raw.counts = self._counts()
+        self._backend.over()
+        began = self.controller.began_ns if self.controller is not None else 0
+        seen = ((drop, drop.time_ns - began) for drop in self._backend.drops())
+        self._raw.drops = [replace(drop, time_ns=time) for drop, time in seen if time >= 0]
+
+    def _counts(self) -> list[PortCounts]:
+        """Of the ports, since the beginning."""
+        return [now.since(then) for now, then in zip(self._backend.counts(), self._before, strict=True)]
 
     def progress(self, delivered: int, messages: int) -> None:
         """Pass on how far it is."""
@@ -170,7 +187,7 @@ class Watch:
             if self._due_ns is None:
                 self._due_ns = every
             if now >= self._due_ns:
-                counts = self._backend.counts()
+                counts = self._counts()
                 self._raw.samples.append((now, [counts[port] for port in self._plan.sample_ports]))
                 self._due_ns = now - now % every + every
         return []
@@ -185,12 +202,12 @@ class Watch:
 def stalls(plan: Plan, reports: Reports) -> list[str]:
     """Hosts whose timers were so late that the run says more about this machine than about the network."""
     found = []
-    judged, trip = plan.options.get("answers_late") is not None, base_round_trip_ns(plan)
+    trip = base_round_trip_ns(plan)
     for node, seen in sorted(reports.punctuality.items()):
         worst = int(seen.get("max_ns", 0))
         if worst > plan.options.get("stall_ns", STALL_NS):
             found.append(f"{plan.names[node]}: a timer was {worst / 1e6:.1f} ms late")
-        elif judged and seen.get("timers", 0) >= MANY and seen["p99_ns"] > LATE_TRIPS * trip:
+        elif seen.get("timers", 0) >= MANY and seen["p99_ns"] > LATE_TRIPS * trip:
             found.append(
                 f"{plan.names[node]}: one timer in a hundred was more than {seen['p99_ns'] / 1e6:.1f} ms late, and a "
                 f"round trip takes {trip / 1e6:.1f} ms: the machine is too slow or too busy"

@@ -225,6 +225,11 @@ class Receiver:
         """The TOS byte that it came with."""
         return self.control[slot * CONTROL_ROOM + 16]
 
+    def source(self, slot: int) -> bytes:
+        """The IPv4 address that it came from, 4 bytes."""
+        at = slot * 16 + 4  # behind family and port
+        return bytes(self._names[at : at + 4])
+
     def name(self, slot: int) -> int:
         """The address of the sockaddr_in that it came from, until the next `receive`."""
         return self._names_at + slot * 16

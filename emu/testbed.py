@@ -175,11 +175,10 @@ def choose_backend(
         kernel = virtual_kernel()
     else:
         kernel = probe()
-    options = {"connections": scenario.emulation.connections, "kernel": kernel, **kernel_options(scenario)}
-    options["answers_late"] = answers_late
+    options = {"kernel": kernel, "answers_late": answers_late, **kernel_options(scenario)}
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
-    check_rates(plan, kernel.reachable_bps if kernel.reachable_bps > 0 else None)
+    check_rates(plan, kernel.reachable_bps)
     options["ahead_ns"] = kind_of(choice.name).ahead_ns
     if choice.name == "bpf":
         from emu.switches.bpf import object_file
@@ -204,8 +203,8 @@ def for_machines(
     ):
         if given:
             raise TestbedError(what, where, "without it")
-    options = {"connections": scenario.emulation.connections, **kernel_options(scenario)}
-    return Chosen(make_plan(scenario, resolved, clock="wall", switch="none", options=options), (), "")
+    plan = make_plan(scenario, resolved, clock="wall", switch="none", options=kernel_options(scenario))
+    return Chosen(plan, (), "")
 
 
 def _once(
@@ -298,7 +297,7 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
 
     sums, reports = CheckSums(), raw.reports
     for each in reports.contents.values():
-        if each is not None:
+        if isinstance(each, CheckSums):
             sums.update(each)
     arrivals = {
         message: Arrival(

@@ -27,6 +27,10 @@ ECN, CE = 3, 3
 assert HEADER.size == GRADWIRE
 
 
+class NotOurs(ValueError):
+    """Something has come that nobody of this run sends; in one line what."""
+
+
 class Header(NamedTuple):
     """A gradwire header; `scenarios.wire.GRADWIRE_FIELDS` says what the numbers mean for each kind of packet."""
 
@@ -57,6 +61,35 @@ def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
         message, offset, length, sequence, values["kind"],
         bool(values["important"]), bool(values["trimmed"]), bool(values["echo"]),
     )  # fmt: skip
+
+
+OPENING: Final = struct.Struct(">8sHxx16s")
+"""magic, version, token: what both ends of every TCP connection say first, in a frame that acknowledges no message. A
+port is open to everybody who finds it."""
+OPENING_MAGIC: Final = b"gradwire"
+OPENING_VERSION: Final = 1
+OPENING_BYTES: Final = GRADWIRE + OPENING.size
+
+
+class Opening:
+    """What a connection has to begin with, as far as it has not come yet. `words`: the same, to be said."""
+
+    def __init__(self, token: bytes) -> None:
+        head = Header(WORD, length=OPENING.size, kind=ACK, important=True).pack()
+        self.words = self._left = head + OPENING.pack(OPENING_MAGIC, OPENING_VERSION, token)
+
+    @property
+    def lacking(self) -> int:
+        """Bytes of it that are still to come."""
+        return len(self._left)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what has come; what of it lies behind the opening. NotOurs if it is another one."""
+        known = min(len(data), len(self._left))
+        if data[:known] != self._left[:known]:
+            raise NotOurs(f"it says {data[:40]!r}, and is no agent of this run")
+        self._left = self._left[known:]
+        return data[known:]
 
 
 class Frames:

@@ -35,7 +35,8 @@ import numpy as np
 
 from emu.agent.base import Arrival, MessageRow
 from emu.agent.loop import SECOND, EpollLoop
-from emu.agent.report import Decoder, HostReport, Received, Sent, encode
+from emu.agent.report import HostReport, Received, Sent
+from emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
 from emu.plan import Plan, base_round_trip_ns, host_address
 from emu.switches.base import TestbedError
 from emu.transports import make_carriers
@@ -47,6 +48,8 @@ READ_BYTES = 1 << 20
 AHEAD_BYTES = 64 << 20
 """Contents that are made before anybody asks for them, on the wall clock; our choice."""
 EXIT_ERROR = 3
+TOLD = ("plan", "open", "connect", "clock", "go", "state", "report", "end")
+"""What a controller says; see above."""
 
 
 def with_files(plan: Plan) -> Plan:
@@ -104,7 +107,8 @@ class Agent:
         self.loop = EpollLoop()
         self._stream, self._out = incoming, outgoing
         self._parts = parts
-        self._decoder = Decoder()
+        self._decoder = Decoder(None, PLANNED)
+        self.token = b""
         self._waiting = bytearray()
         self._carriers: dict[int, Any] = {}
         self._arrivals: dict[int, Arrival] = {}
@@ -151,6 +155,7 @@ class Agent:
     def use(self, plan: Plan, node: int) -> None:
         """Take the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock = plan, node, plan.clock
+        self.token = self._decoder.token = token_of(plan)
         # of real machines, where there are any
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
         self.rate = min(port.rate for port in plan.of_node(node))
@@ -179,13 +184,16 @@ class Agent:
     def fail(self, error: TestbedError) -> None:
         """Tell the controller what went wrong."""
         os.set_blocking(self._out, True)
-        frame = encode(("error", error.what, error.where, error.expected, error.usage))
+        frame = encode(("error", error.what, error.where, error.expected, error.usage), self._token())
         with contextlib.suppress(OSError):
             os.write(self._out, bytes(self._waiting) + frame)
 
+    def _token(self) -> bytes:
+        return self._decoder.token or bytes(TOKEN_BYTES)
+
     def _say(self, *frame: Any) -> None:
         waiting = bool(self._waiting)
-        self._waiting += encode(frame)
+        self._waiting += encode(frame, self._token())
         if not waiting:
             self._drain()
 
@@ -211,6 +219,8 @@ class Agent:
             self.loop.stop()
             return
         for frame in self._decoder.feed(data):
+            if frame[0] not in TOLD:
+                raise TestbedError(f"the controller said {frame[0][:20]!r}", "agent", usage=False)
             getattr(self, f"_do_{frame[0]}")(*frame[1:])
 
     def _do_plan(self, plan: Plan, node: int) -> None:
@@ -335,9 +345,14 @@ class Agent:
             {a.message: a.have for a in arrivals if a is not None and a.have is not None},
         )
         endpoint = next((c.endpoint for c in self._carriers.values() if hasattr(c, "endpoint")), None)
+        strays = sum(getattr(c, "strays", int)() for c in self._carriers.values())
+        strays += endpoint.unasked() if endpoint else 0
+        if strays and self._addresses:  # others can reach a real machine, which says nothing against the run
+            notes.append(f"{self.plan.names[self.node]}: {strays} packets or connections of others were turned away")
+            strays = 0
         return HostReport(
             self.node, sent, received, list(self._script.iterations), self._contents.sums,
-            self.loop.punctuality(), endpoint.overflows() if endpoint else 0, endpoint.strays if endpoint else 0, notes,
+            self.loop.punctuality(), endpoint.overflows() if endpoint else 0, strays, notes,
         )  # fmt: skip
 
 

@@ -80,6 +80,8 @@ class Host(Protocol):
         """The host's loop."""
 
     node: int
+    token: bytes
+    """what the ends of this run's connections know each other by (`emu.wire.Opening`)"""
     rate: int
     """bit/s of its link"""
     base_rtt_ns: int

@@ -1,10 +1,8 @@
-"""What an agent tells at the end, and what it is told: frames of pickled tuples over a stream of bytes."""
+"""What an agent tells at the end, and what that makes of all hosts."""
 
 from __future__ import annotations
 
-import pickle
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-LENGTH = struct.Struct(">I")
 
 
 @dataclass
@@ -125,28 +122,4 @@ class Reports:
         if report.overflows:
             self.problems.append(f"host {report.node}: {report.overflows} datagrams lost, its agent was too slow")
         if report.strays:
-            self.problems.append(f"host {report.node}: {report.strays} datagrams that were not understood")
-
-
-def encode(frame: Any) -> bytes:
-    """One frame of the stream between controller and agent."""
-    data = pickle.dumps(frame, protocol=pickle.HIGHEST_PROTOCOL)
-    return LENGTH.pack(len(data)) + data
-
-
-class Decoder:
-    """Takes the stream apart."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Any]:
-        """Add what has arrived; gives every frame that is complete now."""
-        self._data += data
-        while len(self._data) >= LENGTH.size:
-            end = LENGTH.size + LENGTH.unpack_from(self._data)[0]
-            if end > len(self._data):
-                return
-            frame = pickle.loads(memoryview(self._data)[LENGTH.size : end])
-            del self._data[:end]
-            yield frame
+            self.problems.append(f"host {report.node}: {report.strays} packets or connections that were not understood")

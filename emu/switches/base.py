@@ -13,7 +13,7 @@ whatever it cannot do at all by `missing`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from emu.plan import Plan
@@ -36,6 +36,19 @@ class PortCounts:
     """waiting at this moment"""
     by_queue: list[Mapping[str, int]] = field(default_factory=list)
     """the same per queue, as far as known: keys packets, bytes, drops_tail, drops_selective, marks"""
+
+    def since(self, before: PortCounts) -> PortCounts:
+        """What has been counted since an earlier look; what waits, and the longest queue, are as they are now."""
+        own = {name: getattr(self, name) - getattr(before, name) for name in COUNTERS}
+        queues: list[Mapping[str, int]] = [
+            {key: value - then.get(key, 0) for key, value in now.items()}
+            for now, then in zip(self.by_queue, before.by_queue, strict=True)
+        ]
+        return replace(self, **own, by_queue=queues)
+
+
+COUNTERS = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks")
+"""Of `PortCounts`, what only grows."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +92,9 @@ class SwitchBackend(Protocol):
         """Begin to forward (processes of the backend's own start here)."""
 
     def begin(self, time_ns: int) -> None:
-        """The run begins at that time of the monotonic clock, which is soon: how late anything is matters from then on,
-        and not while hosts are still being set up, and have this machine for themselves for milliseconds."""
+        """All is connected, and the run begins at that time of the monotonic clock, which is soon: how late anything is
+        matters from then on, and not while hosts are still being set up, and have this machine for themselves for
+        milliseconds. The longest queue of a port is that of the run."""
 
     def over(self) -> None:
         """The run is over, and hosts are asked for their reports: nothing is late any more."""

@@ -53,7 +53,7 @@ NODE = ("first_way", "balancing", "key", "dealt")
 DROP = ("time", "port", "cause", "important", "priority", "known", "message", "packet")
 ENTRIES = {"port": PORT, "queue": QUEUE, "way": WAY, "node": NODE, "drop": DROP}
 
-CAUSES = ("tail", "selective", "loss")
+CAUSES = ("tail", "selective", "link_loss")
 BALANCINGS = ("ecmp", "spray_random", "spray_round_robin")
 GRADWIRE_PORT = 7117
 """`scenarios.wire`, which is not imported inside; a test holds them equal."""
@@ -212,6 +212,9 @@ class BpfSwitch(KernelSwitch):
             raise TestbedError(
                 f"{where} has the programs {found}, read back from the kernel", where, ", ".join(wanted)
             )
+
+    def begin(self, time_ns: int) -> None:
+        self._maps["ports"].entries["peak"] = 0
 
     def counts(self) -> list[PortCounts]:
         ports, queues = self._maps["ports"].entries.copy(), self._maps["queues"].entries.copy()

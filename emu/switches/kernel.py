@@ -147,7 +147,7 @@ class KernelSwitch(ABC):
         return []
 
     def begin(self, time_ns: int) -> None:
-        """Nothing: the kernel does not say how late it is."""
+        """The kernel does not say how late it is."""
 
     def over(self) -> None:
         """Nothing."""

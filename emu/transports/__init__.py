@@ -45,7 +45,7 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
     payload = max((plan.transports[number].payload for number in used), default=0)
     ahead = int(plan.options.get("ahead_ns", AHEAD_NS))
     endpoint = Endpoint(host, payload, classes=plan.queues.count, ahead_ns=ahead)
-    side = SideChannel(host, endpoint.nic)
+    side = endpoint.side = SideChannel(host, endpoint.nic)
     made: dict[int, Any] = {}
     for number in used:
         transport = plan.transports[number]

@@ -32,7 +32,9 @@ FILL = MIN_FRAME - UDP_OVERHEAD
 class Core(ABC):
     """The receiving end of one message, as far as all transports agree: what has arrived. Sizes in bytes."""
 
-    __slots__ = ("allowed", "done", "got", "have", "marked", "nbytes", "packets", "payload", "place", "row")
+    __slots__ = (
+        "allowed", "done", "got", "have", "marked", "nbytes", "packets", "payload", "place", "row", "source",
+    )  # fmt: skip
 
     def __init__(self, row: MessageRow, payload: int) -> None:
         self.row, self.payload, self.nbytes = row, payload, row.nbytes
@@ -42,6 +44,8 @@ class Core(ABC):
         self.got = self.marked = 0
         self.done = False
         self.place: memoryview | None = None
+        self.source = b""
+        """where its packets come from, as `Receiver.source` has it"""
 
     def size(self, sequence: int) -> int:
         """Payload bytes of a packet."""
@@ -61,7 +65,8 @@ class Endpoint:
 
     carriers : by the number of the transport, filled by whoever makes them.
     senders, receivers : of messages, by number.
-    strays : datagrams that were none of ours.
+    strays : datagrams that were none of ours: of no message under way, of other sizes, or from elsewhere.
+    side : the side channel beside it, if there is one.
     """
 
     def __init__(self, host: Host, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS) -> None:
@@ -70,6 +75,7 @@ class Endpoint:
         self.senders: dict[int, Any] = {}
         self.receivers: dict[int, Core] = {}
         self.strays = 0
+        self.side: Any = None
         self._answered = 0  # control packets of the batch that is being read
         self.out = Sender()
         self.nic = Nic(
@@ -104,6 +110,10 @@ class Endpoint:
         """Datagrams lost because this process was too slow to read them."""
         return sum(overflowed(each) for each in [*self.sources, *([self._data] if self._data else [])])
 
+    def unasked(self) -> int:
+        """Datagrams and connections to the side channel that were none of this run's."""
+        return self.strays + (self.side.strays() if self.side is not None else 0)
+
     def name_of(self, node: int) -> int:
         """Where the socket address is that a host receives data at."""
         if node not in self._names:
@@ -122,6 +132,7 @@ class Endpoint:
                 raise KeyError(message)
             receiver = self.receivers[message] = self.carriers[row.transport].make_receiver(row)
             receiver.place = self.host.incoming(message)
+            receiver.source = socket.inet_aton(self.host.address(row.src))
         return receiver
 
     def acknowledge(self, row: MessageRow, sequence: int, ce: int, name: int) -> None:
@@ -169,6 +180,7 @@ class Endpoint:
             or length != receiver.size(sequence)
             or flags & KIND != DATA
             or arrived.length(slot) < GRADWIRE + length
+            or arrived.source(slot) != receiver.source
         ):
             self.strays += 1
             return
@@ -192,9 +204,15 @@ class Endpoint:
             got = arrived.receive(file)
             now = self.host.loop.now() * 1000
             for slot in range(got):
+                if arrived.length(slot) < GRADWIRE:
+                    self.strays += 1
+                    continue
                 header = HEADER.unpack_from(arrived.data, slot * arrived.room)
                 sender = senders.get(header[0])
                 if sender is None or sender.done:
+                    continue
+                if arrived.source(slot) != sender.source:
+                    self.strays += 1
                     continue
                 kind = header[4] & KIND
                 if kind == ACK:
@@ -214,6 +232,7 @@ class Outgoing(SendingFlow):
     row: MessageRow
     carrier: DatagramCarrier
     new: Any
+    source: bytes
 
     def attach(self, row: MessageRow, transport: TransportPlan, host: Host, endpoint: Endpoint) -> None:
         """Find the bytes of the message and the way to its destination."""
@@ -222,6 +241,7 @@ class Outgoing(SendingFlow):
         self.content = host.outgoing(row.number)
         self.content_at = address_of(self.content)
         self.name = endpoint.name_of(row.dst)
+        self.source = socket.inet_aton(host.address(row.dst))
         self.file = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         self.kinds = tos(row.priority, False), tos(row.priority, True)
 

@@ -10,26 +10,25 @@ frame goes over the connection on which least has had to be repeated. And the ke
 repetitions, take their time on the host's line: otherwise data would be sent into the line as if they were not there,
 and a queue would stand at the host's port (docs/fidelity.md has what both make).
 
-Both ends greet each other, with an acknowledgement of nothing, and a connection counts as one when the greeting of the
-other end has come. To the kernel of the one that asked for it it is one earlier; but the last packet of TCP's handshake
-can get lost, and then the other end knows of no connection until more arrives - too late for its first answer.
+Both ends open with the same words (`emu.wire.Opening`), and a connection counts as one when those of the other end have
+come. To the kernel of the one that asked for it it is one earlier; but the last packet of TCP's handshake can get lost,
+and then the other end knows of no connection until more arrives - too late for its first answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from emu.agent.base import Host, MessageRow
 from emu.agent.nic import Nic
 from emu.switches.base import TestbedError
-from emu.wire import ACK, PROBE, Frames, Header
-from emu.wire import WORD as NO_MESSAGE
+from emu.transports.door import Door
+from emu.transports.listening import allow_files
+from emu.wire import PROBE, Frames, Header, NotOurs, Opening
 from scenarios.wire import CONTROL_PORT, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
@@ -37,8 +36,6 @@ TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 TCP_THIN_LINEAR_TIMEOUTS = 16
 TCP_RTO_MIN_US = 45
 RTO_MIN_US = 5000
-BACKLOG = 4096
-FILES = 1 << 16
 READ_BYTES = 1 << 16
 THIN = 3
 """segments on their way with which waits do not double yet [net/ipv4/tcp_timer.c: `tcp_stream_is_thin`]"""
@@ -49,16 +46,19 @@ LONG = struct.Struct("=Q")
 INFO_BYTES, AGAIN_AT, BACKOFF_AT, UNACKED_AT, SEGMENTS_AT, BYTES_AT = 232, 2, 4, 24, 136, 200
 """`struct tcp_info`: tcpi_retransmits, _backoff, _unacked, _segs_out, _bytes_sent (Linux 4.19) [linux/tcp.h]"""
 FREE, STUCK = (0, 0), 1 << 16
-GREETING = Header(NO_MESSAGE, kind=ACK, important=True)
 
 
 class Connection:
     """A TCP connection that carries frames both ways, and never waits."""
 
     def __init__(
-        self, host: Host, nic: Nic, link: socket.socket, take: Callable[[Connection, Header, bytes], None]
-    ) -> None:
+        self, host: Host, nic: Nic, link: socket.socket, take: Callable[[Connection, Header, bytes], None],
+        opening: Opening | None = None, opened: Callable[[Connection], None] = lambda connection: None,
+    ) -> None:  # fmt: skip
+        """`opening`: what the other end still has to say, where it was we who asked for the connection; `opened` is
+        called when it has."""
         self.host, self.nic, self.link, self.take = host, nic, link, take
+        self._opening, self.opened = opening, opened
         self._frames = Frames()
         self._waiting = bytearray()
         self._tos = -1
@@ -70,7 +70,14 @@ class Connection:
         """It is established."""
         self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host.loop.reader(self.link.fileno(), self._read)
-        self.write(GREETING)
+        if self._opening is not None:
+            self._put(self._opening.words)
+        else:
+            self.established()
+
+    def established(self) -> None:
+        """Both ends have opened. That is acknowledged now and not with the first packets of the run."""
+        self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def look(self) -> tuple[int, int]:
         """How little it is to be preferred: how often in a row the kernel has sent again what is on its way, and how
@@ -143,13 +150,29 @@ class Connection:
             if not data:  # the other host has ended
                 self.host.loop.reader(self.link.fileno(), None)
                 return
+            read = len(data)
+            if self._opening is not None:
+                data = self._opened(data)
             for header, content in self._frames.feed(data):
                 self.take(self, header, content)
-            if len(data) < READ_BYTES:
+            if read < READ_BYTES:
                 break
         self.ask()
         if owed := self.owed():
             self.nic.took(owed)
+
+    def _opened(self, data: bytes) -> bytes:
+        assert self._opening is not None
+        try:
+            data = self._opening.feed(data)
+        except NotOurs as error:
+            address = ":".join(map(str, self.link.getpeername()))
+            raise TestbedError(f"{error}", address, "that port free for gradwire's agent", usage=False) from None
+        if not self._opening.lacking:
+            self._opening = None
+            self.established()
+            self.opened(self)
+        return data
 
     def close(self) -> None:
         """Close it."""
@@ -179,22 +202,26 @@ class SideChannel:
 
     def __init__(self, host: Host, nic: Nic) -> None:
         self.host, self.nic = host, nic
-        self._listening: socket.socket | None = None
+        self._door: Door | None = None
+        self.unknown = 0
+        """Probes for messages that this host does not receive"""
         self._to: dict[int, list[Connection]] = {}  # by host that messages go to
         self._from: dict[str, list[Connection]] = {}  # by address of the host that they come from
         self._calls: dict[int, Callable[[Header, bytes], None]] = {}
         self.probed: Callable[[Header, bytes], None] | None = None
         """takes Probes, for messages that are received here"""
-        self._pending: set[Connection] = set()
+        self._pending: dict[Connection, None] = {}
 
     def open(self) -> None:
         """Listen; the second time nothing."""
-        if self._listening is not None:
+        if self._door is not None:
             return
         allow_files()
-        address = self.host.address(self.host.node)
-        self._listening = listening(address, CONTROL_PORT, configure=configure)
-        self.host.loop.reader(self._listening.fileno(), self._accept)
+        self._door = Door(self.host, CONTROL_PORT, self._let, configure)
+
+    def strays(self) -> int:
+        """What came and was none of this run's."""
+        return self.unknown + (self._door.turned if self._door is not None else 0)
 
     def connect(self, peers: Sequence[int]) -> None:
         """Begin to connect to the hosts that messages go to; those that are connected stay so."""
@@ -207,8 +234,8 @@ class SideChannel:
         link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         configure(link)
         link.bind((self.host.address(self.host.node), 0))
-        connection = Connection(self.host, self.nic, link, self._take)
-        self._pending.add(connection)
+        connection = Connection(self.host, self.nic, link, self._take, Opening(self.host.token), self._pending.pop)
+        self._pending[connection] = None
         code = link.connect_ex((self.host.address(node), CONTROL_PORT))
         if code not in (0, 115):  # in progress
             raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent")
@@ -236,27 +263,26 @@ class SideChannel:
         for connections in (*self._to.values(), *self._from.values()):
             yield from connections
 
-    def _accept(self) -> None:
-        assert self._listening is not None
-        while True:
-            try:
-                link, (address, _) = self._listening.accept()
-            except BlockingIOError:
-                return
-            link.setblocking(False)
-            connection = Connection(self.host, self.nic, link, self._take)
-            self._from.setdefault(address, []).append(connection)
-            connection.begin()
+    def _let(self, link: socket.socket, address: str) -> None:
+        connection = Connection(self.host, self.nic, link, self._take)
+        self._from.setdefault(address, []).append(connection)
+        connection.begin()
 
     def _take(self, connection: Connection, header: Header, content: bytes) -> None:
-        if header == GREETING:
-            # so that it is acknowledged now and not with the first packets of the run
-            connection.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-            self._pending.discard(connection)
-            return
-        call = self.probed if header.kind == PROBE else self._calls.get(header.message)
+        if header.kind != PROBE:
+            call = self._calls.get(header.message)
+        elif self._receives(header.message):
+            call = self.probed
+        else:
+            call, self.unknown = None, self.unknown + 1
         if call is not None:
             call(header, content)
+
+    def _receives(self, message: int) -> bool:
+        try:
+            return self.host.row(message).dst == self.host.node
+        except KeyError:
+            return False
 
     def listen_for(self, message: int, call: Callable[[Header, bytes], None]) -> None:
         """Who takes the answers about a message that is sent from here."""
@@ -287,31 +313,6 @@ class SideChannel:
         """Close everything."""
         for connection in self._all():
             connection.close()
-        if self._listening is not None:
-            self.host.loop.reader(self._listening.fileno(), None)
-            self._listening.close()
-            self._listening = None
-
-
-def allow_files() -> None:
-    """As many open files as this process may have, up to FILES: a connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
-
-
-def listening(address: str, port: int, *, configure: Callable[[socket.socket], Any] | None = None) -> socket.socket:
-    """A TCP socket that listens; TestbedError if the port is taken."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if configure is not None:
-        configure(made)
-    try:
-        made.bind((address, port))
-    except OSError as error:
-        made.close()
-        raise TestbedError(
-            f"TCP port {port} of {address} cannot be used: {error.strerror}", "agent", "a free port of the host's own"
-        ) from None
-    made.listen(BACKLOG)
-    return made
+        if self._door is not None:
+            self._door.close()
+            self._door = None

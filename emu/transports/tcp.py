@@ -25,8 +25,10 @@ from emu.agent.base import Arrival, Host, MessageRow
 from emu.plan import Plan, TransportPlan
 from emu.sockets import receive_buffer
 from emu.switches.base import TestbedError
-from emu.transports.side import CONTROL_TOS, TCP_CONGESTION, allow_files, listening
-from emu.wire import STOP, Frames, Header, unpack
+from emu.transports.door import Door
+from emu.transports.listening import allow_files
+from emu.transports.side import CONTROL_TOS, TCP_CONGESTION
+from emu.wire import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
 from scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
@@ -53,6 +55,7 @@ class Outgoing:
         self._frames = Frames()
         self._base = (0, 0, 0)
         host = carrier.host
+        self._opening: Opening | None = Opening(host.token)
         self.link = link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         carrier.configure(link)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,9 +79,9 @@ class Outgoing:
         self.established = True
         loop.writer(file, None)
         loop.reader(file, self._answered)
-        if self.message is not None:
-            self.link.send(Header(self.message).pack())
-        self.carrier.opened(self)
+        assert self._opening is not None
+        self.link.send(self._opening.words + (Header(self.message).pack() if self.message is not None else b""))
+        self._base = self.segments()
         self._push()
 
     def send(self, message: int) -> None:
@@ -115,6 +118,8 @@ class Outgoing:
         if not data:  # the other host has ended: the controller sees to that
             self.carrier.host.loop.reader(self.link.fileno(), None)
             return
+        if self._opening is not None:
+            data = self._opened(data)
         for header, _ in self._frames.feed(data):
             if header.kind == STOP and self._queue and self._queue[0] == header.message:
                 self._queue.popleft()
@@ -122,6 +127,19 @@ class Outgoing:
                 own = tuple(a - b for a, b in zip(now, self._base, strict=True))
                 self._base = now
                 self.carrier.settle(self, header.message, own)
+
+    def _opened(self, data: bytes) -> bytes:
+        """The other end has to answer in the same words."""
+        assert self._opening is not None
+        try:
+            data = self._opening.feed(data)
+        except NotOurs as error:
+            where = f"{self.carrier.host.address(self.node)}:{self.carrier.port}"
+            raise TestbedError(f"{error}", where, "that port free for gradwire's agent", usage=False) from None
+        if not self._opening.lacking:
+            self._opening = None
+            self.carrier.opened(self)
+        return data
 
     def segments(self) -> tuple[int, int, int]:
         """(data segments sent, of them sent again, acknowledged with marks) by the kernel's count."""
@@ -166,7 +184,7 @@ class Incoming:
                 got = self.link.recv_into(self._place[self._at :])
             except BlockingIOError:
                 return
-            except ConnectionResetError:
+            except OSError:
                 got = 0
             if not got:
                 self.close()
@@ -175,15 +193,28 @@ class Incoming:
             if self._at < len(self._place):
                 continue
             if self._row is None:
-                self._begin()
+                if not self._begin():
+                    self.carrier.unknown += 1
+                    self.close()
+                    return
                 if len(self._place):
                     continue
             self._end()
 
-    def _begin(self) -> None:
-        host = self.carrier.host
-        number = unpack(self._header).message
-        self._row, self._place, self._at = host.row(number), host.incoming(number).cast("B"), 0
+    def _begin(self) -> bool:
+        """A header is there: make room for its message, if that is to come here by this transport, and once."""
+        host, carrier, header = self.carrier.host, self.carrier, unpack(self._header)
+        try:
+            row = host.row(header.message)
+        except KeyError:
+            return False
+        if row.dst != host.node or row.transport != carrier.number or header.kind != DATA:
+            return False
+        if row.number in carrier.begun:
+            return False
+        carrier.begun.add(row.number)
+        self._row, self._place, self._at = row, host.incoming(row.number).cast("B"), 0
+        return True
 
     def _end(self) -> None:
         host, row = self.carrier.host, self._row
@@ -197,30 +228,7 @@ class Incoming:
         if self.link.fileno() >= 0:
             self.carrier.host.loop.reader(self.link.fileno(), None)
             self.link.close()
-        self.carrier.incoming.discard(self)
-
-
-class Listener:
-    """Takes the connections of a transport."""
-
-    def __init__(self, carrier: Tcp) -> None:
-        host = carrier.host
-        self.carrier = carrier
-        self.socket = listening(host.address(host.node), carrier.port, configure=carrier.configure)
-        host.loop.reader(self.socket.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                link, _ = self.socket.accept()
-            except BlockingIOError:
-                return
-            self.carrier.incoming.add(Incoming(self.carrier, link))
-
-    def close(self) -> None:
-        """Listen no more."""
-        self.carrier.host.loop.reader(self.socket.fileno(), None)
-        self.socket.close()
+        self.carrier.incoming.pop(self, None)
 
 
 class Tcp:
@@ -234,8 +242,8 @@ class Tcp:
         place = kinds.index(number)
         # a listener each: whether a connection may use ECN is settled between the congestion controls of both ends
         self.port = CONTROL_PORT + place if place else GRADWIRE_PORT
-        self.incoming: set[Incoming] = set()
-        self._listener: Listener | None = None
+        self.incoming: dict[Incoming, None] = {}  # in the order in which they came
+        self._door: Door | None = None
         rows = plan.program.messages
         table = plan.program.tables
         mine = [
@@ -245,7 +253,10 @@ class Tcp:
         ]
         self._messages = deque(mine)
         self._links: dict[Any, Outgoing] = {}
-        self._waiting: set[int] = set()
+        self.begun: set[int] = set()
+        """messages of which a header has come"""
+        self.unknown = 0
+        """headers of messages that do not come here"""
         self._opening = 0
         self._late = 0
         self._counts: dict[int, tuple[int, int, int]] = {}
@@ -264,7 +275,14 @@ class Tcp:
 
     def open(self) -> None:
         allow_files()
-        self._listener = Listener(self)
+        self._door = Door(self.host, self.port, self._let, self.configure)
+
+    def _let(self, link: socket.socket, address: str) -> None:
+        self.incoming[Incoming(self, link)] = None
+
+    def strays(self) -> int:
+        """What came and was none of this run's."""
+        return self.unknown + (self._door.turned if self._door is not None else 0)
 
     def connect(self, peers: Sequence[int]) -> None:
         if self.fresh:
@@ -286,7 +304,7 @@ class Tcp:
         return Outgoing(self, row.dst, dscp(row.priority) << 2, message)
 
     def opened(self, link: Outgoing) -> None:
-        """A connection is there."""
+        """A connection is there, at both ends."""
         self._opening -= 1
 
     def connected(self) -> bool:
@@ -337,6 +355,6 @@ class Tcp:
             link.close()
         for each in list(self.incoming):
             each.close()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._door is not None:
+            self._door.close()
+            self._door = None

@@ -177,12 +177,13 @@ class _Switch:
 
     def watch(self, from_ns: int) -> None:
         """Count how late deliveries and answers are, anew, of packets that are due from a time of the monotonic clock
-        on; 0: of none any more."""
+        on, and how long queues get; 0: of none any more."""
         state = self.fabric.state
         words = state.words
         words[at.W_WATCHED] = (from_ns - int(words[at.W_ORIGIN_NS])) * 1000 if from_ns else NEVER
         if from_ns:
             words[[at.W_WORST_NS, at.W_ANSWERS, at.W_ANSWERED_LATE_NS]] = 0
+            state.ports[:, at.P_PEAK] = 0
             state.late[:] = 0
             state.asked[:] = 0
 

@@ -221,15 +221,15 @@ def test_what_is_sent_comes_or_is_counted_as_lost() -> None:
         assert set(numbers) <= got["sent"][host]
     causes = Counter((drop.port, drop.cause) for drop in got["drops"])
     for port in got["counts"]:
-        counted = {"tail": port.drops_tail, "selective": port.drops_selective, "loss": port.drops_loss}
+        counted = {"tail": port.drops_tail, "selective": port.drops_selective, "link_loss": port.drops_loss}
         assert counted == {cause: causes[port.port, cause] for cause in counted}, port.port
-        assert [sum(each[f"drops_{cause}"] for each in port.by_queue) for cause in counted] == list(
+        assert [sum(each[f"drops_{kind}"] for each in port.by_queue) for kind in ("tail", "selective", "loss")] == list(
             counted.values()
         )
-    assert {cause for _, cause in causes} == {"tail", "selective", "loss"}
-    assert {port for port, cause in causes if cause == "loss"} == {"s0->h0", "h2->s0"}
+    assert {cause for _, cause in causes} == {"tail", "selective", "link_loss"}
+    assert {port for port, cause in causes if cause == "link_loss"} == {"s0->h0", "h2->s0"}
     # marked twice is marked once; with one switch nothing can be
-    lost_marks = sum(drop.cause == "loss" and drop.important for drop in got["drops"])
+    lost_marks = sum(drop.cause == "link_loss" and drop.important for drop in got["drops"])
     assert 0 <= sum(port.marks for port in got["counts"]) - got["ce"] <= lost_marks
     assert got["ce"] > 0 and got["leaks"] == [] and got["check"] == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from emu_agents_cases import MBPS, inside, needs_namespaces, plan_of
 
-from emu.agent.report import Decoder, encode
+from emu.agent.stream import Decoder, encode
 from emu.plan import base_round_trip_ns
 
 

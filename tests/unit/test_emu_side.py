@@ -13,19 +13,23 @@ from emu.agent.loop import EpollLoop
 from emu.switches.base import TestbedError
 from emu.transports.constant_rate import ConstantRate
 from emu.transports.dlcp import Dlcp
-from emu.transports.side import BACKOFF_AT, CONNECTIONS, GREETING, INFO_BYTES, SideChannel
-from emu.wire import PROBE, STOP, Header
+from emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
+from emu.wire import ACK, PROBE, STOP, Header
 
 MS = 1_000_000
+NOTHING = Header((1 << 32) - 1, kind=ACK)
 MESSAGE = SimpleNamespace(number=7, src=0, dst=1, priority=3)
 
 
 class FakeHost:
     def __init__(self, node):
-        self.node, self.loop = node, EpollLoop()
+        self.node, self.loop, self.token = node, EpollLoop(), bytes(range(16))
 
     def address(self, node):
         return f"127.77.0.{node + 1}"
+
+    def row(self, message):
+        return {7: MESSAGE, 8: MESSAGE}[message]
 
     def run(self, ms=30):
         self.loop.at(self.loop.now() + ms * MS, self.loop.stop)
@@ -110,7 +114,7 @@ def test_probes_go_one_way_and_answers_come_back(pair):
     sides[1].probed = lambda header, content: probed.append((header.kind, header.message, header.sequence))
     sides[0].listen_for(7, lambda header, content: answered.append((header.kind, header.message, content)))
     greet(hosts, sides)
-    assert probed == answered == []  # greetings are nobody's business
+    assert probed == answered == []  # openings are nobody's business
     assert sides[0].probe(MESSAGE, 3) == 66 + 16
     hosts[1].run()
     assert probed == [(PROBE, 7, 3)]
@@ -149,7 +153,7 @@ def test_what_was_before_the_run_takes_no_time_in_it(pair):
     for host in (*hosts, hosts[0]):
         host.run()
     for connection in sides[0]._to[1]:
-        connection.write(GREETING)
+        connection.write(NOTHING)
     begin(sides)
     assert sides[0].probe(MESSAGE, 5) == 66 + 16, "and nothing of before"
 

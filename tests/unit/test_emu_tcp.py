@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from emu_agents_cases import MBPS, MS, inside, needs_namespaces
 
+from emu.wire import OPENING_BYTES
 from scenarios import wire as table
 
 RATE = 50 * MBPS
@@ -62,7 +63,7 @@ def test_connections_carry_nothing_but_their_message_and_its_class(tmp_path: Pat
             content[frame[IP].tos >> 2] += size
         elif frame[TCP].sport == table.GRADWIRE_PORT:
             answers[frame[IP].tos >> 2] += 1
-    assert content == {table.dscp(2 * i): 40_000 + table.GRADWIRE for i in range(3)}
+    assert content == {table.dscp(2 * i): 40_000 + OPENING_BYTES + table.GRADWIRE for i in range(3)}
     assert answers[table.dscp(0)] == sum(answers.values()) - answers[0]  # but for the handshake
 
 

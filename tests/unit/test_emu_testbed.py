@@ -156,13 +156,12 @@ def test_a_host_that_stood_still_is_named():
     assert stalls(plan, late(timers=5, max_ns=STALL_NS + 10**5, p99_ns=0)) == ["h1: a timer was 10.1 ms late"]
 
 
-def test_in_comparisons_so_is_one_that_was_late_for_the_round_trip():
-    plan, limit = star(2, options={"answers_late": 0.1}), 2 * base_round_trip_ns(star(2))
+def test_so_is_one_that_was_late_for_the_round_trip():
+    plan, limit = star(2), 2 * base_round_trip_ns(star(2))
     assert stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit)) == []
     (said,) = stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit + 1))
     assert said.startswith("h1: one timer in a hundred was more than ")
     assert stalls(plan, late(timers=99, max_ns=limit + 1, p99_ns=limit + 1)) == []
-    assert stalls(star(2), late(timers=100, max_ns=limit + 1, p99_ns=limit + 1)) == []
     (said,) = stalls(plan, late(timers=100, max_ns=STALL_NS + 1, p99_ns=STALL_NS))
     assert said.startswith("h1: a timer was")
 

@@ -6,9 +6,10 @@ import struct
 import time
 
 import pytest
-from userspace_cases import MBPS, star
+from userspace_cases import MBPS, US, star
 from userspace_network import labelled, needs_devices, networks, udp
 
+from emu.plan import base_round_trip_ns
 from emu.switches.userspace import UserspaceSwitch
 from emu.userspace.process import EARLY_PS, Lateness
 from emu.wire import ACK
@@ -75,7 +76,9 @@ def test_lateness_is_judged():
     late.worst_ns = 3_000_000
     assert (late.count, late.later_than(1_000_000), late.below(0.5)) == (1000, 50, 1024)
     wall, virtual = (UserspaceSwitch(star(2, clock=clock)) for clock in ("wall", "virtual"))
-    assert "50 of 1,000 packets were delivered more than 1 ms late (the latest 3.0 ms)" in wall._complaints(late)[0]
+    trip = base_round_trip_ns(wall.plan) / 1e6
+    assert f"50 of 1,000 packets were delivered more than {trip:.3g} ms late (the latest 3.0 ms)" in wall._complaints(late)[0]
+    assert UserspaceSwitch(star(2, latency=1000 * US, clock="wall"))._complaints(late) == [], "round trips of 4 ms"
     assert virtual._complaints(late) == []
     assert UserspaceSwitch(star(2, options={"late_ms": 10}))._complaints(late) == []
     late.refused = 2
