@@ -35,6 +35,11 @@ class Door:
         self._socket = listening(host.address(host.node), port, configure=configure)
         host.loop.reader(self._socket.fileno(), self._accept)
 
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._socket.getsockname()
+        return host, port
+
     def _accept(self) -> None:
         while True:
             try:
@@ -60,6 +65,8 @@ class Door:
             if opening.lacking:
                 return
             link.send(opening.words)
+            # whoever answers on the spot acknowledges together with his next answer, from then on; not here
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except BlockingIOError:
             return
         except (NotOurs, OSError):

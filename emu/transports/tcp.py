@@ -138,6 +138,7 @@ class Outgoing:
             raise TestbedError(f"{error}", where, "that port free for gradwire's agent", usage=False) from None
         if not self._opening.lacking:
             self._opening = None
+            self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # now, and not in the run
             self.carrier.opened(self)
         return data
 

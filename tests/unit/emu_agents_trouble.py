@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,12 @@ from emu_agents_cases import (
 )
 
 from emu.controller import Controller
-from emu.launchers import Command, Forked
+from emu.launchers import CLONE_NEWNET, Command, Forked
 from emu.plan import Plan, host_address
+from emu.sockets import LIBC
 from emu.switches.base import TestbedError
+from emu.wire import Header
+from scenarios.wire import CONTROL_PORT, GRADWIRE_PORT
 
 
 def many_connections(**case: Any) -> dict[str, Any]:
@@ -224,3 +230,38 @@ def paired(rate: int, latency_us: int, cases: list[dict[str, Any]], answer: str)
         found.append(summary(controller.run()))
     Path(answer).write_text(json.dumps(found))
     return 0
+
+
+def knocked(transport: str, **case: Any) -> dict[str, Any]:
+    """A run while a stranger at a third host knocks at every port of the receiver, from before its beginning on."""
+    files = hosts_around_a_switch(3, case["rate"])
+    plan = plan_of(hosts=3, transport=transport, **case)
+    stranger = os.fork()
+    if stranger == 0:
+        try:
+            _knock(files[2], host_address(1))
+        finally:
+            os._exit(0)
+    controller = Controller(plan, Forked(files.__getitem__, parts))
+    try:
+        return summary(controller.run(), error=None)
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+        os.waitpid(stranger, 0)
+
+
+def _knock(namespace: int, address: str) -> None:
+    """For ten seconds: words of other protocols, half a word, none, and datagrams."""
+    assert LIBC.setns(namespace, CLONE_NEWNET) == 0
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    silent = []
+    for _ in range(200):
+        for data in (b"xy", Header(99, length=4).pack() + bytes(4), Header(0, length=1024).pack() + bytes(1024)):
+            datagrams.sendto(data, (address, GRADWIRE_PORT))
+        for port in (GRADWIRE_PORT, CONTROL_PORT):
+            for words in (b"GET / HTTP/1.1\r\n\r\n", b"\xff", b""):
+                with suppress(OSError):
+                    link = socket.create_connection((address, port), 0.5)
+                    link.sendall(words)
+                    silent.append(link)
+        time.sleep(0.05)
