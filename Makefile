@@ -29,6 +29,9 @@ TEST_STAMP := $(VENV)/.installed-test
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends
 PACKAGES := iproute2 nftables clang libbpf-dev ethtool kmod iputils-ping tcpdump util-linux
+# A tarball of the source of Linux 6.1, where there is no such package.
+SOURCE ?=
+UML_SOURCE := $(if $(SOURCE),--source $(SOURCE))
 UML_PACKAGES := linux-source-6.1 gcc make flex bison bc xz-utils
 
 .PHONY: demo demo-emu test lint bench clean packages uml
@@ -45,9 +48,9 @@ packages:
 
 # Nothing is installed where everything is there; nothing is built where a kernel of this recipe is kept already.
 uml: $(BASE_STAMP)
-	@$(BIN)/python -m emu.uml.build --check || { \
+	@$(BIN)/python -m emu.uml.build $(UML_SOURCE) --check || { \
 		$(SUDO) apt-get -q update && $(SUDO) env $(APT) install $(UML_PACKAGES); }
-	$(BIN)/python -m emu.uml.build
+	$(BIN)/python -m emu.uml.build $(UML_SOURCE)
 
 # Tests that measure time on the wall clock run by themselves: beside others they would measure those. What fails there
 # is run once more, because a machine with other work to do can disturb any of them.

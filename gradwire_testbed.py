@@ -145,6 +145,9 @@ def cmd_emulate(
     if every and (policy is not None or pcap is not None):
         raise GradwireError("goes with neither --policy nor --pcap", "--all", "one or the other")
     loaded = load_scenario(scenario, set=_overrides(set_, trace), policy=policy)
+    if policy is None and not every and loaded.policy:
+        names = ", ".join(each.name for each in loaded.policy)
+        typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
     request = _request(clock, switch, max_wall, repeat, pcap, at)
     with claimed(out) as place:
         results, finished = _run_all(loaded.variants() if every else [loaded], request, as_json)
@@ -188,8 +191,13 @@ def _report(
             "with a lower link.rate or fewer hosts (see testbed-wall), or --clock virtual",
             err=True,
         )
+    lost = [line for engine in engines.values() for line in engine.get("lost_captures", ())]
+    for line in lost:
+        typer.echo(f"gradwire: {line}; expected a place with room", err=True)
     if kept.trouble is not None:
         raise kept.trouble
+    if lost:
+        raise typer.Exit(2)
     if not finished:
         raise KeyboardInterrupt
     cut = any(result.summary["totals"]["ended_by"] not in ("done", "duration") for result in results)

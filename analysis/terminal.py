@@ -10,11 +10,13 @@ import functools
 import io
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from scenarios.errors import GradwireError
@@ -33,7 +35,7 @@ PATIENCE_S = 1.5
 """After this long without a report, a person wants to know what is going on."""
 WIDE, BAR_WIDTH = 120, 20
 """From so many characters a line on a bar is shown, so long."""
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have it
 
 
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
@@ -43,19 +45,42 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        terminated: list[int] = []
         try:
-            return command(*args, **kwargs)
+            with _as_ctrl_c(terminated):
+                return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
                 print(json.dumps({"error": error.as_dict()}))
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
         except KeyboardInterrupt:
-            print("gradwire: interrupted", file=sys.stderr)
-            code = INTERRUPTED
+            print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+            code = TERMINATED if terminated else INTERRUPTED
         raise SystemExit(code)
 
     return guarded
+
+
+@contextmanager
+def _as_ctrl_c(seen: list[int]) -> Iterator[None]:
+    """SIGTERM, by which batch systems end what has had its time, is a Ctrl-C: what there is by then is kept."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Patient(io.RawIOBase):

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 from emu.namespaces import die_with_parent, inside
 from emu.plan import Plan, Port, host_address
@@ -36,7 +37,15 @@ NO_ADDRESSES = bytes(12) + b"\x08\x00"
 """The Ethernet header that its packets are written with, so that all captures are alike: from nobody to nobody."""
 SO_TIMESTAMPNS, SOL_PACKET, PACKET_STATISTICS = 35, 263, 6
 STOP_SECONDS = 30.0
+LONGEST_NAME = 200
 _SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
+
+
+def file_name(plan: Plan, node: int) -> str:
+    """The name of a node's file: the node's own, with what file systems make something of written as %XX."""
+    name = quote(plan.names[node], safe="() ,:@+=")
+    # so many of 255 bytes; what is longer is told apart by its number
+    return f"{name if len(name) <= LONGEST_NAME else f'{name[:LONGEST_NAME]}~{node}'}.pcapng"
 
 
 class PacketFile:

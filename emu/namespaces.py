@@ -253,6 +253,13 @@ class Namespaces:
         batch("ip", None, [f"netns del {name}" for name in names])
 
 
+def python_path(root: Path) -> str:
+    """$PYTHONPATH for an interpreter of ours: `root` first, then what this one was given, by which it may have found
+    what it needs."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([str(root), *(os.path.abspath(each) for each in given if each)])
+
+
 def python_command(module: str, *arguments: str) -> list[str]:
     """The command line of a module of ours in the interpreter that runs this."""
     return [sys.executable, "-m", module, *arguments]

@@ -18,7 +18,7 @@ class Raw:
     drops : with times since the beginning.
     notes : what else to know of it.
     complaints : what the backend and the watch over the clock found wrong; a run with any is not valid.
-    captures : files, by node.
+    captures : files, by node; `lost_captures` : what could not be written of them, in words.
     kernel : release of the kernel that it ran in.
     """
 
@@ -29,4 +29,5 @@ class Raw:
     notes: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     captures: Mapping[str, str] = field(default_factory=dict)
+    lost_captures: list[str] = field(default_factory=list)
     kernel: str = ""

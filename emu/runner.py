@@ -28,7 +28,7 @@ from typing import Any
 
 from emu.agent.report import Reports
 from emu.awake import awake
-from emu.capture import Capture
+from emu.capture import Capture, file_name
 from emu.controller import Controller
 from emu.launchers import PR_SET_TIMERSLACK, Forked
 from emu.plan import Plan, base_round_trip_ns
@@ -118,15 +118,14 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         except KeyboardInterrupt:
             raw.reports = controller.reports
         _no_more_interrupts()
-        raw.complaints += stop_captures(captures)
+        stop_captures(captures, raw)
         raw.complaints += backend.check() + raw.reports.problems
         raw.notes += backend.notes()
         if plan.clock == "wall":
             raw.complaints += stalls(plan, raw.reports)
     finally:
         _no_more_interrupts()
-        with suppress(TestbedError, OSError):
-            stop_captures(captures)
+        stop_captures(captures, raw)
         with suppress(
             TestbedError, OSError
         ):  # the namespaces go with this process; what failed before is what counts
@@ -217,7 +216,8 @@ def stalls(plan: Plan, reports: Reports) -> list[str]:
 
 def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Any]:
     """Captures at the nodes that the plan names; their files are in `folder`. They have a `stop`."""
-    paths = {plan.names.index(name): folder / f"{name}.pcapng" for name in plan.captures}
+    nodes = [plan.names.index(name) for name in plan.captures]
+    paths = {node: folder / file_name(plan, node) for node in nodes}
     inside = {node: path for node, path in paths.items() if node >= plan.host_count}
     started: list[Any] = []
     capture = getattr(backend, "capture", None)  # of a backend whose switches have no devices
@@ -231,12 +231,19 @@ def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -
     return started
 
 
-def stop_captures(started: list[Any]) -> list[str]:
-    """End them; what they have missed, in words."""
-    missed = []
+def stop_captures(started: list[Any], raw: Raw) -> None:
+    """End them, and note what they have missed. One that could not be written is given up, and its room with it: the
+    run is worth more."""
     while started:
-        missed += started.pop().stop()
-    return missed
+        capture = started.pop()
+        try:
+            raw.complaints += capture.stop()
+        except (TestbedError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else getattr(error, "what", error)
+            raw.lost_captures.append(f"{capture.path.name}: cannot be written: {why}")
+            raw.captures = {name: path for name, path in raw.captures.items() if path != str(capture.path)}
+            with suppress(OSError):
+                capture.path.unlink()
 
 
 def say(**what: object) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emu.namespaces import python_command, start_private
+from emu.namespaces import python_command, python_path, start_private
 from emu.plan import Plan
 from emu.raw import Raw
 from emu.runner import LEFT, PREFIX, STOP
@@ -110,7 +110,7 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
             [*python_command("emu.runner", str(folder)), "--machine"],
             seed=plan.seed,
             limit_s=limit_s,
-            environment={"PYTHONPATH": str(ROOT)},
+            environment={"PYTHONPATH": python_path(ROOT)},
             heard=runner.heard,
             ask=runner.ask,
             ctrl_c=ctrl_c,
@@ -121,7 +121,7 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
 
 
 def _run_private(folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = start_private(
         python_command("emu.runner", str(folder)),
         stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -233,7 +234,7 @@ def _once(
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
         if request.capture_folder is not None:
-            _keep_captures(raw, request.capture_folder)
+            raw.lost_captures += _keep_captures(raw, request.capture_folder)
         engine = {
             "kind": "emulation",
             "clock": plan.clock,
@@ -242,6 +243,7 @@ def _once(
             "substitutions": [*chosen.substitutions, *sampled(plan, raw), *raw.notes],
             "valid": not raw.complaints,
             "disturbed": raw.complaints,
+            "lost_captures": raw.lost_captures,
         }
         late = [seen for seen in raw.reports.punctuality.values() if seen]
         result = make_result(
@@ -276,15 +278,18 @@ def sampled(plan: Plan, raw: Raw) -> list[str]:
     return [f"ports were sampled every {every_ms:.3g} ms, not every {wanted_ms:g} ms: looking takes its time"]
 
 
-def _keep_captures(raw: Raw, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in raw.captures.values():
-            shutil.move(path, folder / Path(path).name)
-    except OSError as error:
-        raise TestbedError(
-            f"cannot write captures: {error.strerror}", str(folder), "a place with room"
-        ) from None
+def _keep_captures(raw: Raw, folder: Path) -> list[str]:
+    """Move captures to where they are wanted; what cannot be kept, in words, for the Result is worth more than they."""
+    lost = []
+    for path in map(Path, raw.captures.values()):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, folder / path.name)
+        except OSError as error:
+            lost.append(f"{folder / path.name}: cannot be written: {error.strerror}")
+            with suppress(OSError):
+                (folder / path.name).unlink()
+    return lost
 
 
 def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:

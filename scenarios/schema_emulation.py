@@ -37,6 +37,8 @@ class RealHost(Table):
         if bool(self.ssh) == bool(self.command):
             what = "and command are both given" if self.ssh else "and command are both missing"
             raise refuse("ssh", what, self.ssh or None, "one of them")
+        if self.ssh.startswith("-"):
+            raise refuse("ssh", "is an option of ssh and no machine", self.ssh, 'such as "user@node0"')
         return self
 
 

@@ -16,6 +16,7 @@ import socket
 import time
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0
 """The longest that an answer of the process may take."""
+STOPPED_S = 5.0
+"""The longest that somebody may have stopped it; our choice."""
 END_S = 5.0
 """The longest that it may take to end."""
 PACKETS_PER_S = 60_000
@@ -133,6 +136,7 @@ class UserspaceSwitch:
         self._control: socket.socket | None = None
         self._drops: list[Drop] = []
         self._trouble: list[str] = []
+        self._stopped: float | None = None
 
     def build(self) -> None:
         """A namespace per host with its device, address and route."""
@@ -210,13 +214,29 @@ class UserspaceSwitch:
 
     def ended(self) -> str:
         """Why its process is no more, without asking it anything; "" if it is."""
-        if self._control is None or not select.select([self._control], [], [], 0)[0]:
+        if self._control is None:
+            return ""
+        if stopped_for := self._stopped_for():
+            return f"userspace switch: its process {self.process} has been stopped for {stopped_for:.0f} s (SIGSTOP)"
+        if not select.select([self._control], [], [], 0)[0]:
             return ""
         try:  # nothing was asked: it has something to say, or nothing any more
             self._ask(b"")
         except TestbedError as error:
             return f"{error.where}: {error.what}"
         return ""
+
+    def _stopped_for(self) -> float:
+        """Seconds that its process has been stopped by a signal, once they are `STOPPED_S`; else 0."""
+        with suppress(OSError, IndexError):
+            state = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "Tt":
+                self._stopped = None
+            elif self._stopped is None:
+                self._stopped = time.monotonic()
+            elif (seconds := time.monotonic() - self._stopped) >= STOPPED_S:
+                return seconds
+        return 0.0
 
     def notes(self) -> list[str]:
         """How late hosts answer, where that is much of a round trip. Every packet is seen."""

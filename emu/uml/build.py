@@ -19,13 +19,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from emu.bpf import cache_directory as cache_folder
 from emu.switches.base import TestbedError
 
 SOURCES = Path("/usr/src")
+OPTION = b"time-travel"
+"""Of the command line of such a kernel, which has it as text."""
+TELL_S = 10.0
+"""How often a build says how far it is; our choice."""
 PACKAGES = "linux-source-6.1 gcc make flex bison bc xz-utils"
 TOOLS = ("gcc", "make", "flex", "bison", "bc", "xz", "tar")
 FRAGMENT = Path(__file__).with_name("kernel.config")
@@ -113,19 +119,24 @@ def find_kernel() -> Path | None:
     Raises
     ------
     TestbedError
-        $GRADWIRE_UML names no program.
+        $GRADWIRE_UML names no program, or none whose time can stand still.
     """
     named = os.environ.get("GRADWIRE_UML")
     if named:
-        if not os.access(named, os.X_OK):
+        if not os.access(named, os.X_OK) or not Path(named).is_file():
             raise TestbedError("is no program", f"GRADWIRE_UML={named}", "a User-Mode Linux kernel")
+        if OPTION not in Path(named).read_bytes():
+            raise TestbedError(
+                "is no User-Mode Linux kernel with time travel", f"GRADWIRE_UML={named}",
+                "one that `make uml` has built, or nothing there",
+            )  # fmt: skip
         return Path(named)
     found = sorted((cache_folder() / "uml").glob(f"linux-*-{recipe()}"))
     return found[-1] if found else None
 
 
-def find_source() -> Path:
-    """Debian's tarball of the 6.1 kernel's source.
+def find_source(given: Path | None = None) -> Path:
+    """The tarball of the 6.1 kernel's source: a given one, of Debian or of kernel.org, or that of Debian's package.
 
     Raises
     ------
@@ -136,14 +147,27 @@ def find_source() -> Path:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         raise TestbedError(f"{', '.join(missing)}: not found", "the virtual-time kernel", install)
+    if given is not None:
+        if not given.is_file():
+            raise TestbedError("is no file", str(given), "a tarball of the source of Linux 6.1: linux-6.1.tar.xz")
+        return given
     found = sorted(SOURCES.glob("linux-source-6.1*.tar.xz"))
     if not found:
-        raise TestbedError(f"no linux-source-6.1.tar.xz in {SOURCES}", "the virtual-time kernel", install)
+        raise TestbedError(
+            f"no linux-source-6.1.tar.xz in {SOURCES}", "the virtual-time kernel",
+            f"{install} (Debian 12), or make uml SOURCE=linux-6.1.tar.xz (from kernel.org)",
+        )  # fmt: skip
     return found[-1]
 
 
-def build(say: Callable[[str], None] = print, jobs: int | None = None) -> Path:
-    """Build the kernel, unless it is there already, and return it.
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+def build(
+    say: Callable[[str], None] = _print, jobs: int | None = None, tarball: Path | None = None
+) -> Path:
+    """Build the kernel, unless it is there already, and return it; `tarball`: see `find_source`.
 
     Raises
     ------
@@ -153,7 +177,7 @@ def build(say: Callable[[str], None] = print, jobs: int | None = None) -> Path:
     there = find_kernel()
     if there is not None:
         return there
-    source = find_source()
+    source = find_source(tarball)
     folder = cache_folder() / "uml"
     folder.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=folder))
@@ -161,15 +185,15 @@ def build(say: Callable[[str], None] = print, jobs: int | None = None) -> Path:
     try:
         with log.open("wb") as out:
             say(f"unpacking {source.name} (1.4 GB, removed afterwards)")
-            _call(["tar", "-xf", str(source), "-C", str(work), "--strip-components=1"], work, out, log)
+            _call(["tar", "-xf", str(source.resolve()), "-C", str(work), "--strip-components=1"], work, out, log, say)
             for name, pattern, new in EDITS:
                 _edit(work / name, pattern, new)
             say("configuring")
             configure = ["make", "ARCH=um", "allnoconfig", f"KCONFIG_ALLCONFIG={FRAGMENT}"]
-            _call(configure, work, out, log)
+            _call(configure, work, out, log, say)
             _check_options(work / ".config")
             say("compiling (a few minutes)")
-            _call(["make", "ARCH=um", f"-j{jobs or os.cpu_count() or 1}", "linux"], work, out, log)
+            _call(["make", "ARCH=um", f"-j{jobs or os.cpu_count() or 1}", "linux"], work, out, log, say)
         version = subprocess.run(
             ["make", "-s", "ARCH=um", "kernelrelease"], cwd=work, capture_output=True, text=True, timeout=60
         ).stdout.strip()
@@ -180,11 +204,25 @@ def build(say: Callable[[str], None] = print, jobs: int | None = None) -> Path:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _call(command: list[str], cwd: Path, out: object, log: Path) -> None:
-    done = subprocess.run(
-        command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, timeout=60 * MINUTES, stdin=subprocess.DEVNULL
-    )  # type: ignore[call-overload]
-    if done.returncode:
+def _call(command: list[str], cwd: Path, out: BinaryIO, log: Path, say: Callable[[str], None]) -> None:
+    begin = time.monotonic()
+    process = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    try:
+        while (took := time.monotonic() - begin) < 60 * MINUTES:
+            try:
+                process.wait(timeout=TELL_S)
+                break
+            except subprocess.TimeoutExpired:
+                last = log.read_text(errors="replace").splitlines()[-1:] or [command[0]]
+                say(f"  {took + TELL_S:.0f} s: {' '.join(last[0].split())[:60]}")
+        else:
+            late = f"{command[0]} was not done in {MINUTES} minutes"
+            raise TestbedError(late, "the virtual-time kernel", f"see {log}")
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode:
         tail = " | ".join(log.read_text(errors="replace").splitlines()[-3:])
         raise TestbedError(f"{' '.join(command[:3])} failed: {tail}", "the virtual-time kernel", f"see {log}")
 
@@ -211,13 +249,14 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m emu.uml.build", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only say whether it is built or could be")
+    parser.add_argument("--source", type=Path, help="tarball of the source of Linux 6.1; else that of Debian's package")
     parser.add_argument("--jobs", type=int, help="compilers at once; one per core unless given")
     arguments = parser.parse_args()
     try:
         if arguments.check:
-            print(find_kernel() or f"to be built from {find_source()}")
+            print(find_kernel() or f"to be built from {find_source(arguments.source)}")
             return 0
-        print(build(jobs=arguments.jobs))
+        print(build(jobs=arguments.jobs, tarball=arguments.source))
     except TestbedError as error:
         print(f"{error.where}: {error.what} ({error.expected})", file=sys.stderr)
         return 2

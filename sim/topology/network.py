@@ -39,6 +39,8 @@ LARGEST_COST = 64
 
 SHOWN = 8
 """How many offending names one message lists before it says "and N more" (our choice)."""
+LONGEST_NAME, SHOWN_OF_NAME = 100, 20
+"""Characters; our choice."""
 
 
 class Cable(NamedTuple):
@@ -286,11 +288,20 @@ def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], whe
 
 
 def _check_names(names: tuple[str, ...], where: str) -> list[Mistake]:
-    return [
+    wrong = [
         Mistake(where, "several nodes have the same name", name, "unique names")
         for name, count in Counter(names).items()
         if count > 1
     ]
+    for name in dict.fromkeys(names):
+        if not name.isprintable() or name != name.strip() or not name:
+            wrong.append(Mistake(where, "a node's name is no line of text", name, 'such as "rack1/h0"'))
+        elif len(name) > LONGEST_NAME:
+            shown = f"{name[:SHOWN_OF_NAME]}... ({len(name)} characters)"
+            wrong.append(Mistake(where, "a node's name is too long", shown, f"at most {LONGEST_NAME} characters"))
+        elif "->" in name:
+            wrong.append(Mistake(where, 'a node\'s name has "->" in it, which ports have', name, "another name"))
+    return wrong
 
 
 def _check_hosts(names: tuple[str, ...], links: list[int], where: str) -> list[Mistake]:

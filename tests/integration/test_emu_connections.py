@@ -80,6 +80,18 @@ def test_what_is_counted_is_the_run(tmp_path, switch):
     assert counted > 0 and (switch == "red" or len(drops) == counted)
 
 
+def test_hosts_may_be_called_by_their_racks(tmp_path):
+    edges = "".join(f'<edge source="tor" target="rack1/h{n}"/>' for n in range(4))
+    nodes = "".join(f'<node id="{name}"/>' for name in ("tor", *(f"rack1/h{n}" for n in range(4))))
+    (tmp_path / "rack.graphml").write_text(
+        f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="undirected">{nodes}{edges}</graph></graphml>'
+    )
+    changes = 'topology={kind="graph", file="rack.graphml"}', 'traffic=[{kind="incast", name="in", fan_in=3, size="9kB"}]'
+    result = run(tmp_path, "userspace", *changes, captures=["rack1/h0"], capture_folder=tmp_path / "seen")
+    assert result.summary["totals"]["finished"]
+    assert [path.name for path in (tmp_path / "seen").iterdir()] == ["rack1%2Fh0.pcapng"]
+
+
 @pytest.mark.slow
 def test_ten_runs_are_the_same_to_the_byte(tmp_path):
     seen = []

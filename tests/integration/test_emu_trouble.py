@@ -16,6 +16,8 @@ import pytest
 from emu_cases import needs
 from emu_commands import GRADWIRE, LIMIT_S, NO_RIGHTS, SHORT, USERSPACE, VIRTUAL, Place
 
+from scenarios.result import Result
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -210,8 +212,12 @@ def test_no_room_for_the_result(place: Place) -> None:
     "backend", [pytest.param("bpf", marks=needs("bpf")), pytest.param("userspace", marks=needs("namespaces"))]
 )
 def test_no_room_for_captures(place: Place, backend: str) -> None:
-    status, _, error = place.run("emulate", "short.toml", "--switch", backend, "--pcap", "new", before=full("60k", place.temporary))
-    assert status == 2 and "cannot write temporary files: No space left on device" in error
+    """The run is worth more: its Result is there."""
+    small = full("60k", place.temporary)
+    out = ("--pcap", "new", "--out", "kept")
+    status, said, error = place.run("emulate", "short.toml", "--switch", backend, *out, before=small)
+    assert status == 2 and "s0.pcapng: cannot be written: No space left on device" in error
+    assert "flow completion" in said and Result.read(place.folder / "kept").summary["totals"]["finished"]
 
 
 def test_temporary_files_that_the_inside_would_not_see(place: Place) -> None:
