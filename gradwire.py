@@ -22,12 +22,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+try:
+    import typer
 
-import gradwire_testbed
-from analysis.terminal import Progress, for_people, patient_stdout, progress
-from analysis.trace_cli import app as trace_app
-from scenarios import __version__
+    import gradwire_testbed
+    from analysis.terminal import Progress, for_people, patient_stdout, progress
+    from analysis.trace_cli import app as trace_app
+    from scenarios import __version__
+except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
+    if Path(sys.argv[0]).name != "gradwire":
+        raise
+    print("gradwire: interrupted", file=sys.stderr)
+    raise SystemExit(130) from None
 
 if TYPE_CHECKING:
     from gradwire_testbed import emulate

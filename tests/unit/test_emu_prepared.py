@@ -175,6 +175,18 @@ def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert any(line.endswith("CC main.o") for line in said)
 
 
+@pytest.mark.parametrize(("name", "status"), [("gradwire", 130), ("mine", 1)])
+def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
+    """While a command is being imported; a program that imports gradwire keeps its own."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    script = f"import sys; sys.argv = ['/bin/{name}']; sys.path.insert(0, {str(tmp_path)!r}); import gradwire"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    if status == 130:
+        assert (done.returncode, done.stderr) == (130, "gradwire: interrupted\n")
+    else:
+        assert done.returncode != 130 and "KeyboardInterrupt" in done.stderr
+
+
 def test_sigterm_keeps_what_there_is(tmp_path: Path) -> None:
     """As Ctrl-C does; a command ends with 143 then."""
     script = "import sys, os, signal, time\nfrom analysis.terminal import for_people\nfrom scenarios.interrupt import CtrlC\n"
