@@ -62,28 +62,34 @@ def test_a_process_that_dies_is_named_soon(place: Place, victim: str, words: str
 # Ctrl-C, the limit, and kill -9
 
 
+ENDED = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+"""What a terminal and a batch system send, the exit status and the word for it."""
+
+
 @needs("namespaces")
-def test_an_interrupt_keeps_what_was_seen(place: Place) -> None:
+@pytest.mark.parametrize(("sent", "code", "word"), ENDED)
+def test_an_interrupt_keeps_what_was_seen(place: Place, sent: int, code: int, word: str) -> None:
     process = place.start("emulate", "long.toml", *USERSPACE, "--out", "kept")
     runner = place.when_running(process)
     assert has_open(runner, DEVICE) or not os.access(DEVICE, os.W_OK), "processors may halt"
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, sent)
     began = time.monotonic()
     status, said, error = place.end(process)
-    assert (status, error) == (130, "gradwire: interrupted") and "interrupted" in said
+    assert (status, error) == (code, f"gradwire: {word}") and "interrupted" in said
     assert time.monotonic() - began < 20
     result = check_partial(place.folder / "kept", "interrupt")
     assert sum(port["packets"] for port in result.ports.to_pylist()) > 0
 
 
 @needs("uml")
-def test_an_interrupt_in_virtual_time_keeps_what_was_seen(place: Place) -> None:
+@pytest.mark.parametrize(("sent", "code", "word"), ENDED)
+def test_an_interrupt_in_virtual_time_keeps_what_was_seen(place: Place, sent: int, code: int, word: str) -> None:
     process = place.start("emulate", "long.toml", *VIRTUAL, "--out", "kept")
     when_begun(process)
     assert not any(has_open(number, DEVICE) for number in place.ours()), "time stands still: nothing is gained"
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, sent)
     status, _, error = place.end(process)
-    assert (status, error) == (130, "gradwire: interrupted")
+    assert (status, error) == (code, f"gradwire: {word}")
     check_partial(place.folder / "kept", "interrupt")
 
 
