@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from scenarios.base import Mistakes
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.explain import Location, entries, explain, file_location
+from scenarios.files import regular
 from scenarios.overrides import lay_over, of_policies, steps_of
 from scenarios.policy import Policy, overlay
 from scenarios.schema import GraphFile, Scenario
@@ -123,10 +124,7 @@ def read_text(path: Path) -> str:
     """The text of a scenario file. Raises `ScenarioError` for what is none, without waiting for a pipe or a device."""
     wanted = "a scenario file (.toml)"
     try:
-        if path.exists() and not path.is_file():  # a device has no end, and a pipe may never begin
-            what = "is a folder" if path.is_dir() else "is no regular file"
-            raise ScenarioError(what, str(path), wanted)
-        if path.stat().st_size > MOST_BYTES:
+        if regular(path).stat().st_size > MOST_BYTES:
             raise ScenarioError(f"is larger than {format_size(MOST_BYTES)}", str(path), wanted)
         return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except FileNotFoundError:
@@ -134,7 +132,7 @@ def read_text(path: Path) -> str:
     except (UnicodeDecodeError, ValueError):  # ValueError: a zero byte in the name
         raise ScenarioError("is no text in UTF-8", str(path), wanted) from None
     except OSError as error:
-        raise ScenarioError(f"cannot be read ({error.strerror})", str(path)) from None
+        raise ScenarioError(f"cannot be read ({error.strerror})", str(path), wanted) from None
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:

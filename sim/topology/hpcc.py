@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.errors import Mistake, ScenarioError
+from scenarios.files import regular
 from scenarios.units import UnitError, parse_rate, parse_time
 from sim.topology.cables import Override, override_cables
 from sim.topology.network import SHOWN, Cable, Network, assemble, refuse
@@ -57,7 +58,7 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ScenarioError("there is no such file", where=str(path), expected="a topology.txt") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scenarios.errors import Mistake, ScenarioError
+from scenarios.files import regular
 
 SHOWN = 8
 """Mistakes of one file that are listed one by one (our choice)."""
@@ -19,7 +20,7 @@ class Reader:
         self.path, self.where = path, where
         self.mistakes: list[Mistake] = []
         try:
-            self._text = path.read_text(encoding="utf-8")
+            self._text = regular(path).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ScenarioError(f"no such file: {path}", where) from None
         except (OSError, UnicodeDecodeError) as error:

@@ -186,12 +186,12 @@ def test_a_limit_of_file_sizes_loses_nothing_that_was_printed():
     assert not Path("out").exists()
 
 
-def on_a_disk(options: str) -> subprocess.CompletedProcess[str]:
-    """A run whose output is to go to a file system of its own, mounted with `options`."""
+def on_a_disk(options: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command, by default a run, whose output is to go to a file system of its own at disk, mounted with `options`."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("needs a mount namespace of its own (root)")
     Path("disk").mkdir()
-    inner = " ".join(gradwire_command(*RUN, "--out", "disk/out"))
+    inner = " ".join(gradwire_command(*(command or (*RUN, "--out", "disk/out"))))
     script = f"mount -t tmpfs -o {options} none disk && TMPDIR=spare exec {inner}"
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=120)
     if "mount:" in done.stderr:
@@ -219,6 +219,16 @@ def test_a_full_disk_sends_results_elsewhere(tmp_path: Path):
     assert Result.read(place).summary["name"] == "small"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "file"), [("--pcap", "p.pcapng"), ("--plot", "p.png")])
+def test_a_capture_and_a_picture_on_a_full_disk(option: str, file: str, tmp_path: Path):
+    changes = ["--set", "output.packet_log=true", "--set", "output.queue_samples=1us", "--set", "traffic.size=2MB"]
+    assert run(*RUN, *changes, "--out", "seen", timeout=200).returncode == 0
+    done = on_a_disk("size=8k", "telemetry", "seen", option, f"disk/{file}")
+    assert done.returncode == 2
+    assert done.stderr == f"gradwire: disk/{file}: there is no room left; expected a place with room\n"
+
+
 # Input
 
 
@@ -227,6 +237,12 @@ def test_what_has_no_end_or_no_beginning_is_refused():
     os.mkfifo("pipe.toml")
     for name in ("/dev/zero", "pipe", "pipe.toml", "/dev/stdin"):
         assert "is no regular file" in refused("check", name, timeout=20)
+    for name in ("/dev/zero", "pipe"):
+        table = f"traffic=[{{name='l', kind='flows', file='{Path(name).absolute()}'}}]"
+        assert "is no regular file" in refused("check", "websearch", "--set", table, timeout=20)
+        changes = ["--set", f'traffic.sizes="{Path(name).absolute()}"']
+        assert "is no regular file" in refused("check", "websearch", *changes, timeout=20)
+        assert "is no regular file" in refused("trace", "import", name, "--out", "x", timeout=20)
     with Path("large.toml").open("wb") as file:
         file.truncate(10**9)
     assert "is larger than 8MiB" in refused("check", "large.toml", timeout=20)

@@ -135,7 +135,7 @@ def test_paths_that_are_no_files():
     with pytest.raises(TraceError, match="nowhere: cannot be read"):
         import_trace("nowhere")
     Path("folder").mkdir()
-    with pytest.raises(TraceError, match="is a directory"):
+    with pytest.raises(TraceError, match="is a folder"):
         import_trace("folder")
     with pytest.raises(TraceError, match="format 'xml'; expected auto, "):
         import_trace("nowhere", format="xml")

@@ -247,7 +247,7 @@ def test_missing_files(tmp_path: Path):
         load_scenario("nowhere.toml")
     with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, agreement-wall, demo"):
         load_scenario("nowhere")
-    with pytest.raises(ScenarioError, match="is a folder; expected a scenario file"):
+    with pytest.raises(ScenarioError, match=r"cannot be read \(is a folder\); expected a scenario file"):
         load_scenario(tmp_path)
     path = tmp_path / "graph.toml"
     path.write_text(

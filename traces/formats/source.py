@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from scenarios.errors import TraceError
+from scenarios.files import regular
 
 Progress = Callable[[float, str], None]
 """Called now and then while reading: the share of the file that is done, and a few words."""
@@ -80,12 +81,8 @@ def first_line(head: bytes) -> str:
 @contextmanager
 def opened(path: Path, progress: Progress | None = None) -> Iterator[Source]:
     """`path` as a Source. TraceError if it is missing, a directory, unreadable, empty or damaged gzip."""
-    if path.is_dir():
-        raise TraceError("is a directory", str(path), "a file")
     try:
-        with path.open("rb") as raw:
-            if not raw.seekable():
-                raise TraceError("is a pipe or a device", str(path), "a file")
+        with regular(path).open("rb") as raw:
             source = Source(path, raw, progress)
             if not path.stat().st_size:
                 raise TraceError("is empty", str(path), "a file with something in it")
