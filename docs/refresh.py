@@ -61,7 +61,8 @@ def refresh(page: Path, everything: bool) -> int:
                 fence = not block.indent and block.kind != "table"
                 lines[block.begin + fence : block.end - fence] = [(block.indent + line).rstrip() for line in new]
                 changed.append(block)
-                print(f"{block.place}: rewritten")
+                bold = any("**" in line for line in new)
+                print(f"{block.place}: rewritten{', look at what is bold' if bold else ''}")
     if changed:
         page.write_text("\n".join(lines), encoding="utf-8")
         for number in sorted({number for block in changed for number in _prose(lines, block)}):
