@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scenarios.errors import TraceError
+from traces.room import refuse_beyond
 from traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ SCHEMAS_1 = {  # version 1, which is only read
 }
 READABLE = {1: SCHEMAS_1, SCHEMA_VERSION: SCHEMAS}
 RAW = "raw"
+DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)  # what reading a damaged table may raise
 SMALL = 2_000_000  # rows of chunks up to which strong compression takes seconds rather than minutes
 
 
@@ -271,11 +273,11 @@ def _opened(path: Path, schema: pa.Schema, rows: int) -> pq.ParquetFile:
     """The Parquet file at `path`, once it is known to have these columns (rms may follow) and rows."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
+        found = file.schema_arrow
     except FileNotFoundError:
         raise TraceError("missing", str(path), "a table that every trace has") from None
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGED as error:
         raise _damaged(path, error) from error
-    found = file.schema_arrow
     if not (found.equals(schema) or ("mean" in schema.names and found.equals(schema.append(RMS)))):
         columns = ", ".join(f"{field.name} {field.type}" for field in found)
         wanted = ", ".join(f"{field.name} {field.type}" for field in schema)
@@ -286,7 +288,7 @@ def _opened(path: Path, schema: pa.Schema, rows: int) -> pq.ParquetFile:
 
 
 def _damaged(path: Path, error: Exception) -> TraceError:
-    reason = str(error).splitlines()[0]
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
     return TraceError(f"truncated or damaged ({reason})", str(path), "a complete Parquet file")
 
 
@@ -300,7 +302,7 @@ def _read_table(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
     with _opened(path, schema, rows) as file:
         try:
             table = file.read()
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGED as error:
             raise _damaged(path, error) from error
     _expect_full(path, table)
     return table
@@ -315,17 +317,20 @@ def _read_halves(
             raise TraceError(
                 f"{rows} rows", str(path), f"{shape[0] * shape[1]} for these tensors and iterations"
             )
+        columns = [name for name in file.schema_arrow.names if name in ("mean", "max", "rms")]
+        refuse_beyond(2 * rows * len(columns), f"a trace of {rows} chunks", str(path))
         halves = {
             name: np.empty(rows, dtype=np.float16)
-            for name in file.schema_arrow.names
-            if name in ("mean", "max", "rms")
+            for name in columns
         }
-        tensor_of = np.repeat(np.arange(len(infos), dtype=np.int32), [info.chunks for info in infos])
+        tensor_of = np.empty(0, dtype=np.int32)
+        if "tensor" in file.schema_arrow.names:
+            tensor_of = np.repeat(np.arange(len(infos), dtype=np.int32), [info.chunks for info in infos])
         at = 0
         for group in range(file.num_row_groups):
             try:
                 table = file.read_row_group(group)
-            except (pa.ArrowException, OSError) as error:
+            except DAMAGED as error:
                 raise _damaged(path, error) from error
             _expect_full(path, table)
             end = at + table.num_rows

@@ -212,10 +212,13 @@ def by_json(data: bytes, rng: Random) -> bytes:
 def by_fields(data: bytes, rng: Random) -> bytes:
     """A run of protobuf messages with fields and whole messages changed, lost, repeated or moved."""
     messages, at = [], 0
-    while at < len(data):
-        size, at = pb.varint(data, at)
-        messages.append(data[at : at + size])
-        at += size
+    try:
+        while at < len(data):
+            size, at = pb.varint(data, at)
+            messages.append(data[at : at + size])
+            at += size
+    except ValueError:  # it was damaged before
+        return by_bytes(data, rng)
     for _ in range(rng.choice((1, 1, 3, 8))):
         at = rng.randrange(len(messages))
         match rng.randrange(5):

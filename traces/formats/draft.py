@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import TraceError
+from scenarios.errors import TraceError, shorten
 from traces.formats.magnitudes import Model
 from traces.room import refuse_beyond
 from traces.trace import (
@@ -150,7 +150,8 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
         if max(*timing.ready, *timing.forward_end, timing.backward_end + timing.optimizer) > LONGEST_PS:
             raise TraceError("an iteration of more than 50 days", where, "times of one iteration")
         if not 0 <= timing.step < 2**62 or not 0 <= timing.rank < 2**31:
-            raise TraceError(f"step {timing.step:.4g} of rank {timing.rank:.4g}", where, "numbers from 0")
+            numbers = f"step {shorten(timing.step)} of rank {shorten(timing.rank)}"
+            raise TraceError(numbers, where, "numbers from 0")
     elements = sum(gradient.numel for gradient in draft.gradients)
     if elements > MOST_ELEMENTS:
         raise TraceError(f"{elements} elements", where, f"at most {MOST_ELEMENTS}")
