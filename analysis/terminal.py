@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from scenarios.errors import GradwireError
+from scenarios.errors import GradwireError, ScenarioNote
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -47,7 +48,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         terminated: list[int] = []
         try:
-            with _as_ctrl_c(terminated):
+            with _as_ctrl_c(terminated), _notes():
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
@@ -60,6 +61,23 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         raise SystemExit(code)
 
     return guarded
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """A note on a scenario is one line of stderr; other warnings are shown as they were."""
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *more: Any, **named: Any) -> None:
+        if issubclass(category, ScenarioNote):
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            others(message, category, *more, **named)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ScenarioNote)
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

@@ -92,6 +92,10 @@ class ResultError(GradwireError):
     """A Result that cannot be written or read."""
 
 
+class ScenarioNote(UserWarning):
+    """Something that was done to a scenario without having been asked for; commands print it as a note."""
+
+
 class StallError(GradwireError):
     """A simulation in which nothing can happen any more though messages are still under way."""
 

@@ -23,7 +23,7 @@ from scenarios.base import Mistakes
 from scenarios.errors import Mistake, ScenarioError
 from scenarios.explain import Location, entries, explain, file_location
 from scenarios.files import regular
-from scenarios.overrides import lay_over, of_policies, steps_of
+from scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
 from scenarios.policy import Policy, overlay
 from scenarios.schema import GraphFile, Scenario
 from scenarios.units import format_size
@@ -43,7 +43,8 @@ def load_scenario(source: str | Path, set: Sequence[str] = (), policy: str | Non
 
     A path in an override is dotted, "[2]" picks one of several tables and a table that is left unpicked
     means all of them ("job.workers=8", "job[0].workers=8"). Values are TOML; what is no TOML is text, so
-    "link.rate=10Gbps" needs no quotes. Files are looked for where the user stands.
+    "link.rate=10Gbps" needs no quotes. Files are looked for where the user stands. A job whose trace is replaced loses
+    the `compute_scale` that was meant for the other one, with a `ScenarioNote` (a warning).
 
     With the name of a `policy` it is the scenario under that policy, and only that has to be valid: overrides are
     laid over the policy then, except for those of policies themselves. Raises `ScenarioError` with every mistake.
@@ -51,12 +52,12 @@ def load_scenario(source: str | Path, set: Sequence[str] = (), policy: str | Non
     path, text = _read(source)
     tables = _parse(path, text)
     if policy is None:
-        scenario = build_scenario(lay_over(tables, set), str(path))
+        scenario = build_scenario(put_in_traces(tables, set), str(path))
     else:
         tables = lay_over(tables, [each for each in set if of_policies(each)])
         chosen = _policy(tables, policy, str(path))
         rest = {key: value for key, value in tables.items() if key != "policy"}
-        tables = lay_over(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
+        tables = put_in_traces(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
         scenario = build_scenario(tables, str(path)).under(chosen)
     scenario = scenario.at(path.parent)
     if isinstance(scenario.topology, GraphFile) and not Path(scenario.topology.file).is_file():

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import ScenarioError, ScenarioNote
 from scenarios.explain import Location
 from scenarios.policy import NAMED
 
@@ -29,6 +30,40 @@ def lay_over(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
     for override in overrides:
         tables = _override(tables, override)
     return tables
+
+
+def put_in_traces(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`tables` with `overrides` laid over, as `lay_over`, but a job whose trace they replace loses its compute_scale.
+
+    The scale of a scenario belongs to the trace that the scenario names: 0.02 makes a fast worker of what was recorded
+    on a slow processor, and nonsense of a trace of a GPU. An override of the scale itself counts. Every scale that
+    is lost is said in a `ScenarioNote`.
+    """
+    laid = lay_over(tables, overrides)
+    if not _jobs(tables):
+        return laid
+    bare = lay_over({**tables, "job": [_without_scale(job) for job in _jobs(tables)]}, overrides)
+    jobs = list(_jobs(laid))
+    for number, (before, after, asked) in enumerate(zip(_jobs(tables), jobs, _jobs(bare), strict=False)):
+        if not all(isinstance(job, dict) for job in (before, after, asked)) or "compute_scale" in asked:
+            continue
+        if after.get("trace") != before.get("trace") and after.get("compute_scale", 1.0) != 1.0:
+            jobs[number] = _without_scale(after)
+            text = (
+                f"job[{number}].compute_scale = {after['compute_scale']} belongs to the trace {before.get('trace')}; "
+                f"with {after['trace']} it is 1 (--set job.compute_scale=... says otherwise)"
+            )
+            warnings.warn(text, ScenarioNote, stacklevel=3)
+    return {**laid, "job": jobs} if jobs else laid
+
+
+def _jobs(tables: dict[str, Any]) -> list[Any]:
+    jobs = tables.get("job")
+    return jobs if isinstance(jobs, list) else []
+
+
+def _without_scale(job: Any) -> Any:
+    return {key: value for key, value in job.items() if key != "compute_scale"} if isinstance(job, dict) else job
 
 
 def of_policies(override: str) -> bool:

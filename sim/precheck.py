@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.checks_switch import carriers, too_long
-from scenarios.errors import Mistake, ScenarioError
+from scenarios.errors import Mistake, ScenarioError, TraceError
 from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from scenarios.units import format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
@@ -116,7 +117,8 @@ def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
     TraceError
         A trace is missing or damaged.
     ScenarioError
-        A job wants a phase that its trace does not have; all such jobs are named.
+        A job wants a phase that its trace does not have, or has a `compute_scale` meant for another trace than the one
+        that is put in; all such jobs are named.
     """
     from traces.trace import load_trace
 
@@ -132,9 +134,25 @@ def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
             captured_iterations(its, job.phase, f"job[{number}]")
         except ScenarioError as error:
             mistakes.append(Mistake(error.where, error.what, expected=error.expected))
+        if trace is not None and job.compute_scale not in (0, 1) and not _same(trace, job.trace):
+            what = f"is meant for the trace {job.trace}, not for {trace.name}"
+            expected = f'1, or trace = "{trace.name}" in the job that has it'
+            mistakes.append(Mistake(f"job[{number}].compute_scale", what, job.compute_scale, expected))
     if mistakes:
         raise ScenarioError("the trace does not have what the scenario asks for", mistakes=mistakes)
     return traces
+
+
+def _same(trace: Trace, named: str) -> bool:
+    """Whether a job names this trace: by its name, or as the directory that it was read from."""
+    from traces.trace import load_trace
+
+    if Path(named).name == trace.name:
+        return True
+    try:
+        return load_trace(named).digest() == trace.digest()
+    except TraceError:
+        return False
 
 
 def check_lookahead(scenario: Scenario, network: Network) -> None:

@@ -12,7 +12,7 @@ which the simulator's own files explain themselves, is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,7 @@ def _flow(reader: Reader, line: int, words: list[str], hosts: int | None) -> tup
         return None
     try:
         start = round(Decimal(words[-1]) * S)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         reader.wrong(line, "has no start", words[-1], "seconds, such as 0.001")
         return None
     if not 0 <= start < MAX_INNER or not 0 < nbytes < MAX_INNER:

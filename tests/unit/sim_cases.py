@@ -59,7 +59,7 @@ def scenario(*jobs: dict[str, Any], hosts: int = 8, **fields: Any) -> Scenario:
             "name": "case",
             "topology": {"kind": "star", "hosts": hosts},
             "job": [
-                {"name": f"job{n}", "trace": "none", "iterations": 1, **job} for n, job in enumerate(jobs)
+                {"name": f"job{n}", "trace": "case", "iterations": 1, **job} for n, job in enumerate(jobs)
             ],
             **fields,
         }

@@ -240,6 +240,13 @@ def test_an_operator_called_backward_in_the_forward_pass():
     assert iteration.forward_end_ps.max() == 300 * US
 
 
+def test_steps_with_numbers_beyond_all_measure():
+    for digits in (25, 400):
+        text = kineto(kineto_events()).replace("ProfilerStep#7", "ProfilerStep#" + "7" * digits)
+        with pytest.raises(TraceError, match=r"step 777.* of rank 0; expected numbers from 0"):
+            imported(text)
+
+
 def test_profiles_without_a_sign_of_the_backward_pass():
     events = [e for e in old_profile() if e["name"] != "AddmmBackward"]
     trace = imported(kineto(events))
@@ -305,7 +312,7 @@ def test_an_open_array_is_legal_and_an_open_object_is_not():
                     for e in kineto_events()
                 ]
             ),
-            "step 1e.30",
+            "step 9{30} of rank 0",
         ),
         ("[" * 100_000, "nesting beyond|ends"),
         ('{"traceEvents": [{"name": "', "ends at its beginning"),

@@ -119,6 +119,13 @@ def test_tables_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str, what: 
         imported(text, format="csv")
 
 
+@pytest.mark.parametrize("word", ["\u00b2", "9" * 5000, "\u0663", "--3", "-"])
+def test_numbers_of_a_simai_header_that_are_none(word: str):
+    assert imported(SIMAI.replace("ep: 1", f"ep: {word}")).manifest["parallelism_header"]["pp"] == 1
+    with pytest.raises(TraceError, match="line 2.*expected the number of rows"):
+        imported(SIMAI.replace("\n3\n", f"\n{word}\n"), format="simai")
+
+
 def test_the_table_that_aicb_writes_is_named():
     table = "[rank0 ~ rank127]\ncomm_type,comm_group,comm_group_size,msg_size,stage,dst,src\nCommType.all_reduce,CommGroup.dp_group,64,8,step,None,None\n"
     for text in (table, table.partition("\n")[2]):

@@ -304,6 +304,19 @@ def test_squares_neither_vanish_nor_overflow() -> None:
     assert summarise(torch.zeros(300)).tolist() == [[0, 0]] * 3
 
 
+@pytest.mark.parametrize("elements", [1, 255, 256, 257, 256 * 1024, 256 * 1024 + 1, 256 * 2500 + 77])
+def test_figures_do_not_depend_on_how_many_runs_are_computed_at_once(
+    elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradient = torch.randn(elements)
+    before = gradient.clone()
+    at_once = summarise(gradient)
+    assert at_once.shape == (3, -(-elements // 256)) and torch.equal(gradient, before)
+    for rows in (1, 7, 10**9):
+        monkeypatch.setattr("traces.statistics.CACHED_ROWS", rows if rows > 1 or elements < 10**4 else 3)
+        assert torch.equal(summarise(gradient), at_once)
+
+
 def test_a_sparse_gradient(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2))
     trace = train(

@@ -253,6 +253,21 @@ def test_a_missing_row_is_noticed(saved: Path, table: str) -> None:
         load_trace(saved)
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_names_of_columns_that_are_no_text(saved: Path, table: str) -> None:
+    file = saved / f"{table}.parquet"
+    name = pq.read_schema(file).names[0].encode()
+    file.write_bytes(file.read_bytes().replace(name, b"\xff" + name[1:]))
+    with pytest.raises(TraceError, match=r"truncated or damaged|expected"):
+        load_trace(saved)
+
+
+def test_a_trace_beyond_the_memory_of_the_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traces.room.available", lambda: 100)
+    with pytest.raises(TraceError, match=r"chunks.parquet: a trace of \d+ chunks would take .* GiB of memory; expected at most"):
+        load_trace(saved)
+
+
 def replace_column(directory: Path, table: str, column: str, values: pa.Array) -> None:
     file = directory / f"{table}.parquet"
     old = pq.read_table(file)

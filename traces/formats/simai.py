@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,6 +46,7 @@ PARALLELISMS = {
 }  # fmt: skip
 _TABLE = "comm_type,"  # begins the header of AICB's other output, a table of collectives without computing
 _GRADIENTS = ("ALLREDUCE", "REDUCESCATTER")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _PASSES = ("forward", "input gradient", "weight gradient")
 
 
@@ -61,7 +63,7 @@ class Row(NamedTuple):
 def recognise(path: Path, head: bytes) -> bool:
     lines = head.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
     first = lines[0].split() if lines else []
-    text = bool(first) and first[0] in PARALLELISMS and len(lines) > 1 and lines[1].strip().isdecimal()
+    text = bool(first) and first[0] in PARALLELISMS and len(lines) > 1 and _INTEGER.fullmatch(lines[1].strip()) is not None
     return text or any(line.startswith(_TABLE) for line in lines[:2])
 
 
@@ -84,7 +86,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
             raise TraceError(
                 f"begins with {first[:60]!r}", str(path), "one of " + ", ".join(sorted(PARALLELISMS))
             )
-        if not second.split() or not second.split()[0].isdecimal():
+        if not second.split() or not _INTEGER.fullmatch(second.split()[0]):
             raise TraceError(f"{second[:60]!r}", f"{path}, line {number}", "the number of rows")
         expected = int(second.split()[0])
         for number, line in lines:
@@ -104,7 +106,7 @@ def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:
     """The header's "key: value" pairs, for the manifest."""
     pairs = {}
     for key, value in itertools.pairwise(words[1:]):
-        if not key.lstrip("-").isdigit() and value.lstrip("-").isdigit():
+        if not _INTEGER.fullmatch(key) and _INTEGER.fullmatch(value):
             pairs[key.rstrip(":")] = int(value)
     if pairs.get("pp_comm"):
         skipped["pipeline transfers (pp_comm)"] += 1
