@@ -121,8 +121,9 @@ def test_tables_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str, what: 
 
 @pytest.mark.parametrize("word", ["\u00b2", "9" * 5000, "\u0663", "--3", "-"])
 def test_numbers_of_a_simai_header_that_are_none(word: str):
-    assert imported(SIMAI.replace("ep: 1", f"ep: {word}")).manifest["parallelism_header"]["pp"] == 1
-    with pytest.raises(TraceError, match="line 2.*expected the number of rows"):
+    trace = imported(SIMAI.replace("ep: 1", f"ep: {word}"), format="simai")
+    assert trace.manifest["parallelism_header"]["pp"] == 1
+    with pytest.raises(TraceError, match=r"line 2.*expected the number of rows"):
         imported(SIMAI.replace("\n3\n", f"\n{word}\n"), format="simai")
 
 

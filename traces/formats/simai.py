@@ -63,8 +63,9 @@ class Row(NamedTuple):
 def recognise(path: Path, head: bytes) -> bool:
     lines = head.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
     first = lines[0].split() if lines else []
-    text = bool(first) and first[0] in PARALLELISMS and len(lines) > 1 and _INTEGER.fullmatch(lines[1].strip()) is not None
-    return text or any(line.startswith(_TABLE) for line in lines[:2])
+    named = bool(first) and first[0] in PARALLELISMS
+    counted = len(lines) > 1 and _INTEGER.fullmatch(lines[1].strip()) is not None
+    return (named and counted) or any(line.startswith(_TABLE) for line in lines[:2])
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
