@@ -25,6 +25,9 @@ What the manifest may say beyond the name, all optional, for those who must tell
                 together
     source      of an imported trace: {"format", "file", "understood": {...}, "skipped": {name: count}}
 
+Every layer runs forward before the gradients of its parameters are ready, and all of that before the backward pass
+ends; a trace in another order is refused.
+
 Units: every time is int64 picoseconds relative to the start of its iteration (the moment the model is
 called), every size is bytes.
 

@@ -202,8 +202,8 @@ def by_json(data: bytes, rng: Random) -> bytes:
             case 1 if isinstance(holder, list):
                 holder.insert(rng.randrange(len(holder)), holder[key])
             case 2 if isinstance(holder[key], (int, float)) and not isinstance(holder[key], bool):
-                with_other = (holder[key] * rng.choice((-1, 0, 1000, 1e-3, 1e20)), holder[key] + rng.choice((-1, 1, 1e6)))
-                holder[key] = rng.choice(with_other)
+                by = rng.choice((-1, 0, 1, 1000, 10**20))
+                holder[key] = rng.choice((holder[key] * by, holder[key] + by))
             case _:
                 holder[key] = rng.choice(ODD)
     return json.dumps(tree).encode()
