@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 try:
     import typer
 
+    import gradwire_cache
     import gradwire_testbed
     from analysis.terminal import Progress, for_people, patient_stdout, progress
     from analysis.trace_cli import app as trace_app
@@ -240,6 +241,7 @@ def cmd_telemetry(
 
 
 gradwire_testbed.register(app)
+gradwire_cache.register(app)
 
 
 @app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")
@@ -391,12 +393,15 @@ def _simulate(
     scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any]
 ) -> tuple[list[Result], bool]:
     """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
+    from sim.fabric.specialise import compile_ahead
     from sim.simulate import simulate
 
     results: list[Result] = []
     for scenario in scenarios:
         try:
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
+                if not results:
+                    compile_ahead(scenarios)  # all that they need, side by side
                 told = _simulated(show, scenario)
                 results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
                 results[-1].timing.update(asked)

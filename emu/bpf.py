@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from emu.namespaces import find_tool
 from emu.switches.base import TestbedError
+from scenarios.cache import cache_folder
 
 SYSCALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 MAP_CREATE, PROG_LOAD, OBJ_PIN = 0, 5, 6
@@ -55,15 +56,6 @@ def declare(name: str, fields: Sequence[str]) -> str:
     return f"struct {name} {{ {' '.join(f'unsigned long long {field};' for field in fields)} }};\n"
 
 
-def cache_directory() -> Path:
-    """Where things are kept that are made once: $GRADWIRE_CACHE, $XDG_CACHE_HOME/gradwire or ~/.cache/gradwire."""
-    named = os.environ.get("GRADWIRE_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gradwire"
-
-
 def compile_program(source: Path, prologue: str = "", cache: Path | None = None) -> Path:
     """The object file of a C file with `prologue` in front of it, compiled only if the cache has none.
 
@@ -71,7 +63,7 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
     """
     text = f'{prologue}\n#line 1 "{source.name}"\n{source.read_text()}'
     key = hashlib.sha256("\0".join([text, *FLAGS]).encode()).hexdigest()[:20]
-    folder = cache or cache_directory()
+    folder = cache or cache_folder()
     target = folder / f"{source.stem}-{key}.o"
     if target.exists():
         return target

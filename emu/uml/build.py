@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from emu.bpf import cache_directory as cache_folder
 from emu.switches.base import TestbedError
+from scenarios.cache import cache_folder
 
 SOURCES = Path("/usr/src")
 OPTION = b"time-travel"

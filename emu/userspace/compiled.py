@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from emu.bpf import cache_directory
 from emu.switches.base import TestbedError
+from scenarios.cache import cache_folder
 
 FOLDER = "GRADWIRE_SWITCH_CACHE"
 """In the environment: the folder, where somebody else has made it ready."""
@@ -43,7 +43,7 @@ def folder() -> Path:
     digest = hashlib.sha256(f"{version('numba')} {sys.version} {platform.machine()}".encode())
     for path in (*sorted(here.glob("*.py")), here.parents[1] / "scenarios" / "wire.py"):
         digest.update(path.name.encode() + path.read_bytes())
-    return cache_directory() / f"switch-{digest.hexdigest()[:20]}"
+    return cache_folder() / f"switch-{digest.hexdigest()[:20]}"
 
 
 def compiled(function: Callable[..., Any]) -> Any:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from scenarios.errors import GradwireError, ScenarioError
 from scenarios.units import format_time
-from sim import balancers, queues, transports
 from sim.fabric import layout as at
 from sim.fabric.agenda import Agenda
 from sim.fabric.control import Control
@@ -29,7 +28,7 @@ from sim.fabric.memory import Memory, build
 from sim.fabric.program import Programs
 from sim.fabric.room import speed_of
 from sim.fabric.sends import Joined, Sends, Settled
-from sim.fabric.specialise import Features, Kernel, resolve, specialise
+from sim.fabric.specialise import Kernel, combine, features_of, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team
 from sim.transports.base import Context
@@ -108,9 +107,8 @@ class Fabric:
         self.routing = routing
         self.seed = seed
         self.threads = threads
-        owners = [resolve(transport_kinds(), table.kind, "transport.kind", folder) for table in transports]
-        balancer = resolve(balancers.KINDS, balancing, "load_balancing", folder)
-        policy = resolve(queues.KINDS, "red" if switch.ramp() else "threshold", "switch")
+        combination = combine(transports, balancing, switch, folder, features_of(switch, faults, delays))
+        owners, balancer = combination.transports, combination.balancer
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
         frames = [bound.payload + bound.owner.data_overhead for bound in self.transports]
         base_rtt = base_round_trip(network, routing, max(frames))
@@ -123,7 +121,7 @@ class Fabric:
                 slots = bound.owner.stamp_slots(table.model_dump(), context)
                 self.transports[number] = replace(bound, slots=slots)
         started = time.perf_counter()
-        self.kernel: Kernel = specialise(owners, balancer, policy, features_of(switch, faults, delays))
+        self.kernel: Kernel = specialise(combination)
         self.memory: Memory = build(
             network,
             routing,
@@ -142,7 +140,7 @@ class Fabric:
         M = self.memory.M
         # an empty run compiles the engine, or loads it from the cache
         M[at.H_BUDGET] = 1
-        self.kernel.advance(self.memory.address, threads, True)
+        self.kernel.run(self.memory.address, 0, threads, True)
         self.kernel.post(self.memory.address, int(self.memory.node_base[0]), 0, 0)
         M[self.memory.node_base[0] + at.N_HEAP_COUNT] = 0
         M[self.memory.next + self.memory.positions[0]] = at.FOREVER
@@ -434,24 +432,6 @@ class Fabric:
     def drop_log(self) -> NDArray[np.int64]:
         """Every lost packet so far: rows of time (ps), directed link | cause << 32, A, B, message."""
         return joined(self._logs.drops, at.DROP_WORDS + 1)
-
-
-def features_of(switch: Any, faults: bool, delays: bool) -> Features:
-    """What the engine has to be able to do for a scenario's switches."""
-    return Features(
-        shared=switch.shared() is not None,
-        turns=switch.quanta() is not None,
-        trims=switch.trim_threshold is not None,
-        pauses=switch.pfc,
-        ranks=switch.shortest_first,
-        faults=faults,
-        delays=delays,
-    )
-
-
-def transport_kinds() -> dict[str, str]:
-    """The registered transports."""
-    return transports.KINDS
 
 
 def base_round_trip(network: Any, routing: Any, frame: int) -> int:

@@ -6,43 +6,45 @@ names - puts it into a package of its own whose other modules are the files of `
 steps exist once as source, and once in memory per combination, at full speed and without a function pointer.
 
 Numba keeps compiled code on disk and checks only the file of the outermost function. A change in a file that it calls
-would go unnoticed, so the cache folder of a combination carries a hash of every source that goes into it: an outdated
-kernel can never run, and old folders are harmless. The folder is `$GRADWIRE_CACHE`, by default `gradwire` in the user's
-cache folder.
+would go unnoticed, so an engine's identity is a hash of every source that goes into it: an outdated one can never run,
+and old ones are harmless. `sim.fabric.engines` says where they are kept, `sim.fabric.whole` how they are compiled.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import importlib.machinery
-import importlib.util
-import os
-import signal
 import sys
-import tempfile
-import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy
 
 import sim.fabric.core
 from scenarios.errors import ScenarioError
+from sim import balancers, queues, transports
 from sim.balancers.base import Balancer
+from sim.fabric.components import (
+    BALANCER_SIDE,
+    RECEIVER_SIDE,
+    SENDER_SIDE,
+    functions_of,
+    is_users,
+    resolve,
+    type_check,
+)
+from sim.fabric.engines import CompileError, Work, compile_all, loaded_from
 from sim.transports.base import Deaf
 
-COMPILE_SECONDS = 300  # a child that compiles longer is given up
+if TYPE_CHECKING:
+    from scenarios.schema import Scenario
 
-SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
-RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
-BALANCER_SIDE = ("choose", "pick", "heard")
 ARGUMENTS = {
     "start": "now",
     "pull": "now",
@@ -52,6 +54,9 @@ ARGUMENTS = {
     "on_probe": "argument, now",
     "on_trimmed": "sequence, now",
 }
+
+POST_FILES = ("post.py", "heap.py", "layout.py", "atomics.py")
+"""What `sim.fabric.post` is made of; it is the same for all combinations."""
 
 
 @dataclass(frozen=True)
@@ -73,75 +78,170 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """The compiled entry points of one combination."""
+class Combination:
+    """What an engine is compiled for: classes of transports (in the order of their numbers), of a load balancer and
+    of a queue policy, and what the engine has to be able to do."""
 
-    advance: Any
-    work: Any
+    transports: tuple[type, ...]
+    balancer: type
+    queue: type
+    features: Features = Features()
+
+    def about(self) -> dict[str, Any]:
+        """The same as names."""
+        return {
+            "transports": [_name(transport) for transport in self.transports],
+            "load_balancing": _name(self.balancer),
+            "queues": _name(self.queue),
+            "features": [feature for feature, on in asdict(self.features).items() if on],
+        }
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The compiled entry points of one combination.
+
+    `run(address, thread, threads, epoch)`: take part in advancing the state at a machine address (see `core.engine`).
+    `post(address, node, time, key)`: put an entry on a host's heap, between calls of `run`.
+    """
+
+    run: Any
     post: Any
     identity: str
 
 
-def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = None) -> Any:
-    """The class behind a registered name or behind "module:Class", a module that may lie in `folder`.
+def combination_of(scenario: Scenario) -> Combination:
+    """The combination that a scenario needs.
 
     Raises
     ------
     ScenarioError
-        The name is neither registered nor importable.
+        An unknown transport or balancer, or one of the user's own that is not what it is named for.
     """
-    path = kinds.get(name, name)
-    module_name, _, attribute = path.partition(":")
-    if not attribute:
-        raise ScenarioError(
-            f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class"
-        )
+    faults = any(table.engine for table in scenario.fault)
+    return combine(
+        scenario.transports, scenario.load_balancing, scenario.switch, scenario.folder,
+        features_of(scenario.switch, faults, scenario.output.delays),
+    )  # fmt: skip
+
+
+def combine(
+    tables: Sequence[Any], balancing: str, switch: Any, folder: Path | None, features: Features
+) -> Combination:
+    """The combination for transport tables (`kind`), a load balancer and switches. Raises as `combination_of`."""
+    return Combination(
+        tuple(resolve(transports.KINDS, table.kind, "transport.kind", folder) for table in tables),
+        resolve(balancers.KINDS, balancing, "load_balancing", folder),
+        resolve(queues.KINDS, "red" if switch.ramp() else "threshold", "switch"),
+        features,
+    )
+
+
+def features_of(switch: Any, faults: bool, delays: bool) -> Features:
+    """What the engine has to be able to do for a scenario's switches."""
+    return Features(
+        shared=switch.shared() is not None,
+        turns=switch.quanta() is not None,
+        trims=switch.trim_threshold is not None,
+        pauses=switch.pfc,
+        ranks=switch.shortest_first,
+        faults=faults,
+        delays=delays,
+    )
+
+
+def compile_ahead(scenarios: Iterable[Scenario], jobs: int | None = None) -> None:
+    """Compile the engines that runs of these scenarios need and that are not kept yet, side by side.
+
+    Raises
+    ------
+    ScenarioError
+        A component of the user's own cannot be compiled; says where and why.
+    """
+    _compile([combination_of(scenario) for scenario in scenarios], jobs)
+
+
+def specialise(combination: Combination) -> Kernel:
+    """The engine for a combination, compiled if it is not kept. Raises as `compile_ahead`."""
+    kernel: Kernel = _load(combination)
+    return kernel
+
+
+def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> None:
+    works = [_post_work()]
+    for combination in dict.fromkeys(combinations):
+        identity, module = _prepare(combination)
+        users = [owner for owner in (*combination.transports, combination.balancer) if is_users(owner)]
+        works.append(Work(identity, module, combination.about(), lambda users=users: type_check(users)))  # type: ignore[misc]
     try:
-        module = importlib.import_module(module_name) if name in kinds else _user_module(module_name, folder)
-        return getattr(module, attribute)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ScenarioError(
-            f"{name!r} cannot be loaded: {error}", where, "an importable module:Class"
-        ) from error
+        compile_all(works, jobs)
+    except CompileError as error:
+        expected = "what Numba can compile (docs/extending.md)"
+        raise ScenarioError(str(error), "a component of your own", expected) from None
 
 
-def _user_module(name: str, folder: Path | None) -> types.ModuleType:
-    """A module of the user's own: the file of that name in `folder` (by default the working directory), else whatever
-    Python finds. A file is known by its path and content, so two scenarios may name two files alike."""
-    folder = folder or Path.cwd()
-    file = folder.joinpath(*name.split(".")).with_suffix(".py")
-    if not file.is_file():
-        return importlib.import_module(name)
-    digest = hashlib.sha256(str(file).encode() + b"\0" + file.read_bytes()).hexdigest()[:12]
-    unique = f"gradwire_user_{digest}"
-    if unique in sys.modules:
-        return sys.modules[unique]
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # for what it imports from beside it
-    spec = importlib.util.spec_from_file_location(unique, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[unique]
-        raise
-    return module
+@cache
+def _load(combination: Combination) -> Kernel:
+    _compile([combination])
+    identity, module = _prepare(combination)
+    post = _post_work()
+    with loaded_from(post.identity):
+        posting = importlib.import_module(post.module).post
+    with loaded_from(identity):
+        return Kernel(importlib.import_module(module).run, posting, identity)
 
 
-def _location(owner: type, name: str) -> tuple[str, str]:
-    function = getattr(owner, name).py_func
-    return function.__module__, function.__qualname__
+@cache
+def _prepare(combination: Combination) -> tuple[str, str]:
+    """The identity of a combination, and the name of the module that is its engine, which can be imported now."""
+    source = _source(combination)
+    identity = _digest(source, [*combination.transports, combination.balancer, combination.queue])
+    package_name = f"sim.fabric.core_{identity}"
+    package = types.ModuleType(package_name)
+    package.__path__ = list(sim.fabric.core.__path__)
+    package.__spec__ = importlib.machinery.ModuleSpec(package_name, None, is_package=True)
+    sys.modules[package_name] = package
+    bound = types.ModuleType(f"{package_name}.bound")
+    exec(compile(source, f"<bound {identity}>", "exec"), bound.__dict__)
+    sys.modules[bound.__name__] = bound
+    return identity, f"{package_name}.engine"
 
 
-def _source(transports: list[type], balancer: type, queue: type, features: Features) -> str:
+@cache
+def _post_work() -> Work:
+    folder = Path(sim.fabric.__path__[0])
+    digest = _versions(hashlib.sha256())
+    for name in POST_FILES:
+        digest.update((folder / name).read_bytes())
+    about = {"transports": [], "load_balancing": "", "queues": "", "features": ["shared by all engines"]}
+    return Work(f"post-{digest.hexdigest()[:20]}", "sim.fabric.post", about, str)
+
+
+def _name(owner: type) -> str:
+    """How a scenario names a component; those of the user's own by their class."""
+    for kinds in (transports.KINDS, balancers.KINDS, queues.KINDS):
+        for name, path in kinds.items():
+            if path == f"{owner.__module__}:{owner.__name__}":
+                return name
+    return owner.__name__
+
+
+def _bound_to(owner: type, function: str, name: str) -> str:
+    """The line that binds `name` to a component's function: one of its module, or of the class itself."""
+    found = getattr(owner, function).py_func
+    outer, _, inner = found.__qualname__.rpartition(".")
+    if not outer:
+        return f"from {found.__module__} import {inner} as {name}"
+    return f"import sys; {name} = sys.modules[{found.__module__!r}].{outer}.{inner}"
+
+
+def _source(combination: Combination) -> str:
+    transports, balancer, features = combination.transports, combination.balancer, combination.features
     lines = ['"""Written by sim.fabric.specialise."""', "from numba import njit"]
     lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND")
     for function in BALANCER_SIDE:
         owner = balancer if hasattr(balancer, function) else Balancer
-        module, name = _location(owner, function)
-        lines.append(f"from {module} import {name} as {function}")
+        lines.append(_bound_to(owner, function, function))
     lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
     lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
@@ -151,13 +251,12 @@ def _source(transports: list[type], balancer: type, queue: type, features: Featu
     lines.append(f"PULLS = {any(getattr(transport, 'pulls', False) for transport in transports)}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")
-    module, name = _location(queue, "admit")
-    lines.append(f"from {module} import {name} as admit")
+    lines.append(_bound_to(combination.queue, "admit", "admit"))
     for function in SENDER_SIDE + RECEIVER_SIDE:
         record, kind = ("f", "S_KIND") if function in SENDER_SIDE else ("r", "R_KIND")
         for i, transport in enumerate(transports):
-            module, name = _location(transport if hasattr(transport, function) else Deaf, function)
-            lines.append(f"from {module} import {name} as {function}_{i}")
+            owner = transport if hasattr(transport, function) else Deaf
+            lines.append(_bound_to(owner, function, f"{function}_{i}"))
         arguments = ARGUMENTS[function]
         lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
         if len(transports) > 1:
@@ -177,7 +276,7 @@ def _digest(source: str, classes: list[type]) -> str:
     digest = hashlib.sha256(source.encode())
     root = Path(sim.fabric.__path__[0])
     files = sorted(root.rglob("*.py")) + sorted((root.parent / "transports").glob("*.py"))
-    for function in _reachable([function for owner in classes for function in _functions(owner)]):
+    for function in _reachable([function for owner in classes for function in functions_of(owner)]):
         file = sys.modules[function.__module__].__file__
         if file is not None:
             files.append(Path(file))
@@ -186,8 +285,13 @@ def _digest(source: str, classes: list[type]) -> str:
     for path in files:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
+    return str(_versions(digest).hexdigest()[:20])
+
+
+def _versions(digest: Any) -> Any:
+    """Whatever decides what is compiled besides the sources."""
     digest.update(f"{numba.__version__} {numpy.__version__} {sys.version}".encode())
-    return digest.hexdigest()[:20]
+    return digest
 
 
 def _reachable(functions: list[Any]) -> list[Any]:
@@ -213,87 +317,3 @@ def _names(function: Any) -> list[tuple[str, Any]]:
 def _constants(function: Any) -> list[tuple[str, Any]]:
     """The numbers that are compiled into a function, wherever they are from."""
     return [(name, value) for name, value in _names(function) if isinstance(value, (int, float, tuple))]
-
-
-def _functions(owner: type) -> list[Any]:
-    names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, "admit")
-    return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept; a private temporary folder if that cannot be written."""
-    named = os.environ.get("GRADWIRE_CACHE")
-    base = (
-        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gradwire"
-    )
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        if os.access(base, os.W_OK):
-            return base
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="gradwire-"))
-
-
-@contextlib.contextmanager
-def _cached_under(folder: Path) -> Iterator[None]:
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
-
-
-def specialise(
-    transports: list[type], balancer: type, queue: type, features: Features | None = None
-) -> Kernel:
-    """The engine for a list of transports (in the order of their numbers), a load balancer and a queue policy."""
-    return _specialise(tuple(transports), balancer, queue, features or Features())
-
-
-def _compile_in_a_child(module: str) -> None:
-    """Import `module` in a child process, which leaves the compiled code in the cache.
-
-    Compiling takes 150 MB that Numba never gives back, and every object in them slows the garbage collection of the
-    process that runs. If the child cannot do it, nothing is lost: the parent compiles when it imports the module.
-    """
-    if not hasattr(os, "fork"):
-        return
-    child = os.fork()
-    if child == 0:
-        try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what there is to say, the parent says
-            importlib.import_module(module)
-        finally:
-            os._exit(0)
-    patience = time.monotonic() + COMPILE_SECONDS
-    running = True
-    try:
-        while running and time.monotonic() < patience:
-            running = os.waitpid(child, os.WNOHANG)[0] == 0
-            time.sleep(0.02)
-    finally:
-        if running:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-@cache
-def _specialise(transports: tuple[type, ...], balancer: type, queue: type, features: Features) -> Kernel:
-    source = _source(list(transports), balancer, queue, features)
-    identity = _digest(source, [*transports, balancer, queue])
-    package_name = f"sim.fabric.core_{identity}"
-    package = types.ModuleType(package_name)
-    package.__path__ = list(sim.fabric.core.__path__)
-    package.__spec__ = importlib.machinery.ModuleSpec(package_name, None, is_package=True)
-    sys.modules[package_name] = package
-    bound = types.ModuleType(f"{package_name}.bound")
-    exec(compile(source, f"<bound {identity}>", "exec"), bound.__dict__)
-    sys.modules[bound.__name__] = bound
-    folder = cache_folder() / identity
-    with _cached_under(folder):
-        if not folder.exists():
-            _compile_in_a_child(f"{package_name}.engine")
-        engine = importlib.import_module(f"{package_name}.engine")
-    return Kernel(engine.advance, engine.work, engine.post, identity)

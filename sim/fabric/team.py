@@ -29,14 +29,14 @@ class Team:
             self.M[at.H_GO] += 1
             for event in self.events:
                 event.set()
-        self.kernel.advance(self.M.ctypes.data, self.threads, alone)
+        self.kernel.run(self.M.ctypes.data, 0, self.threads, alone)
 
     def _start(self) -> None:
         for number in range(1, self.threads):
             event = threading.Event()
             self.events.append(event)
             epoch = int(self.M[at.H_GO])
-            arguments = (self.M, self.kernel.work, number, self.threads, epoch, event)
+            arguments = (self.M, self.kernel.run, number, self.threads, epoch, event)
             threading.Thread(target=_worker, args=arguments, name=f"fabric-{number}", daemon=True).start()
 
     def quit(self) -> None:
@@ -48,13 +48,13 @@ class Team:
 
 def _worker(
     M: NDArray[np.int64],
-    work: Callable[..., int],
+    run: Callable[..., int],
     number: int,
     threads: int,
     epoch: int,
     event: threading.Event,
 ) -> None:
     while not M[at.H_QUIT]:
-        epoch = work(M.ctypes.data, number, threads, epoch)
+        epoch = run(M.ctypes.data, number, threads, epoch)
         event.wait()
         event.clear()

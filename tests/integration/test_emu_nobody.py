@@ -16,7 +16,7 @@ import pytest
 from emu_cases import needs
 from emu_commands import NO_RIGHTS, SHORT
 
-from emu.bpf import cache_directory
+from scenarios.cache import cache_folder
 
 NOBODY = 65534
 ROOTS_HOME = Path(pwd.getpwuid(0).pw_dir)
@@ -53,7 +53,7 @@ def place() -> Iterator[Path]:
     for name in ("python", "devices"):
         (made / name).mkdir()
     (made / "short.toml").write_text(SHORT)
-    shutil.copytree(cache_directory(), made / "cache")
+    shutil.copytree(cache_folder(), made / "cache")
     for path in (made, *made.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     yield made

@@ -10,8 +10,8 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from scenarios.load import load_scenario, pick_variant
 from scenarios.schema import UserTransport
 from scenarios.schema_network import Switch
+from sim.fabric.components import resolve
 from sim.fabric.specialise import _digest as digest_of
-from sim.fabric.specialise import resolve
 from sim.simulate import simulate
 from sim.topology import LinkSpec, leaf_spine
 

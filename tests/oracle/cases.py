@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from scenarios.schema_network import Switch as SwitchTable
-from sim import balancers
+from sim import balancers, transports
+from sim.fabric.components import resolve
 from sim.fabric.draws import key_of
-from sim.fabric.fabric import Fabric, base_round_trip, transport_kinds
+from sim.fabric.fabric import Fabric, base_round_trip
 from sim.fabric.flows import FLOW_ENTROPY
-from sim.fabric.specialise import resolve
 from sim.fabric.tables import CAUSES
 from sim.routing import Routing, build_routing
 from sim.topology import Network
@@ -242,7 +242,7 @@ class _Oracle:
             )
             for index in range(network.link_count)
         ]  # fmt: skip
-        owners = [resolve(transport_kinds(), each.kind, "transport") for each in case.transports]
+        owners = [resolve(transports.KINDS, each.kind, "transport") for each in case.transports]
         longest = max(
             each.payload + owner.data_overhead for owner, each in zip(owners, case.transports, strict=True)
         )
@@ -284,7 +284,7 @@ class _Oracle:
 
     def _protocols(self, routing: Routing) -> list[Protocol]:
         case, memory = self.case, Words([0])
-        owners = [resolve(transport_kinds(), table.kind, "transport") for table in case.transports]
+        owners = [resolve(transports.KINDS, table.kind, "transport") for table in case.transports]
         longest = max(
             table.payload + owner.data_overhead for owner, table in zip(owners, case.transports, strict=True)
         )

@@ -17,8 +17,8 @@ from scenarios.checks_switch import carriers
 from scenarios.errors import ScenarioError
 from scenarios.load import build_scenario, load_scenario
 from scenarios.schema_transport import AnyTransport
+from sim.fabric.components import resolve
 from sim.fabric.layout import STAMP_MOST
-from sim.fabric.specialise import resolve
 from sim.precheck import check_variants
 from sim.routing import build_routing
 from sim.simulate import simulate

@@ -20,7 +20,6 @@ from sim.fabric.atomics import (
     wait_while_equal,
     words_at,
 )
-from sim.fabric.heap import push
 from sim.fabric.layout import (
     BUSY,
     EXHAUSTED,
@@ -45,7 +44,6 @@ from sim.fabric.layout import (
     HOST,
     LOG_FULL,
     N_KIND,
-    N_POSITION,
     POOL_FULL,
     QUIET,
     REACHED,
@@ -228,35 +226,23 @@ def _advance(M, thread, threads, alone):
         meet(M, threads)
 
 
-@njit("void(int64, int64, boolean)", nogil=True, cache=True)
-def advance(address, threads, alone):
-    """What thread 0 calls: `_advance` on the state at a machine address."""
-    _advance(words_at(address), 0, threads, alone)
-
-
 @njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
-def work(address, thread, threads, epoch):
-    """A worker thread: take part in the calls of `advance`. Returns the last epoch it has taken part in, when no new
-    one has come for a while or when told to quit."""
+def run(address, thread, threads, epoch):
+    """The one entry, on the state at a machine address. Thread 0: `_advance`, with `epoch` 1 if alone. Another thread:
+    take part in its calls; returns the last epoch it has taken part in, when no new one has come for a while or when
+    told to quit."""
     M = words_at(address)
     patience = PATIENCE
-    while patience > 0 and M[H_QUIT] == 0:
-        if load_acquire(M, H_GO) == epoch:
+    alone = thread == 0 and epoch != 0
+    while patience > 0 and (thread == 0 or M[H_QUIT] == 0):
+        if thread and load_acquire(M, H_GO) == epoch:
             patience -= 1
             if patience < PATIENCE - SPINS_BEFORE_YIELDING:
                 sched_yield()
             continue
         epoch += 1
-        _advance(M, thread, threads, False)
+        _advance(M, thread, threads, alone)
+        if thread == 0:
+            break
         patience = PATIENCE
     return epoch
-
-
-@njit("void(int64, int64, int64, int64)", cache=True)
-def post(address, node, time, key):
-    """Put an entry on a host's heap from outside, between calls of `advance`."""
-    M = words_at(address)
-    push(M, node, time, key)
-    due = M[H_NEXT] + M[node + N_POSITION]
-    if time < M[due]:
-        M[due] = time

@@ -1,0 +1,264 @@
+"""Compiled engines that are kept: one folder per combination, which appears complete or not at all.
+
+    <cache>/engines/<identity>/about.json       what it was compiled for, how, by what, in how many seconds
+    <cache>/engines/<identity>/...              what Numba keeps of it
+
+An engine is compiled by a child process into a folder of its own, which is given its name when all is there; so an
+interrupted compilation leaves nothing that could be taken for whole, and what others have finished stays. Compiling
+takes 150 MB that Numba never gives back, and every object in them slows the garbage collection of the process that
+runs: the child takes them with it.
+
+Engines that were not used for `KEEP_DAYS`, and the oldest beyond `KEEP_MOST`, go by themselves when a new one is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from scenarios.cache import cache_folder
+
+COMPILE_SECONDS = 300  # a child that compiles longer is given up
+KEEP_DAYS = 90
+KEEP_MOST = 200
+ABOUT = "about.json"
+PART = ".part"
+DISK = b"\0"  # before what a child says of a disk
+STALE_PART_S = 2 * COMPILE_SECONDS
+
+
+class CompileError(Exception):
+    """What a child has to say about the user's own part of an engine."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One engine on disk. `used`: seconds since the epoch, when it was made or last used; `size` in bytes."""
+
+    identity: str
+    about: dict[str, Any]
+    size: int
+    used: float
+
+
+def engines_folder() -> Path:
+    """Where engines are kept."""
+    return cache_folder() / "engines"
+
+
+def writable_folder() -> Path:
+    """The same if it can be written, else a temporary folder of this process, of which a line on stderr tells."""
+    if _private:
+        return Path(_private[0].name)
+    folder = engines_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        return _go_private(f"{folder}: {error.strerror}")
+
+
+def _go_private(why: str) -> Path:
+    print(f"gradwire: compiled engines are not kept: {why} (GRADWIRE_CACHE names another place)", file=sys.stderr)
+    _private.append(tempfile.TemporaryDirectory(prefix="gradwire-"))
+    return Path(_private[0].name)
+
+
+_private: list[tempfile.TemporaryDirectory[str]] = []  # goes with the process
+
+
+def is_kept(identity: str) -> bool:
+    """Whether the engine is on disk."""
+    return (writable_folder() / identity / ABOUT).is_file()
+
+
+@contextlib.contextmanager
+def cached_under(folder: Path, saved: bool = True) -> Iterator[None]:
+    """Functions that are imported meanwhile are read from a folder, and kept in it if they are to be `saved`."""
+    from numba.core import caching
+
+    before, save = numba.config.CACHE_DIR, caching.Cache.save_overload
+    numba.config.CACHE_DIR = str(folder)
+    if not saved:
+        caching.Cache.save_overload = lambda *_: None
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+        caching.Cache.save_overload = save
+
+
+@contextlib.contextmanager
+def loaded_from(identity: str) -> Iterator[None]:
+    """The module of an engine is imported meanwhile: from disk, or, where no child could put it there - a full disk,
+    say - compiled in this process and kept nowhere. What is used counts as young."""
+    folder = writable_folder() / identity
+    with contextlib.suppress(OSError):
+        os.utime(folder / ABOUT)
+    with cached_under(folder, saved=is_kept(identity)):
+        yield
+
+
+@dataclass
+class Work:
+    """An engine that has to be compiled: its module, what to write about it, and what to look at before."""
+
+    identity: str
+    module: str
+    about: dict[str, Any]
+    check: Callable[[], str]
+    """what is wrong with the user's own part, in one line; empty if nothing"""
+
+
+def compile_all(works: Sequence[Work], jobs: int | None = None) -> None:
+    """Compile engines in child processes, as many side by side as there are processors.
+
+    Where the disk is full a temporary folder is used. If a child cannot do it at all, nothing is lost: whoever needs
+    the engine compiles it himself.
+
+    Raises
+    ------
+    CompileError
+        What is wrong with the user's own part of one of them.
+    """
+    waiting = [work for work in works if not is_kept(work.identity)]
+    if not hasattr(os, "fork") or not waiting:
+        return
+    jobs = jobs or os.cpu_count() or 1
+    running: dict[int, tuple[int, float]] = {}  # by process: where it tells, and when it is given up
+    told = b""
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                child, pipe = _begin(waiting.pop(0))
+                running[child] = pipe, time.monotonic() + COMPILE_SECONDS
+            time.sleep(0.01)
+            for child in [child for child in running if os.waitpid(child, os.WNOHANG)[0]]:
+                pipe, _ = running.pop(child)
+                told = told or os.read(pipe, 1 << 16)
+                os.close(pipe)
+            for child in [child for child, (_, end) in running.items() if time.monotonic() > end]:
+                _end(child, running.pop(child)[0])
+    finally:
+        for child, (pipe, _) in running.items():
+            _end(child, pipe)
+    _forget_old(writable_folder())
+    if told.startswith(DISK) and not _private:
+        _go_private(told[len(DISK) :].decode(errors="replace"))
+        compile_all(works, jobs)
+    elif told and not told.startswith(DISK):
+        raise CompileError(told.decode(errors="replace"))
+
+
+def _begin(work: Work) -> tuple[int, int]:
+    """Start a child that compiles; (its process, what it says of the user's own part)."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(theirs)
+        return child, ours
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)  # what there is to say, the parent says
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _compile(work, lambda text: os.write(theirs, text.encode()))
+    except OSError as error:
+        os.write(theirs, DISK + f"{engines_folder()}: {error.strerror}".encode())
+    finally:
+        os._exit(0)
+
+
+def _end(child: int, pipe: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(pipe)
+
+
+def _compile(work: Work, tell: Callable[[str], Any]) -> None:
+    """In the child: compile one engine and give its folder its name."""
+    from sim.fabric import whole
+
+    begin = time.perf_counter()
+    at_once = whole.is_known()
+    if at_once:
+        whole.whole_program({"run", "post"})
+    wrong = work.check()
+    if wrong:
+        tell(wrong)
+        return
+    final = writable_folder() / work.identity
+    part = Path(tempfile.mkdtemp(prefix=f"{work.identity}.", suffix=PART, dir=final.parent))
+    try:
+        _fill(part, work, at_once, begin)
+        part.rename(final)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else somebody was faster
+            raise
+
+
+def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
+    from sim.fabric import whole
+
+    with cached_under(part):
+        importlib.import_module(work.module)
+    about = {
+        **work.about, "compiled": "as one program" if at_once else "function by function",
+        "functions": whole.Part.linked if at_once else 0, "numba": numba.__version__,
+        "seconds": round(time.perf_counter() - begin, 1),
+    }  # fmt: skip
+    (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+# --- what is kept ------------------------------------------------------------------------------------------------
+
+
+def kept_engines(folder: Path | None = None) -> list[Kept]:
+    """The engines on disk, the one that was used last first."""
+    found = []
+    for about in (folder or engines_folder()).glob(f"*/{ABOUT}"):
+        with contextlib.suppress(OSError, ValueError):
+            size = sum(file.stat().st_size for file in about.parent.rglob("*") if file.is_file())
+            said = json.loads(about.read_text(encoding="utf-8"))
+            found.append(Kept(about.parent.name, said, size, about.stat().st_mtime))
+    return sorted(found, key=lambda kept: (-kept.used, kept.identity))
+
+
+def clear(folder: Path | None = None) -> int:
+    """Remove all engines, unfinished ones as well. Returns how many were whole.
+
+    A run that has loaded its engine does not need it any more."""
+    folder = folder or engines_folder()
+    whole = len(list(folder.glob(f"*/{ABOUT}")))
+    for each in folder.glob("*"):
+        shutil.rmtree(each, ignore_errors=True)
+    return whole
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove what was not used for long, what is beyond the number to keep, and what was never finished."""
+    now = time.time()
+    for number, kept in enumerate(kept_engines(folder)):
+        if number >= KEEP_MOST or now - kept.used > 86_400 * KEEP_DAYS:
+            shutil.rmtree(folder / kept.identity, ignore_errors=True)
+    for part in folder.glob(f"*{PART}"):
+        with contextlib.suppress(OSError):
+            if now - part.stat().st_mtime > STALE_PART_S:
+                shutil.rmtree(part, ignore_errors=True)

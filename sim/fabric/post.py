@@ -1,0 +1,17 @@
+"""What Python puts into a host's heap: the same for every combination, compiled and cached once."""
+
+from numba import njit
+
+from sim.fabric.atomics import words_at
+from sim.fabric.heap import push
+from sim.fabric.layout import H_NEXT, N_POSITION
+
+
+@njit("void(int64, int64, int64, int64)", cache=True)
+def post(address, node, time, key):
+    """Put an entry on a host's heap from outside, between calls of `advance`."""
+    M = words_at(address)
+    push(M, node, time, key)
+    due = M[H_NEXT] + M[node + N_POSITION]
+    if time < M[due]:
+        M[due] = time
