@@ -247,6 +247,13 @@ def test_steps_with_numbers_beyond_all_measure():
             imported(text)
 
 
+def test_a_refusal_lists_nothing_that_was_left_out_zero_times():
+    events = [e for e in kineto_events() if "In msg nelems" not in e.get("args", {})]
+    with pytest.raises(TraceError, match="no gradient in it") as refusal:
+        imported(kineto(events))
+    assert "(left out: " in str(refusal.value) and " 0 x " not in str(refusal.value)
+
+
 def test_profiles_without_a_sign_of_the_backward_pass():
     events = [e for e in old_profile() if e["name"] != "AddmmBackward"]
     trace = imported(kineto(events))

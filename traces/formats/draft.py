@@ -254,6 +254,5 @@ def _told(counts: Counter[str]) -> dict[str, int]:
 
 
 def _listing(skipped: Counter[str]) -> str:
-    if not skipped:
-        return ""
-    return " (left out: " + ", ".join(f"{count} x {what}" for what, count in skipped.most_common(5)) + ")"
+    most = [f"{count} x {what}" for what, count in skipped.most_common(5) if count]
+    return f" (left out: {', '.join(most)})" if most else ""
