@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +136,7 @@ def cmd_run(
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
     from scenarios.load import list_library, load_scenario
     from scenarios.output import claimed
-    from scenarios.record import is_record
+    from scenarios.record import asked, is_record
 
     overrides, limit = _overrides(set_, trace), _seconds(max_wall)
     if scenario not in list_library() and is_record(scenario):
@@ -145,7 +144,7 @@ def cmd_run(
     else:
         chosen = load_scenario(scenario, set=overrides, policy=policy)
     with claimed(out) as place:
-        results, finished = _simulate([chosen], threads, limit, as_json, _asked(scenario, overrides))
+        results, finished = _simulate([chosen], threads, limit, as_json, asked(scenario, overrides))
         _show(results, finished, place, as_json, alone=True)
 
 
@@ -373,12 +372,6 @@ def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
     return chosen
 
 
-def _asked(source: str, overrides: list[str]) -> dict[str, Any]:
-    """What a Result remembers of the command that it came from."""
-    command = shlex.join(["gradwire", *sys.argv[1:]])
-    return {"command": command, "scenario": source, "overrides": overrides, "folder": str(Path.cwd())}
-
-
 def _seconds(max_wall: str | None) -> float | None:
     from scenarios.errors import GradwireError
     from scenarios.units import UnitError, parse_wall
@@ -436,6 +429,7 @@ def _compare(
     as_json: bool,
 ) -> None:
     from scenarios.load import list_library, load_scenario
+    from scenarios.record import asked
     from scenarios.result import Result
 
     results, finished = [], True
@@ -445,7 +439,7 @@ def _compare(
         elif finished:
             variants = load_scenario(source, set=overrides).variants()
             simulated, finished = _simulate(
-                variants, threads, max_wall_s, as_json, _asked(source, overrides)
+                variants, threads, max_wall_s, as_json, asked(source, overrides)
             )
             results += simulated
     _show(results, finished, out, as_json)

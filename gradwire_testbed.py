@@ -137,6 +137,7 @@ def cmd_emulate(
     from scenarios.errors import GradwireError
     from scenarios.load import load_scenario
     from scenarios.output import claimed, refuse_unwritable
+    from scenarios.record import asked
 
     if pcap is not None:
         refuse_unwritable(pcap)
@@ -151,6 +152,8 @@ def cmd_emulate(
     request = _request(clock, switch, max_wall, repeat, pcap, at)
     with claimed(out) as place:
         results, finished = _run_all(loaded.variants() if every else [loaded], request, as_json)
+        for result in results:
+            result.timing.update(asked(scenario, _overrides(set_, trace)))
         if not results:
             raise KeyboardInterrupt
         _report(results, finished, place, pcap, as_json, alone=not every)

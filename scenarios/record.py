@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,12 @@ def input_digests(scenario: Scenario) -> dict[str, str]:
     "traffic[1]", "transport" for the module of a class of the user's own. What is not there is left out."""
     files = {place: path for place, path in _inputs(scenario) if path.is_file()}
     return {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
+
+
+def asked(source: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """What timing.json remembers of the command that is running: of which scenario, changed how, and where."""
+    command = shlex.join(["gradwire", *sys.argv[1:]])
+    return {"command": command, "scenario": source, "overrides": list(overrides), "folder": str(Path.cwd())}
 
 
 def is_record(source: str | Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from scenarios.result import Result
 from scenarios.schema import Scenario
 from scenarios.toml import write_toml
 from sim.simulate import simulate
+from tests.soak.drawn import Scenarios, combination
 
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
@@ -51,6 +53,25 @@ def test_the_library_survives_its_text(name: str, tmp_path: Path):
         assert scenario_text(alone) == scenario_text(variant)
         apart = {"policy": ()}
         assert alone.model_copy(update=apart).model_dump() == variant.model_copy(update=apart).model_dump()
+
+
+def test_scenarios_over_the_whole_schema_survive_their_text(tmp_path: Path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "copy").mkdir()
+    loaded = 0
+    for seed in range(400):
+        made = Scenarios(tmp_path / "files", combination(Random(seed)))
+        try:
+            variants = build_scenario(made.tables(seed, 0.1 * (seed % 2))).at(tmp_path / "files").variants()
+        except GradwireError:
+            continue
+        for variant in variants:
+            (tmp_path / "copy" / "a.toml").write_text(scenario_text(variant), encoding="utf-8")
+            (again,) = load_scenario(tmp_path / "copy" / "a.toml").variants()
+            assert again.digest() == variant.digest()
+            assert again.job == variant.job
+            loaded += 1
+    assert loaded > 100
 
 
 def test_paths_and_modules_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
