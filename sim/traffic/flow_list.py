@@ -93,7 +93,8 @@ def _flow(reader: Reader, line: int, words: list[str], hosts: int | None) -> tup
         reader.wrong(line, "has a word that is no whole number", text, LINE)
         return None
     try:
-        start = round(Decimal(words[-1]) * S)
+        exact = Decimal(words[-1]) * S
+        start = round(exact) if 0 <= exact < MAX_INNER else -1  # rounding 1e99999999 would take hours
     except (ArithmeticError, ValueError):
         reader.wrong(line, "has no start", words[-1], "seconds, such as 0.001")
         return None
