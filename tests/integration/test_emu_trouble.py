@@ -37,8 +37,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "no node": (("short.toml", "--pcap", "new", "--at", "h9", "--at", "s9"), "--at: there is no node 'h9', 's9'; expected h0,"),
     "pcap exists": (("short.toml", "--pcap", "tmp"), "tmp: exists already"),
     "out exists": (("short.toml", "--out", "short.toml"), "short.toml: exists already"),
-    "out below a file": (("short.toml", "--out", "short.toml/new"), "short.toml/new: cannot be made in "),
-    "pcap below a file": (("short.toml", "--pcap", "short.toml/new"), "short.toml/new: cannot be made in "),
+    "out below a file": (("short.toml", "--out", "short.toml/new"), "short.toml/new: lies inside of something that is no folder"),
+    "pcap below a file": (("short.toml", "--pcap", "short.toml/new"), "short.toml/new: lies inside of something that is no folder"),
     "all and pcap": (("short.toml", "--all", "--pcap", "new"), "--all: goes with neither"),
     "too many hosts": (("short.toml", "--set", "topology.hosts=100", *VIRTUAL), "topology: 100 hosts"),
     "no sample ports": (("short.toml", "--set", "output.queue_samples=1ms", "--set", 'output.sample_ports=["x"]', *VIRTUAL),
@@ -114,6 +114,9 @@ def test_no_virtual_kernel(place: Place) -> None:
     assert status == 2 and f"GRADWIRE_UML={nowhere}: is no program" in error
     (place.folder / "no-kernel").write_text("#!/bin/sh\necho not a kernel\n")
     (place.folder / "no-kernel").chmod(0o755)
+    status, _, error = place.run("emulate", "short.toml", *VIRTUAL, GRADWIRE_UML=str(place.folder / "no-kernel"))
+    assert status == 2 and "is no User-Mode Linux kernel with time travel" in error
+    (place.folder / "no-kernel").write_text("#!/bin/sh\necho not a kernel # time-travel\n")
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, GRADWIRE_UML=str(place.folder / "no-kernel"))
     assert status == 1 and error.endswith("the kernel ended early: not a kernel")
 
