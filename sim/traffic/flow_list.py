@@ -94,7 +94,7 @@ def _flow(reader: Reader, line: int, words: list[str], hosts: int | None) -> tup
         return None
     try:
         exact = Decimal(words[-1]) * S
-        start = round(exact) if 0 <= exact < MAX_INNER else -1  # rounding 1e99999999 would take hours
+        start = round(exact) if 0 <= exact < MAX_INNER else -1  # rounding 1e999980 would take long
     except (ArithmeticError, ValueError):
         reader.wrong(line, "has no start", words[-1], "seconds, such as 0.001")
         return None
