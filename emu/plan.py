@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenarios.wire import ACK_BYTES
 from traces.program import Program
 
 
@@ -105,24 +104,6 @@ class Plan:
     def largest_frame(self) -> int:
         """Bytes on the link of the largest packet."""
         return max(each.payload + each.overhead for each in self.transports)
-
-
-def base_round_trip_ns(plan: Plan) -> int:
-    """There and back along the longest path, without queueing: full packets out, small ones back; as in the simulator
-    (`sim.fabric.fabric.base_round_trip`)."""
-    if "base_rtt_ps" in plan.options:
-        return int(plan.options["base_rtt_ps"]) // 1000
-    ends = {port.number: port.dst for port in plan.ports}
-    longest = 0
-    for switch, host in plan.routes:
-        at, hops = switch, 0
-        while at != host and hops <= plan.node_count:
-            at, hops = ends[plan.routes[at, host][0]], hops + 1
-        longest = max(longest, hops)
-    rate = min(port.rate for port in plan.ports)
-    latency = max(port.latency_ps for port in plan.ports)
-    both = (plan.largest_frame() + ACK_BYTES) * 8_000_000_000_000 // rate + 2 * latency
-    return (1 + max(1, longest)) * both // 1000
 
 
 def host_address(node: int) -> str:

@@ -31,8 +31,9 @@ from emu.awake import awake
 from emu.capture import Capture, file_name
 from emu.controller import Controller
 from emu.launchers import PR_SET_TIMERSLACK, Forked
-from emu.plan import Plan, base_round_trip_ns
+from emu.plan import Plan
 from emu.raw import Raw
+from emu.round_trips import base_round_trip_ns
 from emu.scratch import FULL, full_disk
 from emu.sockets import LIBC
 from emu.switches.base import PortCounts, SwitchBackend, TestbedError

@@ -24,7 +24,7 @@ and its acknowledgements carry it back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 ETHERNET: Final = 14
 IPV4: Final = 20
@@ -139,6 +139,12 @@ def frame_bytes(payload: int, overhead: int) -> int:
     return max(MIN_FRAME, payload + overhead)
 
 
-def serialisation_ps(frame: int, rate: int) -> int:
+def serialisation_ps(frame: int, rate: Any) -> Any:
     """Picoseconds that `frame` bytes occupy a link of `rate` bit/s, rounded up to whole picoseconds."""
     return -(-frame * 8 * 1_000_000_000_000 // rate)
+
+
+def crossing_ps(frame: int, rate: Any, latency: Any) -> Any:
+    """Picoseconds from the first bit of `frame` bytes entering a link of `rate` bit/s to the last one leaving it where
+    nothing is in the way: what base round trips are sums of. `rate` and `latency` (ps): numbers or arrays."""
+    return serialisation_ps(frame, rate) + latency

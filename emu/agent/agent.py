@@ -37,7 +37,8 @@ from emu.agent.base import Arrival, MessageRow
 from emu.agent.loop import SECOND, EpollLoop
 from emu.agent.report import HostReport, Received, Sent
 from emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
-from emu.plan import Plan, base_round_trip_ns, host_address
+from emu.plan import Plan, host_address
+from emu.round_trips import RoundTrips
 from emu.switches.base import TestbedError
 from emu.transports import make_carriers
 
@@ -144,6 +145,9 @@ class Agent:
         self._script.delivered(arrival.message)
         self._news()
 
+    def base_rtt_ps(self, row: MessageRow) -> int:
+        return self._trips.time_ps(row.src, row.dst, self.plan.transports[row.transport])
+
     def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
         self._settled[message] = sent_packets, retransmitted
         self._contents.settled(message)
@@ -159,7 +163,7 @@ class Agent:
         # of real machines, where there are any
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
         self.rate = min(port.rate for port in plan.of_node(node))
-        self.base_rtt_ns = base_round_trip_ns(plan)
+        self._trips = RoundTrips(plan)
         self._watched = WatchedLoop(self.loop)
         make = self._parts
         if make is None:

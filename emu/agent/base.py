@@ -84,8 +84,6 @@ class Host(Protocol):
     """what the ends of this run's connections know each other by (`emu.wire.Opening`)"""
     rate: int
     """bit/s of its link"""
-    base_rtt_ns: int
-    """the longest unloaded round trip to any peer of a full packet and its answer"""
     clock: str
     """"wall" or "virtual": under virtual time computing takes none, and nothing needs to be done in batches"""
 
@@ -94,6 +92,9 @@ class Host(Protocol):
 
     def row(self, message: int) -> MessageRow:
         """A message that this host sends or receives."""
+
+    def base_rtt_ps(self, row: MessageRow) -> int:
+        """How long a full packet of a message and its answer take where nothing is in their way."""
 
     def outgoing(self, message: int) -> memoryview:
         """The bytes of a message that is ready."""

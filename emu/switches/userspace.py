@@ -24,8 +24,9 @@ from emu import kernel_tcp
 from emu.agent.nic import AHEAD_NS
 from emu.kernel import queueing
 from emu.namespaces import find_tool
-from emu.plan import Plan, base_round_trip_ns, host_address
+from emu.plan import Plan, host_address
 from emu.probe import Kernel
+from emu.round_trips import base_round_trip_ns
 from emu.switches.base import Drop, PortCounts, TestbedError
 from emu.userspace import card, process, tun
 from emu.userspace.fabric import port_counts

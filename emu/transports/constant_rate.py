@@ -94,10 +94,10 @@ class ConstantRate(DatagramCarrier):
 
     def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, _side: Any = None) -> None:
         super().__init__(host, transport, endpoint)
-        self.rules = Rules(transport.parameters, base_rtt=host.base_rtt_ns * 1000)
 
     def make_sender(self, row: MessageRow) -> Any:
-        return _Outgoing(self.rules, row, self.transport, self.host, self.endpoint)
+        rules = Rules(self.transport.parameters, base_rtt=self.host.base_rtt_ps(row))
+        return _Outgoing(rules, row, self.transport, self.host, self.endpoint)
 
     def make_receiver(self, row: MessageRow) -> Receiver:
         return Receiver(row, self.transport.payload)

@@ -291,9 +291,16 @@ class Dlcp(DatagramCarrier):
     def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)
         self.side = side
-        self.rules = Rules(
-            transport.parameters, base_rtt=host.base_rtt_ns * 1000, payload=transport.payload, clock=host.clock
-        )
+        self._rules: dict[int, Rules] = {}
+
+    def rules_of(self, row: MessageRow) -> Rules:
+        """The rules for a message: those for its base round trip."""
+        trip = self.host.base_rtt_ps(row)
+        if trip not in self._rules:
+            self._rules[trip] = Rules(
+                self.transport.parameters, base_rtt=trip, payload=self.transport.payload, clock=self.host.clock
+            )
+        return self._rules[trip]
 
     def open(self) -> None:
         super().open()
@@ -316,10 +323,10 @@ class Dlcp(DatagramCarrier):
 
     def make_sender(self, row: MessageRow) -> Any:
         self.side.listen_for(row.number, self.on_control)
-        return _Outgoing(self.rules, row, self.transport, self.host, self.endpoint, self.side)
+        return _Outgoing(self.rules_of(row), row, self.transport, self.host, self.endpoint, self.side)
 
     def make_receiver(self, row: MessageRow) -> Receiver:
-        return Receiver(self.rules, row, self.transport.payload)
+        return Receiver(self.rules_of(row), row, self.transport.payload)
 
     def answer(self, receiver: Any, kind: int, sequence: int, ce: int, name: int) -> None:
         if kind == ACK:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,17 @@ from sim.fabric import layout as at
 from sim.fabric.agenda import Agenda
 from sim.fabric.control import Control
 from sim.fabric.deadlock import find_deadlock
-from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Bound, Flows
+from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Flows
 from sim.fabric.logs import Logs, joined
 from sim.fabric.memory import Memory, build
+from sim.fabric.parameters import Bound, ParameterSets
 from sim.fabric.program import Programs
 from sim.fabric.room import speed_of
 from sim.fabric.sends import Joined, Sends, Settled
 from sim.fabric.specialise import Kernel, combine, features_of, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team
-from sim.transports.base import Context
+from sim.trips import RoundTrips
 
 CALL_SECONDS = (
     0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
@@ -110,24 +111,17 @@ class Fabric:
         combination = combine(transports, balancing, switch, folder, features_of(switch, faults, delays))
         owners, balancer = combination.transports, combination.balancer
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
-        frames = [bound.payload + bound.owner.data_overhead for bound in self.transports]
-        base_rtt = base_round_trip(network, routing, max(frames))
-        fastest = int(network.link_rate[network.up_link].max())
-        parameters = []
-        for number, (table, bound) in enumerate(zip(transports, self.transports, strict=True)):
-            context = Context(int(speed_of(fastest)), bound.payload, base_rtt)
-            parameters.append(bound.owner.parameters(table.model_dump(), context))
-            if hasattr(bound.owner, "stamp_slots"):
-                slots = bound.owner.stamp_slots(table.model_dump(), context)
-                self.transports[number] = replace(bound, slots=slots)
+        line = speed_of(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
+        trips = RoundTrips(network, routing)
+        for bound in self.transports:  # whatever is wrong with its settings shows before anything is compiled
+            bound.numbers(int(line[0]), trips.longest(bound.frame, int(bound.owner.control_bytes)))
         started = time.perf_counter()
         self.kernel: Kernel = specialise(combination)
         self.memory: Memory = build(
             network,
             routing,
             switch,
-            parameters=parameters,
-            longest_frame=max(frames),
+            longest_frame=max(bound.frame for bound in self.transports),
             host_latency=host_latency_ps,
             seed=seed,
             threads=threads,
@@ -146,7 +140,8 @@ class Fabric:
         M[self.memory.next + self.memory.positions[0]] = at.FOREVER
         self.compile_s = time.perf_counter() - started
         M[at.H_NOW] = 0
-        self.flows = Flows(self.memory, self.transports, routing.up_link, seed)
+        sets = ParameterSets(self.memory, self.transports, trips, line)
+        self.flows = Flows(self.memory, self.transports, sets, line, seed)
         self._programs = Programs(self.flows, host_latency_ps, self._start)
         self._logs = Logs(self.memory, self.flows)
         self._undelivered = 0
@@ -432,12 +427,3 @@ class Fabric:
     def drop_log(self) -> NDArray[np.int64]:
         """Every lost packet so far: rows of time (ps), directed link | cause << 32, A, B, message."""
         return joined(self._logs.drops, at.DROP_WORDS + 1)
-
-
-def base_round_trip(network: Any, routing: Any, frame: int) -> int:
-    """Picoseconds there and back along the longest path, without queueing: full packets out, small ones back."""
-    hops = 2 + max(0, int(routing.distance.max()))
-    speed = int(speed_of(int(network.link_rate.min())))
-    there = int(network.link_latency.max()) + (frame * speed >> at.SPEED_SHIFT)
-    back = int(network.link_latency.max()) + (66 * speed >> at.SPEED_SHIFT)
-    return hops * (there + back)

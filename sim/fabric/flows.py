@@ -18,6 +18,7 @@ from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.draws import MASK, key_of
 from sim.fabric.memory import Memory
+from sim.fabric.parameters import Bound, ParameterSets
 from sim.fabric.room import SMALLEST_FRAME
 from sim.fabric.words import Words
 
@@ -27,29 +28,6 @@ FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS, MARKED, TRIMMED = range(14)
 BOOK_WORDS = 14
 DELIVERED, FINISHED = 1, 2  # bits of STATE
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One transport of a run: its class and the numbers that a message needs. `slots`: most packets under way whose
-    stamps are kept apart, 0 = it wants none."""
-
-    owner: Any
-    payload: int
-    control_priority: int
-    important: bool
-    slots: int = 0
-
-    def slots_for(self, packets: Any) -> Any:
-        """How many slots a message of so many packets gets (a power of two), or each of many."""
-        twice = 1 << np.ceil(np.log2(2 * np.maximum(packets, 4))).astype(np.int64)
-        return np.minimum(twice, self.slots)
-
-    @classmethod
-    def to(cls, owner: Any, table: Any) -> Bound:
-        """A transport class and its table of the scenario."""
-        settings = table.model_dump()
-        return cls(owner, table.payload, settings.get("control_priority", 0), bool(owner.important(settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +66,15 @@ class Flows:
     dropped : int64 per record: packets of its message that were lost.
     """
 
-    def __init__(self, memory: Memory, transports: Sequence[Bound], up_link: NDArray[Any], seed: int) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        transports: Sequence[Bound],
+        sets: ParameterSets,
+        line: NDArray[np.int64],
+        seed: int,
+    ) -> None:
+        """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
         self.memory = memory
         self.words = Words(memory)
         self.transports = transports
@@ -97,11 +83,12 @@ class Flows:
         self.count = 0
         self.message_of = np.full(1024, -1, dtype=np.int64)
         self.dropped = np.zeros(1024, dtype=np.int64)
-        self._line = memory.M[memory.port_base[np.asarray(up_link)] + at.P_SPEED]
+        self._sets = sets
+        self._line = line
         self._records = 0
         self._free: list[int] = []
         self._closing = np.zeros(0, dtype=np.int64)
-        self._active = np.zeros(len(up_link), dtype=np.int64)
+        self._active = np.zeros(len(line), dtype=np.int64)
         owners = [bound.owner for bound in transports]
         self._sender_bitmaps = np.array([owner.sender_bitmaps for owner in owners])
         self._receiver_bitmaps = np.array([owner.receiver_bitmaps for owner in owners])
@@ -163,9 +150,10 @@ class Flows:
             number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted, logged=int(logged),
             tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED,
         )  # fmt: skip
-        slots = int(kind.slots_for(packets))
+        chosen = self._sets.of_pair(transport, src, dst)
+        slots = int(self._sets.slots(chosen, packets))
         stamps = self.words.take(slots * at.SLOT_WORDS) if slots else 0
-        sender, receiver = self._layout(begin, transport, words, bits, peer, stamps)
+        sender, receiver = self._layout(begin, transport, chosen, words, bits, peer, slots, stamps)
         M[f : f + at.SENDER_WORDS] = 0
         for word, value in sender:
             M[f + word] = value
@@ -183,11 +171,13 @@ class Flows:
         words = -(-begin.packets // 32)
         bits = self.words.take_many(words * kind.owner.sender_bitmaps)
         peer = self.words.take_many(words * kind.owner.receiver_bitmaps)
-        stamps = self.words.take_many(kind.slots_for(begin.packets) * at.SLOT_WORDS)
+        chosen = self._sets.of(transport, begin.src, begin.dst)
+        slots = self._sets.slots(chosen, begin.packets)
+        stamps = self.words.take_many(slots * at.SLOT_WORDS)
         flows = np.array(self._take(len(begin.number)), dtype=np.int64)
         self.book[begin.number, FLOW] = flows
         self.message_of[flows] = begin.number
-        sender, receiver = self._layout(begin, transport, words, bits, peer, stamps)
+        sender, receiver = self._layout(begin, transport, chosen, words, bits, peer, slots, stamps)
         for base, size, pairs in (
             (self.memory.senders, at.SENDER_WORDS, sender),
             (self.memory.receivers, at.RECEIVER_WORDS, receiver),
@@ -202,7 +192,17 @@ class Flows:
             self._room_for_timers(host)
         return np.asarray(self.sender(flows))
 
-    def _layout(self, begin: Records, transport: int, words: Any, bits: Any, peer: Any, stamps: Any) -> Any:
+    def _layout(
+        self,
+        begin: Records,
+        transport: int,
+        chosen: Any,
+        words: Any,
+        bits: Any,
+        peer: Any,
+        slots: Any,
+        stamps: Any,
+    ) -> Any:
         """The words of sender and receiver that do not begin at zero, as pairs of word and value."""
         kind = self.transports[transport]
         overhead = kind.owner.data_overhead
@@ -218,7 +218,7 @@ class Flows:
             (at.S_LAST, last),
             (at.S_BITS, bits),
             (at.S_WORDS, words),
-            (at.S_KIND, transport),
+            (at.S_KIND, transport | chosen << at.SET_SHIFT),
             (at.S_ORDER, (begin.number & at.MASK_KEY_NUMBER) << at.KEY_ORDER),
             (at.S_NEXT, -1),
             (at.S_PEER, peer),
@@ -227,7 +227,7 @@ class Flows:
             (at.S_WAIT, begin.wait),
             (at.S_EARLIEST, begin.earliest),
             (at.S_STAMPS, stamps),
-            (at.S_SLOTS, kind.slots_for(begin.packets) - 1),
+            (at.S_SLOTS, slots - 1),
         )
         receiver = (
             (at.R_CONTROL, begin.src | control | 1 << at.A_IMPORTANT | entropy),
@@ -236,7 +236,8 @@ class Flows:
             (at.R_PAYLOAD, kind.payload),
             (at.R_BITS, peer),
             (at.R_WORDS, words),
-            (at.R_KIND, transport),
+            (at.R_KIND, transport | chosen << at.SET_SHIFT),
+            (at.R_FRAME, np.where(begin.packets > 1, kind.payload + overhead, last)),
             (at.R_TAGS, begin.tags),
             (at.R_ALLOWED, begin.allowed),
             (at.R_IMPORTANT, begin.wanted),

@@ -57,7 +57,6 @@ H_HYSTERESIS = 67  # pause: so far below the limit the far end is told to go on
 H_PAUSE_CLASSES = 68  # classes that can be paused
 H_BACK = 70  # region: for every entry of INGRESS the port that leads back
 H_TIES = 71  # region: for every entry of INGRESS the key of what breaks ties between arrivals
-H_PULL_GAP = 69  # pulls: bytes of a full packet on the wire, of which the host's line time is their distance
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
 
@@ -202,7 +201,7 @@ S_PACKETS = 1  # packets of the message
 S_LAST = 2  # bytes on the wire of the last packet
 S_BITS = 3  # base of its bitmaps
 S_WORDS = 4  # words of one bitmap (32 packets to a word)
-S_KIND = 5  # index of the transport in the specialised set
+S_KIND = 5  # index of the transport in the specialised set | number of the parameter set << SET_SHIFT
 S_ORDER = 6  # number of the message << KEY_ORDER: decides the order of equal times
 S_NEXT = 7  # next flow in the host's ready list, -1 = last
 S_LISTED = 8  # 1 while it is in the ready list
@@ -253,6 +252,7 @@ R_PULLED = 33  # pulls sent
 R_PULL_NEXT = 34  # next receiver in the host's list, 0 = last
 R_PULL_LISTED = 35  # 1 while it is in that list
 R_TRIMMED = 36  # headers that arrived without their payload
+R_FRAME = 37  # bytes on the wire of its largest data packet: a pull is worth so much of the host's line
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
 TELL_FINISHED = 2  # and of the sender's end, before its own host could
@@ -265,7 +265,8 @@ STAMP_WORDS = 5
 STAMP_PORT, STAMP_QUEUE, STAMP_BYTES, STAMP_TIME, STAMP_SPEED = 0, 1, 2, 3, 4
 STAMP_MOST = 6  # switches that a slot has room for
 
-PARAM_WORDS = 32  # parameters of one transport
+PARAM_WORDS = 32  # one parameter set: a transport's numbers for flows of one base round trip and line
+SET_SHIFT = 8
 
 # --- packet words -----------------------------------------------------------------------------------------------
 # A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |

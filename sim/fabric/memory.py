@@ -27,6 +27,7 @@ REROUTED_ENTRIES = 1 << 24
 PAUSE_FRAME = 60
 HEAP_WORDS = 1 << 26
 FIRST_HEAP = 32  # entries
+MOST_SETS = 1 << 22  # parameter sets
 
 NODE_DRAWS, LINK_DRAWS, RED_DRAWS, TIE_DRAWS = 1, 2, 4, 5
 
@@ -102,7 +103,6 @@ def build(
     routing: Any,
     switch: Any,
     *,
-    parameters: list[list[int]],
     longest_frame: int,
     host_latency: int,
     seed: int,
@@ -151,7 +151,7 @@ def build(
     active = plan.take(links)
     more = plan.take(links * at.MORE_WORDS)
     table = plan.take((nodes - hosts) * balancer_words)
-    params = plan.take(at.PARAM_WORDS * max(1, len(parameters)))
+    params = plan.take(at.PARAM_WORDS * MOST_SETS)
     keys = [plan.take(room.arrivals + 8) for _ in range(threads)]
     spare = [plan.take(room.arrivals + 8) for _ in range(threads)]
     chosen = [plan.take(room.arrivals + 8) for _ in range(threads)]
@@ -249,9 +249,6 @@ def build(
         threshold = at.FOREVER if thresholds is None else thresholds[c]
         M[port_bases + at.P_CLASSES + at.CLASS_WORDS * c + at.C_THRESHOLD] = threshold
 
-    for i, values in enumerate(parameters):
-        M[params + i * at.PARAM_WORDS : params + i * at.PARAM_WORDS + len(values)] = values
-
     for host in range(hosts):
         M[node_bases[host] + at.N_HEAP] = heap + 1 + host * (2 * FIRST_HEAP + 8)
         M[heap + host * (2 * FIRST_HEAP + 8)] = FIRST_HEAP
@@ -286,7 +283,6 @@ def build(
         at.H_TRIM_CLASS: switch.trim_priority,
         at.H_HYSTERESIS: switch.pfc_hysteresis or 2 * longest_frame,
         at.H_PAUSE_CLASSES: sum(1 << c for c in switch.pfc_classes or range(queues)),
-        at.H_PULL_GAP: longest_frame,
         at.H_BACK: back,
         at.H_TIES: ties,
     }

@@ -238,7 +238,7 @@ def _bound_to(owner: type, function: str, name: str) -> str:
 def _source(combination: Combination) -> str:
     transports, balancer, features = combination.transports, combination.balancer, combination.features
     lines = ['"""Written by sim.fabric.specialise."""', "from numba import njit"]
-    lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND")
+    lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
     for function in BALANCER_SIDE:
         owner = balancer if hasattr(balancer, function) else Balancer
         lines.append(_bound_to(owner, function, function))
@@ -259,14 +259,15 @@ def _source(combination: Combination) -> str:
             lines.append(_bound_to(owner, function, f"{function}_{i}"))
         arguments = ARGUMENTS[function]
         lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
+        lines.append(f"    k = M[H_PARAMS] + (M[{record} + {kind}] >> SET_SHIFT) * PARAM_WORDS")
         if len(transports) > 1:
-            lines.append(f"    transport = M[{record} + {kind}]")  # no name of an argument: `kind` is one
+            lines.append(f"    transport = M[{record} + {kind}] & ((1 << SET_SHIFT) - 1)")  # `kind` is an argument
         for i in range(len(transports)):
             last = i == len(transports) - 1
             indent = "    " if last else "        "
             if not last:
                 lines.append(f"    if transport == {i}:")
-            call = f"{function}_{i}(M, M[H_PARAMS] + {i} * PARAM_WORDS, {record}, {arguments})"
+            call = f"{function}_{i}(M, k, {record}, {arguments})"
             lines.append(f"{indent}return {call}")
     return "\n".join(lines) + "\n"
 

@@ -7,15 +7,17 @@ A transport is a class with
 * `fresh_word` - offset of the sender's word that counts packets sent for the first time, `probe_word` the one that
   counts probes (0 = none);
 * `important(settings) -> bool` - whether untagged packets are important (ECN-capable);
-* `parameters(settings, context) -> list[int]` - its numbers, at most 32, found at `k` by its functions;
+* `parameters(settings, context) -> list[int]` - its numbers, at most 32, found at `k` by its functions; asked for every
+  base round trip and line rate that flows of a run have (`Context`);
 * the functions `start`, `pull`, `on_control` (sender) and `on_data` (receiver), all `@njit`;
 
 and, if it wants more than that,
 
 * `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
 * `on_trimmed(M, k, r, sequence, now) -> answer` - a packet of which a switch has left the header only has arrived;
-* `pulls = True` - its receivers pace their senders: `with_pulls` asks for PULL packets, which a host sends one every
-  full packet's time on its line, its receivers by turns; each tells in its argument how many there were so far;
+* `pulls = True` - its receivers pace their senders: `with_pulls` asks for PULL packets, which a host sends
+  one by one, each with as much time behind it as a full packet of its flow takes on the host's line, its receivers by
+  turns; each tells in its argument how many there were so far;
 * `stamp_slots(settings, context) -> int` - its packets collect what switches write about their ports (in-band
   telemetry): `pull` writes into S_RIDER which slot the packet it returns has, counting modulo S_SLOTS + 1 (a power of
   two, at most what was asked for); when the receiver has returned it (`with_rider`), the sender finds the stamps of a
@@ -78,10 +80,10 @@ def clear_bit(M, base, index):
 
 @dataclass(frozen=True)
 class Context:
-    """What a transport may want to know of the run when it makes its parameters.
+    """What a transport may want to know of a flow when it makes the parameters for it, and for all others alike.
 
-    `speed`: picoseconds per byte << 16 of the fastest host link; `payload`: bytes of payload of a full packet;
-    `base_rtt`: picoseconds there and back along the longest path without queueing.
+    `speed`: picoseconds per byte << 16 of the sender's link; `payload`: bytes of payload of a full packet; `base_rtt`:
+    picoseconds that a full packet and its answer take on the flow's own paths, the slowest of them, without queueing.
     """
 
     speed: int
@@ -95,7 +97,7 @@ def fraction(value: float) -> int:
 
 
 def packets_of(context: Context, overhead: int) -> int:
-    """Full packets that the fastest host sends in the longest unloaded round trip, rounded up; at least one."""
+    """Full packets that the sender sends in an unloaded round trip, rounded up; at least one."""
     return -(-(context.base_rtt << 16) // ((context.payload + overhead) * context.speed))
 
 

@@ -14,10 +14,10 @@ from scenarios.schema_network import Switch as SwitchTable
 from sim import balancers, transports
 from sim.fabric.components import resolve
 from sim.fabric.draws import key_of
-from sim.fabric.fabric import Fabric, base_round_trip
+from sim.fabric.fabric import Fabric
 from sim.fabric.flows import FLOW_ENTROPY
 from sim.fabric.tables import CAUSES
-from sim.routing import Routing, build_routing
+from sim.routing import build_routing
 from sim.topology import Network
 from sim.transports.base import Context
 
@@ -230,7 +230,7 @@ class _Oracle:
     def __init__(self, case: Case) -> None:
         self.case = case
         network, table = case.network, case.switch
-        self.routing = routing = build_routing(network)
+        self.routing = self.whole = routing = build_routing(network)
         self.clock, self.log = Clock(), Log()
         self.flows: list[Flow] = []
         self.letters: list[int] = []
@@ -250,7 +250,7 @@ class _Oracle:
         self.hosts = [
             Host(
                 self.clock, self.log, self.links[up], table.queues, self.flows, self._delivered, balancer,
-                table.shortest_first, longest,
+                table.shortest_first,
             )
             for up in routing.up_link.tolist()
         ]  # fmt: skip
@@ -274,7 +274,9 @@ class _Oracle:
                 self.ports.append(port)
             else:
                 self.ports.append(near)
-        self.protocols = self._protocols(routing)
+        self.memory = Words([0])
+        self.owners = owners
+        self.protocols: dict[tuple[int, int, int], Protocol] = {}
 
     def _headroom(self, link: Link, longest: int) -> int:
         """Rate times round trip of the cable, three full packets and the pause frame."""
@@ -282,22 +284,30 @@ class _Oracle:
         rate = int(self.case.network.link_rate[link.index])
         return -(-2 * link.latency * rate // (8 * 10**12)) + 3 * longest + 60 if given is None else given
 
-    def _protocols(self, routing: Routing) -> list[Protocol]:
-        case, memory = self.case, Words([0])
-        owners = [resolve(transports.KINDS, table.kind, "transport") for table in case.transports]
-        longest = max(
-            table.payload + owner.data_overhead for owner, table in zip(owners, case.transports, strict=True)
-        )
-        rtt = base_round_trip(case.network, routing, longest)
-        speed = min(self.links[up].speed for up in routing.up_link.tolist())
-        protocols = []
-        for number, (owner, table) in enumerate(zip(owners, case.transports, strict=True)):
-            settings, context = table.model_dump(), Context(speed, table.payload, int(rtt))
+    def _protocol(self, transport: int, src: int, dst: int) -> Protocol:
+        """The transport as it is for a flow from one host to another."""
+        owner, table = self.owners[transport], self.case.transports[transport]
+        out = self._one_way(src, dst, table.payload + owner.data_overhead)
+        rtt, speed = out + self._one_way(dst, src, owner.control_bytes), self.line_speed[src]
+        if (transport, rtt, speed) not in self.protocols:
+            settings, context = table.model_dump(), Context(speed, table.payload, rtt)
             slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
-            protocols.append(
-                Protocol(memory, number, owner, table, owner.parameters(settings, context), slots)
+            parameters = owner.parameters(settings, context)
+            self.protocols[transport, rtt, speed] = Protocol(
+                self.memory, transport, owner, table, parameters, slots
             )
-        return protocols
+        return self.protocols[transport, rtt, speed]
+
+    def _one_way(self, src: int, dst: int, size: int) -> int:
+        """Picoseconds that a packet takes with nothing in its way, on the slowest of its paths in the whole network."""
+        network = self.case.network
+        return max(
+            sum(
+                -(-size * 8 * 10**12 // int(network.link_rate[link])) + int(network.link_latency[link])
+                for link in path
+            )
+            for path in self.whole.paths(src, dst)
+        )
 
     def run(self, until: int) -> Outcome:
         for letter in _unprompted(self.case):
@@ -325,7 +335,7 @@ class _Oracle:
         self.letters.append(letter)
         host = self.hosts[what.src]
         entropy = key_of(self.case.seed, FLOW_ENTROPY, number) & 0xFFFF
-        protocol = self.protocols[what.transport]
+        protocol = self._protocol(what.transport, what.src, what.dst)
         self.flows.append(
             Flow(
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,

@@ -35,7 +35,7 @@ class Words(list[int]):
 
 
 class Protocol:
-    """One transport of a run: its class, its parameters, its functions uncompiled."""
+    """One transport of a run for flows of one kind: its class, its parameters, its functions uncompiled."""
 
     def __init__(self, memory: Words, number: int, owner: Any, table: Any, parameters: Sequence[int],
                  slots: int = 0) -> None:  # fmt: skip

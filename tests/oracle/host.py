@@ -32,11 +32,11 @@ class Host:
 
     def __init__(
         self, clock: Clock, log: Log, link: Link, queues: int, flows: Sequence[Flow],
-        delivered: Callable[[int, int], None], balancer: Any, shortest_first: bool, pull_bytes: int,
+        delivered: Callable[[int, int], None], balancer: Any, shortest_first: bool,
     ) -> None:  # fmt: skip
         self.clock, self.log, self.link, self.flows = clock, log, link, flows
         self.delivered = delivered
-        self.balancer, self.shortest_first, self.pull_bytes = balancer, shortest_first, pull_bytes
+        self.balancer, self.shortest_first = balancer, shortest_first
         self.paths = balancer.pick is not Balancer.pick
         self.still = False
         self.late: list[
@@ -229,7 +229,8 @@ class Host:
     # --- pulls --------------------------------------------------------------------------------------------------
 
     def _want_pulls(self, flow: Flow, pulls: int) -> None:
-        """A receiver wants more pulls sent; receivers take turns, one pull per full packet's time."""
+        """A receiver wants more pulls sent; receivers take turns, and behind each pull there is the time of a packet of
+        its flow."""
         flow.pulls += pulls
         if pulls and flow not in self.pulls:
             if not self.pulls:
@@ -247,7 +248,7 @@ class Host:
         flow.pulls -= 1
         flow.pulled += 1
         protocol = flow.protocol
-        self.next_pull = self.clock.now + self.link.duration(self.pull_bytes)
+        self.next_pull = self.clock.now + self.link.duration(flow.wire_bytes(0))
         self._set(self.next_pull, AFTER_MESSAGES, self._pull)
         self._queue(
             Packet(

@@ -6,7 +6,7 @@ import pytest
 from emu_agents_cases import MBPS, inside, needs_namespaces, plan_of
 
 from emu.agent.stream import Decoder, encode
-from emu.plan import base_round_trip_ns
+from emu.round_trips import base_round_trip_ns
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def test_ctrl_c_keeps_what_is_there():
 
 
 def test_base_round_trip():
-    """Two links of 10 us at 50 Mbit/s, packets of 1082 bytes out and 66 back."""
+    """Two links of 10 us at 50 Mbit/s, packets of 1082 bytes out and 60 back."""
     plan = plan_of([{"src": 0, "dst": 1, "nbytes": 10}], rate=50 * MBPS)
-    assert base_round_trip_ns(plan) == 2 * (1082 + 66) * 8 * 20 + 4 * 10_000
+    assert base_round_trip_ns(plan) == 2 * (1082 + 60) * 8 * 20 + 4 * 10_000
 
 
 def test_frames_of_the_stream_however_they_are_cut():

@@ -195,7 +195,7 @@ def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
 
 def test_carriers_begin_with_a_free_line_and_without_debts():
     calls = []
-    parts = SimpleNamespace(clock="wall", base_rtt_ns=1)
+    parts = SimpleNamespace(clock="wall")
     transport = SimpleNamespace(parameters={}, payload=1400)
     endpoint = SimpleNamespace(nic=SimpleNamespace(restart=lambda: calls.append("nic")))
     side = SimpleNamespace(begin=lambda: calls.append("side"))

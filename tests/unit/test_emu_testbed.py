@@ -16,9 +16,9 @@ from userspace_cases import star
 from emu import runner, supervise, testbed
 from emu.agent.report import Reports
 from emu.choose import kind_of
-from emu.plan import base_round_trip_ns
 from emu.probe import virtual_kernel
 from emu.raw import Raw
+from emu.round_trips import base_round_trip_ns
 from emu.runner import STALL_NS, stalls
 from emu.supervise import EmulationInterrupted
 from emu.switches.base import TestbedError
@@ -122,7 +122,7 @@ def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     wanted = kind_of(switch).ahead_ns
     assert plan.options["ahead_ns"] == wanted
 
-    host = types.SimpleNamespace(loop=None, rate=10**8, clock="wall", base_rtt_ns=10**6)
+    host = types.SimpleNamespace(loop=None, rate=10**8, clock="wall")
     (carrier,) = make_carriers(plan, host, [types.SimpleNamespace(transport=0)]).values()
     assert carrier.endpoint.nic._ahead == wanted * 1000
 

@@ -9,7 +9,7 @@ import pytest
 from test_emu_userspace_packet import gradwire, ipv4
 from userspace_cases import FULL, US, Driven, packet, star
 
-from emu.plan import base_round_trip_ns
+from emu.round_trips import base_round_trip_ns
 from emu.switches.userspace import ANSWERS, UserspaceSwitch
 from emu.userspace import answers
 from emu.userspace import layout as at

@@ -9,7 +9,7 @@ import pytest
 from userspace_cases import MBPS, US, star
 from userspace_network import labelled, needs_devices, networks, udp
 
-from emu.plan import base_round_trip_ns
+from emu.round_trips import base_round_trip_ns
 from emu.switches.userspace import UserspaceSwitch
 from emu.userspace.process import EARLY_PS, Lateness
 from emu.wire import ACK

@@ -8,7 +8,7 @@ from numba import njit
 
 from sim.balancers.base import heard, pick
 from sim.balancers.ecmp import choose
-from sim.fabric.layout import H_PARAMS
+from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
 from sim.queues.threshold import admit
 from sim.transports import dctcp
 
@@ -28,39 +28,45 @@ SOURCE_ROUTES = False  # switches use up the entropy digit by digit
 
 
 @njit
+def _parameters(M, word):
+    """The parameter set that a record's word names."""
+    return M[H_PARAMS] + (M[word] >> SET_SHIFT) * PARAM_WORDS
+
+
+@njit
 def start(M, f, now):
     """The message of sender `f` enters the host."""
-    dctcp.start(M, M[H_PARAMS], f, now)
+    dctcp.start(M, _parameters(M, f + S_KIND), f, now)
 
 
 @njit
 def pull(M, f, now):
     """The next packet that sender `f` puts on the wire at `now`: its sequence number, BLOCKED, or a probe."""
-    return dctcp.pull(M, M[H_PARAMS], f, now)
+    return dctcp.pull(M, _parameters(M, f + S_KIND), f, now)
 
 
 @njit
 def on_control(M, f, kind, sequence, argument, echo, now):
     """A control packet reaches sender `f`."""
-    dctcp.on_control(M, M[H_PARAMS], f, kind, sequence, argument, echo, now)
+    dctcp.on_control(M, _parameters(M, f + S_KIND), f, kind, sequence, argument, echo, now)
 
 
 @njit
 def on_timer(M, f, now):
     """The time in S_TIMER of sender `f` has come."""
-    dctcp.on_timer(M, M[H_PARAMS], f, now)
+    dctcp.on_timer(M, _parameters(M, f + S_KIND), f, now)
 
 
 @njit
 def on_data(M, r, sequence, size, ce, now):
     """A data packet with `size` bytes of payload reaches receiver `r`. Returns its answer, 0 for none."""
-    return dctcp.on_data(M, M[H_PARAMS], r, sequence, size, ce, now)
+    return dctcp.on_data(M, _parameters(M, r + R_KIND), r, sequence, size, ce, now)
 
 
 @njit
 def on_probe(M, r, argument, now):
     """A probe reaches receiver `r`. Returns its answer, 0 for none."""
-    return dctcp.on_probe(M, M[H_PARAMS], r, argument, now)
+    return dctcp.on_probe(M, _parameters(M, r + R_KIND), r, argument, now)
 
 
 @njit

@@ -25,7 +25,6 @@ from sim.fabric.layout import (
     FINISHED,
     FOREVER,
     H_HOST_LATENCY,
-    H_PULL_GAP,
     H_RECEIVERS,
     H_SENDERS,
     KEY_ORDER,
@@ -58,6 +57,7 @@ from sim.fabric.layout import (
     R_CONTROL,
     R_DONE,
     R_FOLLOW,
+    R_FRAME,
     R_GOT,
     R_JOIN,
     R_MARKED,
@@ -174,7 +174,7 @@ def _send_pull(M, th, node, p, now):
         M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
         M[node + N_PULL_TAIL] = r
         M[r + R_PULL_NEXT] = 0
-    M[node + N_PULL_AT] = now + transmission_time(M[H_PULL_GAP], M[p + P_SPEED])
+    M[node + N_PULL_AT] = now + transmission_time(M[r + R_FRAME], M[p + P_SPEED])
     push(M, node, M[node + N_PULL_AT], (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
     _send_control(M, th, node, p, A, B, now)
 

@@ -1,0 +1,99 @@
+"""Parameter sets: the numbers of a transport for flows of one base round trip and one line rate.
+
+What a transport derives from its settings - windows, timers, targets - depends on how long the flow's own round trip is
+without queues, and on how fast its sender's line is. So its parameters are worked out once for every pair of these
+that occurs, when the first flow of that kind is opened, and a flow's record says which set is its own. Most networks
+have a handful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.errors import GradwireError
+from sim.fabric import layout as at
+from sim.fabric.memory import MOST_SETS, Memory
+from sim.transports.base import Context
+from sim.trips import RoundTrips
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One transport of a run: its class, its settings and the numbers that a message needs."""
+
+    owner: Any
+    settings: Mapping[str, Any]
+    payload: int
+    control_priority: int
+    important: bool
+
+    @classmethod
+    def to(cls, owner: Any, table: Any) -> Bound:
+        """A transport class and its table of the scenario."""
+        settings = table.model_dump()
+        priority = settings.get("control_priority", 0)
+        return cls(owner, settings, table.payload, priority, bool(owner.important(settings)))
+
+    @property
+    def frame(self) -> int:
+        """Bytes on the wire of a full packet."""
+        return self.payload + int(self.owner.data_overhead)
+
+    def numbers(self, line: int, trip: int) -> tuple[list[int], int]:
+        """The parameters of flows with this line (picoseconds per byte << 16) and base round trip (ps), and of how many
+        of their packets under way stamps are kept apart, 0 = it wants none."""
+        context = Context(line, self.payload, trip)
+        slots = self.owner.stamp_slots(self.settings, context) if hasattr(self.owner, "stamp_slots") else 0
+        return self.owner.parameters(self.settings, context), slots
+
+
+class ParameterSets:
+    """The parameter sets of one fabric."""
+
+    def __init__(
+        self, memory: Memory, transports: Sequence[Bound], trips: RoundTrips, line: NDArray[np.int64]
+    ) -> None:
+        """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
+        self.memory, self.transports, self.trips = memory, transports, trips
+        self._lines, self._line_of = np.unique(line, return_inverse=True)
+        self._known: dict[tuple[int, int], int] = {}
+        self._slots = np.zeros(64, dtype=np.int64)
+        self.of_pair = lru_cache(1 << 16)(self._of_pair)
+
+    def of(self, transport: int, src: NDArray[np.int64], dst: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sets of flows of one transport from hosts to hosts: int64[n]."""
+        bound = self.transports[transport]
+        trips = self.trips.times(src, dst, bound.frame, int(bound.owner.control_bytes))
+        kinds, which = np.unique(trips * len(self._lines) + self._line_of[src], return_inverse=True)
+        sets = [self._set(transport, kind) for kind in kinds.tolist()]
+        return np.array(sets, dtype=np.int64)[which]
+
+    def slots(self, sets: Any, packets: Any) -> Any:
+        """How many slots for stamps messages of so many packets get (powers of two): number or int64[n]."""
+        twice = 1 << np.ceil(np.log2(2 * np.maximum(packets, 4))).astype(np.int64)
+        return np.minimum(twice, self._slots[sets])
+
+    def _of_pair(self, transport: int, src: int, dst: int) -> int:
+        return int(self.of(transport, np.array([src]), np.array([dst]))[0])
+
+    def _set(self, transport: int, kind: int) -> int:
+        number = self._known.get((transport, kind))
+        if number is None:
+            number = self._known[transport, kind] = len(self._known)
+            if number >= MOST_SETS:
+                raise GradwireError(
+                    f"flows of more than {MOST_SETS} different base round trips", "fabric", "cables of fewer lengths"
+                )
+            if number >= len(self._slots):
+                self._slots = np.concatenate((self._slots, np.zeros_like(self._slots)))
+            trip, line = divmod(kind, len(self._lines))
+            values, self._slots[number] = self.transports[transport].numbers(int(self._lines[line]), trip)
+            base = self.memory.params + number * at.PARAM_WORDS
+            self.memory.M[base : base + len(values)] = values
+        return number

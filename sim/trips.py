@@ -1,0 +1,89 @@
+"""Base round trips: how long a full packet and its answer take between two hosts when nothing else is on the way.
+
+A packet is stored and forwarded: on every link its bytes take their time, then the cable's latency passes. Of several
+equally good paths it is the slowest that counts, out and back each for itself: what a transport takes for the time
+without queues must not be less than a packet without queues can take. So the base round trip belongs to a pair of
+hosts, to its own paths and to the sizes of one transport; cables that the pair never uses do not show in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.wire import crossing_ps
+from sim.routing import Routing
+from sim.topology import Network
+
+Ints = NDArray[np.int64]
+
+
+class RoundTrips:
+    """The base round trips of a network whose routes are whole."""
+
+    def __init__(self, network: Network, routing: Routing) -> None:
+        self.network, self.routing = network, routing
+        between = (network.link_src >= network.host_count) & (network.link_dst >= network.host_count)
+        kinds = np.unique(np.stack((network.link_rate[between], network.link_latency[between])), axis=1)
+        self._alike = kinds[:, 0].tolist() if kinds.shape[1] == 1 else None  # rate and latency of all inner links
+        self._columns: dict[tuple[int, int], Ints] = {}
+
+    def times(self, src: Any, dst: Any, out: int, back: int) -> Ints:
+        """Picoseconds from the first bit of `out` bytes leaving host `src` to the last of `back` bytes returning from
+        `dst`: int64[n]; hosts are numbers or int64[n]."""
+        src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
+        return self._one_way(src, dst, out) + self._one_way(dst, src, back)
+
+    def longest(self, out: int, back: int) -> int:
+        """That of the two hosts for which it is longest."""
+        hosts = np.arange(self.network.host_count)
+        return max(int(self.times(host, hosts[hosts != host], out, back).max()) for host in self._unlike())
+
+    def _unlike(self) -> list[int]:
+        """One host of each set that hangs on one switch by cables alike."""
+        network, up = self.network, self.routing.up_link
+        kinds = np.stack((self.routing.edge_of, network.link_rate[up], network.link_latency[up]))
+        first: list[int] = np.unique(kinds, axis=1, return_index=True)[1].tolist()
+        return first
+
+    def _one_way(self, src: Ints, dst: Ints, size: int) -> Ints:
+        network, routing = self.network, self.routing
+        total = self._between(routing.edge_of[src], routing.edge_of[dst], size)
+        for links in (routing.up_link[src], routing.down_link[dst]):
+            total = total + crossing_ps(size, network.link_rate[links], network.link_latency[links])
+        return np.asarray(total, dtype=np.int64)
+
+    def _between(self, start: Any, end: Any, size: int) -> Any:
+        """From one switch (index) to another."""
+        if self._alike is not None:
+            return np.maximum(self.routing.distance[start, end].astype(np.int64), 0) * crossing_ps(size, *self._alike)
+        total = np.zeros(len(start), dtype=np.int64)
+        for edge in np.unique(end).tolist():
+            mine = end == edge
+            total[mine] = self._towards(edge, size)[start[mine]]
+        return total
+
+    def _towards(self, edge: int, size: int) -> Ints:
+        """The slowest of the best paths of every switch to one edge switch: int64[switches]. All next hops of a switch
+        have shorter (longest) paths than itself, so they are known before it."""
+        known = self._columns.get((edge, size))
+        if known is not None:
+            return known
+        network, routing = self.network, self.routing
+        here = np.zeros(network.switch_count, dtype=np.int64)
+        groups, hops = routing.group_of[:, edge], routing.distance[:, edge]
+        for level in range(1, int(hops.max()) + 1):
+            switches = np.flatnonzero((hops == level) & (groups >= 0))
+            if not len(switches):
+                continue
+            first = routing.group_first[groups[switches]]
+            counts = routing.group_first[groups[switches] + 1] - first
+            starts = np.cumsum(counts) - counts
+            links = routing.group_links[np.repeat(first - starts, counts) + np.arange(counts.sum())]
+            far = crossing_ps(size, network.link_rate[links], network.link_latency[links])
+            far = far + here[network.link_dst[links] - network.host_count]
+            here[switches] = np.maximum.reduceat(far, starts)
+        self._columns[edge, size] = here
+        return here
