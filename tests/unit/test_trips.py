@@ -70,13 +70,13 @@ def test_slow_links_take_their_own_time():
 
 @pytest.mark.parametrize("kind", ["dctcp", "dlcp"])
 def test_it_is_what_a_packet_and_its_answer_take(kind):
-    """The simulator's own first packet over three hops of different rates comes back exactly then."""
+    """The first packet of two over links of different rates is answered exactly then (DLCP's last by a longer Stop)."""
     network = leaf_spine(2, 1, 1, LinkSpec(25 * GBPS, US), uplink_rate=10 * GBPS)
     table = transport(kind, payload="4096B")
-    outcome = run_engine(Case(network, [table], [Letter(0, 0, 1, 4096)]))
+    outcome = run_engine(Case(network, [table], [Letter(0, 0, 1, 2 * 4096)]))
     overhead, back = (66, 66) if kind == "dctcp" else (58, 60)
-    last = max(t.start for t in outcome.transmissions)  # of the answer, onto its last link
-    heard = last + back * 8 * 40 + US
+    answered = min(t.start for t in outcome.transmissions if t.link == 1)  # the first answer, on its last link
+    heard = answered + back * 8 * 40 + US
     assert heard == trip(network, 0, 1, 4096 + overhead, back)
 
 
@@ -149,7 +149,7 @@ def test_pulls_are_paced_by_the_packet_that_is_pulled():
     """An NDP incast with packets of 1460 bytes takes as long as without two flows elsewhere that have packets of 9000; and
     it keeps the receiver's line busy."""
     network = star(12, LinkSpec(10 * GBPS, US))
-    ndp, big = transport("ndp", payload="1460B"), transport("dctcp", payload="8934B")
+    ndp, big = transport("ndp", payload="1460B"), transport("dctcp", payload="8932B")
     incast = [Letter(0, host, 8, 100_000) for host in range(8)]
     elsewhere = [Letter(0, 9, 10, 10**6, 1), Letter(0, 10, 9, 10**6, 1)]
     switch = Switch.model_validate({"trim_threshold": f"{8 * 1518}B"})
