@@ -28,7 +28,7 @@ def test_routes_read_back(name: str) -> None:
     network = NETWORKS[name]()
     routing = build_routing(network)
     memory = build(
-        network, routing, Switch(), parameters=[[]], longest_frame=1500, host_latency=2 * 10**6, seed=1, threads=1,
+        network, routing, Switch(), longest_frame=1500, host_latency=2 * 10**6, seed=1, threads=1,
         trace=False,
     )  # fmt: skip
     M, hosts = memory.M, network.host_count
