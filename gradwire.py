@@ -385,9 +385,10 @@ def _seconds(max_wall: str | None) -> float | None:
 def _simulate(
     scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any]
 ) -> tuple[list[Result], bool]:
-    """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
+    """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something. Why one has
+    stalled is said at once."""
     from sim.fabric.specialise import compile_ahead
-    from sim.simulate import simulate
+    from sim.simulate import Stalled, simulate
 
     results: list[Result] = []
     for scenario in scenarios:
@@ -398,6 +399,10 @@ def _simulate(
                 told = _simulated(show, scenario)
                 results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
                 results[-1].timing.update(asked)
+        except Stalled as stop:
+            typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
+            stop.result.timing.update(asked)
+            results.append(stop.result)
         except KeyboardInterrupt as stop:
             partial: Result | None = getattr(stop, "result", None)
             seen = partial and (partial.iterations.num_rows or partial.messages.num_rows)
@@ -450,7 +455,7 @@ def _show(
 ) -> None:
     """Write a comparison to `out`, or a Result `alone`, and print the comparison.
 
-    Exits with 1 if a loss bound is broken or the time of a run was up, as after Ctrl-C if the runs were not
+    Exits with 1 if a loss bound is broken, a run has stalled or its time was up, as after Ctrl-C if the runs were not
     `finished`, and with an error if it had to be written elsewhere.
     """
     from analysis.compare import compare, result_folders
@@ -481,7 +486,8 @@ def _show(
         raise typer.Exit(1)
     if not finished:
         raise KeyboardInterrupt
-    if comparison.cut_short:
+    stalled = any(each.summary.get("totals", {}).get("ended_by") == "stall" for each in results)
+    if comparison.cut_short or stalled:
         raise typer.Exit(1)
 
 

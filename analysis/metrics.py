@@ -102,7 +102,7 @@ class Metrics:
     hops_per_s : speed of the run in wall-clock time; 0 if unknown. Both are the simulator's alone.
     simulated_ps : when the run ended.
     traffic : whether this is no job but traffic beside them.
-    ended_by : what ended the run: "done", "duration", "max_wall" or "interrupt".
+    ended_by : what ended the run: "done", "duration", "max_wall", "stall" or "interrupt".
     ran_on : ("simulated",), or ("emulated", the clock, what the switches were).
     disturbed : whether the machine has disturbed the run, so that its figures say nothing about the network.
     """

@@ -33,7 +33,7 @@ KIND_WORDS = {
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
 """Drops of these causes have a line in the table even where there are none."""
 
-ENDED = {"interrupt": "interrupted", "duration": "ended by its duration", "max_wall": "time was up"}
+ENDED = {"interrupt": "interrupted", "duration": "ended by its duration", "max_wall": "time was up", "stall": "stalled"}
 """What is said of an unfinished run."""
 
 

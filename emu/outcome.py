@@ -75,7 +75,7 @@ def make_result(
     wanted = sum(len(process.compute) for process in program.processes if process.worker >= 0)
     totals = {
         "simulated_ps": _end(plan, reports),
-        "finished": reports.ended_by == "done",
+        "finished": reports.ended_by == "done" or (reports.ended_by == "duration" and not scenario.job),
         "ended_by": reports.ended_by,
         "iterations": len(iterations["worker"]),
         "iterations_wanted": wanted,

@@ -56,7 +56,7 @@ from scenarios.schema_transport import (
     UserTransport,
 )
 from scenarios.schema_transport_base import Transport
-from scenarios.units import PositiveTime, UnitError
+from scenarios.units import PositiveTime, UnitError, format_time
 
 __all__ = [
     "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
@@ -77,13 +77,18 @@ def _balancer(value: Any) -> str:
     return value
 
 
+SHORTEST_PERIOD = 1000
+"""Picoseconds between two samples of queues."""
+
+
 class Output(Table):
     """What a run records beyond its tables."""
 
     packet_log: Flag | tuple[str, ...] = False
     """Every transmission of every packet, or of the jobs and traffic named; for small networks only."""
     queue_samples: PositiveTime | None = None
-    """How often to note what waits at ports and what they have sent; never if absent."""
+    """How often to note what waits at ports and what they have sent; never if absent. At least 1 ns, in which not even
+    the smallest packet crosses a link of 400 Gbps."""
     sample_ports: tuple[str, ...] | None = None
     """Which: ports such as "leaf0->h3", or nodes for all their ports. All of all switches if absent."""
     delays: Flag = False
@@ -91,6 +96,8 @@ class Output(Table):
 
     @model_validator(mode="after")
     def _samples(self) -> Output:
+        if self.queue_samples is not None and self.queue_samples < SHORTEST_PERIOD:
+            raise refuse("queue_samples", "is shorter than any packet", format_time(self.queue_samples), "at least 1ns")
         if self.sample_ports is not None and self.queue_samples is None:
             raise refuse("sample_ports", "is of no use", list(self.sample_ports), "queue_samples as well")
         return self

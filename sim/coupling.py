@@ -32,14 +32,11 @@ from simpy.events import URGENT
 from scenarios.errors import StallError
 from scenarios.units import format_time
 from sim.fabric.sends import Joined, Settled
+from sim.patience import LEAST_PS
 
-PATIENCE_PS = 10_000_000_000_000
-"""How far the fabric runs alone before it is asked whether it is stalled: 10 s of simulated time, several of
-the largest retransmission time-outs (our choice)."""
-
-TRAFFIC_PATIENCE_PS = 100_000_000_000_000
-"""Where traffic goes on and on, nothing else would tell that a job waits in vain: the longest time without a delivery
-to any job that waits for one, 100 s of simulated time (our choice)."""
+BESIDE_TRAFFIC = 10
+"""Where traffic goes on and on, nothing else would tell that a job waits in vain: one that waits for a delivery may go
+without for so many times as long as a network may be silent (our choice)."""
 
 SHOWN = 8
 """Messages and workers that a stall report lists one by one."""
@@ -203,6 +200,7 @@ class Coupling:
     blocks : every block of messages handed to it.
     programs : whether the fabric takes blocks.
     logged : jobs and traffic of which packets are to be noted, where the fabric does so; or all.
+    patience : how far the fabric runs alone before it is asked whether it is stalled, picoseconds.
     """
 
     def __init__(
@@ -211,6 +209,7 @@ class Coupling:
         host_latency_ps: int,
         names: Sequence[str],
         logged: bool | Sequence[str] = True,
+        patience_ps: int = LEAST_PS,
     ) -> None:
         if host_latency_ps <= 0:
             raise ValueError("the software latency is the lookahead between jobs and fabric: it must be > 0")
@@ -219,6 +218,7 @@ class Coupling:
         self.latency = host_latency_ps
         self.names = names
         self.logged = logged
+        self.patience = patience_ps
         self.messages: list[Message] = []
         self.blocks: list[Block] = []
         self.programs = hasattr(fabric, "submit")
@@ -306,7 +306,7 @@ class Coupling:
                 continue
             before = fabric.now
             alone = head == math.inf
-            target = max(before, int(env.now)) + PATIENCE_PS if alone else int(head) + self.latency
+            target = max(before, int(env.now)) + self.patience if alone else int(head) + self.latency
             news = fabric.run(int(min(target, limit)))
             if fabric.deadlock:
                 raise self._stall(fabric.deadlock, waiting())
@@ -319,7 +319,7 @@ class Coupling:
                 tick(now)
             if not self._kept_waiting() or not all(self._of_traffic(each) for each in news):
                 heard = now
-            elif now - heard > TRAFFIC_PATIENCE_PS and now < limit:
+            elif now - heard > BESIDE_TRAFFIC * self.patience and now < limit:
                 raise self._stall(f"jobs have heard nothing since {format_time(heard)}", waiting())
             if alone and not news:
                 if now >= limit:

@@ -36,7 +36,7 @@ class Run:
     feeds: Sequence[Feed]
     samples: Samples | None = None
     ended_by: str = "interrupt"
-    """done, duration, max_wall, or interrupt, which it is unless one of the others becomes known"""
+    """done, duration, max_wall, stall, or interrupt, which it is unless one of the others becomes known"""
 
     @property
     def done(self) -> bool:

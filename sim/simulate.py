@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import ScenarioError, StallError
 from scenarios.interrupt import CtrlC
 from sim.coupling import Coupling, FabricLike
 from sim.job import TrainingJob
+from sim.patience import patience_ps
 from sim.precheck import check_paths, find_needs
 from sim.progress import Lookout, OutOfTime, Progress
 from sim.routing import Routing, build_routing
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
 
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
 """(scenario, network, routing, threads) -> fabric"""
+
+
+class Stalled(StallError):
+    """Nothing can happen any more; `result` holds what had been seen by then."""
+
+    def __init__(self, why: str, result: Result) -> None:
+        super().__init__(why)
+        self.result = result
 
 
 class Interrupted(KeyboardInterrupt):
@@ -73,8 +82,8 @@ def simulate(
     ------
     ScenarioError, TraceError
         The input cannot be run; raised before anything is simulated.
-    StallError
-        Nothing can happen any more although jobs are not done: says what waits for what.
+    Stalled
+        Nothing can happen any more although jobs are not done: says what waits for what, with the Result so far.
     Interrupted
         Ctrl-C, with the Result so far.
     """
@@ -85,7 +94,10 @@ def simulate(
     routing = build_routing(network)
     check_paths(scenario, routing)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
-    coupling = Coupling(engine, scenario.host.software_latency, network.names, scenario.output.packet_log)
+    coupling = Coupling(
+        engine, scenario.host.software_latency, network.names, scenario.output.packet_log,
+        patience_ps(scenario, network, routing),
+    )  # fmt: skip
     faults.schedule(engine)
     samples = None
     if scenario.output.queue_samples is not None:
@@ -133,7 +145,11 @@ def simulate(
             coupling.settle(state.last_ps)
     except OutOfTime:
         state.ended_by = "done" if state.done else "max_wall"
+    except StallError as error:
+        state.ended_by = "stall"
+        raise Stalled(str(error), collect()) from None
     except KeyboardInterrupt:
+        state.ended_by = "done" if state.done else "interrupt"
         raise Interrupted(collect()) from None
     finally:
         close = getattr(engine, "close", None)
@@ -160,6 +176,7 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         faults=any(table.engine for table in scenario.fault),
         delays=scenario.output.delays,
         folder=scenario.folder,
+        patience_ps=patience_ps(scenario, network, routing),
     )
     return made
 

@@ -32,6 +32,7 @@ from sim.fabric.sends import Joined, Sends, Settled
 from sim.fabric.specialise import Kernel, combine, features_of, specialise
 from sim.fabric.tables import Tables, collect_drops, collect_ports
 from sim.fabric.team import Team
+from sim.patience import LEAST_PS
 from sim.trips import RoundTrips
 
 CALL_SECONDS = (
@@ -75,6 +76,7 @@ class Fabric:
     delays : count how long packets wait at every port (`delays` afterwards).
     packet_log : keep every transmission (`packet_log` afterwards); for tests and packet captures.
     folder : where modules of the user's own are looked for first; the working directory by default.
+    patience_ps : how long nothing new may arrive anywhere until `stalled` says so.
     window_ps : shorter windows than the lookahead allows; for tests. Results do not depend on it.
 
     Raises
@@ -99,6 +101,7 @@ class Fabric:
         delays: bool = False,
         window_ps: int | None = None,
         folder: Path | None = None,
+        patience_ps: int = LEAST_PS,
     ) -> None:
         if network.host_count > at.MAX_HOSTS:
             raise ScenarioError(f"{network.host_count} hosts", "topology", f"at most {at.MAX_HOSTS}")
@@ -108,6 +111,7 @@ class Fabric:
         self.routing = routing
         self.seed = seed
         self.threads = threads
+        self.patience = patience_ps
         combination = combine(transports, balancing, switch, folder, features_of(switch, faults, delays))
         owners, balancer = combination.transports, combination.balancer
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
@@ -155,6 +159,7 @@ class Fabric:
         if switch.pfc:
             self.agenda.add(DEADLOCK_PS, self._look_for_deadlock, watcher=True)
         self.wall_s = 0.0
+        self._asked = 0.0
         self.on_progress: Callable[[int], bool] | None = None  # true: `run` returns where it is
         self._team = Team(M, self.kernel, threads)
         self._finalizer = weakref.finalize(self, self._team.quit)
@@ -327,8 +332,6 @@ class Fabric:
             spent = time.perf_counter() - before
             self._harvest(events)
             status = int(M[at.H_STATUS])
-            if status == at.REACHED:
-                return False
             if status == at.POOL_FULL:
                 raise GradwireError(
                     "more than 33 million packets wait in queues", "fabric", "smaller buffers"
@@ -339,8 +342,19 @@ class Fabric:
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
                 self._budget = max(16, int(self._budget * factor))
-            if self.on_progress is not None and self.on_progress(self.now):
+            if self._asks_to_stop():
                 return True
+            if status == at.REACHED:
+                return False
+
+    def _asks_to_stop(self) -> bool:
+        """Ask `on_progress`, about every `CALL_SECONDS` however short the calls of the engine are: between samples of
+        queues, for one, there is next to nothing to do."""
+        now = time.perf_counter()
+        if self.on_progress is None or now - self._asked < CALL_SECONDS:
+            return False
+        self._asked = now
+        return self.on_progress(self.now)
 
     def _watch(self) -> None:
         """Note when time passes and no byte arrives: then something will never end."""
@@ -352,8 +366,8 @@ class Fabric:
             self._quiet = (self.now, total)
         elif self.idle:
             self.stalled = "no packet is on its way and no timer is set"
-        elif self.now - since >= 10_000_000_000_000:
-            self.stalled = f"no new data has arrived anywhere since {format_time(since)}"
+        elif self.now - since >= self.patience:
+            self.stalled = f"no new data has arrived anywhere for {format_time(self.now - since)}"
 
     def _look_for_deadlock(self, now: int) -> int | None:
         """Say so when flow control has stopped ports for good. Looks now and then until it has found one."""

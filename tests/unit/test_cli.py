@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 import gradwire
-from scenarios.errors import StallError
 from scenarios.result import Result, summarise
 from sim.progress import Standing
+from sim.simulate import Stalled
 
 ROOT = Path(gradwire.__file__).resolve().parent
 
@@ -177,9 +177,10 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         iterations |= {name: [0] for name in ("backward_end_ps", "compute_ps", "exposed_ps")}
         return Result.build(summarise(scenario, "", {}, {}), {"iterations": {"job": ["j"], **iterations}})
 
-    state.simulate = simulate
+    state.simulate = state.made = simulate
     sim = types.ModuleType("sim.simulate")
     sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
+    sim.Stalled = Stalled  # type: ignore[attr-defined]
     compare = types.ModuleType("analysis.compare")
     compare.compare = lambda results: Comparison(results, state.violations)  # type: ignore[attr-defined]
     compare.result_folders = lambda results: [result.summary["policy"] for result in results]  # type: ignore[attr-defined]
@@ -226,14 +227,16 @@ def test_a_broken_bound_is_exit_1(rooms: Any):
 
 
 def test_a_stalled_simulation_is_exit_1_without_traceback(rooms: Any):
-    def stalled(*_: Any, **__: Any) -> Result:
-        raise StallError("h0 waits for h1", "demo")
+    def stalled(*given: Any, **more: Any) -> Result:
+        result = rooms.made(*given, **more)
+        result.summary["totals"] = {"ended_by": "stall"}
+        raise Stalled("h0 waits for h1", result)
 
     rooms.simulate = stalled
     done = invoke("run", "demo", "--out", "out")
     assert done.exit_code == 1
-    assert done.stderr == "gradwire: demo: h0 waits for h1\n"
-    assert not Path("out").exists()
+    assert "h0 waits for h1" in done.stderr
+    assert (Path("out") / "result.json").exists(), "what had been seen is kept"
 
 
 def test_a_bug_keeps_its_traceback(rooms: Any):

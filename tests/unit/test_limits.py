@@ -1,0 +1,93 @@
+"""What ends a run from outside, and what is a stall: limits are heard at any time, and patience follows the scenario."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from scenarios.errors import ScenarioError
+from scenarios.load import build_scenario
+from sim.patience import LEAST_PS, patience_ps
+from sim.routing import build_routing
+from sim.simulate import Stalled, simulate
+from sim.topology import build_network
+
+
+def tables(**fields):
+    return {
+        "name": "x", "topology": {"kind": "star", "hosts": 4},
+        "traffic": [{"name": "t", "kind": "permutation", "size": "20kB"}], **fields,
+    }  # fmt: skip
+
+
+def scenario(**fields):
+    return build_scenario(tables(**fields))
+
+
+BUSY = {"traffic": [{"name": "t", "kind": "permutation", "size": "10GB"}]}
+
+
+@pytest.mark.parametrize("output", [{}, {"queue_samples": "1ns"}])
+def test_a_limit_is_heard_whoever_looks_on(output):
+    """Samples every nanosecond make every call of the engine short; it is asked for the time all the same."""
+    made = scenario(**BUSY, output=output)
+    simulate(scenario())  # compiled
+    begin = time.monotonic()
+    result = simulate(made, max_wall_s=0.5)
+    assert result.summary["totals"]["ended_by"] == "max_wall" and not result.summary["totals"]["finished"]
+    assert time.monotonic() - begin < 20  # without being asked it goes on for hours
+
+
+def test_progress_is_told_between_samples():
+    told = []
+    simulate(scenario(**BUSY, output={"queue_samples": "1ns"}), max_wall_s=1.0, progress=told.append)
+    assert len(told) > 3 and told[-2].now_ps > told[0].now_ps
+
+
+def test_a_period_shorter_than_any_packet_is_refused():
+    with pytest.raises(ScenarioError, match="is shorter than any packet"):
+        scenario(output={"queue_samples": "1ps"})
+
+
+CUT = [{"kind": "link_down", "between": ["h0", "s0"], "at": "1us"}]
+
+
+def test_a_stall_keeps_what_was_seen():
+    with pytest.raises(Stalled, match="can make no progress") as caught:
+        simulate(scenario(fault=CUT))
+    totals = caught.value.result.summary["totals"]
+    assert totals["ended_by"] == "stall" and not totals["finished"] and totals["messages_under_way"] > 0
+    assert caught.value.result.messages.num_rows == 4 and caught.value.result.ports.num_rows
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"link": {"rate": "2kbps"}, "host": {"software_latency": "1s"}},
+        {"link": {"loss": 0.5}},
+        {"link": {"rate": "2kbps", "loss": 0.3}, "host": {"software_latency": "1s"}, "transport": "dlcp"},
+    ],
+)
+def test_what_is_slow_has_not_stalled(fields):
+    """2 kbit/s: 17 s for a packet; half of all packets lost: a sender hears of one packet in sixteen."""
+    assert simulate(scenario(**fields)).summary["totals"]["finished"]
+
+
+def patience(**fields):
+    made = scenario(**fields)
+    network = build_network(made.topology, made.link)
+    return patience_ps(made, network, build_routing(network))
+
+
+def test_patience_follows_the_slowest_link_and_the_longest_time_out():
+    fast = patience()
+    assert LEAST_PS + 10**12 <= fast < 1.2 * LEAST_PS  # a time-out of 1 s, and next to nothing for the links
+    frame = (4096 + 66) * 8 * 10**12 // 2000
+    assert patience(link={"rate": "2kbps"}, host={"software_latency": "1s"}) >= LEAST_PS + 10 * frame
+    assert patience(transport={"kind": "dctcp", "max_rto": "60s"}) >= LEAST_PS + 60 * 10**12
+    # there and back over two links each: one try in 16 succeeds, so 1e-6 is 215 failures in a row
+    assert patience(link={"loss": 0.5}) >= LEAST_PS + 210 * 10**12
+    assert patience(fault=[{"kind": "gray_loss", "between": ["h0", "s0"], "at": "1us", "loss": 0.5}]) == patience(
+        link={"loss": 0.5}
+    )
