@@ -31,6 +31,7 @@ from typing import Any
 import numba
 
 from scenarios.cache import cache_folder
+from sim.fabric import whole
 
 COMPILE_SECONDS = 300  # a child that compiles longer is given up
 KEEP_DAYS = 90
@@ -110,7 +111,8 @@ def loaded_from(identity: str) -> Iterator[None]:
     folder = writable_folder() / identity
     with contextlib.suppress(OSError):
         os.utime(folder / ABOUT)
-    with cached_under(folder, saved=is_kept(identity)):
+    kept = is_kept(identity)
+    with cached_under(folder, saved=kept), whole.only_loading() if kept else contextlib.nullcontext():
         yield
 
 
@@ -193,8 +195,6 @@ def _end(child: int, pipe: int) -> None:
 
 def _compile(work: Work, tell: Callable[[str], Any]) -> None:
     """In the child: compile one engine and give its folder its name."""
-    from sim.fabric import whole
-
     begin = time.perf_counter()
     at_once = whole.is_known()
     if at_once:
@@ -215,8 +215,6 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
-    from sim.fabric import whole
-
     with cached_under(part):
         importlib.import_module(work.module)
     about = {

@@ -18,7 +18,9 @@ same results.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -27,6 +29,7 @@ from numba import _dynfunc
 from numba.core import codegen, compiler, cpu, registry
 from numba.core import dispatcher as _dispatcher
 from numba.core.compiler_machinery import PassManager
+from numba.core.runtime import rtsys
 
 KNOWN = ("0.68",)
 """Versions of Numba, major and minor, with which this is tested."""
@@ -39,6 +42,25 @@ generators, object mode)."""
 def is_known() -> bool:
     """Whether this can be done with the Numba that is installed."""
     return ".".join(numba.__version__.split(".")[:2]) in KNOWN
+
+
+@contextlib.contextmanager
+def only_loading() -> Iterator[None]:
+    """Code that is compiled already is loaded meanwhile: Numba then need not learn of all functions that it knows,
+    which takes it a fifth of a second, and is done the first time something is compiled after all."""
+    if not is_known():
+        yield
+        return
+    context, typing = cpu.CPUContext, registry.cpu_target.typing_context
+    rtsys.initialize(registry.cpu_target.target_context)
+    refresh = context.refresh
+    context.refresh = lambda self: None
+    typing.refresh = lambda: None  # hides the method
+    try:
+        yield
+    finally:
+        context.refresh = refresh
+        del typing.refresh
 
 
 class Part(codegen.JITCodeLibrary):
