@@ -112,7 +112,7 @@ def loaded_from(identity: str) -> Iterator[None]:
     with contextlib.suppress(OSError):
         os.utime(folder / ABOUT)
     kept = is_kept(identity)
-    with cached_under(folder, saved=kept), whole.only_loading() if kept else contextlib.nullcontext():
+    with cached_under(folder, saved=kept), whole.quick_loading():
         yield
 
 

@@ -211,6 +211,7 @@ def _prepare(combination: Combination) -> tuple[str, str]:
 def _post_work() -> Work:
     folder = Path(sim.fabric.__path__[0])
     digest = _versions(hashlib.sha256())
+    digest.update(_stamp(folder / POST_FILES[0]))
     for name in POST_FILES:
         digest.update((folder / name).read_bytes())
     about = {"transports": [], "load_balancing": "", "queues": "", "features": ["shared by all engines"]}
@@ -286,7 +287,14 @@ def _digest(source: str, classes: list[type]) -> str:
     for path in files:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
+    digest.update(_stamp(root / "core" / "engine.py"))
     return str(_versions(digest).hexdigest()[:20])
+
+
+def _stamp(file: Path) -> bytes:
+    """Where the file of an outermost function lies and when it was written: Numba takes nothing for it that was
+    compiled from another one, so that is another engine."""
+    return f"{file} {file.stat().st_mtime_ns}".encode()
 
 
 def _versions(digest: Any) -> Any:

@@ -26,7 +26,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 from numba import _dynfunc
-from numba.core import codegen, compiler, cpu, registry
+from numba.core import caching, codegen, compiler, cpu, registry
 from numba.core import dispatcher as _dispatcher
 from numba.core.compiler_machinery import PassManager
 from numba.core.runtime import rtsys
@@ -45,22 +45,30 @@ def is_known() -> bool:
 
 
 @contextlib.contextmanager
-def only_loading() -> Iterator[None]:
-    """Code that is compiled already is loaded meanwhile: Numba then need not learn of all functions that it knows,
-    which takes it a fifth of a second, and is done the first time something is compiled after all."""
+def quick_loading() -> Iterator[None]:
+    """Code that is compiled already is loaded without Numba learning of all functions that it knows first, which takes
+    it a fifth of a second, and is done when something is compiled after all."""
     if not is_known():
         yield
         return
     context, typing = cpu.CPUContext, registry.cpu_target.typing_context
     rtsys.initialize(registry.cpu_target.target_context)
-    refresh = context.refresh
-    context.refresh = lambda self: None
-    typing.refresh = lambda: None  # hides the method
+    load, refresh = caching.Cache.load_overload, context.refresh
+
+    def load_overload(self: Any, signature: Any, target: Any) -> Any:
+        context.refresh = lambda self: None
+        typing.refresh = lambda: None  # hides the method
+        try:
+            return load(self, signature, target)
+        finally:
+            context.refresh = refresh
+            del typing.refresh
+
+    caching.Cache.load_overload = load_overload
     try:
         yield
     finally:
-        context.refresh = refresh
-        del typing.refresh
+        caching.Cache.load_overload = load
 
 
 class Part(codegen.JITCodeLibrary):

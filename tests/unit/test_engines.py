@@ -88,6 +88,27 @@ def test_what_is_not_whole_is_not_taken(own_cache):
     assert simulate(scenario()).summary["totals"]["finished"]
 
 
+def test_a_checkout_elsewhere_has_engines_of_its_own(own_cache, monkeypatch):
+    """Numba finds what it keeps by the path and time of the source file, too."""
+    made = combination_of(scenario())
+    here = specialise._prepare(made)[0]
+    specialise._prepare.cache_clear()
+    monkeypatch.setattr(specialise, "_stamp", lambda file: b"elsewhere")
+    assert specialise._prepare(made)[0] != here
+    specialise._prepare.cache_clear()
+
+
+@pytest.mark.slow
+def test_where_no_child_can_compile_the_process_does(own_cache, monkeypatch):
+    monkeypatch.setattr(specialise, "compile_all", lambda *_: None)
+    for name in [name for name in sys.modules if name.startswith(("sim.fabric.core_", "sim.fabric.post"))]:
+        monkeypatch.delitem(sys.modules, name)
+    specialise._prepare.cache_clear()
+    specialise._post_work.cache_clear()
+    assert simulate(scenario()).summary["totals"]["finished"]
+    assert engines.kept_engines() == []
+
+
 def test_several_are_compiled_side_by_side_and_one_that_fails_takes_nothing_with_it(own_cache):
     def work(name, check):
         return engines.Work(name, "json", {"transports": [name]}, check)
