@@ -372,7 +372,7 @@ def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:
             used = scenario.transports[program.tables[number].transport]
             times = ideal_times(
                 resolved.network, resolved.routing, rows.src[those], rows.dst[those], rows.nbytes[those],
-                used.payload, used.overhead,
+                used.payload, used.overhead, scenario.load_balancing,
             )  # fmt: skip
             found |= dict(zip(those.tolist(), times.tolist(), strict=True))
     return found

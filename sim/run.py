@@ -190,7 +190,7 @@ def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
             ideal.append(
                 ideal_times(
                     state.network, state.routing, sends.src[rows], sends.dst[rows], sends.nbytes[rows],
-                    transport.payload, transport.overhead,
+                    transport.payload, transport.overhead, state.scenario.load_balancing,
                 )
             )  # fmt: skip
     message = np.concatenate(numbers)

@@ -1,13 +1,19 @@
-"""How long a message takes on an empty network: what slowdowns are measured against.
+"""How long a message takes on an empty network: what slowdowns are measured against. Nothing is faster.
 
-Packets leave the sender back to back and are stored and forwarded at every switch, along one of the shortest paths, and
-nothing is in their way: no window, no other traffic. With serialisation times s_h (full packets) and t_h (the last
-packet) at hop h and n packets, the last byte arrives after the sum of the latencies and the longest way through the
-grid of hops and packets: for some hop m where the last packet takes over from the one before it,
+Packets leave the sender back to back and are stored and forwarded at every switch, and nothing is in their way: no
+window, no other traffic. Where all cables between switches are alike and a message keeps to one path, its time is
+exact. With serialisation times s_h (full packets) and t_h (the last packet) at hop h and n packets, the last byte
+arrives after the sum of the latencies and the longest way through the grid of hops and packets: for some hop m where
+the last packet takes over from the one before it,
 
     sum of s_h up to m  +  (n - 2) max of s_h up to m  +  sum of t_h from m on        (n >= 2)
 
-and the sum of t_h for n = 1. Where links differ between equally short paths, it is that of one of them.
+and the sum of t_h for n = 1.
+
+Where cables differ, or packets of one message take several paths, it is a bound from below: the host's cable at either
+end takes all packets one after the other, what is between takes at least what its fastest path takes one packet; a
+message on one path is no faster than the widest path's narrowest cable, one on several than all cables by which it may
+leave its first switch together.
 """
 
 from __future__ import annotations
@@ -25,9 +31,19 @@ from sim.topology import Network
 
 Ints = NDArray[np.int64]
 
+ONE_PATH = ("ecmp", "ecmp_weighted")
+"""Load balancers that keep the packets of a message together."""
+
 
 def ideal_times(
-    network: Network, routing: Routing, src: Ints, dst: Ints, nbytes: Ints, payload: int, overhead: int
+    network: Network,
+    routing: Routing,
+    src: Ints,
+    dst: Ints,
+    nbytes: Ints,
+    payload: int,
+    overhead: int,
+    balancing: str = "ecmp",
 ) -> Ints:
     """Picoseconds from entering the interface to delivery of messages on the empty network: int64[n].
 
@@ -35,19 +51,95 @@ def ideal_times(
     ----------
     src, dst, nbytes : int64[n].
     payload, overhead : bytes of a full packet, and of headers, of the transport.
+    balancing : the scenario's load balancing: whether a message keeps to one path.
     """
-    speeds, latencies = _paths(network, routing, src, dst)
     packets = -(-nbytes // payload)
     last = np.maximum(nbytes - (packets - 1) * payload + overhead, MIN_FRAME)
     full = max(payload + overhead, MIN_FRAME)
-    up = (1 << at.SPEED_SHIFT) - 1  # picoseconds are rounded up, as in the engine
-    s = speeds * full + up >> at.SPEED_SHIFT
-    t = speeds * last[:, None] + up >> at.SPEED_SHIFT
+    if balancing in ONE_PATH and _alike(network):
+        return _on_one_path(*_paths(network, routing, src, dst), packets, last, full)
+    return _bound(network, routing, src, dst, packets, last, full, balancing in ONE_PATH)
+
+
+def _alike(network: Network) -> bool:
+    """Whether all cables between switches have one rate and one latency, and all paths are the shortest."""
+    between = (network.link_src >= network.host_count) & (network.link_dst >= network.host_count)
+    kinds = np.stack((network.link_rate[between], network.link_latency[between]))
+    return network.link_cost is None and np.unique(kinds, axis=1).shape[1] <= 1
+
+
+def _takes(speed: Any, size: Any) -> Any:
+    """Picoseconds of packets on links, rounded up, as in the engine."""
+    return speed * size + ((1 << at.SPEED_SHIFT) - 1) >> at.SPEED_SHIFT
+
+
+def _on_one_path(speeds: Ints, latencies: Ints, packets: Ints, last: Ints, full: int) -> Ints:
+    s, t = _takes(speeds, full), _takes(speeds, last[:, None])
     there = np.cumsum(s, axis=1)
     slowest = np.maximum.accumulate(s, axis=1)
     onward = np.cumsum(t[:, ::-1], axis=1)[:, ::-1]
     many = (there + (packets - 2)[:, None] * slowest + onward).max(axis=1)
     return np.asarray(latencies.sum(axis=1) + np.where(packets > 1, many, t.sum(axis=1)))
+
+
+def _bound(
+    network: Network, routing: Routing, src: Ints, dst: Ints, packets: Ints, last: Ints, full: int, one: bool
+) -> Ints:
+    """No message is faster, whichever paths its packets take; `one`: all of them the same."""
+    up, down = routing.up_link[src], routing.down_link[dst]
+    speed_up, speed_down = (speed_of(network.link_rate[links].astype(object)).astype(np.int64) for links in (up, down))
+    edges, which = np.unique(np.stack((routing.edge_of[src], routing.edge_of[dst])), axis=1, return_inverse=True)
+    latency, speed, narrow = (column[which.ravel()] for column in _between(network, routing, edges[0], edges[1], one))
+    ends = network.link_latency[up] + network.link_latency[down] + latency
+    inner_full, inner_last = speed * full >> at.SPEED_SHIFT, speed * last >> at.SPEED_SHIFT
+    s_up, s_down = _takes(speed_up, full), _takes(speed_down, full)
+    t_up, t_down = _takes(speed_up, last), _takes(speed_down, last)
+    narrowest = (packets - 1) * (narrow * full >> at.SPEED_SHIFT)
+    many = np.maximum.reduce((
+        (packets - 1) * s_up + t_up + inner_last + t_down,
+        (packets - 1) * s_up + inner_full + s_down,
+        s_up + inner_full + (packets - 1) * s_down + t_down,
+        s_up + narrowest + t_down,
+    ))  # fmt: skip
+    return np.asarray(ends + np.where(packets > 1, many, t_up + inner_last + t_down))
+
+
+def _between(network: Network, routing: Routing, start: Any, end: Any, one: bool) -> tuple[Ints, Ints, Ints]:
+    """Of pairs of edge switches: the least sum of latencies, the least sum of speeds (picoseconds per byte, fixed
+    point), and the speed of what is narrowest: of the widest path, or of all cables out of the first switch."""
+    speeds = speed_of(network.link_rate.astype(object)).astype(np.int64)
+    found = np.zeros((3, len(start)), dtype=np.int64)
+    inner = np.flatnonzero((network.link_src >= network.host_count) & (network.link_dst >= network.host_count))
+    alike = _alike(network)
+    for edge in np.unique(end).tolist():
+        mine = end == edge
+        if alike:
+            hops = np.maximum(routing.distance[start[mine], edge].astype(np.int64), 0)
+            each = (network.link_latency[inner[0]], speeds[inner[0]]) if len(inner) else (0, 0)
+            found[0, mine], found[1, mine], found[2, mine] = hops * each[0], hops * each[1], (hops > 0) * each[1]
+        else:
+            found[:, mine] = np.stack(_towards(network, routing, edge, speeds))[:, start[mine]]
+        if one:
+            continue
+        for place in np.flatnonzero(mine & (start != edge)).tolist():
+            links = list(routing.groups[routing.group_of[start[place], edge]])
+            found[2, place] = int(speed_of(int(network.link_rate[links].sum())))
+    return found[0], found[1], found[2]
+
+
+def _towards(network: Network, routing: Routing, edge: int, speeds: Ints) -> tuple[Ints, Ints, Ints]:
+    """Of every switch to one edge switch, over its best paths: least sum of latencies, least sum of speeds, speed of
+    the narrowest cable of the widest path. Next hops have shorter (longest) paths, so they come before."""
+    latency, speed, narrow = (np.zeros(network.switch_count, dtype=np.int64) for _ in range(3))
+    groups, hops = routing.group_of[:, edge], routing.distance[:, edge]
+    for level in range(1, int(hops.max()) + 1):
+        for switch in np.flatnonzero((hops == level) & (groups >= 0)).tolist():
+            links = list(routing.groups[groups[switch]])
+            beyond = network.link_dst[links] - network.host_count
+            latency[switch] = (network.link_latency[links] + latency[beyond]).min()
+            speed[switch] = (speeds[links] + speed[beyond]).min()
+            narrow[switch] = np.maximum(speeds[links], narrow[beyond]).min()
+    return latency, speed, narrow
 
 
 def _paths(network: Network, routing: Routing, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
