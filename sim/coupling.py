@@ -20,7 +20,7 @@ so that nothing depends on where the fabric happened to stop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -43,27 +43,6 @@ SHOWN = 8
 
 Importance = NDArray[Any] | bool | None
 """Important packets of a message: one bool each, one for all, or None: whatever its transport sends."""
-
-
-class Delivered(Protocol):
-    """What the fabric says about a finished message."""
-
-    message: int
-    time_ps: int
-    received_bytes: int
-    lost_bytes: int
-
-
-class FabricTables(Protocol):
-    """What the fabric has counted: columns by name for two tables, and two arrays indexed by message."""
-
-    ports: Mapping[str, Any]
-    drops: Mapping[str, Any]
-    sent_packets: Sequence[int]
-    retransmitted: Sequence[int]
-    marked: Sequence[int]
-    trimmed: Sequence[int]
-    packet_hops: int
 
 
 class FabricLike(Protocol):

@@ -51,11 +51,6 @@ class Faults:
         self._active: set[int] = set()
         self._noticed: set[int] = set()
 
-    @property
-    def needs_engine(self) -> bool:
-        """Whether hosts may stand still or routes change."""
-        return any(table.engine for table in self.tables)
-
     def schedule(self, fabric: Any) -> None:
         """Put all of them on a fabric's agenda."""
         for number, table in enumerate(self.tables):

@@ -18,7 +18,6 @@ H_UNTIL = 1  # run to here (exclusive)
 H_WINDOW = 2  # length of a window, at most the lookahead
 H_HOST_LATENCY = 3  # after what Python has to hear of, at c, run on to at most c + this
 H_SEED = 4
-H_STOP = 5  # set by Python to leave at the next window
 H_PARITY = 6  # which half of the wake flags the next window reads
 H_BUDGET = 7  # leave after this many windows
 H_STATUS = 8  # why the engine returned
@@ -38,7 +37,6 @@ H_ROUTE = 47
 H_GROUPS = 48
 H_SENDERS = 49
 H_RECEIVERS = 50
-H_POOL = 51
 H_THREAD = 52
 H_PARAMS = 53
 H_EDGES = 54  # number of edge switches: length of a row of the routing table
@@ -153,8 +151,7 @@ RING_WORDS = 3
 POOL_WORDS = 3  # next, A, B; more in runs that need more: see `core.bound`
 
 # --- consumer's end of a link, one per ingress link of a node
-HEAD_WORDS = 4
-HEAD_RING = 0  # packets taken from the ring
+HEAD_WORDS = 4  # the first: packets taken from the ring
 HEAD_SPILL = 1  # packets taken from the spill ring
 HEAD_RING_FREE = (
     2  # the same, but published only when the packets have been read: the producer may use these places
@@ -166,7 +163,6 @@ THREAD_WORDS = 64
 T_FREE = 0  # free list of its pool
 T_BUMP = 1  # pool words never used yet
 T_BUMP_END = 2
-T_HOPS = 3  # packet-hops
 T_FIRST = 4  # first position it owns
 T_COUNT = 5  # positions it owns
 T_DONE = 7  # deliveries logged: entries of DONE_WORDS
