@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.result import KINDS, Result, allowed_loss
+from scenarios.loss import allowed_loss
+from scenarios.result import KINDS, Result
 
 Integers = NDArray[np.int64]
 

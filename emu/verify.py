@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from emu.agent.base import Arrival
 from emu.agent.contents import CheckSums, Sums, check_sums
 from emu.agent.magnitudes import RUN, Magnitudes
-from scenarios.result import KINDS, allowed_loss
+from scenarios.loss import allowed_loss
+from scenarios.result import KINDS
 from traces.program import Program, Table
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ pyarrow is imported inside functions, because the command line imports this modu
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scenarios import __version__
 from scenarios.errors import ResultError
+from scenarios.loss import allowed_losses
 from scenarios.output import new_folder
 
 if TYPE_CHECKING:
@@ -283,15 +283,6 @@ class Violation(NamedTuple):
         )
 
 
-def allowed_loss(size: int, bound: float) -> int:
-    """Bytes of a message of `size` bytes that may be lost.
-
-    A bound such as 0.07 is not exact in binary, so that 0.07 * 100 comes out just above 7 and 0.29 * 100 just
-    below 29; a relative 1e-12 on top lets both mean what was written.
-    """
-    return min(size, math.floor(size * bound * (1 + 1e-12)))
-
-
 def check_loss_invariant(result: Result) -> list[Violation]:
     """Every message that breaks the promise of bounded loss; an empty list if the run was sound.
 
@@ -305,7 +296,7 @@ def check_loss_invariant(result: Result) -> list[Violation]:
         name: table[name].to_numpy() for name in ("bytes", "received_bytes", "lost_bytes", "bound", "end_ps")
     }
     size, lost = columns["bytes"], columns["lost_bytes"]
-    allowed = np.minimum(size, np.floor(size * columns["bound"] * (1 + 1e-12)))
+    allowed = allowed_losses(size, columns["bound"])
     broken = (lost > allowed) | (columns["received_bytes"] + lost != size) | (lost < 0)
     rows = table.take(np.flatnonzero(broken & (columns["end_ps"] >= 0))).to_pylist()
     return [Violation(**{name: row[name] for name in Violation._fields}) for row in rows]

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.checks_switch import carriers, too_long
 from scenarios.errors import Mistake, ScenarioError, TraceError
+from scenarios.schema_job import Ring
 from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
-from scenarios.units import format_time
+from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+from sim.fabric.layout import MAX_PACKETS
 from sim.fabric.room import link_room
 from sim.faults import Faults
 from sim.placement import Places, place
@@ -70,6 +72,7 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
     check_files(scenario)
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     _check_size(network)
+    _check_messages(scenario, traces)
     check_lookahead(scenario, network)
     longest = max(frame_bytes(each.payload, each.overhead) for each in scenario.transports)
     link_room(network, longest, scenario.host.software_latency)
@@ -81,6 +84,24 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
         Faults(scenario.fault, network),
         ports_of(scenario.output.sample_ports, network),
     )
+
+
+def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
+    """Messages of jobs that have more packets than can be numbered; `check_files` looks at those of traffic."""
+    mistakes = []
+    for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
+        exchange, payload = job.exchange, (job.transport or scenario.transport).payload
+        longest = max(tensor.bytes for tensor in trace.tensors)
+        if isinstance(exchange, Ring):
+            field, largest = "bucket", (exchange.bucket + longest) // job.workers
+        else:
+            field, largest = "partition", min(exchange.partition, longest)
+        if largest > payload * MAX_PACKETS:
+            what = f"makes messages of {-(-largest // payload)} packets of {format_size(payload)}"
+            path = f"job[{number}].exchange.{field}"
+            mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
+    if mistakes:
+        raise ScenarioError("has messages that are too long:", scenario.name, mistakes=mistakes)
 
 
 def _check_size(network: Network) -> None:

@@ -21,6 +21,7 @@ from emu.agent.nic import AHEAD_NS, Nic, SendingFlow
 from emu.plan import TransportPlan
 from emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
 from emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
+from scenarios.loss import allowed_loss
 from scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
 
 BATCHES = 8
@@ -39,7 +40,7 @@ class Core(ABC):
     def __init__(self, row: MessageRow, payload: int) -> None:
         self.row, self.payload, self.nbytes = row, payload, row.nbytes
         self.packets = max(1, -(-row.nbytes // payload))
-        self.allowed = int(row.bound * row.nbytes)
+        self.allowed = allowed_loss(row.nbytes, row.bound)
         self.have = bytearray(self.packets)
         self.got = self.marked = 0
         self.done = False

@@ -370,7 +370,10 @@ class Fabric:
             self.stalled = f"no new data has arrived anywhere for {format_time(self.now - since)}"
 
     def _look_for_deadlock(self, now: int) -> int | None:
-        """Say so when flow control has stopped ports for good. Looks now and then until it has found one."""
+        """Say so when flow control has stopped ports for good. Looks now and then until it has found one, but not
+        while something is still to happen to the network that could set them going again."""
+        if self.agenda.next_action < at.FOREVER:
+            return now + DEADLOCK_PS
         circle = find_deadlock(self.memory, self.network)
         if not circle:
             return now + DEADLOCK_PS

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.errors import GradwireError
+from scenarios.loss import allowed_loss
 from sim.fabric import layout as at
 from sim.fabric.draws import MASK, key_of
 from sim.fabric.memory import Memory
@@ -147,7 +148,7 @@ class Flows:
         self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)
         begin = Records(
-            number, src, dst, nbytes, packets, priority, int(bound * nbytes), tags, wanted, logged=int(logged),
+            number, src, dst, nbytes, packets, priority, allowed_loss(nbytes, bound), tags, wanted, logged=int(logged),
             tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED,
         )  # fmt: skip
         chosen = self._sets.of_pair(transport, src, dst)

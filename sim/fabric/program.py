@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from scenarios.loss import allowed_losses
 from sim.fabric import layout as at
 from sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, STATE, TRANSPORT, Flows, Records
 from sim.fabric.sends import Joined, Sends
@@ -113,7 +114,7 @@ class Program:
             begin = Records(
                 number=self.first + which, src=row[:, SRC], dst=row[:, DST], nbytes=row[:, BYTES],
                 packets=row[:, PACKETS], priority=priority[part],
-                allowed=(bound[part] * row[:, BYTES]).astype(np.int64), tags=self.tags[which],
+                allowed=allowed_losses(row[:, BYTES], bound[part]), tags=self.tags[which],
                 wanted=self.wanted[which], wait=self.waiting[which], earliest=self.earliest[which], tell=0,
                 follow=follow[part], join=join[part], logged=int(sends.logged),
             )  # fmt: skip

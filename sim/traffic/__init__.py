@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.errors import Mistake, ScenarioError
-from scenarios.schema_traffic import FlowList, Matrix, Poisson, Traffic
+from scenarios.schema_traffic import AllToAll, FlowList, Matrix, Poisson, Repeated, Traffic
+from scenarios.units import format_size
+from sim.fabric.layout import MAX_FLOWS, MAX_PACKETS
 from sim.traffic import all_to_all, flow_list, incast, matrix, permutation, poisson
 from sim.traffic.base import Flows, Kind, Setting, generator
 from sim.traffic.cdf import distribution
@@ -33,12 +35,12 @@ KINDS: dict[str, Kind] = {
 
 
 def check_files(scenario: Scenario) -> None:
-    """Read every file that traffic names.
+    """Read every file that traffic names, and look how long its flows are.
 
     Raises
     ------
     ScenarioError
-        Files are missing or damaged; says in which lines.
+        Files are missing or damaged; says in which lines. Or a flow has more packets than can be numbered.
     """
     total = scenario.topology.host_count
     mistakes: list[Mistake] = []
@@ -46,16 +48,26 @@ def check_files(scenario: Scenario) -> None:
         where = f"traffic[{index}]"
         hosts = len(table.hosts) if isinstance(table.hosts, tuple) else total
         try:
+            largest = 0
             if isinstance(table, Poisson):
-                distribution(table.sizes, f"{where}.sizes")
+                field, largest = "sizes", int(distribution(table.sizes, f"{where}.sizes").size.max())
             elif isinstance(table, FlowList):
-                flow_list.read(Path(table.file), f"{where}.file", hosts)
+                field, rows = "file", flow_list.read(Path(table.file), f"{where}.file", hosts)
+                largest = int(rows[:, 2].max(initial=0))
             elif isinstance(table, Matrix):
-                matrix.read(Path(table.file), f"{where}.file", hosts)
+                field, flows = "file", matrix.read(Path(table.file), f"{where}.file", hosts)[0]
+                largest = max((each.nbytes for each in flows), default=0)
+            elif isinstance(table, Repeated):
+                field, largest = "size", table.size
+            payload = (table.transport or scenario.transport).payload
+            if largest > payload * MAX_PACKETS:
+                what = f"has a flow of {-(-largest // payload)} packets of {format_size(payload)}"
+                expected = f"at most {MAX_PACKETS} packets, so {format_size(payload * MAX_PACKETS)}; or several flows"
+                mistakes.append(Mistake(f"{where}.{field}", what, format_size(largest), expected))
         except ScenarioError as error:
             mistakes += error.mistakes or [Mistake(error.where, error.what, expected=error.expected)]
     if mistakes:
-        raise ScenarioError("the files of the traffic cannot be used:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("the traffic cannot be used:", scenario.name, mistakes=mistakes)
 
 
 def check_hosts(scenario: Scenario, network: Network) -> None:
@@ -68,7 +80,12 @@ def check_hosts(scenario: Scenario, network: Network) -> None:
         networks from files.
     """
     for number, table in enumerate(scenario.traffic):
-        _hosts(table, f"traffic[{number}]", network)
+        hosts = len(_hosts(table, f"traffic[{number}]", network))
+        if isinstance(table, AllToAll) and table.order == "at_once" and hosts * (hosts - 1) > MAX_FLOWS:
+            raise ScenarioError(
+                f"starts {hosts * (hosts - 1)} flows at once", f"traffic[{number}]",
+                f'at most {MAX_FLOWS}: order = "shifts", or fewer hosts',
+            )  # fmt: skip
 
 
 def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flows]:

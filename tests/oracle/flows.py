@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scenarios.loss import allowed_loss
 from sim.fabric import layout as at
 from sim.fabric.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
 from sim.transports.base import Deaf
@@ -126,7 +127,7 @@ class Flow:
             at.R_WORDS: words,
             at.R_KIND: protocol.number,
             at.R_TAGS: tags,
-            at.R_ALLOWED: int(bound * nbytes),
+            at.R_ALLOWED: allowed_loss(nbytes, bound),
             at.R_IMPORTANT: sum(self.tags),
         }.items():
             memory[self.receiver + offset] = value

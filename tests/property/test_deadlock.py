@@ -8,14 +8,15 @@ from oracle.cases import fabric_of
 
 from scenarios.schema_network import Switch
 from scenarios.schema_transport import Dctcp
+from sim.fabric.fabric import Fabric
 from sim.topology import LinkSpec, from_networkx
 
 US = 10**6
 SECOND = 10**12
 
 
-def run(reach: int) -> str:
-    """What the fabric says of a deadlock when every host of the ring sends so many switches on."""
+def jammed(reach: int = 2) -> Fabric:
+    """A ring in which every host sends so many switches on: with two, all wait for each other."""
     graph = networkx.Graph()
     for n in range(5):
         graph.add_node(f"s{n}", kind="switch")
@@ -30,6 +31,12 @@ def run(reach: int) -> str:
     at = network.index
     for n in range(5):
         fabric.send(0, at[f"h{n}"], at[f"h{(n + reach) % 5}"], 3_000_000)
+    return fabric
+
+
+def run(reach: int) -> str:
+    """What the fabric says of a deadlock when every host of the ring sends so many switches on."""
+    fabric = jammed(reach)
     while fabric.undelivered and not fabric.deadlock:
         assert fabric.now < SECOND
         fabric.run(SECOND)
@@ -46,3 +53,16 @@ def test_a_circle_of_ports_that_wait_for_each_other_is_named():
 def test_ports_that_wait_for_hosts_only_are_no_deadlock():
     """One switch on, no packet waits for another cable of the ring."""
     assert run(reach=1) == ""
+
+
+def test_no_deadlock_is_declared_while_something_is_still_to_happen():
+    """A change that is scheduled could set the ports going again."""
+    fabric, until = jammed(), SECOND // 10
+    fabric.agenda.add(until, lambda now: None)
+    while fabric.now < until:
+        assert not fabric.deadlock
+        fabric.run(until)
+    while not fabric.deadlock:
+        assert fabric.now < SECOND
+        fabric.run(SECOND)
+    fabric.close()

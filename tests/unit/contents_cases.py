@@ -9,7 +9,7 @@ from emu.agent.base import Arrival
 from emu.agent.contents import CheckSums, Contents
 from emu.agent.magnitudes import Magnitudes, prepare
 from emu.verify import Evidence
-from scenarios.result import allowed_loss
+from scenarios.loss import allowed_loss
 from sim.resolve import resolve
 
 

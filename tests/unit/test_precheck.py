@@ -30,6 +30,19 @@ def tables(**fields):
             "the cable between h0 and s0 holds more than 17 million",
         ),
         ({"link": {"rate": "8000Tbps"}}, "a node could see more than 1048576 packets"),
+        (
+            {"traffic": [{**TRAFFIC, "size": "20GB"}]},
+            "traffic[0].size: has a flow of 4882813 packets of 4KiB (got \"20GB\"); expected at most 4194303 packets",
+        ),
+        (
+            {"topology": {"kind": "star", "hosts": 1100}, "traffic": [{**TRAFFIC, "kind": "all_to_all"}]},
+            "traffic[0]: starts 1208900 flows at once; expected at most 1048575",
+        ),
+        ({"traffic": [{**TRAFFIC, "size": "100000GB"}]}, "traffic[0].size: has a flow of 24414062500 packets"),
+        (
+            {"traffic": [{"name": "p", "kind": "poisson", "load": 0.1, "sizes": "20GB", "flows": 1}]},
+            "traffic[0].sizes: has a flow of 4882813 packets",
+        ),
     ],
 )
 def test_what_a_run_would_refuse_is_found_by_check(fields, says):

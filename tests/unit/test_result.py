@@ -10,9 +10,9 @@ import pytest
 
 from scenarios import result as results
 from scenarios.errors import ResultError
+from scenarios.loss import allowed_loss, allowed_losses
 from scenarios.result import (
     Result,
-    allowed_loss,
     check_loss_invariant,
     make_table,
     summarise,
@@ -153,6 +153,12 @@ def test_summary_says_what_was_run():
 )
 def test_allowed_loss(size: int, bound: float, allowed: int):
     assert allowed_loss(size, bound) == allowed
+    assert allowed_losses([size, 7], [bound, 1.0]).tolist() == [allowed, 7]
+
+
+def test_what_may_be_lost_of_a_very_long_message_is_exact():
+    """An error of a relative 1e-12 would be a hundred bytes."""
+    assert allowed_loss(10**14, 0.1) == 10**13 and allowed_loss(10**14 - 1, 0.1) == 10**13 - 1
 
 
 @pytest.mark.parametrize(
