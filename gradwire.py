@@ -202,7 +202,8 @@ def cmd_telemetry(
         typer.Option("--port", "--ports", help="A port (leaf0->h3) or a node (all its ports); repeatable."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw queues, utilisation and waiting times into this new PNG file.")
+        Path | None,
+        typer.Option(help="Draw queues, utilisation and waiting times into this new .png, .pdf, .svg or .jpg."),
     ] = None,
     pcap: Annotated[
         Path | None, typer.Option(help="Write the log of packets to this new pcapng file, for Wireshark.")
@@ -214,6 +215,10 @@ def cmd_telemetry(
     from scenarios.output import refuse_unwritable
     from scenarios.result import Result
 
+    if plot is not None:
+        from analysis.figures import format_of
+
+        format_of(plot)
     for file in (plot, pcap):
         if file is not None:
             refuse_unwritable(file)

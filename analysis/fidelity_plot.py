@@ -14,8 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.fidelity import Agreement
+from analysis.figures import save_figure
 from analysis.metrics import DROPS, completion_times, measure
-from analysis.plots import CAUSE_WORDS, COLOURS, DPI, GREY, MANY_POINTS, PS_PER_MS, logarithmic
+from analysis.plots import CAUSE_WORDS, COLOURS, GREY, MANY_POINTS, PS_PER_MS, logarithmic
 from analysis.tables import KIND_WORDS
 from scenarios.result import KINDS, Result
 
@@ -70,7 +71,7 @@ def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) 
     )
     figure.suptitle(f"{found.name}: {verdict}", fontsize=11)
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(path, dpi=DPI, metadata={"Software": "gradwire"})
+    save_figure(figure, path)
 
 
 def _completion(axes: Any, values: list[Any], title: str) -> None:

@@ -22,6 +22,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from analysis.figures import save_figure
 from analysis.metrics import DROPS, Metrics, completion_times, durations, percentile
 from analysis.tables import KIND_WORDS, headings
 from scenarios.result import KINDS, Result
@@ -50,7 +51,6 @@ CAUSE_WORDS = {
     "retransmitted": "sent again",
 }
 PS_PER_MS = 1e9
-DPI = 120
 MANY_POINTS = 2000
 LEGEND_COLUMNS = 3
 
@@ -65,7 +65,7 @@ def draw_all(runs: Sequence[Run], directory: Path) -> list[Path]:
     ):
         figure = draw(runs)
         if figure is not None:
-            figure.savefig(directory / name, dpi=DPI, metadata={"Software": "gradwire"})
+            save_figure(figure, directory / name)
             drawn.append(directory / name)
     return drawn
 

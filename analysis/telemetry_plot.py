@@ -11,8 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from analysis.figures import format_of, save_figure
 from analysis.metrics import ran_on
-from analysis.plots import COLOURS, DPI, GREY, STYLES, logarithmic
+from analysis.plots import COLOURS, GREY, STYLES, logarithmic
 from analysis.telemetry import Series, hop, series
 from scenarios.errors import ResultError
 from scenarios.output import new_file
@@ -27,15 +28,17 @@ SIZE_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None = None) -> list[str]:
-    """Draw what was recorded into a new PNG file. Returns the ports whose lines are shown.
+    """Draw what was recorded into a new file, in the format of its name. Returns the ports whose lines are shown.
 
     Of the ports that were sampled those with the deepest queues are shown, and only those that ever had one.
 
     Raises
     ------
     ResultError
-        The Result holds neither samples nor waiting times of the ports, or something is at `path`.
+        The Result holds neither samples nor waiting times of the ports, something is at `path`, or its name is not that
+        of a picture.
     """
+    format_of(path)
     lines = sorted(series(result, ports), key=lambda each: -int(each.queue_bytes.max()))
     busy = [each for each in lines if each.queue_bytes.any()]
     lines = (busy or lines)[:MOST_LINES]
@@ -62,7 +65,7 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
     summary = result.summary
     figure.suptitle(f"{summary.get('name', '')}, {summary.get('policy', '')}", x=0.01, ha="left", fontsize=11)
     with new_file(path) as partial:
-        figure.savefig(partial, dpi=DPI, format="png", metadata={"Software": "gradwire"})
+        save_figure(figure, partial, path)
     return [each.port for each in lines]
 
 

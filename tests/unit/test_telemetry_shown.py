@@ -135,8 +135,27 @@ def test_the_command(own_directory: Path):
     assert "no such port" in run("one", "--port", "nowhere").output
     result().write("plain")
     for option in ("--plot", "--pcap"):
-        refused = run("plain", option, "file")
-        assert refused.exit_code == 2 and "output." in refused.output and not Path("file").exists()
+        refused = run("plain", option, "file.png")
+        assert refused.exit_code == 2 and "output." in refused.output and not Path("file.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a.jpg", b"\xff\xd8\xff"), ("a.EPS", b"%!PS")],
+)
+def test_a_picture_has_the_format_of_its_name(name: str, begins: bytes, tmp_path: Path):
+    draw_telemetry(result(samples=sampled()), tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(begins)
+    draw_telemetry(result(samples=sampled()), tmp_path / f"again-{name}")
+    if name != "a.EPS":  # which has the time in it
+        assert (tmp_path / name).read_bytes() == (tmp_path / f"again-{name}").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a", "a.txt"])
+def test_what_is_no_picture_is_refused(name: str, tmp_path: Path):
+    with pytest.raises(ResultError, match=r"is no kind of picture.*one of \.png, \.pdf, \.svg"):
+        draw_telemetry(result(samples=sampled()), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_picture_of_one_of_both(tmp_path: Path):

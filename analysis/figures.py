@@ -1,0 +1,52 @@
+"""Figures written to files: the format is that of the file's name, and the same figure gives the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scenarios.errors import ResultError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 120
+FORMATS = ("png", "pdf", "svg", "jpg", "jpeg", "eps")
+"""Endings of files that a figure can be written to: pixels, or lines that scale (pdf, svg, eps)."""
+
+MAKER = {
+    "png": {"Software": "gradwire"}, "pdf": {"Creator": "gradwire", "CreationDate": None},
+    "svg": {"Creator": "gradwire", "Date": None}, "eps": {"Creator": "gradwire"},
+}  # fmt: skip
+"""What each format says of where it is from; without the date, which would make every file another one."""
+
+
+def format_of(path: str | Path) -> str:
+    """The format that the name of a file asks for.
+
+    Raises
+    ------
+    ResultError
+        Its ending is none of `FORMATS`.
+    """
+    ending = Path(path).suffix[1:].lower()
+    if ending not in FORMATS:
+        what = f"is no kind of picture: {f'.{ending}' if ending else 'no ending'}"
+        raise ResultError(what, str(path), "one of " + ", ".join(f".{each}" for each in FORMATS))
+    return ending
+
+
+def save_figure(figure: Figure, path: str | Path, name: str | Path | None = None) -> None:
+    """Write a figure to `path`, in the format that `name` asks for, by default the path's own.
+
+    Raises
+    ------
+    ResultError
+        An ending that is no format's.
+    """
+    import matplotlib
+
+    kind = format_of(path if name is None else name)
+    more: dict[str, Any] = {"metadata": MAKER[kind]} if kind in MAKER else {}
+    with matplotlib.rc_context({"svg.hashsalt": "gradwire", "pdf.fonttype": 42, "ps.fonttype": 42}):
+        figure.savefig(path, dpi=DPI, format=kind, **more)
