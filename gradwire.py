@@ -438,19 +438,27 @@ def _compare(
     out: Path | None,
     as_json: bool,
 ) -> None:
+    """Read or simulate everything that is to be compared; all of it is read before anything is simulated."""
     from scenarios.load import list_library, load_scenario
-    from scenarios.record import asked
+    from scenarios.record import asked, members
     from scenarios.result import Result
 
-    results, finished = [], True
+    parts: list[tuple[str, list[Result], list[Scenario]]] = []
     for source in sources:
         if Path(source).is_dir() and source not in list_library():
-            results.append(Result.read(source))
-        elif finished:
-            variants = load_scenario(source, set=overrides).variants()
-            simulated, finished = _simulate(
-                variants, threads, max_wall_s, as_json, asked(source, overrides)
-            )
+            parts.append((source, [Result.read(member) for member in members(source)], []))
+        else:
+            parts.append((source, [], load_scenario(source, set=overrides).variants()))
+    if overrides and not any(variants for _, _, variants in parts):
+        from scenarios.errors import ResultError
+
+        expected = f"gradwire run {sources[0]} --set ..., which runs it again"
+        raise ResultError("has been run already: overrides change nothing in it", sources[0], expected)
+    results, finished = [], True
+    for source, read, variants in parts:
+        results += read
+        if variants and finished:
+            simulated, finished = _simulate(variants, threads, max_wall_s, as_json, asked(source, overrides))
             results += simulated
     _show(results, finished, out, as_json)
 

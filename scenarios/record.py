@@ -55,6 +55,14 @@ def asked(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     return {"command": command, "scenario": source, "overrides": list(overrides), "folder": str(Path.cwd())}
 
 
+def members(folder: str | Path) -> list[Path]:
+    """The Results of a folder: itself, or those of a comparison, in the order of their names."""
+    place = Path(folder)
+    if (place / "result.json").is_file():
+        return [place]
+    return sorted(path.parent for path in place.glob("results/*/result.json")) or [place]
+
+
 def is_record(source: str | Path) -> bool:
     """Whether a folder is a Result, or a comparison, which holds some."""
     folder = Path(source)

@@ -207,6 +207,25 @@ def test_run_without_a_policy_runs_the_scenario_as_written(rooms: Any):
     assert json.loads(invoke("run", "demo", "--json").stdout) == {"policies": ["base"]}
 
 
+def test_compare_reads_everything_before_it_simulates(rooms: Any):
+    done = invoke("compare", "demo", "nosuch")
+    assert done.exit_code == 2 and "no such scenario" in done.stderr
+    assert rooms.calls == []
+
+
+def test_overrides_do_not_change_what_has_been_run(rooms: Any):
+    assert invoke("run", "demo", "--out", "one").exit_code == 0
+    done = invoke("compare", "one", "--set", "seed=2")
+    assert done.exit_code == 2 and "overrides change nothing in it; expected gradwire run one --set" in done.stderr
+    assert invoke("compare", "one", "demo", "--set", "seed=2").exit_code == 0
+
+
+def test_a_comparison_is_compared_by_its_members(rooms: Any):
+    for name in ("a", "b"):
+        assert invoke("run", "demo", "--out", f"several/results/{name}").exit_code == 0
+    assert json.loads(invoke("compare", "several", "--json").stdout) == {"policies": ["base", "base"]}
+
+
 def test_compare_runs_all_policies_and_reads_results(rooms: Any, own_directory: Path):
     assert invoke("run", "ring", "--out", "ring-result").exit_code == 0
     done = invoke("compare", "demo", "ring-result", "--out", "out", "--json")
