@@ -215,6 +215,10 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
+    package = work.module.rpartition(".")[0]
+    for name in [name for name in sys.modules if name.startswith(f"{package}.") or name == work.module]:
+        if name == work.module or (package != "sim.fabric" and name != f"{package}.bound"):
+            del sys.modules[name]  # else what the parent has loaded would be taken for compiled
     with cached_under(part):
         importlib.import_module(work.module)
     about = {

@@ -21,6 +21,13 @@ from scenarios.cache import cache_folder
 NOBODY = 65534
 ROOTS_HOME = Path(pwd.getpwuid(0).pw_dir)
 ROOT = Path(__file__).resolve().parents[2]
+UNEVEN = """
+[[link_override]]
+between = ["h2", "s0"]
+latency = "433us"
+"""
+"""Two equal senders meet at every packet, and who goes first is chance in the simulator, and never chance in a kernel
+whose time stands still meanwhile: so they do not meet here."""
 TUN = """
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 devices {place}/devices
@@ -52,7 +59,7 @@ def place() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="gradwire-nobody-"))
     for name in ("python", "devices"):
         (made / name).mkdir()
-    (made / "short.toml").write_text(SHORT)
+    (made / "short.toml").write_text(SHORT + UNEVEN)
     shutil.copytree(cache_folder(), made / "cache")
     for path in (made, *made.rglob("*")):
         os.chown(path, NOBODY, NOBODY)

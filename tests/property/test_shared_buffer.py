@@ -50,17 +50,19 @@ def test_engine_and_oracle_drop_alike(data):
 @pytest.mark.parametrize(("alpha", "queues"), [(1.0, 1), (1.0, 2), (0.5, 2), (4.0, 1)])
 def test_crowded_queues_settle_where_the_threshold_says(alpha, queues):
     """n queues that never empty hold alpha B / (1 + n alpha) each (Choudhury and Hahne, equation of the fixed point):
-    to within the packets that were let in while the other queue was still short."""
+    to within the packet that was let in last, and what it finds when another queue is a packet short of the fixed point
+    just then: of that packet's room, alpha / (1 + alpha) is for itself. First windows of 400 packets take 341 us; after
+    them queues do empty."""
     room, frame = 200_000, 1066
     network = star(2 + 4 * queues, LinkSpec(10**10, US))
     letters = [Letter(0, queues + n, n % queues, 400_000) for n in range(4 * queues)]
     switch = Switch.model_validate({"queues": 1, "shared_buffer": f"{room}B", "buffer_alpha": alpha})
-    outcome = run_engine(Case(network, [dctcp(initial_window=400)], letters, switch), until=500 * US)
+    outcome = run_engine(Case(network, [dctcp(initial_window=400)], letters, switch), until=330 * US)
     ports = [port for port in outcome.ports if port.tail]
     assert len(ports) == queues
     limit = alpha * room / (1 + queues * alpha)
     for port in ports:
-        assert limit - frame <= port.peak <= limit + frame
+        assert limit - frame <= port.peak <= limit + frame + (queues > 1) * frame * alpha / (1 + alpha)
 
 
 def test_one_crowded_queue_leaves_room_for_another():

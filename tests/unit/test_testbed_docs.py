@@ -13,7 +13,7 @@ from emu.prepare import BALANCERS, MOST_HOSTS, TRANSPORTS, check_scenario
 from emu.transports import KINDS
 from emu.uml.build import EDITS, PACKAGES
 from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario, load_scenario
+from scenarios.load import build_scenario
 
 ROOT = Path(gradwire.__file__).resolve().parent
 TESTBED = (ROOT / "docs" / "testbed.md").read_text(encoding="utf-8")
@@ -26,14 +26,6 @@ def section(text: str, title: str) -> str:
 
 def names(text: str) -> set[str]:
     return set(re.findall(r"`([\w.]+)`", text))
-
-
-def test_the_refusal_is_the_real_one():
-    command = "$ gradwire emulate testbed --set load_balancing=flowlet --set transport=swift\n"
-    shown = [line.strip() for line in TESTBED.split(command)[1].split("\n\n")[0].splitlines()]
-    with pytest.raises(ScenarioError) as caught:
-        check_scenario(load_scenario("testbed", set=["load_balancing=flowlet", "transport=swift"]))
-    assert shown == ["gradwire: the testbed cannot run this scenario", *(str(each) for each in caught.value.mistakes)]
 
 
 def test_what_there_is_to_choose_from():
