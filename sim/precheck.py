@@ -18,6 +18,7 @@ from scenarios.schema_job import Ring
 from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+from sim.fabric.components import resolve
 from sim.fabric.layout import MAX_PACKETS
 from sim.fabric.room import link_room
 from sim.faults import Faults
@@ -70,6 +71,7 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
     """
     traces = load_traces(scenario, trace)
     check_files(scenario)
+    _check_components(scenario)
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     _check_size(network)
     _check_messages(scenario, traces)
@@ -84,6 +86,15 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
         Faults(scenario.fault, network),
         ports_of(scenario.output.sample_ports, network),
     )
+
+
+def _check_components(scenario: Scenario) -> None:
+    """Import transports and a balancer of the user's own, and look whether they are what they are named for."""
+    for _, transport in carriers(scenario):
+        if ":" in transport.kind:
+            resolve({}, transport.kind, "transport.kind", scenario.folder)
+    if ":" in scenario.load_balancing:
+        resolve({}, scenario.load_balancing, "load_balancing", scenario.folder)
 
 
 def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:

@@ -7,7 +7,7 @@ core. Here a function stays as it was lowered until the outermost one needs it; 
 module, all but the outermost is marked internal, and it is optimised and translated once: 5 to 9 s, and code that runs
 a tenth faster, because the optimiser sees who calls whom.
 
-Tried instead [notes]: lower levels of optimisation (little gained, slower code), compiled engines shipped with the
+Tried instead: lower levels of optimisation (little gained, slower code), compiled engines shipped with the
 package (unsound: they depend on processor and versions), function pointers between transports and engine (slower), one
 engine for all transports (8 % slower).
 

@@ -29,6 +29,8 @@ def tables(**fields):
             {"link": {"rate": "800Gbps", "latency": "1s"}, "host": {"software_latency": "2s"}},
             "the cable between h0 and s0 holds more than 17 million",
         ),
+        ({"transport": {"kind": "os:path"}}, "transport.kind: 'os:path' is no class"),
+        ({"load_balancing": "nosuch:Class"}, "load_balancing: 'nosuch:Class' cannot be loaded: No module named 'nosuch'"),
         ({"link": {"rate": "8000Tbps"}}, "a node could see more than 1048576 packets"),
         (
             {"traffic": [{**TRAFFIC, "size": "20GB"}]},
