@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from scenarios.base import Table
+from scenarios.described import description
 from scenarios.policy import Policy, Tagging
 from scenarios.schema import BALANCERS, Output, Scenario
 from scenarios.schema_emulation import Emulation, RealHost
@@ -198,7 +199,7 @@ def reference() -> str:
 
 def meaning(model: type[Table], name: str) -> str:
     """What a key means, in one paragraph. KeyError if nobody has said it."""
-    text = model.model_fields[name].description or MORE[model.__name__, name]
+    text = description(model, name) or MORE[model.__name__, name]
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from scenarios.base import Mistakes, Table
+from scenarios.described import description
 from scenarios.errors import Mistake
 from scenarios.units import UnitError
 
@@ -150,9 +151,10 @@ def _nearest(key: str, known: list[str]) -> str:
 
 def _wanted(location: Location, root: type[Table]) -> str:
     for model in _models_at(location[:-1], root):
-        field = model.model_fields.get(str(location[-1]))
-        if field is not None and field.description:
-            return field.description.splitlines()[0].rstrip(".")
+        name = str(location[-1])
+        text = description(model, name) if name in model.model_fields else None
+        if text:
+            return text.splitlines()[0].rstrip(".")
     return "a value"
 
 

@@ -27,6 +27,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from scenarios import checks
 from scenarios.base import Flag, Mistakes, Table, refuse
+from scenarios.described import describe
 from scenarios.policy import Policy, Tagging, overlay
 from scenarios.schema_emulation import Emulation
 from scenarios.schema_fault import AnyFault
@@ -251,6 +252,6 @@ class Scenario(Table):
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a scenario file, for editors and other programs. Cross-field checks are not in it."""
-    schema = Scenario.model_json_schema()
+    schema = describe(Scenario.model_json_schema(), Scenario)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
