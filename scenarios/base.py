@@ -20,7 +20,7 @@ Natural = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 class Table(BaseModel):
     """A table that cannot be changed after loading and accepts no key it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     union_tag: ClassVar[str] = ""
     """What pydantic calls this table in a union whose members have no literal `kind` of their own."""

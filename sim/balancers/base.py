@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import A_ENTROPY, S_DATA
 
 

@@ -1,8 +1,7 @@
 """ECMP: a hash of the flow picks the way, a different hash at every switch (RFC 2992 on hash-based multipath)."""
 
-from numba import njit
-
 from sim.balancers.base import Balancer
+from sim.fabric.compiled import njit
 from sim.fabric.draws import choice, draw
 from sim.fabric.layout import A_ENTROPY, N_KEY
 

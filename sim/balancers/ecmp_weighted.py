@@ -4,9 +4,8 @@ On networks of equal links it is ECMP. The weights are those of the switch's own
 what lies behind them [recalled].
 """
 
-from numba import njit
-
 from sim.balancers.base import Balancer
+from sim.fabric.compiled import njit
 from sim.fabric.draws import draw
 from sim.fabric.layout import A_ENTROPY, N_KEY, P_SPEED
 

@@ -7,9 +7,8 @@ A switch has a table of 1024 entries (way, time of the last packet) found by a h
 that share an entry share their way.
 """
 
-from numba import njit
-
 from sim.balancers.base import Balancer
+from sim.fabric.compiled import njit
 from sim.fabric.draws import choice, draw, mix
 from sim.fabric.layout import A_ENTROPY, H_FLOWLET_GAP, MASK_DESTINATION, N_KEY, N_TABLE
 

@@ -1,11 +1,10 @@
 """Flowlets that take the way with the shortest queue of the switch: CONGA (SIGCOMM '14) without its feedback from far
 switches [recalled]."""
 
-from numba import njit
-
 from sim.balancers.base import Balancer
 from sim.balancers.flowlet import ENTRIES, entry_of
 from sim.balancers.least_queue import soonest
+from sim.fabric.compiled import njit
 from sim.fabric.layout import H_FLOWLET_GAP
 
 

@@ -7,11 +7,10 @@ again because their acknowledgements are marked or never come. Not here: the pap
 which the ring is used over and over.
 """
 
-from numba import njit
-
 from sim.balancers.base import Balancer
 from sim.balancers.ecmp import choose
 from sim.balancers.source_random import own_draw
+from sim.fabric.compiled import njit
 from sim.fabric.layout import ACK, S_PATHS
 
 RING = 8

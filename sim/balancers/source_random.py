@@ -5,9 +5,8 @@ quotient is left in the packet for the switches behind. Where paths are more tha
 little likelier than others. Control packets carry the path of the packet they answer, or else that of their message.
 """
 
-from numba import njit
-
 from sim.balancers.base import Balancer
+from sim.fabric.compiled import njit
 from sim.fabric.draws import MASK, draw, mix, stream
 from sim.fabric.layout import A_ENTROPY, KEY_ORDER, S_DATA, S_ORDER
 

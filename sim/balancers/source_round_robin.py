@@ -4,10 +4,9 @@ Paths are numbers as in `source_random`; one after the other uses every way of t
 message begins with a path of its own.
 """
 
-from numba import njit
-
 from sim.balancers.base import Balancer
 from sim.balancers.source_random import choose
+from sim.fabric.compiled import njit
 from sim.fabric.layout import A_ENTROPY, S_DATA
 
 

@@ -1,8 +1,7 @@
 """Per-packet random spraying: every packet picks its way anew."""
 
-from numba import njit
-
 from sim.balancers.base import Balancer
+from sim.fabric.compiled import njit
 from sim.fabric.draws import choice, draw
 from sim.fabric.layout import N_KEY
 

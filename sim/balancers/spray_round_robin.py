@@ -4,9 +4,8 @@ Every switch begins where its key says: were it the first way for all, switches 
 the same switch of the next layer at the same time, packet after packet.
 """
 
-from numba import njit
-
 from sim.balancers.base import Balancer
+from sim.fabric.compiled import njit
 from sim.fabric.layout import N_KEY
 
 

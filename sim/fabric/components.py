@@ -193,7 +193,7 @@ def type_check(owners: Sequence[type]) -> str:
     from numba import int64
     from numba.core.errors import NumbaError
 
-    from sim.fabric.atomics import WORDS
+    from sim.fabric.intrinsics import WORDS
 
     for owner in owners:
         for side in ARGUMENTS:
@@ -202,7 +202,7 @@ def type_check(owners: Sequence[type]) -> str:
                 continue
             arguments = ARGUMENTS[side].split(", ")
             try:
-                function.get_call_template((WORDS, *(int64 for _ in arguments[1:])), {})
+                getattr(function, "numba", function).get_call_template((WORDS, *(int64 for _ in arguments[1:])), {})
             except NumbaError as error:
                 return _reason(error, function.py_func)
     return ""

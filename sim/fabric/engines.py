@@ -1,7 +1,7 @@
 """Compiled engines that are kept: one folder per combination, which appears complete or not at all.
 
     <cache>/engines/<identity>/about.json       what it was compiled for, how, by what, in how many seconds
-    <cache>/engines/<identity>/...              what Numba keeps of it
+    <cache>/engines/<identity>/run.o, post.o    its machine code
 
 An engine is compiled by a child process into a folder of its own, which is given its name when all is there; so an
 interrupted compilation leaves nothing that could be taken for whole, and what others have finished stays. Compiling
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
+import hashlib
 import json
 import os
 import shutil
@@ -23,20 +23,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numba
-
 from scenarios.cache import cache_folder
-from sim.fabric import whole
+from sim.fabric import objects
 
 COMPILE_SECONDS = 300  # a child that compiles longer is given up
 KEEP_DAYS = 90
 KEEP_MOST = 200
 ABOUT = "about.json"
+FUNCTIONS = ("run", "post")
+AT_ONCE = "as one program"
 PART = ".part"
 DISK = b"\0"  # before what a child says of a disk
 STALE_PART_S = 2 * COMPILE_SECONDS
@@ -84,44 +85,46 @@ _private: list[tempfile.TemporaryDirectory[str]] = []  # goes with the process
 
 
 def is_kept(identity: str) -> bool:
-    """Whether the engine is on disk."""
-    return (writable_folder() / identity / ABOUT).is_file()
-
-
-@contextlib.contextmanager
-def cached_under(folder: Path, saved: bool = True) -> Iterator[None]:
-    """Functions that are imported meanwhile are read from a folder, and kept in it if they are to be `saved`."""
-    from numba.core import caching
-
-    before, save = numba.config.CACHE_DIR, caching.Cache.save_overload
-    numba.config.CACHE_DIR = str(folder)
-    if not saved:
-        caching.Cache.save_overload = lambda *_: None
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
-        caching.Cache.save_overload = save
-
-
-@contextlib.contextmanager
-def loaded_from(identity: str) -> Iterator[None]:
-    """The module of an engine is imported meanwhile: from disk, or, where no child could put it there - a full disk,
-    say - compiled in this process and kept nowhere. What is used counts as young."""
+    """Whether the engine is on disk; what is left of one goes."""
     folder = writable_folder() / identity
-    with contextlib.suppress(OSError):
-        os.utime(folder / ABOUT)
-    kept = is_kept(identity)
-    with cached_under(folder, saved=kept), whole.quick_loading():
-        yield
+    if (folder / ABOUT).is_file():
+        return True
+    shutil.rmtree(folder, ignore_errors=True)
+    return False
+
+
+def load(identity: str) -> tuple[Callable[..., int], ...] | None:
+    """The functions of an engine that is kept, as in `FUNCTIONS`; it counts as used now. None if it is not there, or
+    not what was written, and then it goes."""
+    folder = writable_folder() / identity
+    if not folder.exists():
+        return None
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        code = {name: (folder / f"{name}.o").read_bytes() for name in FUNCTIONS}
+        if any(_digest(code[name]) != about["code"][name] for name in FUNCTIONS):
+            raise ValueError("a file has changed")
+        if about["compiled"] != AT_ONCE:
+            objects.offer_numba()
+        with contextlib.suppress(OSError):
+            os.utime(folder / ABOUT)
+        return tuple(objects.load(code[name], about["symbols"][name], 4) for name in FUNCTIONS)
+    except (OSError, ValueError, KeyError, TypeError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _digest(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()[:20]
 
 
 @dataclass
 class Work:
-    """An engine that has to be compiled: its module, what to write about it, and what to look at before."""
+    """An engine that has to be compiled: its functions, what to write about it, and what to look at before."""
 
     identity: str
-    module: str
+    functions: Callable[[], Mapping[str, Any]]
+    """those of `FUNCTIONS` by name (`sim.fabric.compiled.Compiled`); called in the child that compiles them"""
     about: dict[str, Any]
     check: Callable[[], str]
     """what is wrong with the user's own part, in one line; empty if nothing"""
@@ -196,9 +199,11 @@ def _end(child: int, pipe: int) -> None:
 def _compile(work: Work, tell: Callable[[str], Any]) -> None:
     """In the child: compile one engine and give its folder its name."""
     begin = time.perf_counter()
+    from sim.fabric import whole
+
     at_once = whole.is_known()
     if at_once:
-        whole.whole_program({"run", "post"})
+        whole.whole_program()
     wrong = work.check()
     if wrong:
         tell(wrong)
@@ -215,15 +220,16 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
-    package = work.module.rpartition(".")[0]
-    for name in [name for name in sys.modules if name.startswith(f"{package}.") or name == work.module]:
-        if name == work.module or (package != "sim.fabric" and name != f"{package}.bound"):
-            del sys.modules[name]  # else what the parent has loaded would be taken for compiled
-    with cached_under(part):
-        importlib.import_module(work.module)
+    from sim.fabric import whole
+
+    symbols, digests = {}, {}
+    for name, function in work.functions().items():
+        symbols[name], code = objects.emitted(function)
+        digests[name] = _digest(code)
+        (part / f"{name}.o").write_bytes(code)
     about = {
-        **work.about, "compiled": "as one program" if at_once else "function by function",
-        "functions": whole.Part.linked if at_once else 0, "numba": numba.__version__,
+        **work.about, "compiled": AT_ONCE if at_once else "function by function", "symbols": symbols,
+        "code": digests, "functions": whole.Part.linked if at_once else 0, "numba": version("numba"),
         "seconds": round(time.perf_counter() - begin, 1),
     }  # fmt: skip
     (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")

@@ -6,8 +6,7 @@ behind, which is recognised when it comes out (the flow's S_ARMED names another 
 entries of all active flows of the host (three each); when stale ones fill it, they are swept out.
 """
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     MASK_KEY_SENDER,
     N_HEAP,

@@ -1,13 +1,12 @@
-"""What Python puts into a host's heap: the same for every combination, compiled and cached once."""
-
-from numba import njit
+"""What Python puts into a host's heap, between calls of the engine."""
 
 from sim.fabric.atomics import words_at
+from sim.fabric.compiled import njit
 from sim.fabric.heap import push
 from sim.fabric.layout import H_NEXT, N_POSITION
 
 
-@njit("void(int64, int64, int64, int64)", cache=True)
+@njit("void(int64, int64, int64, int64)")
 def post(address, node, time, key):
     """Put an entry on a host's heap from outside, between calls of `advance`."""
     M = words_at(address)

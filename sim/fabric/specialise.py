@@ -5,9 +5,8 @@ combination this module writes that sibling - a few lines of dispatch that impor
 names - puts it into a package of its own whose other modules are the files of `core`, and imports the package. So the
 steps exist once as source, and once in memory per combination, at full speed and without a function pointer.
 
-Numba keeps compiled code on disk and checks only the file of the outermost function. A change in a file that it calls
-would go unnoticed, so an engine's identity is a hash of every source that goes into it: an outdated one can never run,
-and old ones are harmless. `sim.fabric.engines` says where they are kept, `sim.fabric.whole` how they are compiled.
+An engine's identity is a hash of every source that goes into it: an outdated one can never run, and old ones are
+harmless. `sim.fabric.engines` says where they are kept, `sim.fabric.whole` how they are compiled.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import sys
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy
 
 import sim.fabric.core
@@ -39,7 +38,8 @@ from sim.fabric.components import (
     resolve,
     type_check,
 )
-from sim.fabric.engines import CompileError, Work, compile_all, loaded_from
+from sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
+from sim.fabric.objects import machine
 from sim.transports.base import Deaf
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ ARGUMENTS = {
     "on_probe": "argument, now",
     "on_trimmed": "sequence, now",
 }
-
-POST_FILES = ("post.py", "heap.py", "layout.py", "atomics.py")
-"""What `sim.fabric.post` is made of; it is the same for all combinations."""
-
 
 @dataclass(frozen=True)
 class Features:
@@ -168,11 +164,11 @@ def specialise(combination: Combination) -> Kernel:
 
 
 def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> None:
-    works = [_post_work()]
+    works = []
     for combination in dict.fromkeys(combinations):
-        identity, module = _prepare(combination)
         users = [owner for owner in (*combination.transports, combination.balancer) if is_users(owner)]
-        works.append(Work(identity, module, combination.about(), lambda users=users: type_check(users)))  # type: ignore[misc]
+        functions, check = partial(_functions, combination), partial(type_check, users)
+        works.append(Work(_identity(combination), functions, combination.about(), check))
     try:
         compile_all(works, jobs)
     except CompileError as error:
@@ -182,40 +178,37 @@ def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> No
 
 @cache
 def _load(combination: Combination) -> Kernel:
-    _compile([combination])
-    identity, module = _prepare(combination)
-    post = _post_work()
-    with loaded_from(post.identity):
-        posting = importlib.import_module(post.module).post
-    with loaded_from(identity):
-        return Kernel(importlib.import_module(module).run, posting, identity)
+    identity = _identity(combination)
+    for _ in range(2):  # what was kept may turn out to be damaged, and is made anew
+        _compile([combination])
+        functions = load(identity)
+        if functions is not None:
+            break
+    else:  # no child could put it there: compiled in this process and kept nowhere
+        compiled = _functions(combination)
+        functions = tuple(compiled[name].numba for name in FUNCTIONS)
+    run, post = functions
+    return Kernel(run, post, identity)
 
 
-@cache
-def _prepare(combination: Combination) -> tuple[str, str]:
-    """The identity of a combination, and the name of the module that is its engine, which can be imported now."""
-    source = _source(combination)
-    identity = _digest(source, [*combination.transports, combination.balancer, combination.queue])
-    package_name = f"sim.fabric.core_{identity}"
+def _functions(combination: Combination) -> dict[str, Any]:
+    """The functions of the engine for a combination, not compiled yet."""
+    package_name = f"sim.fabric.core_{_identity(combination)}"
     package = types.ModuleType(package_name)
     package.__path__ = list(sim.fabric.core.__path__)
     package.__spec__ = importlib.machinery.ModuleSpec(package_name, None, is_package=True)
     sys.modules[package_name] = package
     bound = types.ModuleType(f"{package_name}.bound")
-    exec(compile(source, f"<bound {identity}>", "exec"), bound.__dict__)
+    exec(compile(_source(combination), f"<bound {package_name}>", "exec"), bound.__dict__)
     sys.modules[bound.__name__] = bound
-    return identity, f"{package_name}.engine"
+    engine, post = importlib.import_module(f"{package_name}.engine"), importlib.import_module("sim.fabric.post")
+    return {"run": engine.run, "post": post.post}
 
 
 @cache
-def _post_work() -> Work:
-    folder = Path(sim.fabric.__path__[0])
-    digest = _versions(hashlib.sha256())
-    digest.update(_stamp(folder / POST_FILES[0]))
-    for name in POST_FILES:
-        digest.update((folder / name).read_bytes())
-    about = {"transports": [], "load_balancing": "", "queues": "", "features": ["shared by all engines"]}
-    return Work(f"post-{digest.hexdigest()[:20]}", "sim.fabric.post", about, str)
+def _identity(combination: Combination) -> str:
+    """A hash of everything that an engine for a combination is made of."""
+    return _digest(_source(combination), [*combination.transports, combination.balancer, combination.queue])
 
 
 def _name(owner: type) -> str:
@@ -238,7 +231,7 @@ def _bound_to(owner: type, function: str, name: str) -> str:
 
 def _source(combination: Combination) -> str:
     transports, balancer, features = combination.transports, combination.balancer, combination.features
-    lines = ['"""Written by sim.fabric.specialise."""', "from numba import njit"]
+    lines = ['"""Written by sim.fabric.specialise."""', "from sim.fabric.compiled import njit"]
     lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
     for function in BALANCER_SIDE:
         owner = balancer if hasattr(balancer, function) else Balancer
@@ -287,20 +280,8 @@ def _digest(source: str, classes: list[type]) -> str:
     for path in files:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
-    digest.update(_stamp(root / "core" / "engine.py"))
-    return str(_versions(digest).hexdigest()[:20])
-
-
-def _stamp(file: Path) -> bytes:
-    """Where the file of an outermost function lies and when it was written: Numba takes nothing for it that was
-    compiled from another one, so that is another engine."""
-    return f"{file} {file.stat().st_mtime_ns}".encode()
-
-
-def _versions(digest: Any) -> Any:
-    """Whatever decides what is compiled besides the sources."""
-    digest.update(f"{numba.__version__} {numpy.__version__} {sys.version}".encode())
-    return digest
+    digest.update(" ".join((version("numba"), version("llvmlite"), numpy.__version__, sys.version, machine())).encode())
+    return digest.hexdigest()[:20]
 
 
 def _reachable(functions: list[Any]) -> list[Any]:

@@ -5,7 +5,8 @@ translated to machine code, and two wrappers are written to call it from Python 
 an engine one is called from Python, so nearly all of that work is thrown away: a combination takes 17 to 25 s of one
 core. Here a function stays as it was lowered until the outermost one needs it; then everything is linked into one
 module, all but the outermost is marked internal, and it is optimised and translated once: 5 to 9 s, and code that runs
-a tenth faster, because the optimiser sees who calls whom.
+a tenth faster, because the optimiser sees who calls whom. Nobody calls the outermost from Python in that process
+either: what is wanted is its machine code, without wrappers, so that it can be loaded without Numba.
 
 Tried instead: lower levels of optimisation (little gained, slower code), compiled engines shipped with the
 package (unsound: they depend on processor and versions), function pointers between transports and engine (slower), one
@@ -18,18 +19,15 @@ same results.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba import _dynfunc
-from numba.core import caching, codegen, compiler, cpu, registry
+from numba.core import codegen, compiler, cpu, registry
 from numba.core import dispatcher as _dispatcher
 from numba.core.compiler_machinery import PassManager
-from numba.core.runtime import rtsys
 
 KNOWN = ("0.68",)
 """Versions of Numba, major and minor, with which this is tested."""
@@ -44,38 +42,11 @@ def is_known() -> bool:
     return ".".join(numba.__version__.split(".")[:2]) in KNOWN
 
 
-@contextlib.contextmanager
-def quick_loading() -> Iterator[None]:
-    """Code that is compiled already is loaded without Numba learning of all functions that it knows first, which takes
-    it a fifth of a second, and is done when something is compiled after all."""
-    if not is_known():
-        yield
-        return
-    context, typing = cpu.CPUContext, registry.cpu_target.typing_context
-    rtsys.initialize(registry.cpu_target.target_context)
-    load, refresh = caching.Cache.load_overload, context.refresh
-
-    def load_overload(self: Any, signature: Any, target: Any) -> Any:
-        context.refresh = lambda self: None
-        typing.refresh = lambda: None  # hides the method
-        try:
-            return load(self, signature, target)
-        finally:
-            context.refresh = refresh
-            del typing.refresh
-
-    caching.Cache.load_overload = load_overload
-    try:
-        yield
-    finally:
-        caching.Cache.load_overload = load
-
-
 class Part(codegen.JITCodeLibrary):
     """A library that is put together when it is needed, with everything it links to."""
 
     linked = 0
-    """How many libraries the last one that was put together consists of."""
+    """How many libraries were put together."""
 
     def add_linking_library(self, library: Any) -> None:
         """Note that functions of `library` are called; linking waits."""
@@ -111,11 +82,11 @@ class Part(codegen.JITCodeLibrary):
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
-        Part.linked = 1 + len(reachable)
+        Part.linked += 1 + len(reachable)
 
 
-def whole_program(outermost: set[str]) -> None:
-    """From now on, in this process, functions compile as one program; those named are called from Python."""
+def whole_program() -> None:
+    """From now on, in this process, functions compile as one program, and cannot be called from Python."""
     gc.disable()  # what is made is kept to the end
     untyped = compiler.DefaultPassBuilder.define_untyped_pipeline
     typed = compiler.DefaultPassBuilder.define_typed_pipeline
@@ -125,15 +96,13 @@ def whole_program(outermost: set[str]) -> None:
 
     def customize_flags(self: Any, flags: Any) -> Any:
         flags = flags_of(self, flags)
-        if self.py_func.__name__ not in outermost:
-            flags.no_cpython_wrapper = True
-            flags.no_cfunc_wrapper = True
+        flags.no_cpython_wrapper = True
+        flags.no_cfunc_wrapper = True
         return flags
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
-        if fndesc.qualname in outermost or not isinstance(library, Part):
+        if not isinstance(library, Part):
             return executable_of(self, library, fndesc, env)
-        # nobody calls it from Python, so it needs no address
         return _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, env, (library,))
 
     def is_ours(state: Any) -> bool:

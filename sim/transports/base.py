@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import njit
+from sim.fabric.compiled import njit
 
 MUST = 1 << 30  # added to a sequence number by `pull`: never droppable
 ONE = 1 << 20  # fixed point for fractions

@@ -9,9 +9,8 @@ full queue lose packets in the same places each time, and the same packets would
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     BLOCKED,
     R_ALLOWED,

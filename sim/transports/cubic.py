@@ -26,8 +26,7 @@ per acknowledgement adds up.
 
 from __future__ import annotations
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE, S_USER
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.tcp_newreno import TcpNewReno

@@ -34,9 +34,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import ACK, BLOCKED, S_DONE, S_GAP, S_LINE
 from sim.transports.base import ONE, Context, fraction, reply
 from sim.transports.go_back_n import EXPECTED, K_OWN, OWN, R_OWN, SILENT, GoBackN, hear, on_probe, take

@@ -7,8 +7,7 @@ echo, the window shrinks by alpha / 2; it does not grow again until that window 
 
 from __future__ import annotations
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.tcp_newreno import TcpNewReno

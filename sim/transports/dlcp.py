@@ -43,9 +43,8 @@ Our choices, where they are silent:
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     ACK,
     BITMAP,

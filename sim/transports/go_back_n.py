@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     ACK,
     BLOCKED,

@@ -31,9 +31,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     BLOCKED,
     S_DONE,

@@ -34,9 +34,8 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     ACK,
     BLOCKED,

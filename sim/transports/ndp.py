@@ -28,9 +28,8 @@ Our choices:
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     A_PRIORITY,
     ACK,

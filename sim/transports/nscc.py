@@ -38,9 +38,8 @@ Our choices, some where the specification leaves them to whoever builds it:
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     ACK,
     BLOCKED,

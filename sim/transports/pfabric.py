@@ -17,9 +17,8 @@ goes before data, as every control packet does.
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import BITMAP, BLOCKED, PULL_PROBE, S_DONE, S_PACKETS, S_RIDER, S_TIMER, S_USER
 from sim.transports.base import Context, packets_of, reply
 from sim.transports.tcp_newreno import TcpNewReno

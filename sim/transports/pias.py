@@ -12,8 +12,7 @@ knows the priorities as well: a flow that sinks leaves the line of its old class
 
 from __future__ import annotations
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
 from sim.transports.base import Context
 from sim.transports.dctcp import Dctcp, on_control, start

@@ -6,8 +6,7 @@ difference is the same for packets sent once; for packets sent again no delay is
 could tell which sending the acknowledgement answers.
 """
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import ACK, S_BITS, S_WORDS
 from sim.transports.base import bit
 

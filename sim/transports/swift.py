@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import BLOCKED, S_DONE, S_GAP, S_USER
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.sent_times import BITMAPS, delay_of, stamp

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE
 from sim.transports.base import Context
 from sim.transports.window import (

@@ -26,9 +26,8 @@ T_low is more than 500 KB of queue can delay at 100 Gbps: with shallow buffers a
 
 from __future__ import annotations
 
-from numba import njit
-
 from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from sim.fabric.compiled import njit
 from sim.fabric.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.sent_times import BITMAPS, delay_of, stamp

@@ -21,8 +21,7 @@ Everything is counted in packets. Sources and choices:
   it while all is).
 """
 
-from numba import njit
-
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     ACK,
     BLOCKED,

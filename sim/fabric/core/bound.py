@@ -4,10 +4,9 @@ This module is the contract and a default (DCTCP over ECMP). For a run, `sim.fab
 same shape that dispatches over the transports of the scenario, in the place of this one.
 """
 
-from numba import njit
-
 from sim.balancers.base import heard, pick
 from sim.balancers.ecmp import choose
+from sim.fabric.compiled import njit
 from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
 from sim.queues.threshold import admit
 from sim.transports import dctcp

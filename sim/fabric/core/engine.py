@@ -9,8 +9,6 @@ link to it since its last visit. The start of the next window is the earliest ne
 arrival of all packets put on links in this window, so idle time costs nothing.
 """
 
-from numba import njit
-
 from sim.fabric.atomics import (
     SPINS_BEFORE_YIELDING,
     fetch_add,
@@ -20,6 +18,7 @@ from sim.fabric.atomics import (
     wait_while_equal,
     words_at,
 )
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     BUSY,
     EXHAUSTED,
@@ -226,7 +225,7 @@ def _advance(M, thread, threads, alone):
         meet(M, threads)
 
 
-@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
+@njit("int64(int64, int64, int64, int64)", nogil=True)
 def run(address, thread, threads, epoch):
     """The one entry, on the state at a machine address. Thread 0: `_advance`, with `epoch` 1 if alone. Another thread:
     take part in its calls; returns the last epoch it has taken part in, when no new one has come for a while or when

@@ -13,9 +13,8 @@ time (a counting pass, then an insertion sort of an almost sorted list, or Shell
 through the insertion sort alone.
 """
 
-from numba import njit
-
 from sim.fabric.atomics import load_acquire, prefetch
+from sim.fabric.compiled import njit
 from sim.fabric.draws import TIE_BITS, tie_break
 from sim.fabric.layout import (
     FOREVER,

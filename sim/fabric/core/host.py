@@ -5,9 +5,8 @@ paced flows, transport timers; by message, and in this order within one; then th
 After each of them the idle network interface (`nic`) starts at once.
 """
 
-from numba import njit
-
 from sim.fabric.atomics import prefetch
+from sim.fabric.compiled import njit
 from sim.fabric.heap import pop, push
 from sim.fabric.layout import (
     A_CE,

@@ -1,8 +1,7 @@
 """The link behind an egress port: a packet starts, takes its time, and lies in the ring for the node at the far end."""
 
-from numba import njit
-
 from sim.fabric.atomics import load_acquire, store_release
+from sim.fabric.compiled import njit
 from sim.fabric.draws import draw
 from sim.fabric.layout import (
     A_KIND,

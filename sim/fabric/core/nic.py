@@ -5,9 +5,8 @@ flows that have something to send take turns, one packet each; where switches pr
 Data packets are made when they are sent, so no queue of data builds up inside a host, however large a window is.
 """
 
-from numba import njit
-
 from sim.fabric.atomics import count_trailing_zeros
+from sim.fabric.compiled import njit
 from sim.fabric.heap import push
 from sim.fabric.layout import (
     A_ENTROPY,

@@ -1,9 +1,8 @@
 """The queues of a port: packets come in at the end of their class and leave from its front, or, where the shortest
 message goes first (pFabric), from wherever the best one is."""
 
-from numba import njit
-
 from sim.fabric.atomics import bit_length
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     A_KIND,
     A_SIZE,

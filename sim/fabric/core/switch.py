@@ -1,8 +1,7 @@
 """One switch through one window: take the arrivals in order, route each, offer it to its egress port."""
 
-from numba import njit
-
 from sim.fabric.atomics import prefetch
+from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     A_ENTROPY,
     A_KIND,

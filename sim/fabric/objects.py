@@ -1,0 +1,68 @@
+"""Machine code of engines: what a compilation leaves on disk, and how it is called again without Numba.
+
+A function that Numba has compiled takes two addresses before its arguments, for the result and for what is known of an
+exception, and returns a status: 0, or that it has raised. An engine's functions take and return 64-bit integers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+
+_loaded: list[Any] = []
+"""What holds the machine code: it may never go while somebody could call it."""
+
+
+def machine() -> str:
+    """What machine code is made for: processor and what it can do, and what one can tell Numba about that."""
+    told = [f"{name}={os.environ.get(name, '')}" for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")]
+    features = llvm.get_host_cpu_features().flatten()
+    return " ".join((llvm.get_process_triple(), llvm.get_host_cpu_name(), features, *told))
+
+
+def emitted(function: Any) -> tuple[str, bytes]:
+    """The machine code of a function with one signature (`sim.fabric.compiled.Compiled`): its symbol, and the object
+    file with all that it calls."""
+    (result,) = function.numba.overloads.values()
+    symbol = result.fndesc.llvm_func_name
+    result.library.get_pointer_to_function(symbol)  # translates it
+    return symbol, result.library._get_compiled_object()
+
+
+def offer_numba() -> None:
+    """Make known what code refers to that was compiled in Numba's own way: helpers that lie in its memory."""
+    from numba.core import registry
+    from numba.core.runtime import rtsys
+
+    rtsys.initialize(registry.cpu_target.target_context)
+
+
+def load(code: bytes, symbol: str, takes: int) -> Callable[..., int]:
+    """A function of `takes` integers, out of an object file.
+
+    Raises
+    ------
+    RuntimeError
+        When it is called: it has raised an exception, which says nothing more.
+    """
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _loaded.append(engine)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * takes)
+    native = kind(engine.get_function_address(symbol))
+
+    def call(*arguments: int) -> int:
+        result, raised = ctypes.c_int64(), ctypes.c_void_p()
+        if native(ctypes.byref(result), ctypes.byref(raised), *arguments):
+            raise RuntimeError(f"{symbol} has raised an exception")
+        return result.value
+
+    return call
