@@ -31,7 +31,13 @@ class GradwireError(Exception):
 
     def __str__(self) -> str:
         message = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{message}; expected {self.expected}" if self.expected else message
+        return printable(f"{message}; expected {self.expected}" if self.expected else message)
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what a terminal would obey instead of showing it, as in names out of a damaged file.
+    Line ends and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class ScenarioError(GradwireError):
         return {**super().as_dict(), "mistakes": mistakes}
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *(f"  {mistake}" for mistake in self.mistakes)])
+        return "\n".join([super().__str__(), *(printable(f"  {mistake}") for mistake in self.mistakes)])
 
 
 class TraceError(GradwireError):

@@ -130,12 +130,13 @@ def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
     for file in files:
         try:
             table = pq.read_table(file)
-        except (pa.ArrowException, OSError) as error:
+            columns = table.column_names  # a damaged one need not be text
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TraceError(f"cannot be read as Parquet ({error})", str(file), _LAYOUTS) from error
-        image = next((column for column in ("img", "image") if column in table.column_names), None)
-        label = next((column for column in ("label", "fine_label") if column in table.column_names), None)
+        image = next((column for column in ("img", "image") if column in columns), None)
+        label = next((column for column in ("label", "fine_label") if column in columns), None)
         if image is None or label is None or not pa.types.is_struct(table.schema.field(image).type):
-            raise TraceError(f"columns {table.column_names}", str(file), "img {bytes, path} and label")
+            raise TraceError(f"columns {columns}", str(file), "img {bytes, path} and label")
         encoded.append(table[image].combine_chunks().field("bytes"))
         labels.append(table[label].to_numpy().astype(np.int64))
     pictures = pa.concat_arrays(encoded)

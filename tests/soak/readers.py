@@ -299,9 +299,9 @@ def by_table(data: bytes, rng: Random) -> bytes:
     """A Parquet table with values, rows, columns or types changed, as another writer might have left it."""
     try:
         table = pq.read_table(io.BytesIO(data))
-    except (pa.ArrowException, OSError):
+        column = rng.choice(table.column_names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return by_bytes(data, rng)
-    column = rng.choice(table.column_names)
     place, rows = table.column_names.index(column), table[column].to_pylist()
     try:
         match rng.randrange(7):

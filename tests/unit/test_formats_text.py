@@ -287,3 +287,12 @@ def test_csv_round_trip_of_a_bundled_trace():
     again = import_trace("resnet50.csv")
     assert again.total_bytes == trace.total_bytes
     assert again.iterations[0].ready_ps.tolist() == trace.iterations[0].ready_ps.tolist()
+
+
+def test_what_a_terminal_would_obey_is_shown_instead(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_bytes("na\x1b[2Jme,shape\x85\x0b\n1,2\n".encode())
+    with pytest.raises(TraceError) as caught:
+        import_trace(file, format="csv")
+    assert len(str(caught.value).splitlines()) == 1
+    assert r"na\x1b[2jme" in str(caught.value) and "\x1b" not in str(caught.value)

@@ -467,3 +467,11 @@ def test_the_format_does_not_need_torch() -> None:
     )
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_a_column_whose_name_is_no_text(saved: Path) -> None:
+    file = saved / "layers.parquet"
+    fields = [pa.field(b"la\x97er", pa.int32()), pa.field("name", pa.string())]  # type: ignore[arg-type]
+    pq.write_table(pa.table([pa.array([0], pa.int32()), pa.array(["a"])], schema=pa.schema(fields)), file)
+    with pytest.raises(TraceError, match=r"layers.parquet: truncated or damaged"):
+        load_trace(saved)
