@@ -26,7 +26,7 @@ from sim.simulate import simulate
 from tests.oracle import Case, Change, Letter, run_oracle
 from tests.oracle.cases import seen
 
-MOST_PACKETS = 6_000
+MOST_PACKETS = 3_000
 """Of a scenario that the oracle runs: it takes about 0.1 ms for each link that a packet crosses."""
 
 NEVER = 1 << 62

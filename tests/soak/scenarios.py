@@ -11,7 +11,7 @@ from tests.soak import Case
 from tests.soak.drawn import Scenarios, combination
 from tests.soak.played import play, scratch
 
-OF_EACH = 100
+OF_EACH = 400
 """Scenarios of a combination, which takes seconds to compile."""
 
 

@@ -34,7 +34,7 @@ TAME: Mapping[str, Sequence[Any]] = {
     "start": ("0us", "0us", "1us", "77us"), "stop": ("100us", "1ms"), "period": ("1us", "77us"), "rounds": (1, 2, 3),
     "duration": ("50us", "2ms"), "software_latency": ("500ns", "2us", "10us"), "queue_samples": ("1us", "7us", "100us"),
     "at": ("0us", "3us", "50us"), "until": ("20us", "100us", "3ms"), "noticed_after": ("0us", "10us", "1ms"),
-    "iterations": (1, 2), "workers": (1, 2, 3), "servers": (0, 1, 2), "partition": ("64B", "4kB", "100kB"),
+    "iterations": (1, 2), "workers": (1, 2, 3), "servers": (0, 1, 2), "partition": ("1000B", "4kB", "100kB"),
     "bucket": ("100B", "4kB", "100kB"), "fan_in": (1, 2, 3), "flows": (1, 5, 20), "load": (0.1, 0.9, 1.0), "shift": (1, 2, 5),
     "compute_scale": (0.0, 0.01, 1.0), "jitter": (0.0, 0.3), "flowlet_gap": ("1us", "50us"), "share": (0.01, 0.5, 1.0),
     "hosts": (2, 3, 5, 6), "left": (1, 2, 3), "right": (1, 2), "leaves": (1, 2, 3), "hosts_per_leaf": (2, 3), "spines": (1, 2),
