@@ -228,8 +228,6 @@ def cmd_fidelity(
     from scenarios.output import claimed
 
     chosen = load_scenario(scenario, set=_overrides(set_, trace), policy=policy)
-    if chosen.emulation.connections == "persistent" and any(each.wire == "tcp" for each in chosen.transports):
-        typer.echo("connections persist on real sockets, and are fresh in the simulator: so windows differ", err=True)
     request = replace(
         _request(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )

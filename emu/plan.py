@@ -55,6 +55,11 @@ class TransportPlan:
     wire: str
     parameters: Mapping[str, Any]
 
+    @property
+    def persistent(self) -> bool:
+        """TCP: whether there is one connection for each pair of hosts and class rather than one for every message."""
+        return self.parameters.get("connections") == "persistent"
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -83,8 +88,6 @@ class Plan:
     trace_folders: tuple[str, ...] = ()
     clock: str = "wall"
     switch: str = "userspace"
-    connections: str = "fresh"
-    """TCP: "fresh", one for every message, or "persistent", one for each pair of hosts and class"""
     duration_ps: int | None = None
     sample_ps: int | None = None
     sample_ports: tuple[int, ...] = ()

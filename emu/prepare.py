@@ -191,7 +191,6 @@ def make_plan(
         program=resolved.program,
         clock=clock,
         switch=switch,
-        connections=scenario.emulation.connections,
         duration_ps=scenario.duration,
         sample_ps=scenario.output.queue_samples,
         sample_ports=sampled_ports(scenario.output.sample_ports, network),

@@ -50,9 +50,6 @@ class Emulation(Table):
     still while anything computes, repeatable to the byte and as fast as one likes."""
     switch: Literal["auto", "red", "bpf", "userspace"] = "auto"
     """What the switches are made of (docs/testbed.md); auto: what departs least from the scenario on this machine."""
-    connections: Literal["fresh", "persistent"] = "fresh"
-    """TCP: a new connection for every message, as in the simulator, or one for each pair of hosts and class, which
-    messages share one after the other, and which keeps its window from one to the next; the simulator has none such."""
     loss_recovery: Literal["kernel", "classic"] = "kernel"
     """TCP: as the kernel does it, with RACK and tail loss probes (RFC 8985), or without them, by duplicate
     acknowledgements and time-outs alone (RFC 6675), as the simulator does it."""

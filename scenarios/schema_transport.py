@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from scenarios.base import Count, Flag, refuse
 from scenarios.schema_network import Thresholds
-from scenarios.schema_transport_base import Gain, Tcp, Transport
+from scenarios.schema_transport_base import Connected, Gain, Tcp, Transport
 from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
 from scenarios.units import PositiveTime, Rate, Size, format_size, format_time
 from scenarios.wire import HPCC_OVERHEAD, ROCE_OVERHEAD, TCP_OVERHEAD, UDP_OVERHEAD
@@ -27,7 +27,7 @@ DEFAULT_KIND = "dctcp"
 MOST_THRESHOLDS = 7  # of PIAS: there are eight priorities
 
 
-class TcpNewReno(Tcp):
+class TcpNewReno(Connected, Tcp):
     """TCP NewReno; by default its packets are not ECN-capable."""
 
     kind: Literal["tcp_newreno"]
@@ -35,10 +35,9 @@ class TcpNewReno(Tcp):
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
 
 
-class Dctcp(Tcp):
-    """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""
+class ByMarks(Tcp):
+    """What DCTCP and its descendants share."""
 
-    kind: Literal["dctcp"]
     ecn: Flag = True
     g: Gain = 0.0625
     """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""
@@ -47,6 +46,12 @@ class Dctcp(Tcp):
     def wants_marks(self) -> bool:  # type: ignore[override]
         """Unless it has been told to do without."""
         return self.ecn
+
+
+class Dctcp(Connected, ByMarks):
+    """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""
+
+    kind: Literal["dctcp"]
 
 
 class Dlcp(Transport):
@@ -94,7 +99,7 @@ class Dlcp(Transport):
         return True
 
 
-class Cubic(Tcp):
+class Cubic(Connected, Tcp):
     """TCP CUBIC (RFC 9438); by default its packets are not ECN-capable."""
 
     kind: Literal["cubic"]
@@ -108,10 +113,10 @@ class Cubic(Tcp):
     """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
 
 
-class Pias(Dctcp):
+class Pias(ByMarks):
     """PIAS (Bai et al., NSDI 2015): DCTCP whose packets sink through the priorities as the flow sends."""
 
-    kind: Literal["pias"]  # type: ignore[assignment]
+    kind: Literal["pias"]
     thresholds: Annotated[tuple[int, ...], Thresholds()] = tuple(
         packets * 1460 for packets in (1059, 1412, 1643, 1869, 2008, 2115, 2184)
     )
@@ -350,7 +355,7 @@ class ConstantRate(Transport):
         return False
 
 
-class Bbr(Transport):
+class Bbr(Connected):
     """TCP BBR as the kernel has it [Cardwell et al., ACM Queue 2016]: on the testbed only (`gradwire emulate`)."""
 
     simulated = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -82,3 +82,13 @@ class Tcp(Transport):
         if self.min_rto > self.max_rto:
             raise refuse("min_rto", "is above max_rto", format_time(self.min_rto), "min_rto <= max_rto")
         return self
+
+
+class Connected(Transport):
+    """What transports have whose connections may outlive a message."""
+
+    connections: Literal["fresh", "persistent"] = "fresh"
+    """A new connection for every message, with a fresh window, or one for each pair of hosts and class, as distributed
+    training has: messages follow each other on it in the order in which they start, the next one's packets as soon as
+    the window has room, and window, round trip estimate and time-out go on from one to the next; after a silence of
+    more than a time-out the window falls again [RFC 5681 section 4.1, RFC 2861]."""

@@ -238,7 +238,7 @@ class Tcp:
     def __init__(self, host: Host, transport: TransportPlan, number: int, plan: Plan) -> None:
         self.host, self.transport, self.number = host, transport, number
         self.congestion = CONGESTION[transport.kind]
-        self.fresh = plan.connections == "fresh"
+        self.fresh = not transport.persistent
         kinds = [i for i, each in enumerate(plan.transports) if each.wire == "tcp"]
         place = kinds.index(number)
         # a listener each: whether a connection may use ECN is settled between the congestion controls of both ends

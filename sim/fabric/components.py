@@ -20,8 +20,8 @@ from typing import Any
 
 from scenarios.errors import ScenarioError
 
-SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
-RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "forget_received")
 BALANCER_SIDE = ("choose", "pick", "heard")
 ARGUMENTS = {
     "start": "M, k, f, now",
@@ -31,6 +31,9 @@ ARGUMENTS = {
     "on_data": "M, k, r, sequence, size, ce, now",
     "on_probe": "M, k, r, argument, now",
     "on_trimmed": "M, k, r, sequence, now",
+    "resume": "M, k, f, now",
+    "forget": "M, k, f, packets",
+    "forget_received": "M, k, r, packets",
     "choose": "M, node, ways, n, A, B, count, now",
     "pick": "M, f, count",
     "heard": "M, f, kind, entropy, echo, now",

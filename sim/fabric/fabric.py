@@ -132,6 +132,7 @@ class Fabric:
             trace=packet_log,
             delays=delays,
             reroutes=faults,
+            streams=combination.features.streams,
             balancer_words=getattr(balancer, "table_words", 0),
             window=window_ps,
         )

@@ -7,8 +7,8 @@ result, because it depends on how often the engine was stopped: equal times are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from scenarios.errors import GradwireError
 from scenarios.loss import allowed_loss
 from sim.fabric import layout as at
+from sim.fabric import streams
 from sim.fabric.draws import MASK, key_of
 from sim.fabric.memory import Memory
 from sim.fabric.parameters import Bound, ParameterSets
 from sim.fabric.room import SMALLEST_FRAME
+from sim.fabric.streams import Streams
 from sim.fabric.words import Words
 
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
@@ -36,7 +38,8 @@ class Records:
     """What the records of one message, or of many, begin with. Every field is a number or int64[messages].
 
     `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `logged`: 1 if its packets are
-    noted; `wait`, `earliest`, `tell`, `follow`, `join`: see the layout.
+    noted; `wait`, `earliest`, `tell`, `follow`, `join`: see the layout. `stream`: number of the records of its stream,
+    -1 = none.
     """
 
     number: Any
@@ -54,6 +57,9 @@ class Records:
     follow: Any = 0
     join: Any = 0
     logged: int = 1
+    stream: Any = -1
+    entropy: Any = None
+    """of its stream; None: one of its own"""
 
 
 class Flows:
@@ -93,6 +99,7 @@ class Flows:
         owners = [bound.owner for bound in transports]
         self._sender_bitmaps = np.array([owner.sender_bitmaps for owner in owners])
         self._receiver_bitmaps = np.array([owner.receiver_bitmaps for owner in owners])
+        self._streams = Streams(self)
 
     def sender(self, flow: Any) -> Any:
         """Base of a sender's record."""
@@ -138,8 +145,14 @@ class Flows:
         kind = self.transports[transport]
         words = -(-packets // 32)
         tags, wanted = self.tags(kind.important if important is None else important, packets)
-        bits = self.words.take(words * kind.owner.sender_bitmaps)
-        peer = self.words.take(words * kind.owner.receiver_bitmaps)
+        bits = peer = 0
+        shared: dict[str, int] = {}
+        if kind.persistent:
+            found = self._streams.join(transport, *(np.array([each]) for each in (src, dst, priority, packets)))
+            shared = {"stream": int(found[0][0]), "entropy": int(found[1][0])}
+        else:
+            bits = self.words.take(words * kind.owner.sender_bitmaps)
+            peer = self.words.take(words * kind.owner.receiver_bitmaps)
         number = self.enter(1)
         flow = self._take(1)[0]
         self.book[number] = (
@@ -149,7 +162,7 @@ class Flows:
         f, r = self.sender(flow), self.receiver(flow)
         begin = Records(
             number, src, dst, nbytes, packets, priority, allowed_loss(nbytes, bound), tags, wanted, logged=int(logged),
-            tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED,
+            tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED, **shared,
         )  # fmt: skip
         chosen = self._sets.of_pair(transport, src, dst)
         slots = int(self._sets.slots(chosen, packets))
@@ -170,8 +183,14 @@ class Flows:
         M = self.memory.M
         kind = self.transports[transport]
         words = -(-begin.packets // 32)
-        bits = self.words.take_many(words * kind.owner.sender_bitmaps)
-        peer = self.words.take_many(words * kind.owner.receiver_bitmaps)
+        own = words
+        if kind.persistent:
+            priority = np.broadcast_to(begin.priority, len(begin.number))
+            stream, entropy = self._streams.join(transport, begin.src, begin.dst, priority, begin.packets)
+            begin = replace(begin, stream=stream, entropy=entropy)
+            own = np.zeros_like(words)
+        bits = self.words.take_many(own * kind.owner.sender_bitmaps)
+        peer = self.words.take_many(own * kind.owner.receiver_bitmaps)
         chosen = self._sets.of(transport, begin.src, begin.dst)
         slots = self._sets.slots(chosen, begin.packets)
         stamps = self.words.take_many(slots * at.SLOT_WORDS)
@@ -207,7 +226,11 @@ class Flows:
         """The words of sender and receiver that do not begin at zero, as pairs of word and value."""
         kind = self.transports[transport]
         overhead = kind.owner.data_overhead
-        entropy = (key_of(self.seed, FLOW_ENTROPY, begin.number & MASK) & 0xFFFF) << at.A_ENTROPY
+        if begin.entropy is None:
+            entropy = (key_of(self.seed, FLOW_ENTROPY, begin.number & MASK) & 0xFFFF) << at.A_ENTROPY
+        else:
+            entropy = begin.entropy << at.A_ENTROPY
+        shared = begin.stream >= 0
         full = (kind.payload + overhead) << at.A_SIZE
         last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
         last = max(last, SMALLEST_FRAME) if isinstance(last, int) else np.maximum(last, SMALLEST_FRAME)
@@ -229,6 +252,7 @@ class Flows:
             (at.S_EARLIEST, begin.earliest),
             (at.S_STAMPS, stamps),
             (at.S_SLOTS, slots - 1),
+            (at.S_STREAM, shared * self.sender(begin.stream)),
         )
         receiver = (
             (at.R_CONTROL, begin.src | control | 1 << at.A_IMPORTANT | entropy),
@@ -245,8 +269,31 @@ class Flows:
             (at.R_TELL, begin.tell),
             (at.R_FOLLOW, begin.follow),
             (at.R_JOIN, begin.join),
+            (at.R_STREAM, shared * self.receiver(begin.stream)),
         )
         return sender, receiver
+
+    def new_record(self, src: int) -> int:
+        """The number of a pair of records, all zeros, that no message has: for a stream from host `src`, for good."""
+        M, flow = self.memory.M, self._take(1)[0]
+        self.message_of[flow] = -1
+        for base, size in ((self.sender(flow), at.SENDER_WORDS), (self.receiver(flow), at.RECEIVER_WORDS)):
+            M[base : base + size] = 0
+        self._active[src] += 1
+        self._room_for_timers(src)
+        return flow
+
+    def stream_words(
+        self, transport: int, src: int, dst: int, priority: int, entropy: int, flow: int
+    ) -> Iterator[tuple[int, Any]]:
+        """What the records of a stream begin with: base, and pairs of word and value, of the sender's and the
+        receiver's."""
+        begin = Records(0, src, dst, at.FOREVER, 0, priority, 0, 0, 0, stream=flow, entropy=entropy)
+        chosen = self._sets.of_pair(transport, src, dst)
+        sender, receiver = self._layout(begin, transport, chosen, 0, 0, 0, 0, 0)
+        first = streams.FIRST_PACKET
+        yield self.sender(flow), (*sender, (at.S_FIRST, first), (at.S_TOTAL, first))
+        yield self.receiver(flow), (*receiver, (at.R_FIRST, first))
 
     def tags(self, important: NDArray[Any] | bool, packets: int) -> tuple[int, int]:
         """Where the importance bits of a message are (0 none, 1 all), and how many are set."""
@@ -345,8 +392,9 @@ class Flows:
             f = self.sender(self.book[those, FLOW])
             sent = M[f + at.S_SENT]
             probes = M[f + owner.probe_word] if owner.probe_word else 0
+            fresh = M[f + (at.S_FRESH if self.transports[kind].persistent else owner.fresh_word)]
             self.book[those, SENT] = sent
-            self.book[those, AGAIN] = sent - probes - M[f + owner.fresh_word]
+            self.book[those, AGAIN] = sent - probes - fresh
             r = self.receiver(self.book[those, FLOW])
             self.book[those, MARKED] = M[r + at.R_MARKED]
             self.book[those, TRIMMED] = M[r + at.R_TRIMMED]
@@ -371,8 +419,12 @@ class Flows:
         book = self.book[numbers]
         self.book[numbers, FLOW] = -1
         words = M[f + at.S_WORDS]
-        self.words.give_many(words * self._sender_bitmaps[book[:, TRANSPORT]], M[f + at.S_BITS])
-        self.words.give_many(words * self._receiver_bitmaps[book[:, TRANSPORT]], M[r + at.R_BITS])
+        stream = M[f + at.S_STREAM]
+        own = np.where(stream == 0, words, 0)
+        self.words.give_many(own * self._sender_bitmaps[book[:, TRANSPORT]], M[f + at.S_BITS])
+        self.words.give_many(own * self._receiver_bitmaps[book[:, TRANSPORT]], M[r + at.R_BITS])
+        if stream.any():
+            self._streams.leave(stream[stream > 0], book[stream > 0, PACKETS])
         self.words.give_many(np.where(book[:, TAGS] > 0, words, 0), book[:, TAGS])
         stamps = M[f + at.S_STAMPS]
         self.words.give_many(np.where(stamps > 0, (M[f + at.S_SLOTS] + 1) * at.SLOT_WORDS, 0), stamps)

@@ -191,7 +191,7 @@ DELIVERED, FINISHED = 0, 1
 CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK, CAUSE_EVICTED, CAUSE_DOWN, CAUSE_NO_ROUTE = 0, 1, 2, 3, 4, 5
 
 # --- sender and receiver: one record each per flow --------------------------------------------------------------
-SENDER_WORDS = 56
+SENDER_WORDS = 72  # nine cache lines: an odd number of them, so that records lie in all sets of a cache
 S_DATA = 0  # word A of its data packets (full size)
 S_PACKETS = 1  # packets of the message
 S_LAST = 2  # bytes on the wire of the last packet
@@ -221,8 +221,26 @@ S_RIDER = (
 S_STAMPS = 49  # base of its slots for what switches write about its packets, 0 = none
 S_SLOTS = 50  # how many slots - 1, a mask: a packet's slot is its rider & this
 S_PATHS = 51  # 5 words of the load balancer's
+S_STREAM = 56  # the sender's record of the stream that carries the message (a stream: its own), 0 = none
 
-RECEIVER_WORDS = 40
+# streams: a connection that carries message after message has a record of its own at either end, and its transport
+# works on those; the records of the messages hold what is theirs alone. Packets of a stream are counted through from
+# the first message to the last. A transport counts from S_FIRST (R_FIRST) on, lest its bitmaps grow for ever
+S_FIRST = 57  # message: number of its first packet in the stream; stream: packets no longer counted by its transport
+S_BEHIND = 58  # message: the one behind it, 0 = none
+S_FRESH = 59  # message: packets sent for the first time
+S_FRONT = 60  # stream: the first message that has not been acknowledged as a whole, 0 = none
+S_BACK = 61  # stream: the last message
+S_AT = 62  # stream: the message that its next new packet belongs to, 0 = none yet
+S_AGAIN = 63  # stream: the message that a packet was last sent again of, 0 = none
+S_TOTAL = 64  # stream: number of the first packet of the next message
+S_BEGUN = 65  # stream: 1 once it has had a message
+S_LAST_SENT = 66  # stream: when a packet was last sent
+S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
+S_NXT = S_USER + 1  # ... and the next new one
+STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
+
+RECEIVER_WORDS = 56
 R_CONTROL = 0  # word A of its control packets
 R_PACKETS = 1
 R_BYTES = 2  # payload bytes of the message
@@ -249,6 +267,13 @@ R_PULL_NEXT = 34  # next receiver in the host's list, 0 = last
 R_PULL_LISTED = 35  # 1 while it is in that list
 R_TRIMMED = 36  # headers that arrived without their payload
 R_FRAME = 37  # bytes on the wire of its largest data packet: a pull is worth so much of the host's line
+R_STREAM = 38  # the receiver's record of the stream that carries the message (a stream: its own), 0 = none
+R_FIRST = 39  # as S_FIRST
+R_BEHIND = 40  # message: the one behind it of those of which something has arrived, 0 = none
+R_KNOWN = 41  # message: 1 once something of it has arrived
+R_FRONT = 42  # stream: the first message of which something but not all has arrived, 0 = none
+R_BACK = 43  # stream: the last one
+R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
 TELL_FINISHED = 2  # and of the sender's end, before its own host could

@@ -110,14 +110,16 @@ def build(
     trace: bool,
     delays: bool = False,
     reroutes: bool = False,
+    streams: bool = False,
     balancer_words: int = 0,
     window: int | None = None,
 ) -> Memory:
     """Reserve the array and write every static word.
 
     `switch`: the scenario's `Switch`. `delays`: waiting times are counted. `reroutes`: routes may change, so that their
-    tables need room. `balancer_words`: words that the load balancer keeps at every switch. `window` shortens the
-    windows (results do not depend on it). Sizes in bytes, times in picoseconds.
+    tables need room. `streams`: one packet may end any number of messages. `balancer_words`: words that the load
+    balancer keeps at every switch. `window` shortens the windows (results do not depend on it). Sizes in bytes, times
+    in picoseconds.
     """
     queues, thresholds, shared, ramp = switch.queues, switch.thresholds(), switch.shared(), switch.ramp()
     hosts, links = network.host_count, len(network.link_src)
@@ -160,7 +162,8 @@ def build(
     buckets = [plan.take(128) for _ in range(threads)]
     burst = links * room.per_window
     held = POOL_ENTRIES if reroutes else 0  # what has waited for a still host arrives all at once
-    done_base = [plan.take((LOG_ENTRIES + burst + held) * at.DONE_WORDS) for _ in range(threads)]
+    ends = 2 * at.MAX_FLOWS if streams else 0
+    done_base = [plan.take((LOG_ENTRIES + burst + held + ends) * at.DONE_WORDS) for _ in range(threads)]
     drop_base = [plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in range(threads)]
     trace_base = [plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if trace else 8) for _ in range(threads)]
     rings = plan.take(int(ring_sizes.sum()) * at.RING_WORDS)

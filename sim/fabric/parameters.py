@@ -16,29 +16,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import GradwireError
+from scenarios.errors import GradwireError, ScenarioError
 from sim.fabric import layout as at
 from sim.fabric.memory import MOST_SETS, Memory
-from sim.transports.base import Context
+from sim.transports.base import Context, carries_streams, persists
 from sim.trips import RoundTrips
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One transport of a run: its class, its settings and the numbers that a message needs."""
+    """One transport of a run: its class, its settings and the numbers that a message needs. `persistent`: its
+    connections carry message after message."""
 
     owner: Any
     settings: Mapping[str, Any]
     payload: int
     control_priority: int
     important: bool
+    persistent: bool = False
 
     @classmethod
     def to(cls, owner: Any, table: Any) -> Bound:
-        """A transport class and its table of the scenario."""
+        """A transport class and its table of the scenario.
+
+        Raises
+        ------
+        ScenarioError
+            It is to have persistent connections, and knows none.
+        """
         settings = table.model_dump()
         priority = settings.get("control_priority", 0)
-        return cls(owner, settings, table.payload, priority, bool(owner.important(settings)))
+        persistent = persists(table)
+        if persistent and not carries_streams(owner):
+            raise ScenarioError(
+                f"{table.kind} has no connections that persist", "transport.connections",
+                "fresh, or a transport with `streams = True` (docs/extending.md)",
+            )  # fmt: skip
+        return cls(owner, settings, table.payload, priority, bool(owner.important(settings)), persistent)
 
     @property
     def frame(self) -> int:

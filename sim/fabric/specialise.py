@@ -17,7 +17,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +40,7 @@ from sim.fabric.components import (
 )
 from sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from sim.fabric.objects import machine
-from sim.transports.base import Deaf
+from sim.transports.base import Deaf, persists
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
@@ -53,6 +53,9 @@ ARGUMENTS = {
     "on_data": "sequence, size, ce, now",
     "on_probe": "argument, now",
     "on_trimmed": "sequence, now",
+    "resume": "now",
+    "forget": "packets",
+    "forget_received": "packets",
 }
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Features:
 
     `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns. `trims`: packets are
     cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
-    hosts may stand still and routes may be missing. `delays`: waiting times are counted.
+    hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
+    carry message after message.
     """
 
     shared: bool = False
@@ -71,6 +75,7 @@ class Features:
     ranks: bool = False
     faults: bool = False
     delays: bool = False
+    streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,9 @@ def combination_of(scenario: Scenario) -> Combination:
 def combine(
     tables: Sequence[Any], balancing: str, switch: Any, folder: Path | None, features: Features
 ) -> Combination:
-    """The combination for transport tables (`kind`), a load balancer and switches. Raises as `combination_of`."""
+    """The combination for transport tables (`kind`, maybe `connections`), a load balancer and switches. Raises as
+    `combination_of`."""
+    features = replace(features, streams=any(persists(table) for table in tables))
     return Combination(
         tuple(resolve(transports.KINDS, table.kind, "transport.kind", folder) for table in tables),
         resolve(balancers.KINDS, balancing, "load_balancing", folder),

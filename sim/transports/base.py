@@ -23,6 +23,13 @@ and, if it wants more than that,
   two, at most what was asked for); when the receiver has returned it (`with_rider`), the sender finds the stamps of a
   number of switches, SLOT_HOPS, from `M[f + S_STAMPS] + slot * SLOT_WORDS` on.
 
+* `streams = True`, in the class itself - where its table says `connections = "persistent"`, its functions are called
+  on the records of a connection that carries message after message, of which S_PACKETS says how far it has been handed
+  over; the connection never ends (where S_STREAM is set, S_DONE never is), and messages are done with as far as S_UNA
+  (sender) and R_CUMULATIVE (receiver) have come. It has three more functions: `resume(M, k, f, now)`, a message is
+  handed over when everything before it has been acknowledged; `forget(M, k, f, packets)` and
+  `forget_received(M, k, r, packets)`, the first so many packets are no longer counted (see `window`).
+
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
 S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), and the priority in S_DATA, which
@@ -35,6 +42,7 @@ A sequence number that `pull` returns may carry MUST (the packet is made importa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sim.fabric.compiled import njit
 
@@ -78,6 +86,15 @@ def clear_bit(M, base, index):
     M[base + (index >> 5)] &= ~(1 << (index & 31))
 
 
+@njit
+def forget_bits(M, base, words, first):
+    """Drop the first words of a bitmap: the others move down, and as many zeros follow."""
+    for i in range(words - first):
+        M[base + i] = M[base + first + i]
+    for i in range(words - first, words):
+        M[base + i] = 0
+
+
 @dataclass(frozen=True)
 class Context:
     """What a transport may want to know of a flow when it makes the parameters for it, and for all others alike.
@@ -118,9 +135,38 @@ def on_trimmed(M, k, r, sequence, now):
     return 0
 
 
+@njit
+def resume(M, k, f, now):
+    """It carries no streams."""
+
+
+@njit
+def forget(M, k, f, packets):
+    """It carries no streams."""
+
+
+@njit
+def forget_received(M, k, r, packets):
+    """It carries no streams."""
+
+
+def carries_streams(owner: Any) -> bool:
+    """Whether a transport can carry message after message over one connection. What a class inherits does not count: a
+    descendant may keep numbers of packets of its own."""
+    return bool(vars(owner).get("streams", False))
+
+
+def persists(table: Any) -> bool:
+    """Whether a transport's table asks for connections that carry message after message."""
+    return getattr(table, "connections", "fresh") == "persistent"
+
+
 class Deaf:
     """Stands in for what a transport does not have."""
 
     on_timer = staticmethod(on_timer)
     on_probe = staticmethod(on_probe)
     on_trimmed = staticmethod(on_trimmed)
+    resume = staticmethod(resume)
+    forget = staticmethod(forget)
+    forget_received = staticmethod(forget_received)

@@ -54,6 +54,7 @@ from sim.transports.window import (
     start,
 )
 from sim.transports.window import on_timer as time_out
+from sim.transports.window import resume as resume_window
 
 # a sender's own words, after those of the window machinery that CUBIC uses
 W_MAX = S_USER + 16
@@ -199,15 +200,26 @@ def on_timer(M, k, f, now):
     M[f + EPOCH] = 0
 
 
+@njit
+def resume(M, k, f, now):
+    """As the window machinery; the curve has stood still during the silence, as in Linux."""
+    resume_window(M, k, f, now)
+    if M[f + EPOCH] > 0:
+        M[f + EPOCH] += now - max(M[f + SEEN], M[f + EPOCH])
+    M[f + SEEN] = now
+
+
 class Cubic(TcpNewReno):
     """Transport `cubic`."""
 
+    streams = True
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
+    resume = staticmethod(resume)
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:

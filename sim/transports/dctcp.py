@@ -32,6 +32,7 @@ from sim.transports.window import (
     recover,
     reduce,
 )
+from sim.transports.window import forget as forget_window
 from sim.transports.window import start as start_window
 
 
@@ -66,15 +67,24 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         grow(M, f, una, newly)
 
 
+@njit
+def forget(M, k, f, packets):
+    """As the window machinery; the end of the observation window moves as well."""
+    forget_window(M, k, f, packets)
+    M[f + OBSERVED] -= packets
+
+
 class Dctcp(TcpNewReno):
     """Transport `dctcp`."""
 
+    streams = True
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
+    forget = staticmethod(forget)
 
     @staticmethod
     def important(settings: dict) -> bool:

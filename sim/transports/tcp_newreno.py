@@ -14,6 +14,8 @@ from sim.transports.window import (
     UNA,
     acknowledge,
     find_losses,
+    forget,
+    forget_received,
     grow,
     on_data,
     on_probe,
@@ -21,6 +23,7 @@ from sim.transports.window import (
     pull,
     recover,
     reduce,
+    resume,
     start,
 )
 
@@ -49,12 +52,16 @@ class TcpNewReno:
     receiver_bitmaps = 1
     fresh_word = NXT
     probe_word = 0
+    streams = True
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
+    resume = staticmethod(resume)
+    forget = staticmethod(forget)
+    forget_received = staticmethod(forget_received)
 
     @staticmethod
     def important(settings: dict) -> bool:

@@ -27,24 +27,29 @@ from sim.fabric.layout import (
     BLOCKED,
     R_BITS,
     R_BYTES,
+    R_CUMULATIVE,
     R_DONE,
     R_GOT,
     R_PACKETS,
-    R_USER,
+    R_WORDS,
     S_BITS,
     S_DONE,
+    S_LAST_SENT,
+    S_NXT,
     S_PACKETS,
+    S_STREAM,
     S_TIMER,
+    S_UNA,
     S_USER,
     S_WORDS,
 )
-from sim.transports.base import bit, clear_bit, reply, set_bit
+from sim.transports.base import bit, clear_bit, forget_bits, reply, set_bit
 
 SHIFT = 16  # windows are packets << 16
 
 # a sender's own words
-UNA = S_USER  # everything below has been acknowledged
-NXT = S_USER + 1  # the next new packet
+UNA = S_UNA  # everything below has been acknowledged
+NXT = S_NXT  # the next new packet
 CWND = S_USER + 2
 SSTHRESH = S_USER + 3
 FLIGHT = S_USER + 4  # packets out there, as far as the sender can tell
@@ -65,7 +70,7 @@ MARKED = S_USER + 18  # DCTCP: of these, marked
 OBSERVED = S_USER + 19  # DCTCP: the observation window ends when this is acknowledged
 STATE = S_USER + 20  # OPEN, URGENT, or after a time-out 1 + the first packet that was unacknowledged then
 # a receiver's own word
-CUMULATIVE = R_USER
+CUMULATIVE = R_CUMULATIVE
 
 # parameters
 K_INITIAL = 0  # initial window, packets
@@ -163,7 +168,7 @@ def acknowledge(M, k, f, sequence, cumulative, now):
         M[f + UNA] = cumulative
         if M[f + SRTT] > 0:
             M[f + BACKOFF] = 0
-        if cumulative == M[f + S_PACKETS]:
+        if cumulative == M[f + S_PACKETS] and M[f + S_STREAM] == 0:
             M[f + S_DONE] = 1
         if cumulative == M[f + NXT]:
             M[f + S_TIMER] = 0
@@ -280,6 +285,51 @@ def on_timer(M, k, f, now):
     M[f + TIMED] = -1
     if M[f + BACKOFF] < 12:
         M[f + BACKOFF] += 1
+
+
+@njit
+def resume(M, k, f, now):
+    """A stream has more to send, and all that it has sent is acknowledged. After a silence longer than the time-out the
+    window is halved for every time-out that has passed, down to what a connection begins with, and slow start leads
+    back to three quarters of it (RFC 5681 section 4.1 and RFC 2861, as Linux does)."""
+    patience = timeout(M, k, f)
+    silence = now - M[f + S_LAST_SENT]
+    if silence <= patience:
+        return
+    window = M[f + CWND]
+    M[f + SSTHRESH] = max(M[f + SSTHRESH], 3 * window >> 2)
+    least = min(M[k + K_INITIAL] << SHIFT, window)
+    while silence > patience and window > least:
+        window >>= 1
+        silence -= patience
+    M[f + CWND] = max(window, least)
+
+
+@njit
+def forget(M, k, f, packets):
+    """The first `packets` packets of a stream, a multiple of 32 and fewer than have been acknowledged, are counted no
+    more: bitmaps and numbers move down."""
+    words = M[f + S_WORDS]
+    for bitmap in range(3):
+        forget_bits(M, M[f + S_BITS] + bitmap * words, words, packets >> 5)
+    M[f + UNA] -= packets
+    M[f + NXT] -= packets
+    M[f + LOST_AT] -= packets
+    M[f + HIGHEST] -= packets
+    M[f + SCANNED] -= packets
+    M[f + RECOVER] -= packets
+    M[f + REDUCED] -= packets
+    if M[f + TIMED] >= 0:
+        M[f + TIMED] -= packets
+    if M[f + STATE] > 0:
+        M[f + STATE] = max(M[f + STATE] - packets, 1)  # which stands for none that is still counted
+
+
+@njit
+def forget_received(M, k, r, packets):
+    """The same for the receiver: fewer than have arrived without a gap."""
+    forget_bits(M, M[r + R_BITS], M[r + R_WORDS], packets >> 5)
+    M[r + CUMULATIVE] -= packets
 
 
 @njit

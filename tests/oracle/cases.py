@@ -12,6 +12,7 @@ import numpy as np
 
 from scenarios.schema_network import Switch as SwitchTable
 from sim import balancers, transports
+from sim.fabric import streams
 from sim.fabric.components import resolve
 from sim.fabric.draws import key_of
 from sim.fabric.fabric import Fabric
@@ -19,9 +20,9 @@ from sim.fabric.flows import FLOW_ENTROPY
 from sim.fabric.tables import CAUSES
 from sim.routing import build_routing
 from sim.topology import Network
-from sim.transports.base import Context
+from sim.transports.base import Context, persists
 
-from .flows import Flow, Protocol, Words
+from .flows import Carried, Flow, Protocol, Stream, Words
 from .host import Host
 from .model import CHANGE, SENT_ON, Clock, Link, Log
 from .packets import Arrival, Counters, Drop, Transmission, packet_of
@@ -277,6 +278,7 @@ class _Oracle:
         self.memory = Words([0])
         self.owners = owners
         self.protocols: dict[tuple[int, int, int], Protocol] = {}
+        self.streams: dict[tuple[int, int, int, int], Stream] = {}
 
     def _headroom(self, link: Link, longest: int) -> int:
         """Rate times round trip of the cable, three full packets and the pause frame."""
@@ -336,14 +338,33 @@ class _Oracle:
         host = self.hosts[what.src]
         entropy = key_of(self.case.seed, FLOW_ENTROPY, number) & 0xFFFF
         protocol = self._protocol(what.transport, what.src, what.dst)
+        stream = self._stream(what) if persists(self.case.transports[what.transport]) else None
         self.flows.append(
-            Flow(
+            (Flow if stream is None else Carried)(
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,
-                priority=what.priority, bound=what.bound, important=what.important, entropy=entropy,
-                line_speed=self.line_speed[what.src],
+                priority=what.priority, bound=what.bound, important=what.important,
+                entropy=entropy if stream is None else stream.entropy,
+                line_speed=self.line_speed[what.src], stream=stream,
             )
         )  # fmt: skip
         host.schedule_start(self.flows[-1], time)
+
+    def _stream(self, what: Letter) -> Stream:
+        """The connection that a message goes by: one for each transport, pair of hosts and class."""
+        key = (what.transport, what.src, what.dst, what.priority)
+        if key not in self.streams:
+            protocol = self._protocol(*key[:3])
+            packets = sum(
+                -(-each.nbytes // protocol.payload)
+                for each in self.case.letters
+                if (each.transport, each.src, each.dst, each.priority) == key
+            )
+            self.streams[key] = Stream(
+                protocol.memory, protocol, packets=packets, first=streams.FIRST_PACKET, number=-1, src=what.src,
+                dst=what.dst, priority=what.priority, bound=0.0, important=True,
+                entropy=streams.stream_entropy(self.case.seed, *key), line_speed=self.line_speed[what.src],
+            )  # fmt: skip
+        return self.streams[key]
 
     # --- changes ------------------------------------------------------------------------------------------------
 

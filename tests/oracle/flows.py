@@ -16,7 +16,7 @@ from sim.transports.base import Deaf
 
 from .uncompiled import uncompiled
 
-SENDER_SIDE = ("start", "pull", "on_control", "on_timer")
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
 ALL_IMPORTANT, NONE_IMPORTANT = 1, 0
 
@@ -82,7 +82,12 @@ class Flow:
         important: Sequence[bool] | bool | None,
         entropy: int,
         line_speed: int,
+        stream: Stream | None = None,
     ) -> None:
+        self.stream = stream
+        """the connection that carries it and others; None: one of its own"""
+        self.first = 0
+        """number of its first packet on that connection, once it has started"""
         self.memory, self.protocol = memory, protocol
         self.number, self.src, self.dst, self.nbytes = number, src, dst, nbytes
         self.entropy = entropy
@@ -236,6 +241,12 @@ class Flow:
         """Payload bytes that have arrived, each counted once."""
         return self.memory[self.receiver + at.R_GOT]
 
+    def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
+        """A packet is there: the receiver's answer, and the messages that are delivered by it."""
+        before = self.delivered
+        reply = self.on_receiver("on_data", sequence, size, ce, now)
+        return reply, [self] if self.delivered and not before else []
+
     def missing(self) -> tuple[int, ...]:
         """The packets that have not arrived."""
         return tuple(
@@ -243,3 +254,71 @@ class Flow:
             for packet in range(self.packets)
             if not self.memory[self.receiver_bits + packet // 32] >> packet % 32 & 1
         )
+
+
+class Stream(Flow):
+    """A connection that carries messages one after the other: to its transport a flow that goes on and on.
+
+    Its bitmaps have a bit for every packet there is ever going to be, and the numbers of its packets are never cut down;
+    only on the wire, where the cumulative point has 22 bits, they are. A packet on the wire belongs to its message.
+    """
+
+    def __init__(self, *arguments: Any, packets: int, first: int, **more: Any) -> None:
+        super().__init__(*arguments, nbytes=packets * arguments[1].payload, **more)
+        self.base = first
+        """what its first packet is called on the wire"""
+        self.memory[self.sender + at.S_PACKETS] = 0
+        self.memory[self.sender + at.S_STREAM] = self.sender
+        self.memory[self.receiver + at.R_BYTES] = -1  # it is never delivered
+        self.sending: list[Flow] = []
+        self.arriving: list[Flow] = []
+
+    def hand_over(self, message: Flow, now: int) -> None:
+        """A message starts: its packets come after those of all that started before."""
+        total = self.memory[self.sender + at.S_PACKETS]
+        if not self.sending:
+            self.number = message.number
+            self.on_sender("start", now)
+        elif total == self.memory[self.sender + at.S_UNA]:
+            self.on_sender("resume", now)
+        message.first = total
+        self.memory[self.sender + at.S_PACKETS] = total + message.packets
+        self.sending.append(message)
+        self.arriving.append(message)
+
+    def leave(self, place: int, now: int) -> tuple[Flow, int]:
+        """A packet leaves: its message, and its number in it."""
+        self.memory[self.sender + at.S_LAST_SENT] = now
+        (message,) = (each for each in self.sending if each.first <= place < each.first + each.packets)
+        message.sent += 1
+        return message, place - message.first
+
+    def acknowledged(self, argument: int) -> int:
+        """The cumulative point that an acknowledgement means: the one nearest to what is known."""
+        una, wrap = self.memory[self.sender + at.S_UNA], at.MASK_SEQUENCE + 1
+        return min(((argument - self.base) % wrap + turn * wrap for turn in range(3)), key=lambda point: abs(point - una))
+
+    def deliver(self) -> list[Flow]:
+        """The messages that are there as a whole now, with all before them."""
+        done = [
+            each for each in self.arriving if each.first + each.packets <= self.memory[self.receiver + at.R_CUMULATIVE]
+        ]
+        self.arriving = self.arriving[len(done) :]
+        return done
+
+
+class Carried(Flow):
+    """A message on a connection that carries others, too."""
+
+    def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
+        assert self.stream is not None
+        before = self.stream.received
+        reply = self.stream.on_receiver("on_data", self.first + sequence, size, ce, now)
+        self.memory[self.receiver + at.R_GOT] += self.stream.received - before
+        done = self.stream.deliver()
+        cumulative = (reply >> 40) + self.stream.base & at.MASK_SEQUENCE
+        return reply & (1 << 40) - 1 | cumulative << 40, done
+
+    def missing(self) -> tuple[int, ...]:
+        """None: what is delivered has arrived."""
+        return ()

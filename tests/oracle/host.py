@@ -11,7 +11,7 @@ from sim.balancers.base import Balancer
 from sim.fabric.layout import BLOCKED, PULL_PROBE
 from sim.transports.base import MUST
 
-from .flows import Flow
+from .flows import Flow, Stream
 from .model import FREE, HELD, TIMER, Clock, Link, Log
 from .packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
 from .uncompiled import uncompiled
@@ -73,7 +73,13 @@ class Host:
         self.clock.at(time, TIMER, key, go_off)
 
     def _start(self, flow: Flow) -> None:
-        flow.on_sender("start", self.clock.now)
+        if flow.stream is not None:
+            flow.stream.hand_over(flow, self.clock.now)
+            flow = flow.stream
+            if flow not in self.sent_from_here:
+                self.sent_from_here.append(flow)
+        else:
+            flow.on_sender("start", self.clock.now)
         self._watch(flow)
         self._ready(flow)
         self.serve()
@@ -135,7 +141,12 @@ class Host:
         self._watch(flow)
         if pulled == BLOCKED:
             return
-        packet = self._make(flow, pulled)
+        if isinstance(flow, Stream):
+            message, place = flow.leave(pulled, now)
+            entropy = self._entropy(flow)
+            packet = self._make(message, place, entropy)
+        else:
+            packet = self._make(flow, pulled, self._entropy(flow))
         flow.sent += 1
         if flow.gap:
             flow.not_before = now + -(-packet.size * flow.gap // 65536)
@@ -143,7 +154,13 @@ class Host:
         turns.append(flow)
         self.link.send(packet)
 
-    def _make(self, flow: Flow, pulled: int) -> Packet:
+    def _entropy(self, flow: Flow) -> int:
+        """The path entropy of the next packet, if it has data."""
+        if self.paths:
+            return int(uncompiled(self.balancer.pick)(flow.memory, flow.sender, flow.sent))
+        return flow.entropy
+
+    def _make(self, flow: Flow, pulled: int, entropy: int) -> Packet:
         if pulled >= PULL_PROBE:
             return Packet(
                 flow.number, PROBE, flow.dst, PROBE_BYTES, flow.priority, True, flow.entropy,
@@ -154,9 +171,6 @@ class Host:
         flow.sequences_sent.append(sequence)
         rider = flow.rider if flow.protocol.rides else 0
         flow.clear_stamps(rider)
-        entropy = flow.entropy
-        if self.paths:
-            entropy = uncompiled(self.balancer.pick)(flow.memory, flow.sender, flow.sent)
         return Packet(
             flow.number, DATA, flow.dst, flow.wire_bytes(sequence), flow.priority, flow.tags[sequence] or must,
             entropy, sequence=sequence, argument=rider,
@@ -180,33 +194,37 @@ class Host:
         flow = self.flows[packet.flow]
         if packet.kind in (DATA, PROBE):
             self._take(flow, packet)
+        elif flow.stream is not None:
+            stream = flow.stream
+            self._hear(stream, packet, flow.first + packet.sequence, stream.acknowledged(packet.argument))
         elif not flow.finished:
-            if self.paths:
-                echo, now = int(packet.echo), self.clock.now
-                uncompiled(self.balancer.heard)(
-                    flow.memory, flow.sender, packet.kind, packet.entropy, echo, now
-                )
-            flow.on_sender(
-                "on_control", packet.kind, packet.sequence, packet.argument, int(packet.echo), self.clock.now
-            )
-            self._watch(flow)
-            self._ready(flow)
+            self._hear(flow, packet, packet.sequence, packet.argument)
         self.serve()
+
+    def _hear(self, flow: Flow, packet: Packet, sequence: int, argument: int) -> None:
+        echo, now = int(packet.echo), self.clock.now
+        if self.paths:
+            uncompiled(self.balancer.heard)(flow.memory, flow.sender, packet.kind, packet.entropy, echo, now)
+        flow.on_sender("on_control", packet.kind, sequence, argument, echo, now)
+        self._watch(flow)
+        self._ready(flow)
 
     def _take(self, flow: Flow, packet: Packet) -> None:
         before = flow.delivered
-        if packet.kind == DATA and packet.trimmed:
-            reply = flow.on_receiver("on_trimmed", packet.sequence, self.clock.now)
-        elif packet.kind == DATA:
+        if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
-            reply = flow.on_receiver("on_data", packet.sequence, size, int(packet.ce), self.clock.now)
+            reply, done = flow.arrive(packet.sequence, size, int(packet.ce), self.clock.now)
         else:
-            reply = flow.on_receiver("on_probe", packet.argument, self.clock.now)
+            if packet.kind == DATA:
+                reply = flow.on_receiver("on_trimmed", packet.sequence, self.clock.now)
+            else:
+                reply = flow.on_receiver("on_probe", packet.argument, self.clock.now)
+            done = [flow] if flow.delivered and not before else []
         if reply:
             self._answer(flow, packet, reply)
-        if flow.delivered and not before:
-            self.log.arrivals.append(Arrival(self.clock.now, flow.number, flow.received, flow.missing()))
-            self.delivered(self.clock.now, flow.number)
+        for each in done:
+            self.log.arrivals.append(Arrival(self.clock.now, each.number, each.received, each.missing()))
+            self.delivered(self.clock.now, each.number)
 
     def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
         """Queue the control packets that the receiver asks for: kind 3, echo 1, size 14, count 12, rider 1, pulls 8,

@@ -75,12 +75,13 @@ def plan_of(
             Port(2 * host + 1, hosts, host, rate, 10_000_000, 0.0, f"s0->h{host}"),
         ]
     udp = transport in ("dlcp", "constant_rate")
-    carried = TransportPlan(transport, payload, UDP_OVERHEAD if udp else TCP_OVERHEAD, "udp" if udp else "tcp", settings or {})
+    parameters = {"connections": connections, **(settings or {})}
+    carried = TransportPlan(transport, payload, UDP_OVERHEAD if udp else TCP_OVERHEAD, "udp" if udp else "tcp", parameters)
     options = {"at_ns": [s.get("at_ns", 0) for s in sends], **more.pop("options", {})}
     return Plan(
         "case", 1, (*(f"h{i}" for i in range(hosts)), "s0"), hosts, tuple(ports), {(hosts, i): (2 * i + 1,) for i in range(hosts)},
         Queues(8, 1 << 20, None, False), "ecmp", (carried,), 0, program, wait_s=wait_s, options=options,
-        connections=connections, **more,
+        **more,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from sim.balancers.ecmp import choose
 from sim.fabric.compiled import njit
 from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
 from sim.queues.threshold import admit
-from sim.transports import dctcp
+from sim.transports import dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
 TURNS = False  # some classes of a port take turns
@@ -18,6 +18,7 @@ PAUSES = False  # priority flow control
 RANKS = False  # within a class the message with the least left goes first
 FAULTS = False  # hosts may stand still, routes may be missing
 DELAYS = False  # waiting times are counted
+STREAMS = False  # connections may carry message after message
 RIDES = False  # data packets carry their sender's S_RIDER
 STAMPS = False  # switches write about their ports into packets
 PULLS = False  # receivers pace their senders
@@ -74,8 +75,26 @@ def on_trimmed(M, r, sequence, now):
     return 0
 
 
+@njit
+def resume(M, f, now):
+    """Stream `f`, all of which has been acknowledged, has more to send."""
+    window.resume(M, _parameters(M, f + S_KIND), f, now)
+
+
+@njit
+def forget(M, f, packets):
+    """The first `packets` packets of stream `f` are counted no more at its sender."""
+    dctcp.forget(M, _parameters(M, f + S_KIND), f, packets)
+
+
+@njit
+def forget_received(M, r, packets):
+    """The same at the receiver `r` of a stream."""
+    window.forget_received(M, _parameters(M, r + R_KIND), r, packets)
+
+
 __all__ = [
     "DELAYS", "FAULTS", "HOST_PATHS", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED", "SOURCE_ROUTES",
-    "STAMPS", "TRIMS", "TURNS", "admit", "choose", "heard", "on_control", "on_data", "on_probe", "on_timer",
-    "on_trimmed", "pick", "pull", "start",
+    "STAMPS", "STREAMS", "TRIMS", "TURNS", "admit", "choose", "forget", "forget_received", "heard", "on_control",
+    "on_data", "on_probe", "on_timer", "on_trimmed", "pick", "pull", "resume", "start",
 ]  # fmt: skip

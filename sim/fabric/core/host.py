@@ -19,11 +19,7 @@ from sim.fabric.layout import (
     B_ARGUMENT,
     B_SEQUENCE,
     DATA,
-    DELIVERED,
-    DONE_WORDS,
-    FINISHED,
     FOREVER,
-    H_HOST_LATENCY,
     H_RECEIVERS,
     H_SENDERS,
     KEY_ORDER,
@@ -55,10 +51,7 @@ from sim.fabric.layout import (
     R_BYTES,
     R_CONTROL,
     R_DONE,
-    R_FOLLOW,
     R_FRAME,
-    R_GOT,
-    R_JOIN,
     R_MARKED,
     R_PACKETS,
     R_PAYLOAD,
@@ -67,24 +60,17 @@ from sim.fabric.layout import (
     R_PULLED,
     R_PULLS,
     R_SENT,
-    R_TELL,
+    R_STREAM,
     R_TRIMMED,
     RECEIVER_WORDS,
     S_ARMED,
     S_DONE,
-    S_EARLIEST,
     S_HEARD,
     S_LISTED,
-    S_ORDER,
+    S_STREAM,
     S_TIMER,
-    S_WAIT,
     SENDER_WORDS,
     T_ADDRESS,
-    T_DELIVERED,
-    T_DONE,
-    T_DONE_BASE,
-    TELL_DELIVERED,
-    TELL_FINISHED,
     WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
@@ -98,6 +84,7 @@ from .bound import (
     HOST_PATHS,
     PAUSES,
     PULLS,
+    STREAMS,
     TRIMS,
     heard,
     on_control,
@@ -109,20 +96,11 @@ from .bound import (
 )
 from .gather import INDEX_MASK, TIME_SHIFT, gather
 from .link import transmission_time, transmit
+from .news import log_delivery, log_end
 from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
 from .pause import may_send
 from .queue import append, give_entry, take_entry
-
-
-@njit
-def _log_done(M, th, time, f, what, got):
-    n = M[th + T_DONE]
-    at = M[th + T_DONE_BASE] + n * DONE_WORDS
-    M[at] = time
-    M[at + 1] = f
-    M[at + 2] = what
-    M[at + 3] = got
-    M[th + T_DONE] = n + 1
+from .stream import deliver_from_stream, hear_in_stream, join_stream, take_in_stream
 
 
 @njit
@@ -213,29 +191,6 @@ def _answer(M, th, node, p, r, reply, A, B, now):
 
 
 @njit
-def _follow(M, node, r, now):
-    """A message has been delivered: count down what waits for it, and start, a software latency later, what waits for
-    nothing else. Those senders are on this very host. True if Python has to hear of it in time."""
-    tell = M[r + R_TELL] & TELL_DELIVERED > 0
-    join = M[r + R_JOIN]
-    if join:
-        M[join] -= 1
-        tell |= M[join] == 0
-    waiting = M[r + R_FOLLOW]
-    if waiting:
-        for i in range(1, M[waiting] + 1):
-            f = M[waiting + i]
-            if f == 0:  # has no record yet
-                tell = True
-                continue
-            M[f + S_EARLIEST] = max(M[f + S_EARLIEST], now + M[H_HOST_LATENCY])
-            M[f + S_WAIT] -= 1
-            if M[f + S_WAIT] == 0:
-                push(M, node, M[f + S_EARLIEST], M[f + S_ORDER] | (f << 2) | WHAT_START)
-    return tell
-
-
-@njit
 def _arrival(M, th, node, p, A, B, now):
     """A packet reaches the host: data and probes go to the receiver of the flow, all else to its sender."""
     flow = B & MASK_FLOW
@@ -265,28 +220,34 @@ def _arrival(M, th, node, p, A, B, now):
                 size = M[r + R_BYTES] - last * size
             ce = (A >> A_CE) & 1
             M[r + R_MARKED] += ce
+            if STREAMS and M[r + R_STREAM]:
+                _answer(M, th, node, p, r, take_in_stream(M, r, sequence, size, ce, now), A, B, now)
+                deliver_from_stream(M, th, node, M[r + R_STREAM], now)
+                return
             reply = on_data(M, r, sequence, size, ce, now)
         else:
             reply = on_probe(M, r, argument, now)
         if reply:
             _answer(M, th, node, p, r, reply, A, B, now)
         if done == 0 and M[r + R_DONE]:
-            _log_done(M, th, now, flow, DELIVERED, M[r + R_GOT])
-            if _follow(M, node, r, now) and now < M[th + T_DELIVERED]:
-                M[th + T_DELIVERED] = now
+            log_delivery(M, th, node, r, flow, now)
         return
     f = M[H_SENDERS] + flow * SENDER_WORDS
     M[f + S_HEARD] += 1
+    if STREAMS and M[f + S_STREAM]:
+        if HOST_PATHS:
+            heard(M, M[f + S_STREAM], kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
+        f = hear_in_stream(M, th, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
+        arm(M, node, f)
+        list_flow(M, node, f)
+        return
     if M[f + S_DONE]:
         return
     if HOST_PATHS:
         heard(M, f, kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
     on_control(M, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
     if M[f + S_DONE]:
-        _log_done(M, th, now, flow, FINISHED, 0)
-        tell = M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_TELL]
-        if tell & TELL_FINISHED and now < M[th + T_DELIVERED]:
-            M[th + T_DELIVERED] = now
+        log_end(M, th, flow, now)
     else:
         arm(M, node, f)
         list_flow(M, node, f)
@@ -314,7 +275,10 @@ def _timer(M, th, node, p, time, key):
         arm(M, node, f)
         return
     if what == WHAT_START:
-        start(M, f, time)
+        if STREAMS and M[f + S_STREAM]:
+            f = join_stream(M, f, time)
+        else:
+            start(M, f, time)
         arm(M, node, f)
     elif M[f + S_LISTED] == PACED:
         M[f + S_LISTED] = UNLISTED

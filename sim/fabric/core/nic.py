@@ -35,6 +35,7 @@ from sim.fabric.layout import (
     S_ARMED,
     S_DATA,
     S_DONE,
+    S_FIRST,
     S_GAP,
     S_LAST,
     S_LISTED,
@@ -46,6 +47,7 @@ from sim.fabric.layout import (
     S_SENT,
     S_SLOTS,
     S_STAMPS,
+    S_STREAM,
     S_TAGS,
     S_TIMER,
     SENDER_WORDS,
@@ -56,10 +58,11 @@ from sim.fabric.layout import (
     X_PAUSED,
 )
 
-from .bound import HOST_PATHS, PAUSES, RANKS, RIDES, STAMPS, pick, pull
+from .bound import HOST_PATHS, PAUSES, RANKS, RIDES, STAMPS, STREAMS, pick, pull
 from .link import transmission_time, transmit
 from .pause import AFTER_ALL
 from .queue import send_first
+from .stream import message_of
 
 UNLISTED, LISTED, PACED = 0, 1, 2
 SIZE_FIELD = MASK_SIZE << A_SIZE
@@ -171,8 +174,12 @@ def _send_data(M, th, node, p, c, f, now):
         _unlist_first(M, node, c, f, UNLISTED)
         arm(M, node, f)
         return
-    flow = (f - M[H_SENDERS]) // SENDER_WORDS
-    A = M[f + S_DATA]
+    m = f  # the record of the packet's message
+    if STREAMS and M[f + S_STREAM]:
+        m = message_of(M, f, got, now)
+        got += M[f + S_FIRST] - M[m + S_FIRST]
+    flow = (m - M[H_SENDERS]) // SENDER_WORDS
+    A = M[m + S_DATA]
     if got >= PULL_PROBE:
         # a probe is a control packet in the data's own class, so that it queues behind the data it asks about
         argument = got - PULL_PROBE
@@ -180,9 +187,9 @@ def _send_data(M, th, node, p, c, f, now):
         B = flow | (argument << B_ARGUMENT)
     else:
         sequence = got & MASK_SEQUENCE
-        if sequence == M[f + S_PACKETS] - 1:
-            A = (A & ~SIZE_FIELD) | (M[f + S_LAST] << A_SIZE)
-        tags = M[f + S_TAGS]
+        if sequence == M[m + S_PACKETS] - 1:
+            A = (A & ~SIZE_FIELD) | (M[m + S_LAST] << A_SIZE)
+        tags = M[m + S_TAGS]
         if tags <= 1:
             A |= (tags | (got >> 30)) << A_IMPORTANT
         else:
@@ -196,6 +203,8 @@ def _send_data(M, th, node, p, c, f, now):
             A = with_entropy(A, pick(M, f, M[f + S_SENT]))
     _rotate(M, node, c, f)
     M[f + S_SENT] += 1
+    if STREAMS and m != f:
+        M[m + S_SENT] += 1
     gap = M[f + S_GAP]
     if gap:
         M[f + S_PACE] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
