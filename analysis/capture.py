@@ -7,7 +7,8 @@ link is there, the bytes are not. What the simulator does not know is filled in 
 * a host's addresses follow from its place in the order of names, h0 being 10.0.0.1;
 * all packets of a message have its number as the sender's port (modulo 2**14, from 49152 on), and connections are
   neither opened nor closed;
-* TCP counts sequence numbers from 0 and acknowledges what its argument says; checksums take the payload for zeros;
+* TCP counts sequence numbers from 0, in every message, and acknowledges what its argument says, which on a connection
+  of several messages is in packets of the connection; checksums take the payload for zeros;
 * queues are written as DSCP (`scenarios.wire.dscp`); important packets are ECN-capable, others are not;
 * gradwire headers of control packets have the argument for a sequence number, and 0 for an offset, since the log does
   not tell which packet they answer.

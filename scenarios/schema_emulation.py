@@ -60,6 +60,14 @@ class Emulation(Table):
     """Real machines, one for every host that the scenario uses; their own network is what is measured then, and the
     scenario's topology, links and switches only say what it is like."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "connections" in given:
+            where = f'transport = {{ ..., connections = "{given["connections"]}" }}'
+            raise refuse("connections", "is the transport's, in the simulator as well", given["connections"], where)
+        return given
+
     @model_validator(mode="after")
     def _distinct(self) -> Emulation:
         for field in ("name", "address"):

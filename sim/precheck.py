@@ -92,7 +92,9 @@ def _check_components(scenario: Scenario) -> None:
     """Import transports and a balancer of the user's own, and look whether they are what they are named for."""
     for _, transport in carriers(scenario):
         if ":" in transport.kind:
-            resolve({}, transport.kind, "transport.kind", scenario.folder)
+            from sim.transports.base import check_streams  # imports Numba, as what it is about has done
+
+            check_streams(resolve({}, transport.kind, "transport.kind", scenario.folder), transport)
     if ":" in scenario.load_balancing:
         resolve({}, scenario.load_balancing, "load_balancing", scenario.folder)
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import GradwireError, ScenarioError
+from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.memory import MOST_SETS, Memory
-from sim.transports.base import Context, carries_streams, persists
+from sim.transports.base import Context, check_streams, persists
 from sim.trips import RoundTrips
 
 
@@ -46,13 +46,8 @@ class Bound:
         """
         settings = table.model_dump()
         priority = settings.get("control_priority", 0)
-        persistent = persists(table)
-        if persistent and not carries_streams(owner):
-            raise ScenarioError(
-                f"{table.kind} has no connections that persist", "transport.connections",
-                "fresh, or a transport with `streams = True` (docs/extending.md)",
-            )  # fmt: skip
-        return cls(owner, settings, table.payload, priority, bool(owner.important(settings)), persistent)
+        check_streams(owner, table)
+        return cls(owner, settings, table.payload, priority, bool(owner.important(settings)), persists(table))
 
     @property
     def frame(self) -> int:

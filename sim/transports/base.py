@@ -46,6 +46,8 @@ from typing import Any
 
 from sim.fabric.compiled import njit
 
+from scenarios.errors import ScenarioError
+
 MUST = 1 << 30  # added to a sequence number by `pull`: never droppable
 ONE = 1 << 20  # fixed point for fractions
 
@@ -150,15 +152,19 @@ def forget_received(M, k, r, packets):
     """It carries no streams."""
 
 
-def carries_streams(owner: Any) -> bool:
-    """Whether a transport can carry message after message over one connection. What a class inherits does not count: a
-    descendant may keep numbers of packets of its own."""
-    return bool(vars(owner).get("streams", False))
-
-
 def persists(table: Any) -> bool:
     """Whether a transport's table asks for connections that carry message after message."""
     return getattr(table, "connections", "fresh") == "persistent"
+
+
+def check_streams(owner: Any, table: Any) -> None:
+    """Raise ScenarioError if a table asks for them of a transport that has none. What its class inherits does not
+    count: a descendant may keep numbers of packets of its own."""
+    if persists(table) and not vars(owner).get("streams", False):
+        raise ScenarioError(
+            f"{table.kind} has no connections that carry message after message", "transport.connections",
+            '"fresh", or a class with `streams = True` (docs/extending.md)',
+        )  # fmt: skip
 
 
 class Deaf:

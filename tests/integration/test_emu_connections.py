@@ -58,7 +58,7 @@ def asked_for(path: Path) -> Counter[bytes]:
 @pytest.mark.parametrize(("connections", "each"), [("fresh", ROUNDS), ("persistent", 1)])
 def test_as_many_connections_as_the_scenario_says(tmp_path, connections, each):
     result = run(
-        tmp_path, "userspace", f'emulation.connections="{connections}"', captures=["h0"], capture_folder=tmp_path / "seen"
+        tmp_path, "userspace", f'transport.connections="{connections}"', captures=["h0"], capture_folder=tmp_path / "seen"
     )
     found = asked_for(next((tmp_path / "seen").iterdir()))
     assert len(found) == SENDERS and set(found.values()) == {each}

@@ -278,6 +278,7 @@ class Stream(Flow):
         total = self.memory[self.sender + at.S_PACKETS]
         if not self.sending:
             self.number = message.number
+            self.memory[self.sender + at.S_ORDER] = message.number << at.KEY_ORDER
             self.on_sender("start", now)
         elif total == self.memory[self.sender + at.S_UNA]:
             self.on_sender("resume", now)

@@ -59,10 +59,11 @@ def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest
 @pytest.mark.parametrize("connections", ["fresh", "persistent"])
 def test_a_plan_has_the_connections_of_the_scenario(connections: str) -> None:
     scenario = star_scenario(
-        job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], emulation={"connections": connections}
-    )
+        job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}],
+        transport={"kind": "bbr", "connections": connections},
+    )  # fmt: skip
     plan = testbed.make_plan(scenario, resolve(scenario), clock="virtual", switch="userspace")
-    assert plan.connections == connections
+    assert plan.transports[0].persistent == (connections == "persistent")
 
 
 # names and files

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from scenarios.schema import Switch, Transport
 from scenarios.schema_transport import AnyTransport
 from sim.fabric import layout as at
+from sim.fabric.components import RECEIVER_SIDE, SENDER_SIDE
 from sim.fabric.fabric import Fabric
 from sim.fabric.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
 from sim.routing import build_routing
@@ -207,7 +208,9 @@ class Ends:
         self.last = payload if last is None else last
         size = payload * (packets - 1) + self.last
         words = -(-packets // 32)
-        self.k, self.f, self.r, tagged, sender_bits = 0, 32, 88, 128, 128 + words
+        self.k, self.f, self.r = 0, at.PARAM_WORDS, at.PARAM_WORDS + at.SENDER_WORDS
+        tagged = self.r + at.RECEIVER_WORDS
+        sender_bits = tagged + words
         receiver_bits = sender_bits + owner.sender_bitmaps * words
         context = Context(line, payload, base_rtt)
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
@@ -232,7 +235,7 @@ class Ends:
         for place, value in values.items():
             self.M[place] = word(value)
         made: dict[Any, Any] = {}
-        names = ("start", "pull", "on_control", "on_timer", "on_data", "on_probe", "on_trimmed")
+        names = (*SENDER_SIDE, *RECEIVER_SIDE)
         self.run = {name: plain(getattr(owner, name), made) for name in names if hasattr(owner, name)}
         self.word = word
         self.run["start"](self.M, self.k, self.f, word(0))
