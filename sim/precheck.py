@@ -28,6 +28,7 @@ from sim.routing import Routing, build_routing
 from sim.telemetry import ports_of
 from sim.topology import Network, build_network
 from sim.traffic import check_files, check_hosts
+from sim.transports.base import check_streams
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
@@ -92,8 +93,6 @@ def _check_components(scenario: Scenario) -> None:
     """Import transports and a balancer of the user's own, and look whether they are what they are named for."""
     for _, transport in carriers(scenario):
         if ":" in transport.kind:
-            from sim.transports.base import check_streams  # imports Numba, as what it is about has done
-
             check_streams(resolve({}, transport.kind, "transport.kind", scenario.folder), transport)
     if ":" in scenario.load_balancing:
         resolve({}, scenario.load_balancing, "load_balancing", scenario.folder)

@@ -1,7 +1,6 @@
 """What a host writes down for Python: messages that are delivered, and senders that have nothing more to send."""
 
 from sim.fabric.compiled import njit
-
 from sim.fabric.heap import push
 from sim.fabric.layout import (
     DELIVERED,

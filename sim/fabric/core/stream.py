@@ -11,7 +11,6 @@ its packets left, at least a window ago, and stays: the words on the wire would 
 """
 
 from sim.fabric.compiled import njit
-
 from sim.fabric.layout import (
     H_RECEIVERS,
     H_SENDERS,
