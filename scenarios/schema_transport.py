@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from scenarios.base import Count, Flag, refuse
 from scenarios.schema_network import Thresholds
-from scenarios.schema_transport_base import Connected, Gain, Tcp, Transport
+from scenarios.schema_transport_base import Connected, Gain, Tcp, Transport, Windowed
 from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
 from scenarios.units import PositiveTime, Rate, Size, format_size, format_time
 from scenarios.wire import HPCC_OVERHEAD, ROCE_OVERHEAD, TCP_OVERHEAD, UDP_OVERHEAD
@@ -27,7 +27,7 @@ DEFAULT_KIND = "dctcp"
 MOST_THRESHOLDS = 7  # of PIAS: there are eight priorities
 
 
-class TcpNewReno(Connected, Tcp):
+class TcpNewReno(Connected, Windowed):
     """TCP NewReno; by default its packets are not ECN-capable."""
 
     kind: Literal["tcp_newreno"]
@@ -35,7 +35,7 @@ class TcpNewReno(Connected, Tcp):
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
 
 
-class ByMarks(Tcp):
+class ByMarks(Windowed):
     """What DCTCP and its descendants share."""
 
     ecn: Flag = True
@@ -99,7 +99,7 @@ class Dlcp(Transport):
         return True
 
 
-class Cubic(Connected, Tcp):
+class Cubic(Connected, Windowed):
     """TCP CUBIC (RFC 9438); by default its packets are not ECN-capable."""
 
     kind: Literal["cubic"]

@@ -84,6 +84,14 @@ class Tcp(Transport):
         return self
 
 
+class Windowed(Tcp):
+    """What TCP's variants share whose window falls by losses."""
+
+    recovery: Literal["pipe", "prr"] = "pipe"
+    """How sending goes on while the window falls after a loss: not before enough is known to have left the network [RFC
+    6675], or in proportion to what arrives [RFC 6937], as ns-3 does and Linux, on the testbed, always."""
+
+
 class Connected(Transport):
     """What transports have whose connections may outlive a message."""
 

@@ -191,7 +191,7 @@ DELIVERED, FINISHED = 0, 1
 CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK, CAUSE_EVICTED, CAUSE_DOWN, CAUSE_NO_ROUTE = 0, 1, 2, 3, 4, 5
 
 # --- sender and receiver: one record each per flow --------------------------------------------------------------
-SENDER_WORDS = 72  # nine cache lines: an odd number of them, so that records lie in all sets of a cache
+SENDER_WORDS = 80
 S_DATA = 0  # word A of its data packets (full size)
 S_PACKETS = 1  # packets of the message
 S_LAST = 2  # bytes on the wire of the last packet
@@ -214,28 +214,28 @@ S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
 S_WAIT = 19  # things that still have to happen before it starts
 S_EARLIEST = 20  # it starts no earlier than this
 S_USER = 21  # first word that belongs to the transport
-SENDER_USER_WORDS = 27
+SENDER_USER_WORDS = 35
 S_RIDER = (
-    48  # 22 bits that every data packet carries in its argument; `pull` sets it for the packet it returns
+    56  # 22 bits that every data packet carries in its argument; `pull` sets it for the packet it returns
 )
-S_STAMPS = 49  # base of its slots for what switches write about its packets, 0 = none
-S_SLOTS = 50  # how many slots - 1, a mask: a packet's slot is its rider & this
-S_PATHS = 51  # 5 words of the load balancer's
-S_STREAM = 56  # the sender's record of the stream that carries the message (a stream: its own), 0 = none
+S_STAMPS = 57  # base of its slots for what switches write about its packets, 0 = none
+S_SLOTS = 58  # how many slots - 1, a mask: a packet's slot is its rider & this
+S_PATHS = 59  # 5 words of the load balancer's
+S_STREAM = 64  # the sender's record of the stream that carries the message (a stream: its own), 0 = none
 
 # streams: a connection that carries message after message has a record of its own at either end, and its transport
 # works on those; the records of the messages hold what is theirs alone. Packets of a stream are counted through from
 # the first message to the last. A transport counts from S_FIRST (R_FIRST) on, lest its bitmaps grow for ever
-S_FIRST = 57  # message: number of its first packet in the stream; stream: packets no longer counted by its transport
-S_BEHIND = 58  # message: the one behind it, 0 = none
-S_FRESH = 59  # message: packets sent for the first time
-S_FRONT = 60  # stream: the first message that has not been acknowledged as a whole, 0 = none
-S_BACK = 61  # stream: the last message
-S_AT = 62  # stream: the message that its next new packet belongs to, 0 = none yet
-S_AGAIN = 63  # stream: the message that a packet was last sent again of, 0 = none
-S_TOTAL = 64  # stream: number of the first packet of the next message
-S_BEGUN = 65  # stream: 1 once it has had a message
-S_LAST_SENT = 66  # stream: when a packet was last sent
+S_FIRST = 65  # message: number of its first packet in the stream; stream: packets no longer counted by its transport
+S_BEHIND = 66  # message: the one behind it, 0 = none
+S_FRESH = 67  # message: packets sent for the first time
+S_FRONT = 68  # stream: the first message that has not been acknowledged as a whole, 0 = none
+S_BACK = 69  # stream: the last message
+S_AT = 70  # stream: the message that its next new packet belongs to, 0 = none yet
+S_AGAIN = 71  # stream: the message that a packet was last sent again of, 0 = none
+S_TOTAL = 72  # stream: number of the first packet of the next message
+S_BEGUN = 73  # stream: 1 once it has had a message
+S_LAST_SENT = 74  # stream: when a packet was last sent
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged

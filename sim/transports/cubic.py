@@ -29,6 +29,7 @@ from __future__ import annotations
 from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE, S_USER
 from sim.transports.base import ONE, Context, fraction
+from sim.transports.recovery import begin, find_losses, keep_pace, pull, slow_down
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
     CWND,
@@ -44,12 +45,9 @@ from sim.transports.window import (
     SSTHRESH,
     STATE,
     UNA,
-    URGENT,
     acknowledge,
-    find_losses,
     on_data,
     on_probe,
-    pull,
     reduce,
     start,
 )
@@ -174,11 +172,11 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     newly = acknowledge(M, k, f, sequence, argument, now)
     if M[f + S_DONE]:
         return
-    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and M[f + UNA] >= M[f + RECOVER]:
-        M[f + RECOVER] = M[f + NXT]
+    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and begin(M, f):
         if M[f + UNA] >= M[f + REDUCED]:
-            _fall(M, k, f)
-        M[f + STATE] = URGENT
+            _remember(M, k, f)
+        slow_down(M, k, f, M[f + CWND] * M[k + K_BETA] >> 20)
+    keep_pace(M, f, newly)
     if echo and una >= M[f + REDUCED]:
         _fall(M, k, f)
     if M[f + UNA] > una:
@@ -232,7 +230,6 @@ class Cubic(TcpNewReno):
             root, shift = root / 8, shift + 1
         return [
             *TcpNewReno.parameters(settings, context),
-            0,
             fraction(beta),
             fraction(3 * (1 - beta) / (1 + beta)),
             int(settings.get("fast_convergence", True)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE
 from sim.transports.base import ONE, Context, fraction
+from sim.transports.recovery import find_losses, keep_pace, pull, recover
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
     ACKED,
@@ -23,13 +24,10 @@ from sim.transports.window import (
     REDUCED,
     UNA,
     acknowledge,
-    find_losses,
     grow,
     on_data,
     on_probe,
     on_timer,
-    pull,
-    recover,
     reduce,
 )
 from sim.transports.window import forget as forget_window
@@ -54,7 +52,8 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     if echo:
         M[f + MARKED] += newly
     if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
-        recover(M, f)
+        recover(M, k, f)
+    keep_pace(M, f, newly)
     if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
         share = M[f + MARKED] * ONE // M[f + ACKED]
         M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
@@ -94,4 +93,4 @@ class Dctcp(TcpNewReno):
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno, and the gain."""
-        return [*TcpNewReno.parameters(settings, context), 1, fraction(settings.get("g", 0.0625))]
+        return [*TcpNewReno.parameters(settings, context), fraction(settings.get("g", 0.0625))]

@@ -16,8 +16,8 @@ from sim.fabric.compiled import njit
 from sim.fabric.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
 from sim.transports.base import Context
 from sim.transports.dctcp import Dctcp, on_control, start
+from sim.transports.recovery import pull as next_packet
 from sim.transports.window import on_data, on_probe, on_timer
-from sim.transports.window import pull as next_packet
 
 LEVEL = S_USER + 21  # thresholds passed
 

@@ -28,6 +28,8 @@ import math
 from sim.fabric.compiled import njit
 from sim.fabric.layout import BLOCKED, S_DONE, S_GAP, S_USER
 from sim.transports.base import ONE, Context, fraction
+from sim.transports.recovery import find_losses
+from sim.transports.recovery import pull as next_packet
 from sim.transports.sent_times import BITMAPS, delay_of, stamp
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
@@ -43,12 +45,10 @@ from sim.transports.window import (
     UNA,
     URGENT,
     acknowledge,
-    find_losses,
     on_data,
     on_probe,
 )
 from sim.transports.window import on_timer as time_out
-from sim.transports.window import pull as next_packet
 from sim.transports.window import start as start_window
 
 # a sender's own words, after those of the window machinery that Swift uses; CWND is SHARE rounded up to one packet
@@ -200,7 +200,6 @@ class Swift(TcpNewReno):
         scale = spread / (1 / math.sqrt(least) - 1 / math.sqrt(most))
         return [
             *TcpNewReno.parameters(settings, context),
-            0,
             settings.get("base_target", 10_000_000),
             fraction(settings.get("beta", 0.8)),
             round(settings.get("ai", 1.0) * WIDE),

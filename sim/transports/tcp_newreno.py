@@ -6,6 +6,7 @@ from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE
 from sim.transports.base import Context
+from sim.transports.recovery import find_losses, keep_pace, pull, recover
 from sim.transports.window import (
     CWND,
     HIGHEST,
@@ -13,15 +14,12 @@ from sim.transports.window import (
     REDUCED,
     UNA,
     acknowledge,
-    find_losses,
     forget,
     forget_received,
     grow,
     on_data,
     on_probe,
     on_timer,
-    pull,
-    recover,
     reduce,
     resume,
     start,
@@ -36,7 +34,8 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     if M[f + S_DONE]:
         return
     if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
-        recover(M, f)
+        recover(M, k, f)
+    keep_pace(M, f, newly)
     if echo and una >= M[f + REDUCED]:
         reduce(M, f, M[f + CWND] >> 1)
     if M[f + UNA] > una:
@@ -70,10 +69,11 @@ class TcpNewReno:
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Initial window in packets, smallest and largest time-out in picoseconds."""
+        """Initial window in packets, smallest and largest time-out in picoseconds; whether rates fall in proportion."""
         min_rto = max(settings.get("min_rto", 2_000_000_000), 3 * context.base_rtt)
         return [
             settings.get("initial_window", 10),
             min_rto,
             max(settings.get("max_rto", 1_000_000_000_000), min_rto),
+            int(settings.get("recovery") == "prr"),
         ]

@@ -30,6 +30,8 @@ from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 from sim.fabric.compiled import njit
 from sim.fabric.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
 from sim.transports.base import ONE, Context, fraction
+from sim.transports.recovery import find_losses
+from sim.transports.recovery import pull as next_packet
 from sim.transports.sent_times import BITMAPS, delay_of, stamp
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
@@ -40,12 +42,10 @@ from sim.transports.window import (
     RECOVER,
     UNA,
     acknowledge,
-    find_losses,
     on_data,
     on_probe,
 )
 from sim.transports.window import on_timer as time_out
-from sim.transports.window import pull as next_packet
 from sim.transports.window import start as start_window
 
 # a sender's own words, after those of the window machinery that TIMELY uses
@@ -163,7 +163,6 @@ class Timely(TcpNewReno):
         full packet in bytes."""
         return [
             *TcpNewReno.parameters(settings, context),
-            0,
             settings.get("t_low", 50_000_000),
             settings.get("t_high", 500_000_000),
             fraction(settings.get("beta", 0.8)),

@@ -4,9 +4,8 @@ Everything is counted in packets. Sources and choices:
 
 * the receiver acknowledges every packet, with the cumulative point and the packet that caused the acknowledgement
   (the first SACK block of RFC 2018 cut down to its newest packet; our choice: no delayed acknowledgements);
-* a packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3); while
-  recovering, packets are sent as long as fewer than the window are in flight (the "pipe" of RFC 6675), but one lost
-  packet is sent again at once. A retransmission that is lost again is found by the timer alone, as in RFC 6675;
+* what is lost is found, and sent again, as in `recovery`; packets are sent as long as fewer than the window are in
+  flight (the "pipe" of RFC 6675);
 * at most one reaction per window to losses and marks together (RFC 3168 section 6.1.2, RFC 8257 section 3.5), and no
   growth until that window has been acknowledged. A time-out counts as the reaction of its window (with RFC 3168,
   packets sent again could not be marked at all), but starts a new slow start at once;
@@ -69,6 +68,10 @@ ACKED = S_USER + 17  # DCTCP: packets acknowledged in this observation window
 MARKED = S_USER + 18  # DCTCP: of these, marked
 OBSERVED = S_USER + 19  # DCTCP: the observation window ends when this is acknowledged
 STATE = S_USER + 20  # OPEN, URGENT, or after a time-out 1 + the first packet that was unacknowledged then
+RESCUED = S_USER + 26  # RECOVER of the recovery in which the last packet was sent again to be on the safe side
+OUT_AT_FIRST = S_USER + 27  # proportional rate reduction: packets out there when it began, 0 = it is not under way
+DELIVERED = S_USER + 28  # packets that have arrived since
+SENT_BEFORE = S_USER + 29  # packets that had been sent until then
 # a receiver's own word
 CUMULATIVE = R_CUMULATIVE
 
@@ -76,12 +79,11 @@ CUMULATIVE = R_CUMULATIVE
 K_INITIAL = 0  # initial window, packets
 K_MIN_RTO = 1
 K_MAX_RTO = 2
-K_ECN = 3
+K_PRR = 3  # proportional rate reduction
 K_GAIN = 4
 
 MIN_WINDOW = 2 << SHIFT
 MAX_WINDOW = 1 << (22 + SHIFT)
-DUPLICATES = 3
 OPEN = 0
 URGENT = -1  # fast retransmit: one lost packet may go out whatever is in flight
 
@@ -192,39 +194,6 @@ def sample(M, f, rtt):
 
 
 @njit
-def find_losses(M, f):
-    """Declare lost what three acknowledged packets have overtaken. Returns how many are new."""
-    una = M[f + UNA]
-    highest = M[f + HIGHEST]
-    if highest < una + DUPLICATES:
-        return 0
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    again = lost + M[f + S_WORDS]
-    limit = highest + 1
-    overtaken = 0
-    while overtaken < DUPLICATES:
-        limit -= 1
-        if limit <= una:
-            return 0
-        overtaken += bit(M, bits, limit)
-    found = 0
-    for sequence in range(max(una, M[f + SCANNED]), limit):
-        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
-            set_bit(M, lost, sequence)
-            if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
-                M[f + LOST_AT] = sequence
-            M[f + LOST] += 1
-            M[f + FLIGHT] -= 1
-            found += 1
-            if sequence == M[f + TIMED]:
-                M[f + TIMED] = -1
-    if limit > M[f + SCANNED]:
-        M[f + SCANNED] = limit
-    return found
-
-
-@njit
 def reduce(M, f, window):
     """Congestion: a smaller window, and no other reaction before what is out there now has been acknowledged."""
     M[f + SSTHRESH] = max(window, MIN_WINDOW)
@@ -232,17 +201,6 @@ def reduce(M, f, window):
     M[f + REDUCED] = M[f + NXT]
     if M[f + STATE] > 0:
         M[f + STATE] = OPEN
-
-
-@njit
-def recover(M, f):
-    """Losses were found: enter fast recovery, halve once per window (RFC 5681, RFC 6582), and send one of them again
-    at once (RFC 6675 section 5, step 4.3)."""
-    if M[f + UNA] >= M[f + RECOVER]:
-        M[f + RECOVER] = M[f + NXT]
-        if M[f + UNA] >= M[f + REDUCED]:
-            reduce(M, f, M[f + CWND] >> 1)
-        M[f + STATE] = URGENT
 
 
 @njit
@@ -268,6 +226,8 @@ def on_timer(M, k, f, now):
     lost = bits + M[f + S_WORDS]
     una = M[f + UNA]
     sent = M[f + NXT]
+    if M[f + OUT_AT_FIRST]:
+        M[f + CWND] = M[f + SSTHRESH]  # on the way to which it was
     if M[f + STATE] != una + 1:
         M[f + SSTHRESH] = max(min((sent - una) << SHIFT, M[f + CWND]) >> 1, MIN_WINDOW)
     count = 0
@@ -280,7 +240,9 @@ def on_timer(M, k, f, now):
     M[f + FLIGHT] = 0
     M[f + CWND] = 1 << SHIFT
     M[f + RECOVER] = sent
+    M[f + RESCUED] = sent
     M[f + REDUCED] = sent
+    M[f + OUT_AT_FIRST] = 0
     M[f + STATE] = una + 1
     M[f + TIMED] = -1
     if M[f + BACKOFF] < 12:
@@ -318,6 +280,7 @@ def forget(M, k, f, packets):
     M[f + HIGHEST] -= packets
     M[f + SCANNED] -= packets
     M[f + RECOVER] -= packets
+    M[f + RESCUED] -= packets
     M[f + REDUCED] -= packets
     if M[f + TIMED] >= 0:
         M[f + TIMED] -= packets
