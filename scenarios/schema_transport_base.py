@@ -90,6 +90,18 @@ class Windowed(Tcp):
     recovery: Literal["pipe", "prr"] = "pipe"
     """How sending goes on while the window falls after a loss: not before enough is known to have left the network [RFC
     6675], or in proportion to what arrives [RFC 6937], as ns-3 does and Linux, on the testbed, always."""
+    delayed_acks: PositiveTime | None = None
+    """The receiver acknowledges every second packet, or one that has waited so long: Linux has 40 ms, ns-3 200 ms [RFC
+    1122]; at once what is out of order. Unless given, every packet by itself. Below min_rto."""
+
+    @model_validator(mode="after")
+    def _soon_enough(self) -> Windowed:
+        if self.delayed_acks is not None and self.delayed_acks >= self.min_rto:
+            raise refuse(
+                "delayed_acks", "is not below min_rto: a single packet would be sent again before it is acknowledged",
+                format_time(self.delayed_acks), f"less than {format_time(self.min_rto)}, or a larger min_rto",
+            )  # fmt: skip
+        return self
 
 
 class Connected(Transport):

@@ -21,7 +21,7 @@ from typing import Any
 from scenarios.errors import ScenarioError
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
-RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "forget_received")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
 BALANCER_SIDE = ("choose", "pick", "heard")
 ARGUMENTS = {
     "start": "M, k, f, now",
@@ -31,6 +31,7 @@ ARGUMENTS = {
     "on_data": "M, k, r, sequence, size, ce, now",
     "on_probe": "M, k, r, argument, now",
     "on_trimmed": "M, k, r, sequence, now",
+    "on_late": "M, k, r, now",
     "resume": "M, k, f, now",
     "forget": "M, k, f, packets",
     "forget_received": "M, k, r, packets",

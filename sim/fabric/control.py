@@ -93,11 +93,11 @@ class Control:
             elif key & 3 != at.WHAT_TIMER:
                 entries.append((now, key))
             else:  # one that its flow does not wait for any more is forgotten: moved, it could be taken for another
-                f = (key & at.MASK_KEY_SENDER) >> 2
-                if M[f + at.S_ARMED] == time and M[f + at.S_ORDER] == key >> at.KEY_ORDER << at.KEY_ORDER:
-                    M[f + at.S_ARMED] = now
-                    if 0 < M[f + at.S_TIMER] < now:  # else its flow, if served before it goes off, arms it in the past
-                        M[f + at.S_TIMER] = now
+                f, armed, timer = self._watched(key)
+                if M[armed] == time and M[f + at.S_ORDER] == key >> at.KEY_ORDER << at.KEY_ORDER:
+                    M[armed] = now
+                    if 0 < M[timer] < now:  # else its flow, if served before it goes off, arms it in the past
+                        M[timer] = now
                     entries.append((now, key))
         entries.sort()  # a sorted list is a heap
         M[heap : heap + 2 * len(entries)] = [word for entry in entries for word in entry]
@@ -109,6 +109,15 @@ class Control:
     def reroute(self, routing: Any) -> None:
         """New routes, at all switches at once. Where there is none, packets are dropped."""
         lay_routes(self.memory, routing, REROUTED_ENTRIES)
+
+    def _watched(self, key: int) -> tuple[int, int, int]:
+        """The sender's record of the flow whose timer an entry of a heap watches, and the words that name the entry and
+        the time: the sender's, or the receiver's."""
+        record = (key & at.MASK_KEY_SENDER) >> 2
+        flow, inside = divmod(record - self.memory.receivers, at.RECEIVER_WORDS)
+        if flow < 0 or inside:
+            return record, record + at.S_ARMED, record + at.S_TIMER
+        return self.memory.senders + flow * at.SENDER_WORDS, record + at.R_ARMED, record + at.R_TIMER
 
     def _port(self, link: int) -> int:
         return int(self.memory.port_base[link])

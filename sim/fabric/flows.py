@@ -99,6 +99,7 @@ class Flows:
         owners = [bound.owner for bound in transports]
         self._sender_bitmaps = np.array([owner.sender_bitmaps for owner in owners])
         self._receiver_bitmaps = np.array([owner.receiver_bitmaps for owner in owners])
+        self._late = np.array([bound.late for bound in transports])
         self._streams = Streams(self)
 
     def sender(self, flow: Any) -> Any:
@@ -174,8 +175,9 @@ class Flows:
         M[r : r + at.RECEIVER_WORDS] = 0
         for word, value in receiver:
             M[r + word] = value
-        self._active[src] += 1
-        self._room_for_timers(src)
+        self._expect_timers(src)
+        if kind.late:
+            self._expect_timers(dst)
         return int(f)
 
     def open_many(self, begin: Records, transport: int) -> NDArray[np.int64]:
@@ -206,10 +208,9 @@ class Flows:
             for word, value in pairs:
                 block[:, word] = value
             M[base : base + at.MAX_FLOWS * size].reshape(-1, size)[flows] = block
-        hosts, counts = np.unique(begin.src, return_counts=True)
-        self._active[hosts] += counts
-        for host in hosts.tolist():
-            self._room_for_timers(host)
+        ends = np.concatenate((begin.src, begin.dst)) if kind.late else begin.src
+        for host, count in zip(*(each.tolist() for each in np.unique(ends, return_counts=True)), strict=True):
+            self._expect_timers(host, count)
         return np.asarray(self.sender(flows))
 
     def _layout(
@@ -273,14 +274,14 @@ class Flows:
         )
         return sender, receiver
 
-    def new_record(self, src: int) -> int:
-        """The number of a pair of records, all zeros, that no message has: for a stream from host `src`, for good."""
+    def new_record(self, src: int, dst: int) -> int:
+        """The number of a pair of records, all zeros, that no message has: for a stream, for good."""
         M, flow = self.memory.M, self._take(1)[0]
         self.message_of[flow] = -1
         for base, size in ((self.sender(flow), at.SENDER_WORDS), (self.receiver(flow), at.RECEIVER_WORDS)):
             M[base : base + size] = 0
-        self._active[src] += 1
-        self._room_for_timers(src)
+        self._expect_timers(src)
+        self._expect_timers(dst)
         return flow
 
     def stream_words(
@@ -324,8 +325,9 @@ class Flows:
                 self.dropped = np.concatenate((self.dropped, np.zeros_like(self.dropped)))
         return again
 
-    def _room_for_timers(self, host: int) -> None:
-        """Three entries of the host's heap for each of its flows, and some to spare."""
+    def _expect_timers(self, host: int, flows: int = 1) -> None:
+        """A host gets more flows: three entries of its heap for each of them all, and some to spare."""
+        self._active[host] += flows
         M = self.memory.M
         node = int(self.memory.node_base[host])
         base = int(M[node + at.N_HEAP])
@@ -351,6 +353,8 @@ class Flows:
         self.book[numbers, STATE] = now
         if state == FINISHED:
             np.subtract.at(self._active, self.book[numbers, SRC], 1)
+            late = numbers[self._late[self.book[numbers, TRANSPORT]]]
+            np.subtract.at(self._active, self.book[late, DST], 1)
         done = flows[now == DELIVERED | FINISHED]
         if len(done):
             self._closing = np.concatenate((self._closing, done))

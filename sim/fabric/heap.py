@@ -1,16 +1,20 @@
 """Timers of one host: a binary heap of (time, key) in the host's own stretch of the state.
 
-A key is `message | base of the sender record | what` (see `layout`); entries of equal time come out in key order, so
-the order of timers never depends on history. Entries are never removed early: a timer that moved leaves a stale entry
-behind, which is recognised when it comes out (the flow's S_ARMED names another time). The stretch has room for the live
-entries of all active flows of the host (three each); when stale ones fill it, they are swept out.
+A key is `message | base of the record | what` (see `layout`), that of a sender or of a receiver that waits; entries of
+equal time come out in key order, so the order of timers never depends on history. Entries are never removed early: a
+timer that moved leaves a stale entry behind, which is recognised when it comes out (S_ARMED or R_ARMED names another
+time). The stretch has room for the live entries of all active flows of the host (three each); when stale ones fill it,
+they are swept out.
 """
 
 from sim.fabric.compiled import njit
 from sim.fabric.layout import (
+    H_RECEIVERS,
     MASK_KEY_SENDER,
     N_HEAP,
     N_HEAP_COUNT,
+    R_ARMED,
+    R_TIMER,
     S_ARMED,
     S_DONE,
     S_LISTED,
@@ -89,6 +93,12 @@ def _sweep(M, node):
         what = key & 3
         if what == WHAT_PACE and M[f + S_DONE]:
             M[f + S_LISTED] = 0
+        elif what == WHAT_TIMER and f >= M[H_RECEIVERS]:
+            if M[f + R_ARMED] == time and M[f + R_TIMER]:
+                _sift_up(M, base, kept, time, key)
+                kept += 1
+            elif M[f + R_ARMED] == time:
+                M[f + R_ARMED] = 0
         elif what != WHAT_TIMER or (M[f + S_ARMED] == time and M[f + S_DONE] == 0):
             _sift_up(M, base, kept, time, key)
             kept += 1

@@ -273,6 +273,9 @@ R_BEHIND = 40  # message: the one behind it of those of which something has arri
 R_KNOWN = 41  # message: 1 once something of it has arrived
 R_FRONT = 42  # stream: the first message of which something but not all has arrived, 0 = none
 R_BACK = 43  # stream: the last one
+R_TIMER = 44  # its transport wants on_late at this time, 0 = never
+R_ARMED = 45  # the entry of the host's heap that watches R_TIMER, 0 = none
+R_LAST = 46  # words A and B of the last data packet, for late answers
 R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it

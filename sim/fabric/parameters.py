@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.memory import MOST_SETS, Memory
-from sim.transports.base import Context, check_streams, persists
+from sim.transports.base import Context, answers_late, check_streams, persists
 from sim.trips import RoundTrips
 
 
 @dataclass(frozen=True)
 class Bound:
     """One transport of a run: its class, its settings and the numbers that a message needs. `persistent`: its
-    connections carry message after message."""
+    connections carry message after message. `late`: its receivers may put off their answers."""
 
     owner: Any
     settings: Mapping[str, Any]
@@ -34,6 +34,7 @@ class Bound:
     control_priority: int
     important: bool
     persistent: bool = False
+    late: bool = False
 
     @classmethod
     def to(cls, owner: Any, table: Any) -> Bound:
@@ -47,7 +48,8 @@ class Bound:
         settings = table.model_dump()
         priority = settings.get("control_priority", 0)
         check_streams(owner, table)
-        return cls(owner, settings, table.payload, priority, bool(owner.important(settings)), persists(table))
+        important = bool(owner.important(settings))
+        return cls(owner, settings, table.payload, priority, important, persists(table), answers_late(table))
 
     @property
     def frame(self) -> int:

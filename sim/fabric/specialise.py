@@ -40,7 +40,7 @@ from sim.fabric.components import (
 )
 from sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from sim.fabric.objects import machine
-from sim.transports.base import Deaf, persists
+from sim.transports.base import Deaf, answers_late, persists
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
@@ -53,6 +53,7 @@ ARGUMENTS = {
     "on_data": "sequence, size, ce, now",
     "on_probe": "argument, now",
     "on_trimmed": "sequence, now",
+    "on_late": "now",
     "resume": "now",
     "forget": "packets",
     "forget_received": "packets",
@@ -65,7 +66,7 @@ class Features:
     `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns. `trims`: packets are
     cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
     hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
-    carry message after message.
+    carry message after message. `late`: receivers may put off their answers.
     """
 
     shared: bool = False
@@ -76,6 +77,7 @@ class Features:
     faults: bool = False
     delays: bool = False
     streams: bool = False
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,13 @@ def combination_of(scenario: Scenario) -> Combination:
 def combine(
     tables: Sequence[Any], balancing: str, switch: Any, folder: Path | None, features: Features
 ) -> Combination:
-    """The combination for transport tables (`kind`, maybe `connections`), a load balancer and switches. Raises as
-    `combination_of`."""
-    features = replace(features, streams=any(persists(table) for table in tables))
+    """The combination for transport tables (`kind`, maybe `connections` and `delayed_acks`), a load balancer and
+    switches. Raises as `combination_of`."""
+    features = replace(
+        features,
+        streams=any(persists(table) for table in tables),
+        late=any(answers_late(table) for table in tables),
+    )
     return Combination(
         tuple(resolve(transports.KINDS, table.kind, "transport.kind", folder) for table in tables),
         resolve(balancers.KINDS, balancing, "load_balancing", folder),

@@ -87,7 +87,7 @@ class Streams:
     def _begin(self, transport: int, src: int, dst: int, priority: int) -> Stream:
         """New records."""
         flows = self._flows
-        flow = flows.new_record(src)
+        flow = flows.new_record(src, dst)
         entropy = stream_entropy(flows.seed, transport, src, dst, priority)
         for base, words in flows.stream_words(transport, src, dst, priority, entropy, flow):
             for word, value in words:

@@ -14,6 +14,8 @@ A transport is a class with
 and, if it wants more than that,
 
 * `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
+* `on_late(M, k, r, now) -> answer` - where its table has `delayed_acks`: the time has come that a receiver has set in
+  R_TIMER; it answers the last data packet. `for_previous` makes an answer to a data packet one to that before it;
 * `on_trimmed(M, k, r, sequence, now) -> answer` - a packet of which a switch has left the header only has arrived;
 * `pulls = True` - its receivers pace their senders: `with_pulls` asks for PULL packets, which a host sends
   one by one, each with as much time behind it as a full packet of its flow takes on the host's line, its receivers by
@@ -67,6 +69,12 @@ def with_rider(answer):
 def with_pulls(answer, pulls):
     """The same answer (0 for none), and `pulls` more pulls (at most 255) for the flow in the host's queue of pulls."""
     return answer | (pulls << 31)
+
+
+@njit
+def for_previous(answer):
+    """The same answer, to the data packet that came before this one."""
+    return answer | (1 << 39)
 
 
 @njit
@@ -137,6 +145,12 @@ def on_trimmed(M, k, r, sequence, now):
 
 
 @njit
+def on_late(M, k, r, now):
+    """No timer was set."""
+    return 0
+
+
+@njit
 def resume(M, k, f, now):
     """It carries no streams."""
 
@@ -156,6 +170,11 @@ def persists(table: Any) -> bool:
     return getattr(table, "connections", "fresh") == "persistent"
 
 
+def answers_late(table: Any) -> bool:
+    """Whether a transport's table asks for receivers that put off their answers."""
+    return bool(getattr(table, "delayed_acks", 0))
+
+
 def check_streams(owner: Any, table: Any) -> None:
     """Raise ScenarioError if a table asks for them of a transport that has none. What its class inherits does not
     count: a descendant may keep numbers of packets of its own."""
@@ -172,6 +191,7 @@ class Deaf:
     on_timer = staticmethod(on_timer)
     on_probe = staticmethod(on_probe)
     on_trimmed = staticmethod(on_trimmed)
+    on_late = staticmethod(on_late)
     resume = staticmethod(resume)
     forget = staticmethod(forget)
     forget_received = staticmethod(forget_received)

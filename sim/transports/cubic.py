@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE, S_USER
+from sim.transports.acknowledgements import on_data
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.recovery import begin, find_losses, keep_pace, pull, slow_down
 from sim.transports.tcp_newreno import TcpNewReno
@@ -46,7 +47,6 @@ from sim.transports.window import (
     STATE,
     UNA,
     acknowledge,
-    on_data,
     on_probe,
     reduce,
     start,
@@ -65,7 +65,7 @@ REST_EST = S_USER + 23  # and of W_est
 SEEN = S_USER + 24  # the last acknowledgement
 
 # parameters, after those of the window machinery
-K_BETA, K_ALPHA, K_CONVERGED, K_CUBE, K_ROOT, K_ROOT_SHIFT = 4, 5, 6, 7, 8, 9
+K_BETA, K_ALPHA, K_CONVERGED, K_CUBE, K_ROOT, K_ROOT_SHIFT = 5, 6, 7, 8, 9, 10
 
 TICK = 20  # time on the curve in 2^TICK ps
 FARTHEST = 1 << 27  # ticks

@@ -1,7 +1,7 @@
 """DCTCP (RFC 8257; Alizadeh et al., SIGCOMM '10): the window shrinks by the share of marked packets.
 
-The receiver echoes the mark of every packet exactly (an acknowledgement per packet, so RFC 8257's delayed-ACK state
-machine is not needed). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on the first
+The receiver echoes the mark of every packet exactly (an acknowledgement per packet, or, where they are delayed, RFC
+8257's rule: see `acknowledgements`). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on the first
 echo, the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in Linux.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE
+from sim.transports.acknowledgements import on_data_alike
 from sim.transports.base import ONE, Context, fraction
 from sim.transports.recovery import find_losses, keep_pace, pull, recover
 from sim.transports.tcp_newreno import TcpNewReno
@@ -25,7 +26,6 @@ from sim.transports.window import (
     UNA,
     acknowledge,
     grow,
-    on_data,
     on_probe,
     on_timer,
     reduce,
@@ -81,7 +81,7 @@ class Dctcp(TcpNewReno):
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
-    on_data = staticmethod(on_data)
+    on_data = staticmethod(on_data_alike)
     on_probe = staticmethod(on_probe)
     forget = staticmethod(forget)
 

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from sim.fabric.compiled import njit
 from sim.fabric.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
+from sim.transports.acknowledgements import on_data_alike
 from sim.transports.base import Context
 from sim.transports.dctcp import Dctcp, on_control, start
 from sim.transports.recovery import pull as next_packet
-from sim.transports.window import on_data, on_probe, on_timer
+from sim.transports.window import on_probe, on_timer
 
 LEVEL = S_USER + 21  # thresholds passed
 
 # parameters, after those of DCTCP
-K_PAYLOAD, K_LEVELS, K_FIRST = 5, 6, 7
+K_PAYLOAD, K_LEVELS, K_FIRST = 6, 7, 8
 
 LOWEST = 7
 # A gap this much longer than the packet itself, in ps per byte << 16: the flow has to come back to the line of its
@@ -56,7 +57,7 @@ class Pias(Dctcp):
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
-    on_data = staticmethod(on_data)
+    on_data = staticmethod(on_data_alike)
     on_probe = staticmethod(on_probe)
 
     @staticmethod

@@ -58,7 +58,7 @@ SMALLEST = S_USER + 23  # smallest delay seen
 DELAY = S_USER + 24  # latest delay seen
 
 # parameters, after those of the window machinery
-K_BASE, K_BETA, K_AI, K_FALL, K_LEAST, K_MOST, K_RTT, K_PACKET = 4, 5, 6, 7, 8, 9, 10, 11
+K_BASE, K_BETA, K_AI, K_FALL, K_LEAST, K_MOST, K_RTT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12
 K_SCALE, K_OFFSET, K_RANGE = 12, 13, 14
 
 FRESH_START = 5  # time-outs in a row after which the window is the smallest

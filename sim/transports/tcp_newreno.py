@@ -5,6 +5,7 @@ from __future__ import annotations
 from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 from sim.fabric.compiled import njit
 from sim.fabric.layout import S_DONE
+from sim.transports.acknowledgements import forget_received, on_data, on_late
 from sim.transports.base import Context
 from sim.transports.recovery import find_losses, keep_pace, pull, recover
 from sim.transports.window import (
@@ -15,9 +16,7 @@ from sim.transports.window import (
     UNA,
     acknowledge,
     forget,
-    forget_received,
     grow,
-    on_data,
     on_probe,
     on_timer,
     reduce,
@@ -58,6 +57,7 @@ class TcpNewReno:
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
+    on_late = staticmethod(on_late)
     resume = staticmethod(resume)
     forget = staticmethod(forget)
     forget_received = staticmethod(forget_received)
@@ -69,11 +69,13 @@ class TcpNewReno:
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Initial window in packets, smallest and largest time-out in picoseconds; whether rates fall in proportion."""
+        """Initial window in packets, smallest and largest time-out in picoseconds; whether the window falls in
+        proportion; how long acknowledgements may wait."""
         min_rto = max(settings.get("min_rto", 2_000_000_000), 3 * context.base_rtt)
         return [
             settings.get("initial_window", 10),
             min_rto,
             max(settings.get("max_rto", 1_000_000_000_000), min_rto),
             int(settings.get("recovery") == "prr"),
+            settings.get("delayed_acks") or 0,
         ]

@@ -56,7 +56,7 @@ CALM = S_USER + 24  # completions in a row that did not grow
 LOWERED_AT = S_USER + 25  # when the round trips last lowered the rate, 0 = never
 
 # parameters, after those of the window machinery
-K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP, K_FLOOR, K_RTT, K_SEGMENT, K_PACKET = 4, 5, 6, 7, 8, 9, 10, 11, 12
+K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP, K_FLOOR, K_RTT, K_SEGMENT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 HYPERACTIVE = 5  # calm completions before, and steps at once in, hyperactive increase
 

@@ -3,7 +3,8 @@
 Everything is counted in packets. Sources and choices:
 
 * the receiver acknowledges every packet, with the cumulative point and the packet that caused the acknowledgement
-  (the first SACK block of RFC 2018 cut down to its newest packet; our choice: no delayed acknowledgements);
+  (the first SACK block of RFC 2018 cut down to its newest packet), unless it delays acknowledgements (see
+  `acknowledgements`);
 * what is lost is found, and sent again, as in `recovery`; packets are sent as long as fewer than the window are in
   flight (the "pipe" of RFC 6675);
 * at most one reaction per window to losses and marks together (RFC 3168 section 6.1.2, RFC 8257 section 3.5), and no
@@ -80,7 +81,7 @@ K_INITIAL = 0  # initial window, packets
 K_MIN_RTO = 1
 K_MAX_RTO = 2
 K_PRR = 3  # proportional rate reduction
-K_GAIN = 4
+K_GAIN = 5  # DCTCP; 4 is for `acknowledgements`
 
 MIN_WINDOW = 2 << SHIFT
 MAX_WINDOW = 1 << (22 + SHIFT)

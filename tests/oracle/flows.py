@@ -17,7 +17,7 @@ from sim.transports.base import Deaf
 from .uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
-RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")
 ALL_IMPORTANT, NONE_IMPORTANT = 1, 0
 
 
@@ -227,6 +227,19 @@ class Flow:
         self.memory[self.sender + at.S_TIMER] = time
 
     @property
+    def patience(self) -> int:
+        """When the receiver wants to be called, 0 for never."""
+        return self.memory[self.receiver + at.R_TIMER]
+
+    @patience.setter
+    def patience(self, time: int) -> None:
+        self.memory[self.receiver + at.R_TIMER] = time
+
+    def on_wire(self, reply: int) -> int:
+        """A receiver's answer as it is sent."""
+        return reply
+
+    @property
     def finished(self) -> bool:
         """The sender has nothing more to send, ever."""
         return bool(self.memory[self.sender + at.S_DONE])
@@ -299,6 +312,11 @@ class Stream(Flow):
         una, wrap = self.memory[self.sender + at.S_UNA], at.MASK_SEQUENCE + 1
         return min(((argument - self.base) % wrap + turn * wrap for turn in range(3)), key=lambda point: abs(point - una))
 
+    def on_wire(self, reply: int) -> int:
+        """The cumulative point has 22 bits."""
+        cumulative = (reply >> 40) + self.base & at.MASK_SEQUENCE
+        return (reply & (1 << 40) - 1 | cumulative << 40) if reply else 0
+
     def deliver(self) -> list[Flow]:
         """The messages that are there as a whole now, with all before them."""
         done = [
@@ -316,9 +334,7 @@ class Carried(Flow):
         before = self.stream.received
         reply = self.stream.on_receiver("on_data", self.first + sequence, size, ce, now)
         self.memory[self.receiver + at.R_GOT] += self.stream.received - before
-        done = self.stream.deliver()
-        cumulative = (reply >> 40) + self.stream.base & at.MASK_SEQUENCE
-        return reply & (1 << 40) - 1 | cumulative << 40, done
+        return self.stream.on_wire(reply), self.stream.deliver()
 
     def missing(self) -> tuple[int, ...]:
         """None: what is delivered has arrived."""

@@ -44,6 +44,7 @@ class Host:
         ] = []  # timers that have passed meanwhile, with their keys
         self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
         self.sent_from_here: list[Flow] = []
+        self.latest: dict[Flow, tuple[Flow, Packet]] = {}  # by what a transport works on: the last data packet
         self.paused: set[int] = set()  # classes that the switch does not want
         self.deaf = False  # the link from the switch is cut
         self.pauses = 0
@@ -220,11 +221,30 @@ class Host:
             else:
                 reply = flow.on_receiver("on_probe", packet.argument, self.clock.now)
             done = [flow] if flow.delivered and not before else []
-        if reply:
+        ends = flow.stream or flow  # what the transport works on
+        if reply >> 39 & 1:
+            self._answer(*self.latest[ends], reply)
+        elif reply:
             self._answer(flow, packet, reply)
+        if packet.kind == DATA:
+            self.latest[ends] = flow, packet
+        self._watch_receiver(ends)
         for each in done:
             self.log.arrivals.append(Arrival(self.clock.now, each.number, each.received, each.missing()))
             self.delivered(self.clock.now, each.number)
+
+    def _watch_receiver(self, flow: Flow) -> None:
+        """Call the receiver when the time that it has set comes, if by then it has not set another one."""
+        if flow.patience:
+            self._at(max(flow.patience, self.clock.now), flow, EXPIRY, self._late_answer)
+
+    def _late_answer(self, flow: Flow) -> None:
+        if 0 < flow.patience <= self.clock.now:
+            flow.patience = 0
+            reply = flow.on_wire(flow.on_receiver("on_late", self.clock.now))
+            if reply:
+                self._answer(*self.latest[flow], reply)
+            self.serve()
 
     def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
         """Queue the control packets that the receiver asks for: kind 3, echo 1, size 14, count 12, rider 1, pulls 8,
@@ -299,6 +319,9 @@ class Host:
         for flow in self.sent_from_here:
             if 0 < flow.timer < now:
                 flow.timer = now
+        for flow in self.latest:
+            if 0 < flow.patience < now:
+                flow.patience = now
         self.clock.at(now, FREE, self.link.index, self.serve)
         for key, action in late:
             self._set(now, key, action)

@@ -35,6 +35,7 @@ def tables(draw: st.DrawFn) -> list[Any]:
                 "control_priority": draw(st.integers(0, 7)),
                 "ecn": draw(st.booleans()),
                 "recovery": draw(st.sampled_from(("pipe", "prr"))),
+                "delayed_acks": draw(st.sampled_from((None, None, "1us", "15us"))),
                 "initial_window": draw(st.sampled_from((1, 2, 10, 50))),
                 "min_rto": draw(st.sampled_from(("20us", "200us", "2ms"))),
                 "max_rto": "20ms",

@@ -4,6 +4,8 @@ Packets are numbered from 0, windows are in packets."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
 from transport_bench import MS, US, Ends, transport
@@ -125,7 +127,7 @@ def test_one_loss_in_twenty():
     sent = [len(each) for each in without({0}, flow, 22)]
     allowed = [-(-10 * n // 22) for n in range(16)]
     assert sent[:2] == [1, 1]
-    assert sent[2:17] == [b - a for a, b in zip(allowed, allowed[1:], strict=False)]
+    assert sent[2:17] == [b - a for a, b in pairwise(allowed)]
     assert sent[2:17] == [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0]
     assert sent[17:] == [0, 1, 1, 1]
     assert flow[SSTHRESH] >> SHIFT == 10
@@ -163,4 +165,4 @@ def test_to_where_the_window_of_the_transport_falls(owner, left):
     flow = sender(1000, owner, initial_window=20, recovery="prr")
     sent = [len(each) for each in without({0}, flow, 12)][2:]
     allowed = [-(-left * n // 22) for n in range(10)]
-    assert sent == [b - a for a, b in zip(allowed, allowed[1:], strict=False)]
+    assert sent == [b - a for a, b in pairwise(allowed)]

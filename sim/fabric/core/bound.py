@@ -9,7 +9,7 @@ from sim.balancers.ecmp import choose
 from sim.fabric.compiled import njit
 from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
 from sim.queues.threshold import admit
-from sim.transports import dctcp, window
+from sim.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
 TURNS = False  # some classes of a port take turns
@@ -19,6 +19,7 @@ RANKS = False  # within a class the message with the least left goes first
 FAULTS = False  # hosts may stand still, routes may be missing
 DELAYS = False  # waiting times are counted
 STREAMS = False  # connections may carry message after message
+LATE = False  # receivers may put off their answers
 RIDES = False  # data packets carry their sender's S_RIDER
 STAMPS = False  # switches write about their ports into packets
 PULLS = False  # receivers pace their senders
@@ -60,7 +61,7 @@ def on_timer(M, f, now):
 @njit
 def on_data(M, r, sequence, size, ce, now):
     """A data packet with `size` bytes of payload reaches receiver `r`. Returns its answer, 0 for none."""
-    return dctcp.on_data(M, _parameters(M, r + R_KIND), r, sequence, size, ce, now)
+    return acknowledgements.on_data_alike(M, _parameters(M, r + R_KIND), r, sequence, size, ce, now)
 
 
 @njit
@@ -73,6 +74,12 @@ def on_probe(M, r, argument, now):
 def on_trimmed(M, r, sequence, now):
     """The header of a data packet reaches receiver `r`. Returns its answer, 0 for none."""
     return 0
+
+
+@njit
+def on_late(M, r, now):
+    """The time in R_TIMER of receiver `r` has come. Returns its answer to the last data packet, 0 for none."""
+    return acknowledgements.on_late(M, _parameters(M, r + R_KIND), r, now)
 
 
 @njit
@@ -90,11 +97,11 @@ def forget(M, f, packets):
 @njit
 def forget_received(M, r, packets):
     """The same at the receiver `r` of a stream."""
-    window.forget_received(M, _parameters(M, r + R_KIND), r, packets)
+    acknowledgements.forget_received(M, _parameters(M, r + R_KIND), r, packets)
 
 
 __all__ = [
-    "DELAYS", "FAULTS", "HOST_PATHS", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED", "SOURCE_ROUTES",
-    "STAMPS", "STREAMS", "TRIMS", "TURNS", "admit", "choose", "forget", "forget_received", "heard", "on_control",
-    "on_data", "on_probe", "on_timer", "on_trimmed", "pick", "pull", "resume", "start",
+    "DELAYS", "FAULTS", "HOST_PATHS", "LATE", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED",
+    "SOURCE_ROUTES", "STAMPS", "STREAMS", "TRIMS", "TURNS", "admit", "choose", "forget", "forget_received", "heard",
+    "on_control", "on_data", "on_late", "on_probe", "on_timer", "on_trimmed", "pick", "pull", "resume", "start",
 ]  # fmt: skip

@@ -47,11 +47,13 @@ from sim.fabric.layout import (
     PAUSE,
     PROBE,
     PULL,
+    R_ARMED,
     R_ARRIVED,
     R_BYTES,
     R_CONTROL,
     R_DONE,
     R_FRAME,
+    R_LAST,
     R_MARKED,
     R_PACKETS,
     R_PAYLOAD,
@@ -61,12 +63,14 @@ from sim.fabric.layout import (
     R_PULLS,
     R_SENT,
     R_STREAM,
+    R_TIMER,
     R_TRIMMED,
     RECEIVER_WORDS,
     S_ARMED,
     S_DONE,
     S_HEARD,
     S_LISTED,
+    S_ORDER,
     S_STREAM,
     S_TIMER,
     SENDER_WORDS,
@@ -82,6 +86,7 @@ from sim.fabric.layout import (
 from .bound import (
     FAULTS,
     HOST_PATHS,
+    LATE,
     PAUSES,
     PULLS,
     STREAMS,
@@ -89,6 +94,7 @@ from .bound import (
     heard,
     on_control,
     on_data,
+    on_late,
     on_probe,
     on_timer,
     on_trimmed,
@@ -100,7 +106,7 @@ from .news import log_delivery, log_end
 from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
 from .pause import may_send
 from .queue import append, give_entry, take_entry
-from .stream import deliver_from_stream, hear_in_stream, join_stream, take_in_stream
+from .stream import deliver_from_stream, hear_in_stream, in_stream, join_stream, take_in_stream
 
 
 @njit
@@ -191,6 +197,53 @@ def _answer(M, th, node, p, r, reply, A, B, now):
 
 
 @njit
+def _answer_or_wait(M, th, node, p, r, s, reply, A, B, now):
+    """Send what a receiver that may wait answers to a data packet, or to the one before; `s`: the record that its
+    transport works on. Then see to it that the heap looks at it when it has waited long enough."""
+    if (reply >> 39) & 1:
+        _answer_last(M, th, node, p, s, reply, now)
+    elif reply:
+        _answer(M, th, node, p, r, reply, A, B, now)
+    M[s + R_LAST] = A
+    M[s + R_LAST + 1] = B
+    _arm_receiver(M, node, s)
+
+
+@njit
+def _answer_last(M, th, node, p, s, reply, now):
+    """Send an answer to the last data packet."""
+    B = M[s + R_LAST + 1]
+    _answer(M, th, node, p, M[H_RECEIVERS] + (B & MASK_FLOW) * RECEIVER_WORDS, reply, M[s + R_LAST], B, now)
+
+
+@njit
+def _arm_receiver(M, node, s):
+    """See to it that the heap looks at a receiver no later than it asked for."""
+    timer = M[s + R_TIMER]
+    if timer and (M[s + R_ARMED] == 0 or timer < M[s + R_ARMED]):
+        M[s + R_ARMED] = timer
+        f = M[H_SENDERS] + (s - M[H_RECEIVERS]) // RECEIVER_WORDS * SENDER_WORDS
+        push(M, node, timer, M[f + S_ORDER] | (s << 2) | WHAT_TIMER)
+
+
+@njit
+def _receiver_timer(M, th, node, p, s, time):
+    """Handle the entry of a receiver in the host's heap."""
+    if M[s + R_ARMED] != time:
+        return
+    M[s + R_ARMED] = 0
+    wanted = M[s + R_TIMER]
+    if wanted and wanted <= time:
+        M[s + R_TIMER] = 0
+        reply = on_late(M, s, time)
+        if STREAMS and M[s + R_STREAM]:
+            reply = in_stream(M, s, reply)
+        if reply:
+            _answer_last(M, th, node, p, s, reply, time)
+    _arm_receiver(M, node, s)
+
+
+@njit
 def _arrival(M, th, node, p, A, B, now):
     """A packet reaches the host: data and probes go to the receiver of the flow, all else to its sender."""
     flow = B & MASK_FLOW
@@ -221,10 +274,17 @@ def _arrival(M, th, node, p, A, B, now):
             ce = (A >> A_CE) & 1
             M[r + R_MARKED] += ce
             if STREAMS and M[r + R_STREAM]:
-                _answer(M, th, node, p, r, take_in_stream(M, r, sequence, size, ce, now), A, B, now)
+                reply = take_in_stream(M, r, sequence, size, ce, now)
+                if LATE:
+                    _answer_or_wait(M, th, node, p, r, M[r + R_STREAM], reply, A, B, now)
+                else:
+                    _answer(M, th, node, p, r, reply, A, B, now)
                 deliver_from_stream(M, th, node, M[r + R_STREAM], now)
                 return
             reply = on_data(M, r, sequence, size, ce, now)
+            if LATE:
+                _answer_or_wait(M, th, node, p, r, r, reply, A, B, now)
+                reply = 0
         else:
             reply = on_probe(M, r, argument, now)
         if reply:
@@ -260,6 +320,9 @@ def _timer(M, th, node, p, time, key):
     what = key & 3
     if PULLS and what == WHAT_PULL:
         _send_pull(M, th, node, p, time)
+        return
+    if LATE and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
+        _receiver_timer(M, th, node, p, f, time)
         return
     if what == WHAT_TIMER:
         if M[f + S_ARMED] != time:

@@ -168,6 +168,15 @@ def _come_to_know(M, r, s):
 
 
 @njit
+def in_stream(M, s, answer):
+    """An answer of the receiver of a stream as it goes on the wire: the cumulative point counts all packets."""
+    if answer == 0:
+        return 0
+    cumulative = ((answer >> ARGUMENT) + M[s + R_FIRST]) & MASK_SEQUENCE
+    return (answer & ((1 << ARGUMENT) - 1)) | (cumulative << ARGUMENT)
+
+
+@njit
 def take_in_stream(M, r, sequence, size, ce, now):
     """A packet of message `r` reaches the receiver of its stream. Returns the answer."""
     s = M[r + R_STREAM]
@@ -177,8 +186,7 @@ def take_in_stream(M, r, sequence, size, ce, now):
     place = max(M[r + R_FIRST] - M[s + R_FIRST] + sequence, 0)  # what is no longer counted has arrived, as has 0 then
     answer = on_data(M, s, place, size, ce, now)
     M[r + R_GOT] += M[s + R_GOT] - had
-    cumulative = ((answer >> ARGUMENT) + M[s + R_FIRST]) & MASK_SEQUENCE
-    return (answer & ((1 << ARGUMENT) - 1)) | (cumulative << ARGUMENT)
+    return in_stream(M, s, answer)
 
 
 @njit
