@@ -1,8 +1,9 @@
 """DCTCP (RFC 8257; Alizadeh et al., SIGCOMM '10): the window shrinks by the share of marked packets.
 
 The receiver echoes the mark of every packet exactly (an acknowledgement per packet, or, where they are delayed, RFC
-8257's rule: see `acknowledgements`). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on the first
-echo, the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in Linux.
+8257's rule: see `acknowledgements`). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on
+the first echo, the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in
+Linux.
 """
 
 from __future__ import annotations
