@@ -59,7 +59,7 @@ DELAY = S_USER + 24  # latest delay seen
 
 # parameters, after those of the window machinery
 K_BASE, K_BETA, K_AI, K_FALL, K_LEAST, K_MOST, K_RTT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12
-K_SCALE, K_OFFSET, K_RANGE = 12, 13, 14
+K_SCALE, K_OFFSET, K_RANGE = 13, 14, 15
 
 FRESH_START = 5  # time-outs in a row after which the window is the smallest
 ROOT = 12  # bits after the point of a square root
