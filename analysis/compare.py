@@ -166,8 +166,8 @@ def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
             f"{kind}_p99_ps": times.p99_ps, f"{kind}_max_ps": times.max_ps,
         }  # fmt: skip
     for name in (
-        "under_way", *DROPS, "marks", "trimmed", "pauses", "retransmitted", "sent_packets", "data_packets",
-        "packet_hops", "hops_per_s", "simulated_ps",
+        "under_way", *DROPS, "marks", "control_marks", "trimmed", "pauses", "retransmitted", "sent_packets",
+        "data_packets", "packet_hops", "hops_per_s", "simulated_ps",
     ):  # fmt: skip
         row[name] = getattr(metrics, name)
     loss = metrics.loss

@@ -95,7 +95,8 @@ class Metrics:
     exposed_share : of all iteration time.
     completion : per kind of message ("push", "pull", ...), and "all" of them.
     under_way : messages that had not been delivered when the run ended.
-    drops_tail, ..., drops_no_route, marks, trimmed : packets, at all ports; not of this job alone; -1: unknown.
+    drops_tail, ..., drops_no_route, marks, control_marks, trimmed : packets, at all ports; not of this job alone; -1:
+        unknown. `control_marks`: of the marks, those on acknowledgements and other control packets.
     pauses : pause frames that stopped something, at all ports.
     retransmitted, sent_packets, data_packets : packets sent again, sent in all (with probes), needed at least.
     loss : what was not delivered.
@@ -125,6 +126,7 @@ class Metrics:
     drops_down: int
     drops_no_route: int
     marks: int
+    control_marks: int
     trimmed: int
     pauses: int
     retransmitted: int
@@ -233,6 +235,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
         under_way=int((messages["end_ps"].to_numpy()[rows] < 0).sum()),
         **{column: at_ports(column) for column in DROPS},
         marks=at_ports("marks"),
+        control_marks=at_ports("control_marks"),
         trimmed=at_ports("trimmed"),
         pauses=at_ports("pauses"),
         retransmitted=in_messages("retransmitted"),

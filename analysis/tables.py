@@ -146,7 +146,8 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         if column in ALWAYS_SHOWN or any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(f"drops: {words}", partial(_count, column), section=column == ALWAYS_SHOWN[0]))
     rows.append(row("CE marks", partial(_count, "marks")))
-    for column, words in (("trimmed", "packets trimmed"), ("pauses", "pauses")):
+    rare = {"control_marks": "  on acknowledgements", "trimmed": "packets trimmed", "pauses": "pauses"}
+    for column, words in rare.items():
         if any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(words, partial(_count, column)))
     rows += [

@@ -188,7 +188,7 @@ def _pauses(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
 
 
 def _droppable_classes(scenario: Scenario) -> set[int]:
-    """Queues in which packets may wait that are not ECN-capable."""
+    """Queues in which packets may wait that are not ECN-capable, acknowledgements included."""
     found: set[int] = set()
     for table in (*scenario.job, *scenario.traffic):
         transport = table.transport or scenario.transport
@@ -200,8 +200,10 @@ def _droppable_classes(scenario: Scenario) -> set[int]:
             chosen = table.droppable
             priorities = (table.priority,)
         for priority in priorities if chosen or not transport.ecn_capable else ():
-            found.update(min(c, scenario.switch.queues - 1) for c in transport.classes_from(priority))
-    return found
+            found.update(transport.classes_from(priority))
+        if not transport.control_ecn_capable:
+            found.add(transport.control_priority)
+    return {min(c, scenario.switch.queues - 1) for c in found}
 
 
 def _sprayed(scenario: Scenario) -> bool:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SCENARIO_FILE = "scenario.toml"
 
-FORMAT = 3
+FORMAT = 4
 """Version of the directory's layout; a Result of another one is refused."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -102,6 +102,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "drops_down": "int64",
         "drops_no_route": "int64",
         "marks": "int64",
+        "control_marks": "int64",  # of these, on acknowledgements and other control packets; -1 if unknown
         "trimmed": "int64",  # packets cut to their headers
         "pauses": "int64",  # pause frames that came for this port and stopped something
         "peak_queue_bytes": "int64",

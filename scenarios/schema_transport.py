@@ -47,6 +47,10 @@ class ByMarks(Windowed):
         """Unless it has been told to do without."""
         return self.ecn
 
+    @property
+    def control_ecn_capable(self) -> bool:
+        return self.ecn
+
 
 class Dctcp(Connected, ByMarks):
     """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""

@@ -63,6 +63,11 @@ class Transport(Table):
         `ecn` says, if it has one."""
         return bool(getattr(self, "ecn", True))
 
+    @property
+    def control_ecn_capable(self) -> bool:
+        """The same of acknowledgements and control packets."""
+        return True
+
     def classes_from(self, priority: int) -> range:
         """Queues that data of a message with this priority may go to."""
         return range(priority, priority + 1)
@@ -102,6 +107,10 @@ class Windowed(Tcp):
                 format_time(self.delayed_acks), f"less than {format_time(self.min_rto)}, or a larger min_rto",
             )  # fmt: skip
         return self
+
+    @property
+    def control_ecn_capable(self) -> bool:
+        return False
 
 
 class Connected(Transport):

@@ -236,6 +236,7 @@ class Flows:
         last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
         last = max(last, SMALLEST_FRAME) if isinstance(last, int) else np.maximum(last, SMALLEST_FRAME)
         control = kind.owner.control_bytes << at.A_SIZE | kind.control_priority << at.A_PRIORITY
+        control |= kind.control_important << at.A_IMPORTANT
         entropy |= begin.logged << at.A_LOGGED
         sender = (
             (at.S_DATA, begin.dst | full | begin.priority << at.A_PRIORITY | entropy),
@@ -256,7 +257,7 @@ class Flows:
             (at.S_STREAM, shared * self.sender(begin.stream)),
         )
         receiver = (
-            (at.R_CONTROL, begin.src | control | 1 << at.A_IMPORTANT | entropy),
+            (at.R_CONTROL, begin.src | control | entropy),
             (at.R_PACKETS, begin.packets),
             (at.R_BYTES, begin.nbytes),
             (at.R_PAYLOAD, kind.payload),

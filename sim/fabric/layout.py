@@ -120,6 +120,7 @@ P_HEAD = 54  # where the consumer keeps its counters (HEADS)
 P_RED_KEY = 55  # key of the draws for marks
 P_TESTS = 56  # how many there were
 P_NODE = 57  # base of the node it belongs to
+P_CONTROL_MARKS = 59  # of P_MARKS, those of control packets
 P_MORE = 58  # base of its words that most runs do not need (X_)
 CLASS_WORDS = 4
 C_HEAD = 0  # pool entry

@@ -19,20 +19,22 @@ from numpy.typing import NDArray
 from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.memory import MOST_SETS, Memory
-from sim.transports.base import Context, answers_late, check_streams, persists
+from sim.transports.base import Context, answers_late, check_streams, control_important, persists
 from sim.trips import RoundTrips
 
 
 @dataclass(frozen=True)
 class Bound:
     """One transport of a run: its class, its settings and the numbers that a message needs. `persistent`: its
-    connections carry message after message. `late`: its receivers may put off their answers."""
+    connections carry message after message. `late`: its receivers may put off their answers. `control_important`:
+    whether its control packets are."""
 
     owner: Any
     settings: Mapping[str, Any]
     payload: int
     control_priority: int
     important: bool
+    control_important: bool
     persistent: bool = False
     late: bool = False
 
@@ -49,7 +51,8 @@ class Bound:
         priority = settings.get("control_priority", 0)
         check_streams(owner, table)
         important = bool(owner.important(settings))
-        return cls(owner, settings, table.payload, priority, important, persists(table), answers_late(table))
+        control = control_important(owner, settings)
+        return cls(owner, settings, table.payload, priority, important, control, persists(table), answers_late(table))
 
     @property
     def frame(self) -> int:

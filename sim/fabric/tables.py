@@ -50,6 +50,7 @@ def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
         "drops_down": late["link_down"],
         "drops_no_route": late["no_route"],
         "marks": M[base + at.P_MARKS],
+        "control_marks": M[base + at.P_CONTROL_MARKS],
         "trimmed": M[more + at.X_TRIMMED],
         "pauses": M[more + at.X_PAUSES],
         "peak_queue_bytes": M[base + at.P_PEAK],

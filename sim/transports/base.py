@@ -13,6 +13,7 @@ A transport is a class with
 
 and, if it wants more than that,
 
+* `control_important(settings) -> bool` - whether its control packets are important; without it they are;
 * `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
 * `on_late(M, k, r, now) -> answer` - where its table has `delayed_acks`: the time has come that a receiver has set in
   R_TIMER; it answers the last data packet. `for_previous` makes an answer to a data packet one to that before it;
@@ -168,6 +169,11 @@ def forget_received(M, k, r, packets):
 def persists(table: Any) -> bool:
     """Whether a transport's table asks for connections that carry message after message."""
     return getattr(table, "connections", "fresh") == "persistent"
+
+
+def control_important(owner: Any, settings: Any) -> bool:
+    """Whether the control packets of a transport are important; they are unless its class says otherwise."""
+    return bool(owner.control_important(settings)) if hasattr(owner, "control_important") else True
 
 
 def answers_late(table: Any) -> bool:

@@ -92,6 +92,11 @@ class Dctcp(TcpNewReno):
         return bool(settings.get("ecn", True))
 
     @staticmethod
+    def control_important(settings: dict) -> bool:
+        """Acknowledgements are ECT where data are, as in Linux: RFC 8257 leaves it open."""
+        return Dctcp.important(settings)
+
+    @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno, and the gain."""
         return [*TcpNewReno.parameters(settings, context), fraction(settings.get("g", 0.0625))]

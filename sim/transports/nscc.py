@@ -335,6 +335,11 @@ class Nscc(TcpNewReno):
         return True
 
     @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Time-outs; base round trip and target in picoseconds; the largest window in bandwidth-delay products, a
         packet in bytes; gains in packets << 16 and fractions in 20-bit fixed point; times and counts."""

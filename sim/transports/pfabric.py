@@ -117,6 +117,11 @@ class PFabric(TcpNewReno):
         return True
 
     @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Window in packets; the time-out in picoseconds, twice; time-outs in a row before probes."""
         window = settings.get("window") or packets_of(context, TCP_OVERHEAD)

@@ -193,6 +193,11 @@ class Swift(TcpNewReno):
         return True
 
     @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno; then times in picoseconds, fractions in 20-bit fixed point, windows in packets << 16."""
         spread = settings.get("fs_range", 50_000_000)

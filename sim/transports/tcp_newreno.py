@@ -68,6 +68,11 @@ class TcpNewReno:
         return bool(settings.get("ecn", False))
 
     @staticmethod
+    def control_important(settings: dict) -> bool:
+        """Acknowledgements are Not-ECT, whatever the data are (RFC 3168, section 6.1.4)."""
+        return False
+
+    @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Initial window in packets, smallest and largest time-out in picoseconds; whether the window falls in
         proportion; how long acknowledgements may wait."""

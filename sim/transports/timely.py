@@ -158,6 +158,11 @@ class Timely(TcpNewReno):
         return True
 
     @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno; then times in picoseconds, fractions and rates in 20-bit fixed point, the segment in packets, a
         full packet in bytes."""

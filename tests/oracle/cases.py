@@ -167,7 +167,7 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
     fabric.close()
     tables = fabric.finish()
     columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "drops_evicted", "drops_down",
-               "drops_no_route", "marks", "trimmed",
+               "drops_no_route", "marks", "control_marks", "trimmed",
                "pauses", "peak_queue_bytes")  # fmt: skip
     return Outcome(
         transmissions=sorted(

@@ -12,7 +12,7 @@ from typing import Any
 from scenarios.loss import allowed_loss
 from sim.fabric import layout as at
 from sim.fabric.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
-from sim.transports.base import Deaf
+from sim.transports.base import Deaf, control_important
 
 from .uncompiled import uncompiled
 
@@ -45,6 +45,7 @@ class Protocol:
         self.payload = int(table.payload)
         self.control_priority = int(settings.get("control_priority", 0))
         self.important = bool(owner.important(settings))
+        self.control_important = control_important(owner, settings)
         self.control_bytes = int(owner.control_bytes)
         self.overhead = int(owner.data_overhead)
         self.sender_bitmaps = int(owner.sender_bitmaps)

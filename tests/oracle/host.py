@@ -256,7 +256,7 @@ class Host:
         for number in range(count):
             answer = Packet(
                 flow.number, reply & 7, flow.src, reply >> 4 & 0x3FFF or flow.protocol.control_bytes,
-                flow.protocol.control_priority, True, packet.entropy if self.paths else flow.entropy,
+                flow.protocol.control_priority, flow.protocol.control_important, packet.entropy if self.paths else flow.entropy,
                 sequence=alone if count == 1 else number, argument=reply >> 40, echo=bool(reply >> 3 & 1),
             )  # fmt: skip
             self._queue(answer)
@@ -295,7 +295,7 @@ class Host:
                 flow.src,
                 protocol.control_bytes,
                 protocol.control_priority,
-                True,
+                protocol.control_important,
                 flow.entropy,
                 argument=flow.pulled & 0x3FFFFF,
             )
@@ -340,4 +340,4 @@ class Host:
     def counters(self) -> Counters:
         """What there is to count: a card drops and marks nothing, and its queue is not measured."""
         link = self.link
-        return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, link.cut_off, 0, 0, 0, self.pauses, 0)
+        return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, link.cut_off, 0, 0, 0, 0, self.pauses, 0)

@@ -102,6 +102,7 @@ class Counters(NamedTuple):
     down: int
     no_route: int
     marks: int
+    control_marks: int
     trimmed: int
     pauses: int
     peak: int

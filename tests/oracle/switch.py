@@ -39,7 +39,7 @@ class Port:
         self.wanted: set[int] = set()  # classes that it is to stop sending to this switch
         self.signal = False  # it has to be told
         self.deaf = False  # the link from the far end is cut
-        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.trimmed = self.pauses = (
+        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.control_marks = self.trimmed = self.pauses = (
             self.peak
         ) = 0
         link.freed = self.serve
@@ -73,6 +73,7 @@ class Port:
                 if packet.important:
                     packet = packet.marked()
                     self.marks += 1
+                    self.control_marks += packet.kind != DATA
                 elif self.table.selective_drop:
                     self.dropped += 1
                     self._drop(packet, "selective")
@@ -262,7 +263,7 @@ class Port:
         link = self.link
         return Counters(
             link.packets, link.bytes, self.tail, self.dropped, link.lost, self.evicted, link.cut_off, self.no_route,
-            self.marks, self.trimmed, self.pauses, self.peak,
+            self.marks, self.control_marks, self.trimmed, self.pauses, self.peak,
         )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ def ports() -> dict[str, list[Any]]:
         "drops_down": [0, 7],
         "drops_no_route": [0, 1],
         "marks": [10, 20],
+        "control_marks": [0, 4],
         "trimmed": [4, 0],
         "pauses": [0, 3],
         "peak_queue_bytes": [500, 700],

@@ -58,6 +58,7 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
     assert cells(text, "drops: link down") == ["7", "7"]
     assert cells(text, "drops: no route") == ["1", "1"]
     assert cells(text, "CE marks") == ["30", "30"]
+    assert cells(text, "on acknowledgements") == ["4", "4"]
     assert cells(text, "packets trimmed") == ["4", "4"]
     assert cells(text, "pauses") == ["3", "3"]
     assert cells(text, "worst loss of a message") == ["3.00 %", "3.00 %"]
@@ -67,12 +68,12 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
 
 
 def test_rare_causes_have_a_line_only_where_they_occur(capsys: pytest.CaptureFixture[str]):
-    rare = ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses")
+    rare = ("drops_evicted", "drops_down", "drops_no_route", "control_marks", "trimmed", "pauses")
     plain = ports() | {column: [0, 0] for column in rare}
     compare([small_result(port_columns=plain)]).print()
     text = capsys.readouterr().out
     assert cells(text, "drops: link loss") == ["1"]
-    for words in ("evicted", "link down", "no route", "trimmed", "pauses"):
+    for words in ("evicted", "link down", "no route", "acknowledgements", "trimmed", "pauses"):
         assert words not in text
     compare([small_result(port_columns=plain), small_result()]).print()
     assert cells(capsys.readouterr().out, "drops: link down") == ["0", "7"]

@@ -229,6 +229,7 @@ DROPPABLE: list[tuple[Any, dict[str, Any], int]] = [
     ("ltp", {"priority": 3}, 3),
     ("constant_rate", {"priority": 3}, 3),
     ("dctcp", {"priority": 3, "droppable": True}, 3),
+    ({"kind": "cubic", "ecn": True, "control_priority": 3}, {"priority": 0}, 3),  # its acknowledgements
     ({"kind": "pias", "ecn": False, "thresholds": ["1KB", "2KB"]}, {"priority": 1}, 3),
     ({"kind": "nscc", "trimming": False}, {"priority": 2, "droppable": True}, 3),
     ({"kind": "nscc", "trimming": False, "below_control": False}, {"priority": 3, "droppable": True}, 3),

@@ -82,7 +82,7 @@ def _cut(folder: Path) -> None:
 
 def _other_format(folder: Path) -> None:
     text = (folder / "result.json").read_text()
-    (folder / "result.json").write_text(text.replace('"format": 3', '"format": 99'))
+    (folder / "result.json").write_text(text.replace('"format": 4', '"format": 99'))
 
 
 def _other_columns(folder: Path) -> None:

@@ -36,6 +36,7 @@ from sim.fabric.layout import (
     N_WANTED,
     P_BUSY,
     P_CLASSES,
+    P_CONTROL_MARKS,
     P_FLAGS,
     P_ID,
     P_LIMIT,
@@ -287,6 +288,7 @@ def offer(M, th, node, p, A, B, back, time):
     if verdict == MARK:
         A |= 1 << A_CE
         M[p + P_MARKS] += 1
+        M[p + P_CONTROL_MARKS] += (A >> A_KIND) & 7 != DATA
     _enqueue(M, th, node, p, A, B, size, c, back, time)
 
 
