@@ -1,8 +1,8 @@
 """What a scenario wants recorded beyond counters: queues as time goes by, waiting times, packets.
 
 Samples are taken between two runs of the engine, exactly at multiples of the period; where one is missing, nothing
-waited at any port and nothing was sent since the one before. Waiting times and packets are noted by the engine itself,
-where it has been built to.
+waited at any port that is sampled and none had sent anything since the multiple before. Waiting times and packets are
+noted by the engine itself, where it has been built to.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def ports_of(names: Sequence[str] | None, network: Network) -> NDArray[np.int64]
 
 
 class Samples:
-    """Bytes that wait, and bytes sent so far, of some ports at every multiple of a period."""
+    """Bytes that wait, and bytes sent so far, of some ports, at every multiple of a period at which something waits at
+    one of them or one has sent something since the multiple before. That is a matter of the packets alone, not of where
+    the engine has rested."""
 
     def __init__(self, fabric: Any, network: Network, links: NDArray[np.int64], period: int) -> None:
         self.network, self.links, self.period = network, links, period
@@ -57,13 +59,18 @@ class Samples:
         self._times: list[int] = []
         self._queues: list[NDArray[np.int64]] = []
         self._sent: list[NDArray[np.int64]] = []
+        self._seen = np.zeros(len(links), dtype=np.int64)
         fabric.agenda.add(period, self._take, watcher=True)
 
     def _take(self, now: int) -> int:
+        """Look, at a multiple of the period. Those between two looks have nothing to show: see `Fabric._until_seen`."""
         if now % self.period == 0:
-            self._times.append(now)
-            self._queues.append(self._M[self._ports + at.P_QUEUE] >> 8)
-            self._sent.append(self._M[self._ports + at.P_BYTES])
+            queues, sent = self._M[self._ports + at.P_QUEUE] >> 8, self._M[self._ports + at.P_BYTES]
+            if queues.any() or (sent != self._seen).any():
+                self._times.append(now)
+                self._queues.append(queues)
+                self._sent.append(sent)
+            self._seen = sent
         return (now // self.period + 1) * self.period
 
     def columns(self) -> dict[str, Any]:

@@ -17,16 +17,22 @@ Action = Callable[[int], int | None]
 
 
 class Agenda:
-    """Actions by time. A *watcher* only looks: nobody has to wake it while nothing moves."""
+    """Actions by time. A *watcher* only looks: nobody has to wake it while nothing has moved since it looked last.
+
+    How far things have moved is a number that grows as they do, such as the bytes that have been sent.
+    """
 
     def __init__(self) -> None:
         self._actions: list[tuple[int, int, Action]] = []
-        self._watchers: list[tuple[int, int, Action]] = []
+        self._watchers: list[tuple[int, int, Action, int]] = []  # and how far things had moved when it looked
         self._order = count()
 
     def add(self, time_ps: int, action: Action, *, watcher: bool = False) -> None:
         """Call `action` at a time."""
-        heappush(self._watchers if watcher else self._actions, (time_ps, next(self._order), action))
+        if watcher:
+            heappush(self._watchers, (time_ps, next(self._order), action, 0))
+        else:
+            heappush(self._actions, (time_ps, next(self._order), action))
 
     @property
     def next_action(self) -> int:
@@ -38,11 +44,19 @@ class Agenda:
         """The time of the next one that only looks."""
         return self._watchers[0][0] if self._watchers else FOREVER
 
-    def act(self, now: int) -> None:
-        """Do what is due; watchers first, so that they see what was before."""
-        for heap in (self._watchers, self._actions):
-            while heap and heap[0][0] <= now:
-                _, _, action = heappop(heap)
-                again = action(now)
-                if again is not None:
-                    heappush(heap, (again, next(self._order), action))
+    def next_unseen(self, moved: int) -> int:
+        """The time of the next one that has not seen how far things have moved."""
+        return min((time for time, _, _, seen in self._watchers if seen != moved), default=FOREVER)
+
+    def act(self, now: int, moved: Callable[[], int]) -> None:
+        """Do what is due; watchers first, so that they see what was before. `moved`: how far things have."""
+        while self.next_watcher <= now:
+            _, _, action, _ = heappop(self._watchers)
+            again = action(now)
+            if again is not None:
+                heappush(self._watchers, (again, next(self._order), action, moved()))
+        while self.next_action <= now:
+            _, _, action = heappop(self._actions)
+            again = action(now)
+            if again is not None:
+                heappush(self._actions, (again, next(self._order), action))

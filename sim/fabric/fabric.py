@@ -290,7 +290,7 @@ class Fabric:
         started = time.perf_counter()
         blocked = self.deadlock
         while not events and self.now < until_ps:
-            agenda.act(self.now)
+            agenda.act(self.now, self._bytes_begun)
             if self.deadlock != blocked:
                 break
             programs.fill(self.now)
@@ -309,7 +309,7 @@ class Fabric:
 
     def _until_seen(self, until: int) -> int:
         """How far to run when somebody wants to look on the way: to then, unless nothing waits at any port and nothing
-        happens before; then to where something does."""
+        happens before; then to where something does, or to where somebody looks who has not seen what there was."""
         M, nodes = self.memory.M, len(self.network.names)
         wake, soon = int(M[at.H_WAKE]), self.agenda.next_watcher
         due = int(M[self.memory.next : self.memory.next + nodes].min())
@@ -318,8 +318,12 @@ class Fabric:
             or due < soon
             or (M[self.memory.port_base + at.P_QUEUE] >> 8).any()
         ):
-            return max(soon, self.now + 1)
-        return min(until, due)
+            return soon
+        return min(until, due, self.agenda.next_unseen(self._bytes_begun()))
+
+    def _bytes_begun(self) -> int:
+        """Bytes of all packets whose transmission has begun, anywhere."""
+        return int(self.memory.M[self.memory.port_base + at.P_BYTES].sum())
 
     def _advance(self, events: list[Event]) -> bool:
         """Run the engine to where it was told to go, or where it has to stop for what it found; true if `on_progress`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -190,9 +190,14 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
     )
 
 
-def run_oracle(case: Case, *, until: int = FOREVER) -> Outcome:
-    """The oracle's outcome."""
-    return _Oracle(case).run(until)
+def run_oracle(
+    case: Case, *, until: int = FOREVER, looks: Mapping[int, Callable[[Sequence[Port | Host]], None]] | None = None
+) -> Outcome:
+    """The oracle's outcome. `looks`: who wants to see the ports, by link, at a time, when all before it has happened."""
+    oracle = _Oracle(case)
+    for time, look in (looks or {}).items():
+        oracle.clock.at(time, CHANGE, 0, partial(look, oracle.ports))
+    return oracle.run(until)
 
 
 def first_difference(engine: Outcome, oracle: Outcome) -> str:

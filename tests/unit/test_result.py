@@ -97,7 +97,7 @@ def _other_columns(folder: Path) -> None:
         (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
         (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
-        (_other_format, ["format 99", "expected format 3"]),
+        (_other_format, ["format 99", "expected format 4"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
     ],
 )
