@@ -1,7 +1,8 @@
 """Telemetry: what happened at the ports of one run, from the tables of its Result.
 
 * queues and utilisation: the table of samples. The utilisation of a period is what began to be sent in it, over what
-  the link as built could have carried; the packet that is under way at its end counts whole, so it is cut at 1;
+  the link as built could have carried; what it could not have, of the packet that is under way at its end, counts in
+  the next;
 * waiting times: the table of delays. It knows bins only, so that a percentile is the upper end of its bin, at most a
   quarter above the true value;
 * drops by cause, queue, layer and importance: the table of drops; congestion marks and cut packets by queue and layer:
@@ -27,6 +28,7 @@ from analysis.metrics import DROPS, percentile, ran_on
 from analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
 from scenarios.errors import ResultError
 from scenarios.result import Result
+from scenarios.units import format_time
 
 Integers = NDArray[np.int64]
 
@@ -42,7 +44,7 @@ PS_PER_S = 1_000_000_000_000
 @dataclass(frozen=True)
 class Series:
     """One port as time goes by, at every multiple of the period from 0 to the last sample. Where there is no sample
-    nothing waits and nothing is sent.
+    nothing waits, and nothing has begun to be sent since the multiple before.
 
     Attributes
     ----------
@@ -86,6 +88,11 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
 
     Samples of a testbed are not at multiples of a period. Theirs is the median time between two samples; a queue is
     the latest that was seen by then, and what was sent between two samples is spread evenly.
+
+    Raises
+    ------
+    ResultError
+        The Result does not say with what period its ports were sampled, or they were not.
     """
     table = result.samples
     if not table.num_rows:
@@ -98,29 +105,49 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
         table[name].to_numpy().reshape(-1, width) for name in ("queue_bytes", "sent_bytes", "rate_bps")
     )
     if ran_on(result)[0] == "emulated":
-        times, queue, sent = _at_multiples(times, queue, sent)
-    period = int(np.gcd.reduce(times))
+        period, times, queue, sent = _at_multiples(times, queue, sent)
+    else:
+        period = _period(result, times)
     slots = times // period
     found = []
     for number, name in enumerate(names):
         if ports is None or name in ports:
-            waits, used = np.zeros(slots[-1] + 1, dtype=np.int64), np.zeros(slots[-1] + 1)
+            waits, begun = np.zeros((2, slots[-1] + 1), dtype=np.int64)
             waits[slots] = queue[:, number]
+            begun[slots] = sent[:, number]
             full = rate[0, number] / 8 * period / PS_PER_S
-            used[slots] = np.minimum(np.diff(sent[:, number], prepend=0) / full, 1.0)
-            found.append(Series(name, period, waits, used))
+            found.append(Series(name, period, waits, _utilisation(np.maximum.accumulate(begun), full)))
     return found
 
 
-def _at_multiples(times: Integers, queue: Integers, sent: Integers) -> tuple[Integers, Integers, Integers]:
-    """Samples `[time, port]` of any times, as if taken at multiples of the median time between two."""
+def _period(result: Result, times: Integers) -> int:
+    """Picoseconds between two samples, as the scenario had it: times that are there do not tell, there may be few."""
+    period = int(result.summary.get("sample_period_ps") or 0)
+    if period <= 0 or (times % period).any():
+        what = "does not say how far apart its samples are"
+        if period > 0:
+            what = f"has samples that are no multiples of {format_time(period)}"
+        raise ResultError(what, "result.json: sample_period_ps", "output.queue_samples of the scenario")
+    return period
+
+
+def _utilisation(begun: Integers, full: float) -> NDArray[np.float64]:
+    """Per period the share of what a link could have carried, from the bytes begun by its end. What is more than it
+    could have counts in the next one, and so on: all bytes count, once."""
+    most = full * np.arange(len(begun))
+    carried = most + np.minimum.accumulate(begun - most)
+    return np.minimum(np.diff(carried, prepend=0.0) / full, 1.0)  # it is no more, but for rounding
+
+
+def _at_multiples(times: Integers, queue: Integers, sent: Integers) -> tuple[int, Integers, Integers, Integers]:
+    """The median time between two samples, and samples `[time, port]` as if taken at its multiples."""
     period = max(1, int(np.median(np.diff(times, prepend=0))), int(times[-1]) // MOST_SAMPLES)
     grid = period * np.arange(1, -(-int(times[-1]) // period) + 1)
     before = np.searchsorted(times, grid, side="right") - 1
     waits = np.where(before[:, np.newaxis] >= 0, queue[np.maximum(before, 0)], 0)
     from_zero = np.concatenate([[0], times])
     columns = [np.interp(grid, from_zero, np.concatenate([[0], column])) for column in sent.T]
-    return grid, waits, np.stack(columns, axis=1).astype(np.int64)
+    return period, grid, waits, np.stack(columns, axis=1).astype(np.int64)
 
 
 def hop(port: str) -> str:

@@ -250,6 +250,7 @@ def summarise(
             for table in (*scenario.job, *scenario.traffic)
             for used in [table.transport or scenario.transport]
         },
+        "sample_period_ps": scenario.output.queue_samples,
         "engine": dict(engine),
         "totals": dict(totals),
     }

@@ -33,6 +33,7 @@ def result(**tables: Any) -> Result:
     plain = small_result()
     every = {name: getattr(plain, name).to_pydict() for name in ("messages", "iterations", "ports")}
     summary = plain.summary | {
+        "sample_period_ps": 1000,
         "transports": {"j": {"kind": "dctcp", "payload": 100, "overhead": 66, "wire": "tcp"}}
     }
     return Result.build(summary, every | tables)
@@ -69,10 +70,35 @@ def test_queues_as_time_goes_by():
     first, second = series(result(samples=sampled()))
     assert (first.port, first.period_ps) == ("a->b", 1000)
     assert first.queue_bytes.tolist() == [0, 7, 9, 0, 0, 2]
-    assert first.utilisation.tolist() == [0, 1, 0, 0, 0, 1]  # 4 bytes in a period of 1: cut
+    assert first.utilisation.tolist() == [0, 1, 0, 0, 0, 1]  # 4 bytes in a period of 1: the rest comes later
     assert second.utilisation.tolist() == [0, 0, 0, 0, 0, 0.5]
     assert [each.port for each in series(result(samples=sampled()), ["b->c"])] == ["b->c"]
     assert series(result()) == []
+
+
+def seldom(period: int | None, times: list[int], sent: list[int]) -> Result:
+    """One port of 8 Gbit/s that had something to tell at these times only."""
+    n = len(times)
+    table = {"time_ps": times, "port": ["a->b"] * n, "queue_bytes": [4] * n, "sent_bytes": sent, "rate_bps": [8 * GBPS] * n}
+    made = result(samples=table)
+    return Result.build(made.summary | {"sample_period_ps": period}, {"samples": table})
+
+
+def test_the_period_is_the_scenarios_however_few_samples_there_are():
+    (found,) = series(seldom(1000, [6000, 9000], [1, 2]))  # their greatest common divisor is 3000
+    assert found.period_ps == 1000
+    assert found.queue_bytes.tolist() == [0, 0, 0, 0, 0, 0, 4, 0, 0, 4]
+    assert found.utilisation.tolist() == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
+    with pytest.raises(ResultError, match="samples that are no multiples of 4ns"):
+        series(seldom(4000, [6000], [1]))
+    with pytest.raises(ResultError, match="does not say how far apart its samples are"):
+        series(seldom(None, [6000], [1]))
+
+
+def test_packets_longer_than_a_period_keep_the_link_busy_for_several():
+    """Two packets of 3 periods one after the other, and then one of one and a half."""
+    (found,) = series(seldom(10**6, [2 * 10**6, 5 * 10**6, 9 * 10**6, 12 * 10**6], [3000, 6000, 7500, 7500]))
+    assert found.utilisation.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 0.5, 0, 0]
 
 
 def test_figures_of_ports():
