@@ -425,7 +425,9 @@ def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]
 
     def progressed(at: Standing) -> None:
         pace.note(at.share, at.packet_hops)
-        show(at.share, f"{at.done}/{at.total} {what}, {at.now_ps / 1e9:.1f} ms simulated{pace}")
+        left, speed = pace.parts
+        parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)
+        show(at.share, ", ".join(filter(None, parts)))
 
     return progressed
 

@@ -54,11 +54,12 @@ class Pace:
             return None
         return spent * (1 - self._share) / (self._share - before)
 
-    def __str__(self) -> str:
-        """ ", 12.3 M hops/s, about 40 s left", as far as it is known."""
+    @property
+    def parts(self) -> tuple[str, str]:
+        """"about 40 s left" and "12.3 M hops/s", each empty as long as it is not known."""
         speed, left = self.hops_per_s, self.left_s
-        text = f", {three_digits(speed / 1e6)} M hops/s" if speed else ""
-        return text + (f", about {wall_text(left)} left" if left and self._share < 1 else "")
+        rest = f"about {wall_text(left)} left" if left and self._share < 1 else ""
+        return rest, f"{three_digits(speed / 1e6)} M hops/s" if speed else ""
 
 
 def wall_text(seconds: float) -> str:

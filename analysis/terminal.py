@@ -29,13 +29,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Progress = Callable[[float, str], None]
-"""Called now and then by long work: the share that is done (0 to 1), and a few words on where it is."""
+"""Called now and then by long work: the share that is done (0 to 1), and a few words on where it is, parted by commas,
+what matters most first: where a line is short the last ones are left out."""
 
 LINE_EVERY_S = 5.0
 PATIENCE_S = 1.5
 """After this long without a report, a person wants to know what is going on."""
 WIDE, BAR_WIDTH = 120, 20
 """From so many characters a line on a bar is shown, so long."""
+NAME_SHARE = 0.4
+"""What a name may take of a line."""
 INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have it
 
 
@@ -192,17 +195,37 @@ def _patience(early: Progress, words: str, show: Progress | None = None) -> Iter
 
 @contextmanager
 def _bar(title: str) -> Iterator[Progress]:
+    """The name, how much is done, as many words as there is room for, and the time so far: whatever the width, the name
+    and the share are there."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     console = Console(stderr=True)
-    bar = [BarColumn(BAR_WIDTH)] if console.width >= WIDE else []  # the words say more
-    texts = (TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.fields[words]}"))
-    columns = (TextColumn("{task.description}"), *bar, *texts, TimeElapsedColumn())
+    width = console.width
+    bar = [BarColumn(BAR_WIDTH)] if width >= WIDE else []  # the words say more
+    name = shortened(title, int(width * NAME_SHARE))
+    taken = len(name) + len(" 100%") + len(" 0:00:00 ") + (BAR_WIDTH + 1) * len(bar)
+    texts = [TextColumn(text, markup=False) for text in ("{task.percentage:3.0f}%", "{task.fields[words]}")]
+    columns = (TextColumn("{task.description}", markup=False), *bar, *texts, TimeElapsedColumn())
     with RichProgress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task(title, total=1.0, words="")
-        yield lambda share, words: shown.update(task, completed=share, words=words)
+        task = shown.add_task(name, total=1.0, words="")
+        yield lambda share, words: shown.update(task, completed=share, words=fitting(words, width - taken))
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many characters: what it begins and what it ends with."""
+    if len(name) <= most:
+        return name
+    kept = max(most - 1, 0)
+    return name[: kept - kept // 2] + "\N{HORIZONTAL ELLIPSIS}" + name[len(name) - kept // 2 :]
+
+
+def fitting(words: str, room: int) -> str:
+    """As many of the parts of `words`, which commas part, as there is room for; of the first one what there is."""
+    while len(words) > room and ", " in words:
+        words = words.rpartition(", ")[0]
+    return words if len(words) <= room else words[: max(room - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 class _Lines:

@@ -89,6 +89,7 @@ class TrainingJob:
         self.transport = transport
         self._slowness = slowness
         self.records: list[IterationRecord] = []
+        self._ended = [0] * table.workers  # iterations
         self._coupling = coupling
         self._env = coupling.env
         self.replay = Replay(table, trace, seed, where)
@@ -111,9 +112,14 @@ class TrainingJob:
         return len(self.records) == self.total
 
     @property
-    def share(self) -> float:
-        """0 to 1: how many of the results of all iterations have reached their workers."""
-        return max(len(self.records), self.exchange.received) / self.total
+    def iterations(self) -> int:
+        """Iterations that are over at all workers."""
+        return min(self._ended)
+
+    @property
+    def expected_bytes(self) -> int:
+        """Of the messages of all iterations."""
+        return int(self.exchange.bytes_per_iteration * self.table.iterations)
 
     def start(self) -> None:
         """Make the workers processes of the coupling's environment."""
@@ -176,6 +182,7 @@ class TrainingJob:
             exposed = end - start - compute
             times = (start, forward_end, backward_end, end, compute, exposed)
             self.records.append(IterationRecord(self.name, worker, iteration, *times))
+            self._ended[worker] += 1
         exchange.forget(worker, last)
 
     def _forward(

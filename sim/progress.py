@@ -19,8 +19,10 @@ class Standing(NamedTuple):
 
     Attributes
     ----------
-    done, total : worker-iterations, or without jobs flows: delivered, and in all as far as they are known.
-    share : 0 to 1: of what there is to do, finer than done / total; of the scenario's duration if that is nearer.
+    done, total : iterations of all jobs, over at all their workers; or without jobs flows: delivered, and in all as far
+        as they are known.
+    share : 0 to 1: of the bytes that there are to carry, which is what takes the simulator's time; of the scenario's
+        duration if that is nearer.
     now_ps : simulated time.
     packet_hops : so far.
     """
@@ -89,6 +91,15 @@ class Lookout:
     @property
     def _late(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end
+
+
+def share_of_jobs(jobs: Any, feeds: Any, fabric: Any) -> float:
+    """How much of the messages of jobs has arrived, of the bytes that they have in all."""
+    expected = sum(job.expected_bytes for job in jobs)
+    if not expected or not hasattr(fabric, "settled_bytes"):
+        return sum(job.iterations for job in jobs) / sum(job.table.iterations for job in jobs)
+    others = sum(fabric.settled_of(block.first, len(block.sends)) for feed in feeds for block in feed.blocks)
+    return min(1.0, (fabric.settled_bytes - others) / expected)
 
 
 def share_of_flows(feeds: Any, fabric: Any) -> float:

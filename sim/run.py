@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sim.coupling import Coupling
 from sim.job import IterationRecord, TrainingJob
 from sim.message_table import message_columns
-from sim.progress import Standing, share_of_flows
+from sim.progress import Standing, share_of_flows, share_of_jobs
 from sim.routing import Routing
 from sim.telemetry import Samples, delay_columns, packet_columns
 from sim.topology import Network
@@ -69,9 +69,9 @@ class Run:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(done, in all): worker-iterations, or without jobs flows."""
+        """(done, in all): iterations that are over at all workers, or without jobs flows."""
         if self.jobs:
-            return sum(len(job.records) for job in self.jobs), sum(job.total for job in self.jobs)
+            return sum(job.iterations for job in self.jobs), sum(job.table.iterations for job in self.jobs)
         submitted = sum(feed.submitted for feed in self.feeds)
         return submitted - getattr(self.coupling.fabric, "undelivered", 0), submitted
 
@@ -81,7 +81,7 @@ class Run:
         if self.done or self.ended_by == "duration":
             share = 1.0
         elif self.jobs:
-            share = sum(job.share * job.total for job in self.jobs) / total
+            share = share_of_jobs(self.jobs, self.feeds, self.coupling.fabric)
         else:
             share = share_of_flows(self.feeds, self.coupling.fabric)
         if self.scenario.duration is not None:

@@ -120,7 +120,6 @@ class Exchange(ABC):
     def __init__(self, context: JobContext) -> None:
         self.context = context
         self._inboxes: list[dict[int, Inbox]] = [{} for _ in context.workers]
-        self._used = 0  # inboxes that are forgotten
 
     @abstractmethod
     def gradient_ready(self, worker: int, iteration: int, tensor: int) -> None:
@@ -135,6 +134,11 @@ class Exchange(ABC):
     def unit_bytes(self) -> int:
         """Bytes of the largest message."""
 
+    @property
+    @abstractmethod
+    def bytes_per_iteration(self) -> int:
+        """Bytes of all messages of one iteration."""
+
     @abstractmethod
     def explain(self, worker: int, iteration: int, layer: int) -> list[str]:
         """For the report of a stall: what this worker misses of a layer (or ALL_LAYERS), and why."""
@@ -148,14 +152,7 @@ class Exchange(ABC):
 
     def forget(self, worker: int, iteration: int) -> None:
         """The worker has used this result up."""
-        self._used += self._inboxes[worker].pop(iteration, None) is not None
-
-    @property
-    def received(self) -> float:
-        """How many workers' iterations have their results; of those that have a part of it the part."""
-        whole = sum(self.pieces())
-        live = [inbox for inboxes in self._inboxes for inbox in inboxes.values()]
-        return self._used + sum(1 - inbox.total / whole for inbox in live if whole)
+        self._inboxes[worker].pop(iteration, None)
 
     def important(self, captured: int, tensor: int, first: int, elements: int) -> Importance:
         """The important packets of a run of elements: bool[packets]; None without tagging."""

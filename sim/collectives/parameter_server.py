@@ -66,6 +66,13 @@ class ParameterServers(Exchange):
     def unit_bytes(self) -> int:
         return max(piece.bytes for piece in self.partitions)
 
+    @property
+    def bytes_per_iteration(self) -> int:
+        context = self.context
+        hosts = [context.servers[piece.server] for piece in self.partitions]
+        away = [len(context.workers) - context.workers.count(host) for host in hosts]  # workers on other hosts
+        return 2 * sum(piece.bytes * count for piece, count in zip(self.partitions, away, strict=True))
+
     def of_tensor(self, tensor: int) -> list[int]:
         """Numbers of the partitions of a tensor."""
         return self._of_tensor[tensor]

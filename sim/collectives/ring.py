@@ -92,6 +92,11 @@ class Ring(Exchange):
     def unit_bytes(self) -> int:
         return max(bucket.segment_bytes for bucket in self.buckets)
 
+    @property
+    def bytes_per_iteration(self) -> int:
+        count = len(self.context.workers)
+        return count * 2 * (count - 1) * self.rails * sum(bucket.segment_bytes for bucket in self.buckets)
+
     def gradient_ready(self, worker: int, iteration: int, tensor: int) -> None:
         self._turn(iteration, worker, self._bucket_of[tensor]).lacking -= 1
         number = self._next.get((iteration, worker), 0)

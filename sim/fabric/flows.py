@@ -374,9 +374,9 @@ class Flows:
         got = self.receiver(np.arange(self._records)) + at.R_GOT
         return int(self.memory.M[got].sum())
 
-    def settled(self) -> int:
-        """Payload bytes of all messages that were delivered, and those that have arrived of the others."""
-        book = self.book[: self.count]
+    def settled(self, first: int, beyond: int) -> int:
+        """Payload bytes of those messages that were delivered, and those that have arrived of the others."""
+        book = self.book[first:beyond]
         delivered = book[:, END] >= 0
         live = book[~delivered & (book[:, FLOW] >= 0), FLOW]
         return int(book[delivered, BYTES].sum() + self.memory.M[self.receiver(live) + at.R_GOT].sum())

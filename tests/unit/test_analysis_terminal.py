@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -64,15 +65,33 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "work" in shown and " 50%" in shown and "half" in shown
 
 
-def test_a_narrow_terminal_shows_the_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+WORDS = "3/5 iterations, about 7 s left, 88.3 ms simulated, 1.89 M hops/s"
+
+
+@pytest.mark.parametrize(
+    ("width", "name", "shown"),
+    [
+        (150, "demo dlcp", "demo dlcp BAR 40% 3/5 iterations, about 7 s left, 88.3 ms simulated, 1.89 M hops/s 0:00:"),
+        (90, "demo dlcp", "demo dlcp  40% 3/5 iterations, about 7 s left, 88.3 ms simulated, 1.89 M hops/s 0:00:"),
+        (80, "demo dlcp-and-priority", "demo dlcp-and-priority  40% 3/5 iterations, about 7 s left 0:00:"),
+        (80, "a-scenario-with-a-long-name and-its-policy, on real sockets",
+         "a-scenario-with-…on real sockets  40% 3/5 iterations, about 7 s left 0:00:"),
+        (60, "demo dctcp-priority", "demo dctcp-priority  40% 3/5 iterations 0:00:"),
+        (40, "demo dctcp-priority", "demo dct…riority  40% 3/5 itera… 0:00:"),
+        (32, "demo dctcp-priority", "demo d…ority  40% 3/5 i… 0:00:"),
+    ],
+)  # fmt: skip
+def test_a_line_has_the_name_the_share_and_what_there_is_room_for(
+    width: int, name: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    words = "24/60 iterations, 88.3 ms simulated, 1.89 M hops/s, about 7 s left"
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    for columns, bar in ((90, False), (150, True)):
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with progress("demo") as show:
-            show(0.4, words)
-        shown = capsys.readouterr().err
-        assert words in shown and ("━" in shown) == bar
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    with progress(name) as show:
+        show(0.4, WORDS)
+    written = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "\n", capsys.readouterr().err).replace("\r", "\n")
+    lines = [re.sub("[━╸╺]+ *", "BAR ", line).rstrip() for line in written.splitlines() if "%" in line]
+    assert lines[-1].startswith(shown)
+    assert re.fullmatch(r"0:00:\d\d", "0:00:" + lines[-1][len(shown):])
+    assert max(map(len, written.splitlines())) <= width

@@ -180,6 +180,8 @@ def test_shares_rise_to_one(scenario: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(set(shares)) > 8
     hops = [standing.packet_hops for standing in seen]
     assert hops == sorted(hops) and hops[-1] > 0
+    if scenario.duration is None:  # what is done of the work is what has been done of the packets
+        assert all(abs(share - hop / hops[-1]) < 0.12 for share, hop in zip(shares, hops, strict=True))
     # no long silence, and no half of the work that passes without a sign
     assert max(late - early for early, late in itertools.pairwise(shares)) < 0.5
 
@@ -203,7 +205,7 @@ def test_what_a_delivery_did_without_counts_as_settled() -> None:
 def test_pace() -> None:
     now = [100.0]
     pace = Pace(lambda: now[0])
-    assert str(pace) == ""
+    assert pace.parts == ("", "")
     for second in range(1, 21):
         now[0] = 100.0 + second
         pace.note(second / 80, (min(second, 10) + 3 * max(0, second - 10)) * 1_000_000)
@@ -211,9 +213,37 @@ def test_pace() -> None:
     # three million a second of late, one before; a quarter is done after 20 s
     assert pace.hops_per_s == pytest.approx(3e6)
     assert pace.left_s == pytest.approx(60)
-    assert str(pace) == ", 3.00 M hops/s, about 60 s left"
+    assert pace.parts == ("about 60 s left", "3.00 M hops/s")
     pace.note(1.0, 40_000_000)
-    assert "left" not in str(pace)
+    assert pace.parts[0] == ""
+
+
+def test_the_first_guess_is_as_good_as_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of which nothing comes back before all has been sent, on a machine that does 5,000 packet-hops a second."""
+    monkeypatch.setattr(at, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(at, "MOST_OF_THE_TIME", 1e9)
+    monkeypatch.setattr(fabric, "CALL_SECONDS", 0.0)
+    seen: list[Standing] = []
+    simulate(case(job={"iterations": 2, **ps_job(7)}), TRACE, progress=seen.append)
+    clock = [0.0]
+    pace, guesses = Pace(lambda: clock[0]), []
+    for standing in seen:
+        clock[0] = standing.packet_hops / 5_000
+        pace.note(standing.share, standing.packet_hops)
+        if pace.left_s is not None:
+            guesses.append((clock[0], pace.left_s))
+    end = clock[0]
+    assert guesses[0][0] < end / 4
+    assert all(abs(now + left - end) < end / 4 for now, left in guesses)
+
+
+def test_iterations_are_those_of_the_scenario() -> None:
+    """Not one for each worker: an iteration is over when it is over everywhere."""
+    seen: list[Standing] = []
+    two = {"iterations": 3, **ps_job(3)}
+    simulate(case(job=two), TRACE, progress=seen.append)
+    assert (seen[-1].done, seen[-1].total) == (3, 3)
+    assert {standing.total for standing in seen} == {3}
 
 
 @pytest.mark.parametrize(

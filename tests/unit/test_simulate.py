@@ -133,7 +133,7 @@ def test_progress_is_reported_and_ends_complete():
     simulate(
         scenario(ps_job(2, iterations=2)), TRACE, fabric=Ideal(), progress=seen.append
     )
-    assert seen[-1].done == seen[-1].total == 4 and seen[-1].share == 1 and seen[-1].now_ps > 0
+    assert seen[-1].done == seen[-1].total == 2 and seen[-1].share == 1 and seen[-1].now_ps > 0
 
 
 def test_ctrl_c_keeps_partial_results():
