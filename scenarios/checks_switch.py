@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PER_PACKET = (
     "spray_random", "spray_round_robin", "least_queue", "source_random", "source_round_robin", "reps",
 )  # fmt: skip
+BY_HOSTS = ("source_random", "source_round_robin", "reps")  # hosts choose the path of every packet
 NDP_PACKETS = 8  # full packets that NDP's queues hold
 
 
@@ -53,6 +54,7 @@ def check_switch(scenario: Scenario) -> Iterator[Mistake]:
     yield from _ranks(scenario, known)
     yield from _pauses(scenario, known)
     yield from _paths(scenario, known)
+    yield from _entropies(scenario)
 
 
 def _full(scenario: Scenario) -> list[int]:
@@ -228,6 +230,16 @@ def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
                 "load_balancing", f"learns from acknowledgements, and {transport.kind} has none", balancing,
                 "source_random, or another transport", (path, "transport"),
             )  # fmt: skip
+
+
+def _entropies(scenario: Scenario) -> Iterator[Mistake]:
+    """A number of paths for hosts that choose none."""
+    entropies, balancing = scenario.switch.path_entropies, scenario.load_balancing
+    if entropies is not None and balancing not in BY_HOSTS and ":" not in balancing:
+        yield Mistake(
+            "switch.path_entropies", f"is of no use with {balancing}: switches choose the ways", entropies,
+            f"load_balancing one of {', '.join(BY_HOSTS)}", ("load_balancing",),
+        )  # fmt: skip
 
 
 def too_long(transport: Any, between: int) -> dict[str, Any]:

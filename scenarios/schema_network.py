@@ -143,6 +143,9 @@ class Switch(Table):
     """The queues it is for; all if absent."""
     flowlet_gap: PositiveTime = 50_000_000
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
+    path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
+    """Where hosts choose paths (source_random, source_round_robin, reps): how many a message has to choose among, each
+    drawn at random; any of 65,536 if absent. htsim has 64 [code]."""
 
     @model_validator(mode="after")
     def _ramp_rises(self) -> Switch:

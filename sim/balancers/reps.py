@@ -2,14 +2,14 @@
 
 Switches hash, as with ECMP, but an entropy per packet. The acknowledgement of a packet brings its entropy back; if it
 reports no mark, the entropy goes into a ring of eight, the oldest giving way. A packet takes the oldest unused one of
-the ring, and where there is none, a random one: so the first round trip explores, and crowded or cut paths are not used
-again because their acknowledgements are marked or never come. Not here: the paper's freezing mode after time-outs, in
-which the ring is used over and over.
+the ring, and where there is none, a random one, as `source_random` does: so the first round trip explores, and crowded
+or cut paths are not used again because their acknowledgements are marked or never come. Not here: the paper's freezing
+mode after time-outs, in which the ring is used over and over.
 """
 
 from sim.balancers.base import Balancer
 from sim.balancers.ecmp import choose
-from sim.balancers.source_random import own_draw
+from sim.balancers.source_random import pick as any_path
 from sim.fabric.compiled import njit
 from sim.fabric.layout import ACK, S_PATHS
 
@@ -24,7 +24,7 @@ def pick(M, f, count):
     state = M[f + KEPT]
     unused = state & 0xFF
     if unused == 0:
-        return own_draw(M, f, count)
+        return any_path(M, f, count)
     place = ((state >> 8) - unused) & (RING - 1)
     M[f + KEPT] = state - 1
     return (M[f + ENTROPIES + place // 3] >> (16 * (place % 3))) & 0xFFFF

@@ -1,18 +1,22 @@
 """Source routes by turns: the sending host deals the packets of a message out over all paths, the switches follow.
 
 Paths are numbers as in `source_random`; one after the other uses every way of the first switch, then of the next. A
-message begins with a path of its own.
+message begins with a path of its own. With `switch.path_entropies` the paths are those that the message has, as in
+`source_random`.
 """
 
 from sim.balancers.base import Balancer
-from sim.balancers.source_random import choose
+from sim.balancers.source_random import choose, own_path
 from sim.fabric.compiled import njit
-from sim.fabric.layout import A_ENTROPY, S_DATA
+from sim.fabric.layout import A_ENTROPY, H_ENTROPIES, S_DATA
 
 
 @njit
 def pick(M, f, count):
     """The path after that of the last packet."""
+    paths = M[H_ENTROPIES]
+    if paths:
+        return own_path(M, f, count % paths)
     return ((M[f + S_DATA] >> A_ENTROPY) + count) & 0xFFFF
 
 

@@ -67,7 +67,8 @@ class Fabric:
     ----------
     network, routing : `sim.topology.Network` and the `sim.routing.Routing` of it.
     switch : the scenario's `Switch`: `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or
-        None), `ramp()`, `shared()`, `quanta()`, `selective_drop`, `flowlet_gap` (ps).
+        None), `ramp()`, `shared()`, `quanta()`, `selective_drop`, `flowlet_gap` (ps),
+        `path_entropies`.
     transports : transport tables of the scenario (`kind`, `payload`, parameters); messages name one by its number.
     balancing : name of a load balancer, or "module:Class".
     host_latency_ps : after a delivery at c, `run` returns before c + host_latency_ps has passed.

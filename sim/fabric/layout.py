@@ -48,6 +48,7 @@ H_RED_KMAX = 59  # bytes in a queue from which on every packet is marked
 H_RED_PMAX = 60  # chance of a mark just below it << 32
 H_SHARED = 61  # bytes of the buffer that the ports of a switch share
 H_ALPHA = 62  # what a queue may take of what is free of it, times ALPHA_UNIT
+H_ENTROPIES = 63  # path entropies that hosts choose among for one message, 0 = any
 H_TRIM = 64  # bytes in a queue from which on packets are cut to their headers
 H_TRIM_SIZE = 65  # bytes of a header
 H_TRIM_CLASS = 66  # class of headers

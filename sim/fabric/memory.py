@@ -277,6 +277,7 @@ def build(
         at.H_POSITIONS: nodes,
         at.H_ORDER: order_base,
         at.H_FLOWLET_GAP: switch.flowlet_gap,
+        at.H_ENTROPIES: switch.path_entropies or 0,
         at.H_SHARED: shared[0] if shared else 0,
         at.H_ALPHA: round(shared[1] * at.ALPHA_UNIT) if shared else 0,
         at.H_RED_KMAX: ramp[0] if ramp else 0,

@@ -17,6 +17,7 @@ from sim.fabric.components import resolve
 from sim.fabric.draws import key_of
 from sim.fabric.fabric import Fabric
 from sim.fabric.flows import FLOW_ENTROPY
+from sim.fabric.layout import H_ENTROPIES, HEADER_WORDS
 from sim.fabric.tables import CAUSES
 from sim.routing import build_routing
 from sim.topology import Network
@@ -280,7 +281,8 @@ class _Oracle:
                 self.ports.append(port)
             else:
                 self.ports.append(near)
-        self.memory = Words([0])
+        self.memory = Words([0] * HEADER_WORDS)
+        self.memory[H_ENTROPIES] = table.path_entropies or 0
         self.owners = owners
         self.protocols: dict[tuple[int, int, int], Protocol] = {}
         self.streams: dict[tuple[int, int, int, int], Stream] = {}

@@ -41,6 +41,7 @@ def crowded(draw: st.DrawFn, kind: str) -> Case:
         "buffer": f"{draw(st.sampled_from((10_000, 60_000, 10_000_000)))}B",
         "ecn_threshold": draw(st.sampled_from((None, "3000B", "20000B"))),
         "flowlet_gap": draw(st.sampled_from(("1us", "10us", "50us"))),
+        "path_entropies": draw(st.sampled_from((None, 1, 3, 64))),
     })  # fmt: skip
     table = dctcp(initial_window=draw(st.sampled_from((2, 10, 50))))
     return Case(network, [table], letters, switch, kind, draw(st.integers(0, 2**40)), LATENCY)

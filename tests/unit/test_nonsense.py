@@ -145,6 +145,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str, str, str]] = [
         "constant_rate", {"load_balancing": "reps"}, "load_balancing", "constant_rate has none",
         "source_random, or another transport",
     ),
+    ("dctcp", {"switch_path_entropies": 64}, "switch.path_entropies", "is of no use with ecmp", "source_random"),
+    (
+        "dctcp", {"load_balancing": "reps", "switch_path_entropies": 65537}, "switch.path_entropies",
+        "is out of range", "at most 65536",
+    ),
     # more than there can be
     ("dctcp", {"switch_queues": 9}, "switch.queues", "is out of range", "at most 8"),
     (
@@ -213,6 +218,8 @@ ACCEPTED: list[tuple[Any, dict[str, Any]]] = [
     ("hpcc", {"topology": LEAF_SPINE, "load_balancing": "flowlet"}),
     ("hpcc", {"topology": {"kind": "torus", "dims": [5, 6]}}),
     ("constant_rate", {"load_balancing": "source_random"}),
+    ("dctcp", {"load_balancing": "source_round_robin", "switch_path_entropies": 1}),
+    ("dctcp", {"load_balancing": "mine:Balancer", "switch_path_entropies": 64}),
 ]  # fmt: skip
 
 
