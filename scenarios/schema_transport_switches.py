@@ -69,7 +69,8 @@ class PFabric(Transport):
 
 
 class Nscc(Transport):
-    """NSCC, the sender's congestion control of Ultra Ethernet (specification 1.0, section 3.6.13); over UDP.
+    """NSCC, the sender's congestion control of Ultra Ethernet (specification 1.0, section 3.6.13); over UDP. With
+    `control`, the receiver's beside it or alone.
 
     The values are those of table 3-82, by way of public simulators [code], unless marked. Gains are for 100 Gbps and a
     round trip of 12 us, and are scaled with the bandwidth-delay product.
@@ -81,6 +82,12 @@ class Nscc(Transport):
     kind: Literal["nscc"]
     trimming: Flag = True
     """Whether switches trim packets: decides target_delay and qa_threshold."""
+    control: Literal["sender", "receiver", "both"] = "sender"
+    """Who limits what is sent: the sender by its window (NSCC), the receiver by pulls with which it shares out its line
+    (RCCC, as in EQDS and NDP), or both. Then max_window is what goes before the first pull."""
+    ack_every: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
+    """Packets that one acknowledgement tells of. At once answered are marked packets, what was sent again and what
+    nothing can follow. htsim has 16,384 bytes, 4 packets of 4 KiB [code]."""
     target_delay: PositiveTime | None = None
     """Waiting in queues that it aims at; by default 0.75 unloaded round trips, 1 without trimming."""
     max_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 1.5

@@ -20,7 +20,8 @@ from scenarios.units import format_size, format_time
 from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 from sim.fabric.components import resolve
 from sim.fabric.layout import MAX_PACKETS
-from sim.fabric.room import link_room
+from sim.fabric.parameters import Bound, check_settings
+from sim.fabric.room import link_room, speed_of
 from sim.faults import Faults
 from sim.placement import Places, place
 from sim.replay import captured_iterations
@@ -28,7 +29,9 @@ from sim.routing import Routing, build_routing
 from sim.telemetry import ports_of
 from sim.topology import Network, build_network
 from sim.traffic import check_files, check_hosts
+from sim.transports import KINDS
 from sim.transports.base import check_streams
+from sim.trips import RoundTrips
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
@@ -58,6 +61,8 @@ def check_variants(variants: Iterable[Scenario]) -> None:
         needs = find_needs(variant)
         if variant.topology.host_count is None and any(t.switches_between is not None for t in variant.transports):
             check_paths(variant, build_routing(needs.network))  # of the other kinds, `scenarios.checks` knows it
+        if any(getattr(transport, "ack_every", 1) > 1 for transport in variant.transports):
+            check_windows(variant, needs.network)
 
 
 def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
@@ -140,6 +145,14 @@ def check_paths(scenario: Scenario, routing: Routing) -> None:
     ]
     if mistakes:
         raise ScenarioError("does not fit its network:", scenario.name, mistakes=mistakes)
+
+
+def check_windows(scenario: Scenario, network: Network) -> None:
+    """Raise ScenarioError if windows are too large for acknowledgements that tell of several packets."""
+    routing = build_routing(network)
+    tables = scenario.transports
+    bounds = [Bound.to(resolve(KINDS, each.kind, "transport.kind", scenario.folder), each) for each in tables]
+    check_settings(bounds, speed_of(network.link_rate[routing.up_link].astype(object)), RoundTrips(network, routing))
 
 
 def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:

@@ -25,7 +25,7 @@ from sim.fabric.deadlock import find_deadlock
 from sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Flows
 from sim.fabric.logs import Logs, joined
 from sim.fabric.memory import Memory, build
-from sim.fabric.parameters import Bound, ParameterSets
+from sim.fabric.parameters import Bound, ParameterSets, check_settings
 from sim.fabric.program import Programs
 from sim.fabric.room import speed_of
 from sim.fabric.sends import Joined, Sends, Settled
@@ -118,8 +118,7 @@ class Fabric:
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
         line = speed_of(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
         trips = RoundTrips(network, routing)
-        for bound in self.transports:  # whatever is wrong with its settings shows before anything is compiled
-            bound.numbers(int(line[0]), trips.longest(bound.frame, int(bound.owner.control_bytes)))
+        check_settings(self.transports, line, trips)  # what is wrong with them shows before anything is compiled
         started = time.perf_counter()
         self.kernel: Kernel = specialise(combination)
         self.memory: Memory = build(

@@ -278,6 +278,7 @@ R_BACK = 43  # stream: the last one
 R_TIMER = 44  # its transport wants on_late at this time, 0 = never
 R_ARMED = 45  # the entry of the host's heap that watches R_TIMER, 0 = none
 R_LAST = 46  # words A and B of the last data packet, for late answers
+R_RIDER = 48  # what rode on it, where receivers may put off their answers
 R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it

@@ -67,6 +67,13 @@ class Bound:
         return self.owner.parameters(self.settings, context), slots
 
 
+def check_settings(transports: Sequence[Bound], lines: NDArray[np.int64], trips: RoundTrips) -> None:
+    """Raise ScenarioError for settings that do not fit the network: those of the fastest line (`lines`: picoseconds per
+    byte << 16 of hosts' ports) and the longest base round trip, of which most is under way."""
+    for bound in transports:
+        bound.numbers(int(lines.min()), trips.longest(bound.frame, int(bound.owner.control_bytes)))
+
+
 class ParameterSets:
     """The parameter sets of one fabric."""
 

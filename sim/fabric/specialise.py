@@ -40,7 +40,7 @@ from sim.fabric.components import (
 )
 from sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from sim.fabric.objects import machine
-from sim.transports.base import Deaf, answers_late, persists
+from sim.transports.base import Deaf, answers_late, persists, pulls, rides
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario
@@ -66,7 +66,8 @@ class Features:
     `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns. `trims`: packets are
     cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
     hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
-    carry message after message. `late`: receivers may put off their answers.
+    carry message after message. `late`: receivers may put off their answers. `pulls`: receivers pace their senders.
+    `rides`: data packets carry a word of their sender's.
     """
 
     shared: bool = False
@@ -78,6 +79,8 @@ class Features:
     delays: bool = False
     streams: bool = False
     late: bool = False
+    pulls: bool = False
+    rides: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,15 +134,19 @@ def combination_of(scenario: Scenario) -> Combination:
 def combine(
     tables: Sequence[Any], balancing: str, switch: Any, folder: Path | None, features: Features
 ) -> Combination:
-    """The combination for transport tables (`kind`, maybe `connections` and `delayed_acks`), a load balancer and
-    switches. Raises as `combination_of`."""
+    """The combination for transport tables (`kind`, maybe `connections`, `delayed_acks` and the like), a load balancer
+    and switches. Raises as `combination_of`."""
+    owners = tuple(resolve(transports.KINDS, table.kind, "transport.kind", folder) for table in tables)
+    both = list(zip(owners, tables, strict=True))
     features = replace(
         features,
         streams=any(persists(table) for table in tables),
         late=any(answers_late(table) for table in tables),
+        pulls=any(pulls(owner, table) for owner, table in both),
+        rides=any(rides(owner, table) for owner, table in both),
     )
     return Combination(
-        tuple(resolve(transports.KINDS, table.kind, "transport.kind", folder) for table in tables),
+        owners,
         resolve(balancers.KINDS, balancing, "load_balancing", folder),
         resolve(queues.KINDS, "red" if switch.ramp() else "threshold", "switch"),
         features,
@@ -254,8 +261,6 @@ def _source(combination: Combination) -> str:
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
     stamps = any(hasattr(transport, "stamp_slots") for transport in transports)
     lines.append(f"STAMPS = {stamps}")
-    lines.append(f"RIDES = {stamps or any(getattr(transport, 'rides', False) for transport in transports)}")
-    lines.append(f"PULLS = {any(getattr(transport, 'pulls', False) for transport in transports)}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")
     lines.append(_bound_to(combination.queue, "admit", "admit"))

@@ -15,8 +15,9 @@ and, if it wants more than that,
 
 * `control_important(settings) -> bool` - whether its control packets are important; without it they are;
 * `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
-* `on_late(M, k, r, now) -> answer` - where its table has `delayed_acks`: the time has come that a receiver has set in
-  R_TIMER; it answers the last data packet. `for_previous` makes an answer to a data packet one to that before it;
+* `on_late(M, k, r, now) -> answer` - where its table has `delayed_acks` or `ack_every`: the time has come that a
+  receiver has set in R_TIMER; it answers the last data packet that came whole. `for_previous` makes an answer to a data
+  packet one to that before it; R_RIDER is what rode on the last one;
 * `on_trimmed(M, k, r, sequence, now) -> answer` - a packet of which a switch has left the header only has arrived;
 * `pulls = True` - its receivers pace their senders: `with_pulls` asks for PULL packets, which a host sends
   one by one, each with as much time behind it as a full packet of its flow takes on the host's line, its receivers by
@@ -178,7 +179,17 @@ def control_important(owner: Any, settings: Any) -> bool:
 
 def answers_late(table: Any) -> bool:
     """Whether a transport's table asks for receivers that put off their answers."""
-    return bool(getattr(table, "delayed_acks", 0))
+    return bool(getattr(table, "delayed_acks", 0)) or getattr(table, "ack_every", 1) > 1
+
+
+def pulls(owner: Any, table: Any) -> bool:
+    """Whether receivers of a transport with this table pace their senders."""
+    return bool(getattr(owner, "pulls", False)) or getattr(table, "control", "sender") in ("receiver", "both")
+
+
+def rides(owner: Any, table: Any) -> bool:
+    """Whether data packets of a transport with this table carry their sender's S_RIDER."""
+    return bool(hasattr(owner, "stamp_slots") or getattr(owner, "rides", False) or getattr(table, "ack_every", 1) > 1)
 
 
 def check_streams(owner: Any, table: Any) -> None:

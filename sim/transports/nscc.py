@@ -23,7 +23,9 @@ trips, 1 without trimming; smallest time-out 100 us [code: htsim's]. "No delay" 
 
 Our choices, some where the specification leaves them to whoever builds it:
 
-* everything is counted in full packets. Acknowledgements are those of the window machinery, one per packet;
+* everything is counted in full packets. Acknowledgements are those of the window machinery, one per packet, unless they
+  are coalesced: see `coalesced`, for receiver credits, too. Packets ask for an answer when nothing can follow them
+  before something is heard, and when they are sent again [code: htsim's];
 * the average delay gives each sample the weight of the time since the last one, in base round trips (so does one of
   the simulators); a trimmed packet counts with the base round trip [spec];
 * the base round trip is learnt from packets sent once, not from headers, which are faster than any packet;
@@ -32,33 +34,40 @@ Our choices, some where the specification leaves them to whoever builds it:
   option of htsim]; where more than the window is out there, as after quick adapt, that counts. And by a time-out as in
   the window machinery, which here costs the window what was out there;
 * data goes one class below the one the message asks for, as for NDP; headers and control packets have the first queue;
-* no receiver flow control (its penalty is always 0), no receiver credits (RCCC), and no probe for the base round trip.
-  Paths are those of the load balancer.
+* with `control = "receiver"` nothing but credit limits the sender, with "both" the window as well. What has timed out
+  or been overtaken gives its credit back; where nothing is out there and no credit comes, one packet goes unasked;
+* no receiver flow control (its penalty is always 0), and no probe for the base round trip. Paths are those of the load
+  balancer.
 """
 
 from __future__ import annotations
 
+from scenarios.errors import ScenarioError
 from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 from sim.fabric.compiled import njit
 from sim.fabric.layout import (
     ACK,
+    BITMAP,
     BLOCKED,
+    MASK_SEQUENCE,
     NACK,
-    R_BITS,
+    PULL,
     S_BITS,
     S_DONE,
     S_LINE,
+    S_PACKETS,
+    S_RIDER,
     S_TIMER,
     S_USER,
     S_WORDS,
 )
-from sim.transports.base import ONE, Context, bit, fraction, reply, set_bit
+from sim.transports.base import ONE, Context, bit, fraction, set_bit
+from sim.transports.coalesced import K_EVERY, K_FIRST, LATE, MOST_WINDOW, hear, on_data, on_late, on_trimmed
 from sim.transports.ndp import go_below
 from sim.transports.sent_times import BITMAPS, delay_of, stamp
 from sim.transports.tcp_newreno import TcpNewReno
 from sim.transports.window import (
     BACKOFF,
-    CUMULATIVE,
     CWND,
     FLIGHT,
     HIGHEST,
@@ -70,7 +79,6 @@ from sim.transports.window import (
     TIMED,
     UNA,
     acknowledge,
-    on_data,
     on_probe,
     timeout,
 )
@@ -89,9 +97,12 @@ INCREASE = S_USER + 22  # packets squared << 16
 APPLIED_AT = S_USER + 23
 LOWERED_AT = S_USER + 24
 CLEAR = S_USER + 25  # packets in a row without delay, FAST = fast increase
-# parameters, after those of the timer
+CREDIT = S_USER + 26  # packets that may be sent
+PULLED = S_USER + 27  # pulls heard of
+# parameters, after those of the timer; 19 to 21 are for `coalesced`
 K_RTT, K_TARGET, K_WINDOW, K_PACKET, K_ALPHA, K_FAIR, K_FAST, K_ETA = 3, 4, 5, 6, 7, 8, 9, 10
 K_GAMMA, K_JUMP, K_GATE, K_THRESHOLD, K_PERIOD, K_BATCH, K_ADAPT, K_BELOW = 11, 12, 13, 14, 15, 16, 17, 18
+K_STEERED = 22  # 0: no window
 
 FAST = -1
 WIDE = 1 << SHIFT
@@ -100,6 +111,7 @@ MOST_INCREASE = 1 << 46
 OVERTAKEN = 5  # packets at least
 MOST_BACKOFF = 12
 NEVER = 1 << 62
+NO_WINDOW = 1 << 22 + SHIFT
 REFERENCE_BYTES, REFERENCE_RTT = 150_000, 12_000_000  # 100 Gbps for 12 us
 
 
@@ -114,7 +126,8 @@ def largest(M, k, f):
 def start(M, k, f, now):
     """The largest window at once."""
     M[f + BASE] = M[k + K_RTT]
-    M[f + CWND] = largest(M, k, f)
+    M[f + CWND] = largest(M, k, f) if M[k + K_STEERED] else NO_WINDOW
+    M[f + CREDIT] = M[k + K_FIRST]
     M[f + HIGHEST] = -1
     M[f + TIMED] = -1
     M[f + AVERAGED_AT] = now
@@ -126,11 +139,26 @@ def start(M, k, f, now):
 
 @njit
 def pull(M, k, f, now):
-    """What is missing, then what is new, as the window allows."""
+    """What is missing, then what is new, as the window and credit allow."""
+    if M[k + K_FIRST] and M[f + CREDIT] == 0:
+        return BLOCKED
     sequence = next_packet(M, k, f, now)
     if sequence != BLOCKED:
         stamp(M, f, sequence, now)
+        if M[k + K_FIRST]:
+            M[f + CREDIT] -= 1
+        if M[k + K_EVERY] > 1:
+            M[f + S_RIDER] = _wants_answer(M, k, f, sequence)
     return sequence
+
+
+@njit
+def _wants_answer(M, k, f, sequence):
+    """1 if a packet that leaves now is to be answered at once."""
+    again = bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
+    last = M[f + LOST] == 0 and M[f + NXT] == M[f + S_PACKETS]
+    full = M[f + FLIGHT] >= M[f + CWND] >> SHIFT or (M[k + K_FIRST] and M[f + CREDIT] == 0)
+    return 1 if again or last or full else 0
 
 
 @njit
@@ -142,14 +170,15 @@ def average(M, f, delay, now):
 
 
 @njit
-def _shrink(M, f, packets):
-    M[f + CWND] = max(M[f + CWND] - (packets << SHIFT), WIDE)
+def _shrink(M, k, f, packets):
+    if M[k + K_STEERED]:
+        M[f + CWND] = max(M[f + CWND] - (packets << SHIFT), WIDE)
 
 
 @njit
 def _adapt(M, k, f, loss, marked, delay, now):
     """Quick adapt. True if it set the window, or if what is heard comes from before it did."""
-    if M[k + K_ADAPT] == 0:
+    if M[k + K_ADAPT] == 0 or M[k + K_STEERED] == 0:
         return False
     over = False
     if M[f + TO_IGNORE] > 0 and marked:
@@ -247,7 +276,7 @@ def _lose(M, f, sequence):
 @njit
 def _overtaken(M, k, f):
     """Take for lost what packets sent long after it have overtaken."""
-    reach = max(M[f + CWND] >> SHIFT, M[f + FLIGHT])
+    reach = max(M[f + CWND] >> SHIFT if M[k + K_STEERED] else M[k + K_FIRST], M[f + FLIGHT])
     limit = M[f + HIGHEST] - max(reach + (reach >> 1), OVERTAKEN)
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]
@@ -255,7 +284,8 @@ def _overtaken(M, k, f):
     for sequence in range(max(M[f + UNA], M[f + SCANNED]), limit):
         if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
             _lose(M, f, sequence)
-            _shrink(M, f, 1)
+            M[f + CREDIT] += 1
+            _shrink(M, k, f, 1)
     M[f + SCANNED] = max(M[f + SCANNED], limit)
 
 
@@ -269,24 +299,36 @@ def _missing(M, k, f, sequence, now):
     average(M, f, M[k + K_RTT], now)
     M[f + CUT] = 1
     if not _adapt(M, k, f, True, True, 0, now):
-        _shrink(M, f, 1)
+        _shrink(M, k, f, 1)
     M[f + S_TIMER] = now + timeout(M, k, f)
 
 
 @njit
 def on_control(M, k, f, kind, sequence, argument, echo, now):
-    """An acknowledgement, or the answer to a header."""
+    """An acknowledgement, the answer to a header, or a pull."""
     if kind == NACK:
         _missing(M, k, f, sequence, now)
         return
-    rtt = delay_of(M, f, kind, sequence, now)
-    newly = acknowledge(M, k, f, sequence, argument, now)
+    if kind == PULL:
+        more = (argument - M[f + PULLED]) & MASK_SEQUENCE
+        if more <= MASK_SEQUENCE >> 1:  # else it has been overtaken
+            M[f + PULLED] += more
+            M[f + CREDIT] += more
+        return
+    late = kind == BITMAP and argument & LATE
+    rtt = 0 if late else delay_of(M, f, ACK, sequence, now)
+    if kind == BITMAP:
+        newly = hear(M, k, f, sequence, argument, now)
+    else:
+        newly = acknowledge(M, k, f, sequence, argument, now)
     if M[f + S_DONE]:
         return
+    if M[k + K_FIRST] and M[f + S_TIMER] == 0:
+        M[f + S_TIMER] = now + timeout(M, k, f)  # in case no pull comes
     M[f + TO_IGNORE] -= newly
     M[f + RECEIVED] += newly
     M[f + ACHIEVED] += newly
-    if rtt:
+    if rtt and M[k + K_STEERED]:
         M[f + BASE] = min(M[f + BASE], rtt)
         delay = rtt - M[f + BASE]
         average(M, f, delay, now)
@@ -296,23 +338,18 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 
 @njit
 def on_timer(M, k, f, now):
-    """Time-out: nothing that was out there is any more."""
+    """Time-out: nothing that was out there is any more. Where nothing was, no credit has come."""
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]
-    _shrink(M, f, M[f + FLIGHT])
+    if M[k + K_FIRST]:
+        M[f + CREDIT] = max(M[f + CREDIT] + M[f + FLIGHT], 1)
+    _shrink(M, k, f, M[f + FLIGHT])
     for sequence in range(M[f + UNA], M[f + NXT]):
         if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0:
             _lose(M, f, sequence)
     M[f + TIMED] = -1
     if M[f + BACKOFF] < MOST_BACKOFF:
         M[f + BACKOFF] += 1
-
-
-@njit
-def on_trimmed(M, k, r, sequence, now):
-    """A header: say which packet is missing."""
-    kind = ACK if bit(M, M[r + R_BITS], sequence) else NACK
-    return reply(kind, 0, M[r + CUMULATIVE], 0, 1)
 
 
 class Nscc(TcpNewReno):
@@ -326,6 +363,7 @@ class Nscc(TcpNewReno):
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
+    on_late = staticmethod(on_late)
     on_trimmed = staticmethod(on_trimmed)
     on_probe = staticmethod(on_probe)
 
@@ -342,12 +380,26 @@ class Nscc(TcpNewReno):
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Time-outs; base round trip and target in picoseconds; the largest window in bandwidth-delay products, a
-        packet in bytes; gains in packets << 16 and fractions in 20-bit fixed point; times and counts."""
+        packet in bytes; gains in packets << 16 and fractions in 20-bit fixed point; times and counts.
+
+        Raises
+        ------
+        ScenarioError
+            Acknowledgements are to be coalesced, and the window is larger than they can tell of.
+        """
         rtt = context.base_rtt
         trimming = settings.get("trimming", True)
         target = settings.get("target_delay") or (3 * rtt // 4 if trimming else rtt)
         size = (rtt << 16) / context.speed / REFERENCE_BYTES
         min_rto = max(settings.get("min_rto", 100_000_000), 3 * rtt)
+        packet = context.payload + UDP_OVERHEAD
+        window = settings.get("max_window", 1.5) * (rtt << 16) / (packet * context.speed)
+        every, control = settings.get("ack_every", 1), settings.get("control", "sender")
+        if every > 1 and window > MOST_WINDOW:
+            raise ScenarioError(
+                f"cannot tell of {int(window)} packets at once, which is max_window times what the longest path holds",
+                "transport.ack_every", f"1, or larger packets: at most {MOST_WINDOW} in a window",
+            )  # fmt: skip
         return [
             0,
             min_rto,
@@ -355,7 +407,7 @@ class Nscc(TcpNewReno):
             rtt,
             target,
             fraction(settings.get("max_window", 1.5)),
-            context.payload + UDP_OVERHEAD,
+            packet,
             round(settings.get("alpha", 4.0) * size * target / REFERENCE_RTT * WIDE),
             round(settings.get("fi", 5.0) * size * WIDE),
             fraction(settings.get("fi_scale", 0.25) * size),
@@ -368,4 +420,8 @@ class Nscc(TcpNewReno):
             settings.get("adjust_packets", 8),
             int(settings.get("quick_adapt", True)),
             int(settings.get("below_control", True)),
+            every,
+            rtt,
+            0 if control == "sender" else max(round(window), 1),
+            int(control != "receiver"),
         ]

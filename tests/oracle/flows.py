@@ -12,7 +12,7 @@ from typing import Any
 from scenarios.loss import allowed_loss
 from sim.fabric import layout as at
 from sim.fabric.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
-from sim.transports.base import Deaf, control_important
+from sim.transports.base import Deaf, control_important, rides
 
 from .uncompiled import uncompiled
 
@@ -59,7 +59,7 @@ class Protocol:
             for name in SENDER_SIDE + RECEIVER_SIDE
         }
         self.slots = int(slots)
-        self.rides = self.slots > 0 or getattr(owner, "rides", False)
+        self.rides = rides(owner, table)
 
     def call(self, name: str, record: int, *arguments: int) -> Any:
         """Call one of the transport's functions on a sender or receiver record."""

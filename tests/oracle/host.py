@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sim.balancers.base import Balancer
-from sim.fabric.layout import BLOCKED, PULL_PROBE
+from sim.fabric.layout import BLOCKED, PULL_PROBE, R_RIDER
 from sim.transports.base import MUST
 
 from .flows import Flow, Stream
@@ -214,6 +214,7 @@ class Host:
         before = flow.delivered
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
+            flow.memory[flow.receiver + R_RIDER] = packet.argument
             reply, done = flow.arrive(packet.sequence, size, int(packet.ce), self.clock.now)
         else:
             if packet.kind == DATA:
@@ -226,7 +227,7 @@ class Host:
             self._answer(*self.latest[ends], reply)
         elif reply:
             self._answer(flow, packet, reply)
-        if packet.kind == DATA:
+        if packet.kind == DATA and not packet.trimmed:
             self.latest[ends] = flow, packet
         self._watch_receiver(ends)
         for each in done:

@@ -34,6 +34,7 @@ def dctcp(draw: st.DrawFn) -> Dctcp:
 def cutters(draw: st.DrawFn) -> list[Any]:
     """Transports for switches that trim."""
     rto = st.sampled_from(("20us", "200us", "2ms"))
+    most = draw(st.sampled_from((0.1, 1.5, 20.0)))
     return [
         Ndp.model_validate({
             "kind": "ndp", **common(draw),
@@ -43,9 +44,11 @@ def cutters(draw: st.DrawFn) -> list[Any]:
         }),
         Nscc.model_validate({
             "kind": "nscc", **common(draw),
+            "control": draw(st.sampled_from(("sender", "receiver", "both"))),
+            "ack_every": draw(st.sampled_from((1, 2, 4, 16))) if most < 20 else 1,
             "trimming": draw(st.booleans()),
             "target_delay": draw(st.sampled_from((None, "1us", "50us"))),
-            "max_window": draw(st.sampled_from((0.1, 1.5, 20.0))),
+            "max_window": most,
             "alpha": draw(st.sampled_from((0.0, 4.0, 300.0))),
             "fi": draw(st.sampled_from((0.0, 5.0, 300.0))),
             "eta": draw(st.sampled_from((0.0, 0.15, 10.0))),

@@ -10,7 +10,17 @@ from oracle.uncompiled import uncompiled
 from sim.balancers.reps import RING, Reps
 from sim.balancers.source_random import SourceRandom
 from sim.balancers.source_round_robin import SourceRoundRobin
-from sim.fabric.layout import A_ENTROPY, ACK, H_ENTROPIES, HEADER_WORDS, KEY_ORDER, NACK, S_DATA, S_ORDER, SENDER_WORDS
+from sim.fabric.layout import (
+    A_ENTROPY,
+    ACK,
+    H_ENTROPIES,
+    HEADER_WORDS,
+    KEY_ORDER,
+    NACK,
+    S_DATA,
+    S_ORDER,
+    SENDER_WORDS,
+)
 
 F = HEADER_WORDS  # the sender's record comes after the header
 

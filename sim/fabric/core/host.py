@@ -61,6 +61,7 @@ from sim.fabric.layout import (
     R_PULL_NEXT,
     R_PULLED,
     R_PULLS,
+    R_RIDER,
     R_SENT,
     R_STREAM,
     R_TIMER,
@@ -89,6 +90,7 @@ from .bound import (
     LATE,
     PAUSES,
     PULLS,
+    RIDES,
     STREAMS,
     TRIMS,
     heard,
@@ -273,6 +275,8 @@ def _arrival(M, th, node, p, A, B, now):
                 size = M[r + R_BYTES] - last * size
             ce = (A >> A_CE) & 1
             M[r + R_MARKED] += ce
+            if LATE and RIDES:
+                M[r + R_RIDER] = argument
             if STREAMS and M[r + R_STREAM]:
                 reply = take_in_stream(M, r, sequence, size, ce, now)
                 if LATE:
