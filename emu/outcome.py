@@ -19,6 +19,7 @@ from emu.agent.script import IterationRow
 from emu.plan import Plan
 from emu.raw import Raw
 from emu.switches.base import PortCounts
+from scenarios.missing import missing_columns, missing_runs
 from scenarios.record import scenario_text
 from scenarios.result import KINDS, Result, summarise
 from scenarios.schema import Scenario
@@ -95,12 +96,23 @@ def make_result(
             "messages": messages,
             "flows": flows,
             "drops": _drops(raw),
+            "missing": _missing(reports, size, payload[table], ready) if scenario.output.missing else {},
             "ports": _ports(raw.counts),
             "samples": _samples(plan, raw),
         },
         timing,
         scenario_text(scenario),
     )
+
+
+def _missing(reports: Reports, nbytes: Any, payload: Any, numbers: Any) -> dict[str, Any]:
+    """The table of missing packets, of messages by number with so many bytes each, and so many in a packet."""
+    found = zip(numbers.tolist(), nbytes.tolist(), payload.tolist(), strict=True)
+    return missing_columns([
+        missing_runs(number, ~reports.have[number], size, each)
+        for number, size, each in found
+        if number in reports.have and reports.end_ns[number] >= 0
+    ])  # fmt: skip
 
 
 def _end(plan: Plan, reports: Reports) -> int:

@@ -1,12 +1,13 @@
 """Result: what a run leaves behind, the same from the simulator and from an emulated network.
 
-A Result is a summary and eight tables. Written, it is a directory:
+A Result is a summary and nine tables. Written, it is a directory:
 
     result.json           the summary: what was run (name, policy, seed, hashes, versions) and its totals
     iterations.parquet    one row per job, worker and iteration
     messages.parquet      one row per message
     flows.parquet         one row per message of traffic
     drops.parquet         one row per packet lost
+    missing.parquet       what messages were delivered without
     ports.parquet         one row per egress port
     samples.parquet       queues as time goes by       (if asked for)
     delays.parquet        how long packets waited      (if asked for)
@@ -91,6 +92,13 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "important": "bool",
         "priority": "int8",
     },
+    "missing": {  # unless output.missing is off: packets in a row that a delivered message did without
+        "message": "int64",
+        "packet": "int32",  # the first of them
+        "packets": "int32",
+        "offset": "int64",  # byte of the message at which they begin
+        "bytes": "int64",  # of the message
+    },
     "ports": {
         "port": "string",  # "a->b"
         "packets": "int64",
@@ -150,6 +158,7 @@ class Result:
     messages: pyarrow.Table
     flows: pyarrow.Table
     drops: pyarrow.Table
+    missing: pyarrow.Table
     ports: pyarrow.Table
     samples: pyarrow.Table
     delays: pyarrow.Table

@@ -94,6 +94,8 @@ class Output(Table):
     """Which: ports such as "leaf0->h3", or nodes for all their ports. All of all switches if absent."""
     delays: Flag = False
     """Count how long packets wait at every port."""
+    missing: Flag = True
+    """Of messages that are delivered without all of their bytes, note which are missing."""
 
     @model_validator(mode="after")
     def _samples(self) -> Output:

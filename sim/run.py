@@ -138,6 +138,7 @@ def collect_result(
             "messages": messages,
             "flows": flow_columns(state, messages),
             "drops": dict(tables.drops),
+            "missing": dict(tables.missing),
             "ports": dict(tables.ports),
             **telemetry(state),
         },

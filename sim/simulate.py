@@ -175,6 +175,7 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         packet_log=bool(scenario.output.packet_log),
         faults=any(table.engine for table in scenario.fault),
         delays=scenario.output.delays,
+        missing=scenario.output.missing,
         folder=scenario.folder,
         patience_ps=patience_ps(scenario, network, routing),
     )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.errors import GradwireError, ScenarioError
+from scenarios.missing import missing_columns
 from scenarios.units import format_time
 from sim.fabric import layout as at
 from sim.fabric.agenda import Agenda
@@ -45,16 +46,12 @@ MOST_THREADS = 128  # more take turns at the barrier rather than work
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message that its receiver has as far as it is going to.
-
-    `missing`: bool per packet, True where the packet never arrived in time; None when nothing is missing.
-    """
+    """A message that its receiver has as far as it is going to."""
 
     message: int
     time_ps: int
     received_bytes: int
     lost_bytes: int
-    missing: NDArray[np.bool_] | None
 
 
 Event = Delivery | Joined | Settled
@@ -75,6 +72,7 @@ class Fabric:
     threads : how many threads advance the network; results do not depend on it.
     faults : hosts may be told to stand still and routes to change.
     delays : count how long packets wait at every port (`delays` afterwards).
+    missing : note which packets messages are delivered without (`finish` tells).
     packet_log : keep every transmission (`packet_log` afterwards); for tests and packet captures.
     folder : where modules of the user's own are looked for first; the working directory by default.
     patience_ps : how long nothing new may arrive anywhere until `stalled` says so.
@@ -100,6 +98,7 @@ class Fabric:
         packet_log: bool = False,
         faults: bool = False,
         delays: bool = False,
+        missing: bool = False,
         window_ps: int | None = None,
         folder: Path | None = None,
         patience_ps: int = LEAST_PS,
@@ -150,6 +149,7 @@ class Fabric:
         self._programs = Programs(self.flows, host_latency_ps, self._start)
         self._logs = Logs(self.memory, self.flows)
         self._undelivered = 0
+        self._missing: list[NDArray[np.int64]] | None = [] if missing else None
         self._budget = 64
         self._alone = True
         self._quiet: tuple[int, int] = (0, -1)
@@ -421,12 +421,14 @@ class Fabric:
         self._undelivered -= len(rows)
         flows.book[numbers, END] = rows[:, 0]
         flows.book[numbers, GOT] = rows[:, 3]
+        if self._missing is not None:
+            self._missing += [
+                flows.missing(number) for number in numbers[rows[:, 3] < flows.book[numbers, BYTES]].tolist()
+            ]
         tell = M[flows.receiver(rows[:, 1]) + at.R_TELL] & at.TELL_DELIVERED > 0
         for i in np.flatnonzero(tell).tolist():
             number, got = int(numbers[i]), int(rows[i, 3])
-            lost = int(flows.book[number, BYTES]) - got
-            missing = flows.missing(number) if lost else None
-            events.append(Delivery(number, int(rows[i, 0]), got, lost, missing))
+            events.append(Delivery(number, int(rows[i, 0]), got, int(flows.book[number, BYTES]) - got))
         if not tell.all():
             events += self._programs.delivered(numbers, rows[:, 0])
 
@@ -437,6 +439,7 @@ class Fabric:
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._logs.drops),
+            missing=missing_columns(self._missing or []),
             sent_packets=sent,
             retransmitted=again,
             marked=book[:, MARKED],

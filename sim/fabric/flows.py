@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scenarios.errors import GradwireError
 from scenarios.loss import allowed_loss
+from scenarios.missing import missing_runs
 from sim.fabric import layout as at
 from sim.fabric import streams
 from sim.fabric.draws import MASK, key_of
@@ -361,13 +362,14 @@ class Flows:
             self._closing = np.concatenate((self._closing, done))
         return numbers
 
-    def missing(self, number: int) -> NDArray[np.bool_]:
-        """True for the packets of a message under way that have not arrived."""
+    def missing(self, number: int) -> NDArray[np.int64]:
+        """The packets that have not arrived of a message whose records are not free yet; see `missing_runs`."""
         M = self.memory.M
-        packets = int(self.book[number, PACKETS])
+        packets, nbytes, kind = self.book[number, [PACKETS, BYTES, TRANSPORT]].tolist()
         base = int(M[self.receiver(int(self.book[number, FLOW])) + at.R_BITS])
         words = M[base : base + -(-packets // 32)].astype("<u4")
-        return np.unpackbits(words.view(np.uint8), bitorder="little")[:packets] == 0
+        arrived = np.unpackbits(words.view(np.uint8), bitorder="little")[:packets]
+        return missing_runs(number, arrived == 0, nbytes, self.transports[kind].payload)
 
     def received(self) -> int:
         """Payload bytes that all records have received."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.missing import COLUMNS
 from scenarios.schema_network import Switch as SwitchTable
 from sim import balancers, transports
 from sim.fabric import streams
@@ -122,9 +123,7 @@ def run_engine(
             halts.pop(0)
         deliveries = fabric.run(halts[0] if halts else until)
         for delivery in sorted(deliveries, key=lambda delivery: (delivery.time_ps, delivery.message)):
-            missing = delivery.missing
-            lost = () if missing is None else tuple(np.flatnonzero(missing).tolist())
-            arrivals.append(Arrival(delivery.time_ps, delivery.message, delivery.received_bytes, lost))
+            arrivals.append(Arrival(delivery.time_ps, delivery.message, delivery.received_bytes, ()))
             for letter in _prompted(case, letters[delivery.message]):
                 post(letter, delivery.time_ps + case.letters[letter].time)
     return seen(fabric, arrivals)
@@ -142,6 +141,7 @@ def fabric_of(case: Case, *, threads: int = 1, window: int | None = None) -> Fab
         host_latency_ps=case.host_latency,
         threads=threads,
         packet_log=True,
+        missing=True,
         window_ps=window,
         faults=bool(case.changes),
     )
@@ -167,6 +167,8 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
     """What a fabric has to tell at the end of a run."""
     fabric.close()
     tables = fabric.finish()
+    missing = missing_packets(tables)
+    arrivals = [each._replace(missing=missing.get(each.message, ())) for each in arrivals]
     columns = ("packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "drops_evicted", "drops_down",
                "drops_no_route", "marks", "control_marks", "trimmed",
                "pauses", "peak_queue_bytes")  # fmt: skip
@@ -189,6 +191,14 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
         sent=[int(count) for count in tables.sent_packets],
         again=[int(count) for count in tables.retransmitted],
     )
+
+
+def missing_packets(tables: Any) -> dict[int, tuple[int, ...]]:
+    """Message -> the packets that it was delivered without."""
+    found: dict[int, tuple[int, ...]] = {}
+    for message, first, packets in zip(*(tables.missing[name].tolist() for name in COLUMNS[:3]), strict=True):
+        found[message] = (*found.get(message, ()), *range(first, first + packets))
+    return found
 
 
 def run_oracle(

@@ -24,7 +24,8 @@ from sim.faults import Faults
 from sim.precheck import check_variants
 from sim.simulate import simulate
 from tests.oracle import Case, Change, Letter, run_oracle
-from tests.oracle.cases import seen
+from tests.oracle.cases import missing_packets, seen
+from tests.oracle.packets import Arrival
 
 MOST_PACKETS = 3_000
 """Of a scenario that the oracle runs: it takes about 0.1 ms for each link that a packet crosses."""
@@ -211,16 +212,16 @@ def _difference(fabric: Fabric, case: Case, tables: Any) -> str:
     """The first thing in which the engine's run and the oracle's differ, up to where the engine has got; or nothing."""
     until = fabric.now
     engine, oracle = seen(fabric, []), run_oracle(case, until=until)
+    missing = missing_packets(tables)
     arrived = sorted(
-        (int(end), number, int(tables.received_bytes[number]))
+        Arrival(int(end), number, int(tables.received_bytes[number]), missing.get(number, ()))
         for number, end in enumerate(tables.end_ps)
         if 0 <= end < until
     )
-    expected = [(a.time, a.message, a.received) for a in oracle.arrivals]
     parts = {
         "transmissions": (engine.transmissions, oracle.transmissions),
         "drops": ([d for d in engine.drops if d.time < until], [d for d in oracle.drops if d.time < until]),
-        "arrivals": (arrived, expected),
+        "arrivals": (arrived, oracle.arrivals),
         "ports": (engine.ports, oracle.ports),
         "packets sent again": (engine.again, oracle.again),
     }

@@ -24,7 +24,6 @@ class Delivery:
     time_ps: int
     received_bytes: int
     lost_bytes: int
-    missing: Any = None
 
 
 @dataclass
@@ -36,6 +35,7 @@ class Tables:
     packet_hops: int = 0
     ports: dict[str, list[Any]] = field(default_factory=dict)
     drops: dict[str, list[Any]] = field(default_factory=dict)
+    missing: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class IdealFabric:

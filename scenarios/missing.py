@@ -1,0 +1,32 @@
+"""Which packets of a message were missing when it was delivered: the rows of the Result's table `missing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+COLUMNS = ("message", "packet", "packets", "offset", "bytes")
+
+
+def missing_runs(message: int, missing: NDArray[np.bool_], nbytes: int, payload: int) -> NDArray[np.int64]:
+    """The runs of packets that are missing of one message, int64[runs, COLUMNS].
+
+    Parameters
+    ----------
+    missing : bool per packet.
+    nbytes, payload : bytes of the message, and of each of its packets but the last.
+    """
+    edges = np.flatnonzero(np.diff(missing, prepend=False, append=False))
+    first, beyond = edges[::2], edges[1::2]
+    begin, end = first * payload, np.minimum(beyond * payload, nbytes)
+    return np.stack((np.full(len(first), message), first, beyond - first, begin, end - begin), axis=1)
+
+
+def missing_columns(found: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
+    """The table's columns, by message, from what `missing_runs` has found of every message."""
+    rows = np.concatenate(found) if found else np.zeros((0, len(COLUMNS)), dtype=np.int64)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    return dict(zip(COLUMNS, rows.T, strict=True))
