@@ -118,9 +118,15 @@ completion_mean = 0.02
 drops = 0.03
 """)
     chosen = load_scenario(str(file))
-    found = agreement(simulate(chosen), emulate(chosen, request=Request("virtual", switch)), chosen.fidelity)
+    runs = [simulate(chosen), emulate(chosen, request=Request("virtual", switch))]
+    found = agreement(*runs, chosen.fidelity)
     assert found.passed, "\n".join(found.verdicts())
     assert next(each.sim for each in found.measures if each.what == "drops" and each.where == "all ports") > 50
+    for run in runs:  # what is missing is what was lost, message by message
+        lost = dict(zip(run.messages["message"].to_pylist(), run.messages["lost_bytes"].to_pylist(), strict=True))
+        sums = run.missing.group_by("message").aggregate([("bytes", "sum")])
+        summed = dict(zip(sums["message"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True))
+        assert summed and summed == {number: each for number, each in lost.items() if each}
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
