@@ -54,7 +54,7 @@ class Recorder:
             network, routing, switch=scenario.switch, transports=scenario.transports,
             balancing=scenario.load_balancing, seed=scenario.seed, host_latency_ps=scenario.host.software_latency,
             threads=self.threads, packet_log=self.log, faults=any(table.engine for table in scenario.fault),
-            delays=scenario.output.delays, folder=scenario.folder,
+            delays=scenario.output.delays, missing=True, folder=scenario.folder,
         )  # fmt: skip
         fabric._alone = self.threads == 1
         self.network = network
