@@ -11,7 +11,8 @@ link is there, the bytes are not. What the simulator does not know is filled in 
   of several messages is in packets of the connection; checksums take the payload for zeros;
 * queues are written as DSCP (`scenarios.wire.dscp`); important packets are ECN-capable, others are not;
 * gradwire headers of control packets have the argument for a sequence number, and 0 for an offset, since the log does
-  not tell which packet they answer.
+  not tell which packet they answer. That of a Probe, and of DLCP's Bitmap, is the number of the probe, and 4096 times
+  the part that is asked for.
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ ONE = 1 << 20
 MUST = 1 << 30
 """Added to a packet's number: sent again, and important for that."""
 PULL_PROBE = 1 << 40
-"""Added to the number of a probe."""
+"""Added to what a probe asks: its number, modulo 4096, and above it the part of the Bitmap, from 1, or EVERYTHING."""
+NUMBER_BITS = 12
+NUMBERS = (1 << NUMBER_BITS) - 1
+EVERYTHING = 0
 LONGEST = 24
 HYPERACTIVE = 5
 IDLE, QUIET, DUE = 0, -1, -2
@@ -59,7 +62,8 @@ class Sender(Flow):
     """The sending end of one message: see the simulator's `pull`, `on_timer` and `on_control`."""
 
     __slots__ = (
-        "acked", "again", "again_count", "alpha", "calm", "last_rtt", "line", "marked", "new", "next",
+        "acked", "again", "again_count", "alpha", "asking", "awaited",
+        "calm", "last_rtt", "line", "marked", "new", "next",
         "packets", "parts", "probe", "probing", "rate", "reduced", "round_end", "rules", "slope", "srtt", "timed",
         "timed_at", "wait",
     )  # fmt: skip
@@ -80,17 +84,43 @@ class Sender(Flow):
         self.timed, self.timed_at = -1, 0
         self.probe = 0
         self.probing = IDLE
+        self.asking = 0
+        self.awaited = bytearray(self.parts)
         self.wait = self.last_rtt = self.slope = self.calm = 0
 
     def _silence(self) -> int:
         return self.srtt >> 1 if self.last_rtt else self.srtt
 
-    def _probe(self, wait: int, now: int) -> int:
+    def _question(self, part: int) -> int:
+        return PULL_PROBE + (part << NUMBER_BITS | self.probe & NUMBERS)
+
+    def _wait(self, wait: int, now: int) -> None:
         rules = self.rules
-        self.probing = self.parts
         self.wait = min(wait, max(LONGEST * rules.base_rtt, rules.probe_timeout))
         self.timer = now + self.wait
-        return PULL_PROBE + self.probe
+
+    def _ask(self, now: int) -> int:
+        """The first probe of its number: for everything."""
+        self.probe += 1
+        self.probing = self.parts
+        self.awaited[:] = b"\1" * self.parts
+        self._wait(max(3 * self.srtt, self.rules.probe_timeout), now)
+        return self._question(EVERYTHING)
+
+    def _ask_again(self, now: int) -> int:
+        """What is overdue of an answer: everything, or the next part that has not come; -1: these are asked for."""
+        if not self.asking:
+            if self.probing == self.parts:
+                self._wait(2 * self.wait, now)
+                return self._question(EVERYTHING)
+            self.asking = 1
+        part = self.awaited.find(1, self.asking - 1) + 1
+        if not part:
+            self.asking = 0
+            self._wait(2 * self.wait, now)
+            return -1
+        self.asking = part + 1
+        return self._question(part)
 
     def _send(self, sequence: int, now: int) -> None:
         self.next = sequence + 1
@@ -116,10 +146,9 @@ class Sender(Flow):
             self.probing = QUIET
             self.timer = now + self._silence()
         elif state == DUE:
-            self.probe += 1
-            return self._probe(max(3 * self.srtt, self.rules.probe_timeout), now)
+            return self._ask(now)
         elif state > 0 and not self.timer:
-            return self._probe(2 * self.wait, now)
+            return self._ask_again(now)
         return -1
 
     def on_timer(self, now: int) -> None:
@@ -133,8 +162,10 @@ class Sender(Flow):
 
     def on_bitmap(self, first: int, have: np.ndarray[Any, Any], probe: int) -> None:
         """One part of the answer to a probe: bool[packets], from packet `first` on."""
-        if self.probing <= 0 or probe != self.probe:
+        part = first // BITMAP_PACKETS
+        if self.probing <= 0 or probe & NUMBERS != self.probe & NUMBERS or not self.awaited[part]:
             return
+        self.awaited[part] = 0
         missing = np.flatnonzero(~have) + first
         again = self.again
         for sequence in missing.tolist():
@@ -143,7 +174,7 @@ class Sender(Flow):
                 self.again_count += 1
         self.probing -= 1
         if self.probing == IDLE:
-            self.timer = 0
+            self.timer = self.asking = 0
             self.next = self.reduced = self.round_end = 0
             self.timed = -1
 
@@ -208,7 +239,7 @@ class Sender(Flow):
 class Receiver(Core):
     """The receiving end of one message: see the simulator's `on_data` and `on_probe`."""
 
-    __slots__ = ("answered", "answered_at", "important", "important_count", "rules", "snapshot", "wanted")
+    __slots__ = ("answered", "asked", "important", "important_count", "period", "rules", "snapshot", "wanted")
 
     def __init__(self, rules: Rules, row: MessageRow, payload: int) -> None:
         super().__init__(row, payload)
@@ -216,7 +247,8 @@ class Receiver(Core):
         self.important = row.important
         whole = isinstance(row.important, bool)
         self.important_count = self.packets * int(bool(row.important)) if whole else int(np.sum(row.important))
-        self.wanted = self.answered = self.answered_at = 0
+        self.wanted = self.answered = self.period = 0
+        self.asked: set[int] = set()
         self.snapshot = b""
 
     def within_bound(self) -> bool:
@@ -239,26 +271,33 @@ class Receiver(Core):
                 return STOP
         return ACK
 
-    def on_probe(self, probe: int, now: int) -> int:
+    def on_probe(self, question: int, now: int) -> int:
         """What to answer: STOP, BITMAP, or -1 for nothing."""
         if not self.done and self.within_bound():
             self.done = True
         if self.done:
             return STOP
-        if probe > self.answered:
-            self.answered = probe
+        ahead = (question - self.answered) & NUMBERS
+        if ahead > NUMBERS >> 1:
+            return -1  # overtaken by a later probe
+        if ahead:
+            self.answered += ahead
             self.snapshot = bytes(self.have)
-        elif probe < self.answered or now < self.answered_at + self.rules.base_rtt:
-            return -1  # overtaken by a later probe, or one of a crowd
-        self.answered_at = now
+        if ahead or now >= self.period + self.rules.base_rtt:
+            self.period = now
+            self.asked.clear()
+        part = question >> NUMBER_BITS
+        if part in self.asked:
+            return -1  # one of a crowd
+        self.asked.add(part)
         return BITMAP
 
-    def bitmap(self) -> list[tuple[int, bytes]]:
-        """What was there when the last probe first came, in parts: (first packet, bits, lowest first)."""
+    def bitmap(self, part: int = EVERYTHING) -> list[tuple[int, bytes]]:
+        """What was there when the last probe first came: (first packet, bits, lowest first) of each part, or of one."""
         have = np.frombuffer(self.snapshot, dtype=np.uint8)
+        starts = range(0, self.packets, BITMAP_PACKETS) if part == EVERYTHING else [(part - 1) * BITMAP_PACKETS]
         return [
-            (first, np.packbits(have[first : first + BITMAP_PACKETS], bitorder="little").tobytes())
-            for first in range(0, self.packets, BITMAP_PACKETS)
+            (first, np.packbits(have[first : first + BITMAP_PACKETS], bitorder="little").tobytes()) for first in starts
         ]
 
 
@@ -275,7 +314,8 @@ class _Outgoing(Outgoing, Sender):
 
     def transmit(self, what: int) -> int:
         if what >= PULL_PROBE:
-            return self.side.probe(self.row, what - PULL_PROBE)
+            question = what - PULL_PROBE
+            return self.side.probe(self.row, question & NUMBERS, question >> NUMBER_BITS)
         sequence = what & (MUST - 1)
         return self.put(sequence, bool(what & MUST))
 
@@ -347,6 +387,8 @@ class Dlcp(DatagramCarrier):
             self.settle(sender)
             return
         first = header.offset
+        if first >= sender.packets:
+            return  # there is no such part
         count = min(sender.packets - first, BITMAP_PACKETS)
         bits = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")[:count]
         sender.on_bitmap(first, bits.astype(bool), header.sequence)
@@ -356,12 +398,16 @@ class Dlcp(DatagramCarrier):
     def _probed(self, header: Header) -> None:
         receiver = self.endpoint.receiver_of(header.message)
         was = receiver.done
-        kind = receiver.on_probe(header.sequence, self.host.loop.now() * 1000)
+        part = header.offset
+        if part > -(-receiver.packets // BITMAP_PACKETS):
+            return  # there is no such part
+        question = part << NUMBER_BITS | header.sequence & NUMBERS
+        kind = receiver.on_probe(question, self.host.loop.now() * 1000)
         if kind == STOP:
             self.side.answer(receiver.row, Header(header.message, kind=STOP, important=True))
             if not was:
                 self.endpoint.carriers[receiver.row.transport].deliver(receiver)
         elif kind == BITMAP:
-            for first, bits in receiver.bitmap():
+            for first, bits in receiver.bitmap(part):
                 answer = Header(header.message, first, len(bits), header.sequence, BITMAP, important=True)
                 self.side.answer(receiver.row, answer, bits)

@@ -288,9 +288,10 @@ class SideChannel:
         """Who takes the answers about a message that is sent from here."""
         self._calls[message] = call
 
-    def probe(self, row: MessageRow, number: int) -> int:
-        """Send a Probe in the class of its data. Returns its bytes on the link."""
-        header = Header(row.number, sequence=number, kind=PROBE, important=True)
+    def probe(self, row: MessageRow, number: int, part: int = 0) -> int:
+        """Send a Probe in the class of its data, for one part of the Bitmap, counted from 1, or for everything. Returns
+        its bytes on the link."""
+        header = Header(row.number, part, sequence=number, kind=PROBE, important=True)
         return self._send(self._to[row.dst], header, tos=dscp(row.priority) << 2)
 
     def answer(self, row: MessageRow, header: Header, content: bytes = b"") -> None:

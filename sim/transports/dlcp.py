@@ -14,8 +14,9 @@ Our choices, where they are silent:
 * a repeated probe keeps its number, and any answer to that number will do, so an answer that is late is none the worse
   for a repetition. The receiver answers a number with what was there when it first heard it (nothing that it asks for
   has been sent since), and at most once per base round trip;
-* a Bitmap of more than 8192 packets comes in parts. The sender waits for all of them, and after a repetition for all
-  of them anew;
+* a Bitmap of more than 8192 packets comes in parts. What comes of an answer is kept: after a time-out the sender asks
+  for the parts that are still missing, one probe each, and for all at once only if none has come. It sends again when
+  it has them all. The receiver answers each such question at most once per base round trip;
 * the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control
   class;
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
@@ -93,10 +94,11 @@ SLOPE = S_USER + 15  # TIMELY: smoothed difference of round trips
 CALM = S_USER + 16  # TIMELY: round trips in a row that did not grow
 REDUCED = S_USER + 17  # no lower rate for marks before this packet, or one after it, is acknowledged
 PROBES = S_USER + 18  # probes sent, with repetitions
+ASKING = S_USER + 19  # a repetition is under way: the part that the next probe may ask for, 0 = it has ended
 # a receiver's own words
 WANTED = R_USER  # important packets that arrived
 ANSWERED = R_USER + 1  # number of the last probe that was answered with a Bitmap
-ANSWERED_AT = R_USER + 2  # when that was last done
+PERIOD = R_USER + 2  # when the base round trip began in which each question is answered once
 
 K_POLICY, K_CONTROL, K_GAIN, K_FLOOR, K_PROBE, K_IMPORTANT, K_RTT, K_PACKET = 0, 1, 2, 3, 4, 5, 6, 7
 K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP = 8, 9, 10, 11, 12
@@ -104,6 +106,11 @@ EAGER, ON_PROBE = 0, 1
 BY_MARKS, BY_DELAY = 0, 1
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
+# what probes and Bitmaps carry: the number of the probe, modulo 4096, and above it the part that is asked for, counted
+# from 1, or EVERYTHING
+NUMBER_BITS = 12
+NUMBERS = (1 << NUMBER_BITS) - 1
+EVERYTHING = 0
 LONGEST = 24  # base round trips before a probe is repeated, at most
 HYPERACTIVE = 5
 IDLE = 0
@@ -137,13 +144,58 @@ def _send(M, f, sequence, now):
 
 
 @njit
-def _probe(M, k, f, wait, now):
-    """A probe leaves. It is repeated after `wait`, or the longest time that is worth waiting."""
+def _parts(words):
+    """Into how many parts a Bitmap is cut."""
+    return (words + ANSWER_WORDS - 1) // ANSWER_WORDS
+
+
+@njit
+def _question(M, f, part):
+    """A probe that asks for a part, or for everything."""
     M[f + PROBES] += 1
-    M[f + PROBING] = (M[f + S_WORDS] + ANSWER_WORDS - 1) // ANSWER_WORDS
+    return PULL_PROBE + (part << NUMBER_BITS | (M[f + PROBE] & NUMBERS))
+
+
+@njit
+def _wait(M, k, f, wait, now):
+    """What has been asked is asked again after `wait`, or the longest time that is worth waiting."""
     M[f + WAIT] = min(wait, max(LONGEST * M[k + K_RTT], M[k + K_PROBE]))
     M[f + S_TIMER] = now + M[f + WAIT]
-    return PULL_PROBE + M[f + PROBE]
+
+
+@njit
+def _ask(M, k, f, now):
+    """The first probe of its number: for everything."""
+    words = M[f + S_WORDS]
+    parts = _parts(words)
+    awaited = M[f + S_BITS] + words
+    M[f + PROBE] += 1
+    M[f + PROBING] = parts
+    for part in range(parts):
+        set_bit(M, awaited, part)
+    _wait(M, k, f, max(3 * M[f + SRTT], M[k + K_PROBE]), now)
+    return _question(M, f, EVERYTHING)
+
+
+@njit
+def _ask_again(M, k, f, now):
+    """The answer, or some of it, is overdue: a probe for everything, or for the next part that has not come."""
+    parts = _parts(M[f + S_WORDS])
+    if M[f + ASKING] == 0:
+        if M[f + PROBING] == parts:
+            _wait(M, k, f, 2 * M[f + WAIT], now)
+            return _question(M, f, EVERYTHING)
+        M[f + ASKING] = 1
+    awaited = M[f + S_BITS] + M[f + S_WORDS]
+    part = M[f + ASKING]
+    while part <= parts and bit(M, awaited, part - 1) == 0:
+        part += 1
+    if part > parts:
+        M[f + ASKING] = 0
+        _wait(M, k, f, 2 * M[f + WAIT], now)
+        return BLOCKED
+    M[f + ASKING] = part + 1
+    return _question(M, f, part)
 
 
 @njit
@@ -168,10 +220,9 @@ def pull(M, k, f, now):
         M[f + PROBING] = QUIET
         M[f + S_TIMER] = now + _silence(M, f)
     elif state == DUE:
-        M[f + PROBE] += 1
-        return _probe(M, k, f, max(3 * M[f + SRTT], M[k + K_PROBE]), now)
+        return _ask(M, k, f, now)
     elif state > 0 and M[f + S_TIMER] == 0:
-        return _probe(M, k, f, 2 * M[f + WAIT], now)
+        return _ask_again(M, k, f, now)
     return BLOCKED
 
 
@@ -259,12 +310,16 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + S_DONE] = 1
         M[f + S_TIMER] = 0
     elif kind == BITMAP:
-        if M[f + PROBING] > 0 and argument == M[f + PROBE]:
-            _missing(M, f, sequence)
+        part = (argument >> NUMBER_BITS) - 1 if argument >> NUMBER_BITS else sequence
+        awaited = M[f + S_BITS] + M[f + S_WORDS]
+        if M[f + PROBING] > 0 and argument & NUMBERS == M[f + PROBE] & NUMBERS and bit(M, awaited, part):
+            clear_bit(M, awaited, part)
+            _missing(M, f, part)
             M[f + PROBING] -= 1
             if M[f + PROBING] == IDLE:
                 # all of it: another pass, and nothing that is on its way is worth timing
                 M[f + S_TIMER] = 0
+                M[f + ASKING] = 0
                 M[f + NEXT] = 0
                 M[f + REDUCED] = 0
                 M[f + ROUND_END] = 0
@@ -327,17 +382,25 @@ def on_probe(M, k, r, argument, now):
     if M[r + R_DONE]:
         return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
     words = M[r + R_WORDS]
-    if argument > M[r + ANSWERED]:
-        M[r + ANSWERED] = argument
-        bits = M[r + R_BITS]
+    bits = M[r + R_BITS]
+    answered = bits + 2 * words  # the questions of this base round trip: which parts, counted from 1, or everything
+    part = argument >> NUMBER_BITS
+    ahead = (argument - M[r + ANSWERED]) & NUMBERS
+    if ahead > NUMBERS >> 1:
+        return 0  # overtaken by a later probe, whose snapshot the sender may be reading
+    if ahead:
+        M[r + ANSWERED] += ahead
         for word in range(words):
             M[bits + words + word] = M[bits + word]
-    elif argument < M[r + ANSWERED] or now < M[r + ANSWERED_AT] + M[k + K_RTT]:
-        return 0  # overtaken by a later probe, whose snapshot the sender may be reading; or one of a crowd
-    M[r + ANSWERED_AT] = now
-    count = (words + ANSWER_WORDS - 1) // ANSWER_WORDS
+    if ahead or now >= M[r + PERIOD] + M[k + K_RTT]:
+        M[r + PERIOD] = now
+        for word in range((_parts(words) >> 5) + 1):
+            M[answered + word] = 0
+    if bit(M, answered, part):
+        return 0  # one of a crowd
+    set_bit(M, answered, part)
     size = TCP_OVERHEAD + min((M[r + R_PACKETS] + 7) >> 3, 4 * ANSWER_WORDS)
-    return reply(BITMAP, 0, argument & 0x3FFFFF, size, count)
+    return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
 class Dlcp:
@@ -345,8 +408,8 @@ class Dlcp:
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
-    sender_bitmaps = 1
-    receiver_bitmaps = 2
+    sender_bitmaps = 2
+    receiver_bitmaps = 3
     fresh_word = NEW
     probe_word = PROBES
     start = staticmethod(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sim.transports.constant_rate import ConstantRate
 from sim.transports.dlcp import (
     AGAIN,
     ALPHA,
+    ASKING,
     CALM,
     LAST_RTT,
     NEW,
@@ -63,10 +65,11 @@ class Both:
     def same(self):
         ends, s = self.ends, self.sender
         theirs = [ends[w] for w in (
-            NEW, AGAIN, NEXT, RATE, ALPHA, SRTT, TIMED, PROBE, PROBING, WAIT, LAST_RTT, SLOPE, CALM, REDUCED, ROUND_END,
+            NEW, AGAIN, NEXT, RATE, ALPHA, SRTT, TIMED, PROBE, PROBING, ASKING, WAIT, LAST_RTT, SLOPE, CALM, REDUCED,
+            ROUND_END,
         )]  # fmt: skip
         ours = [
-            s.new, s.again_count, s.next, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probing, s.wait, s.last_rtt, s.slope,
+            s.new, s.again_count, s.next, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probing, s.asking, s.wait, s.last_rtt, s.slope,
             s.calm, s.reduced, s.round_end,
         ]  # fmt: skip
         assert ours == theirs
@@ -99,7 +102,7 @@ class Both:
         ours = self.receiver.on_probe(number, now)
         assert ours == (theirs.kind if theirs.count else -1)
         if ours == BITMAP:
-            assert theirs.count == len(self.receiver.bitmap()) and theirs.argument == number
+            assert theirs.count == len(self.receiver.bitmap(number >> 12)) and theirs.argument == number
             assert theirs.size == 66 + len(self.receiver.bitmap()[0][1])
         self.same()
         return ours
@@ -128,7 +131,7 @@ class Both:
 
 @pytest.mark.parametrize("control", ["dctcp", "delay"])
 @pytest.mark.parametrize("policy", ["eager", "on_probe"])
-@pytest.mark.parametrize("packets", [1, 3, 700, 9000])
+@pytest.mark.parametrize("packets", [1, 3, 700, 9000, 30_000])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_news_have_the_same_consequences(control, policy, packets, seed):
     """Losses, marks and overtaking at random, until both say that the message is there."""
@@ -172,7 +175,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
             if answer == STOP:
                 bag.append(("stop", 0))
             elif answer == BITMAP:
-                parts = both.receiver.bitmap()
+                parts = both.receiver.bitmap(first >> 12)
                 bag += [("bitmap", part, first, *parts[part]) for part in range(len(parts))]
         elif kind == "ack":
             both.ack(first, more[0], now)
@@ -238,3 +241,116 @@ def test_constant_rate_does_the_same(packets, seed):
             if answer == STOP and rng.random() >= loss:
                 sender.on_stop()
     assert receiver.nbytes - receiver.got <= allowed
+
+
+def delays(both, *round_trips, start=0):
+    """One packet after the other is sent, and comes back after these times. Returns the rate after each."""
+    now, rates = start, []
+    for rtt in round_trips:
+        sequence = both.pull(now)
+        both.ack(sequence, 0, now + rtt)
+        now += rtt
+        rates.append(both.sender.rate)
+    return rates
+
+
+def by_delay(**more):
+    settings = {"t_low": 20 * US, "t_high": 100 * US, "add_rate": 10**8, "ewma": 0.5} | more
+    return Both(1000, rate_control="delay", **settings)
+
+
+
+
+def test_a_round_trip_of_just_t_low_is_not_below_it():
+    """With delays on the rise, one of just t_low lowers the rate; a picosecond less raises it."""
+    for last, rises in ((20 * US, False), (20 * US - 1, True)):
+        before, after = delays(by_delay(ewma=1.0), 150 * US, 10 * US, last)[1:]
+        assert before < dlcp.ONE and (after > before) == rises
+
+
+def test_a_round_trip_of_just_t_high_is_not_above_it():
+    """150 us and 100 us: delays fall, so that just t_high raises the rate, and a picosecond more lowers it."""
+    for last, rises in ((100 * US, True), (100 * US + 1, False)):
+        before, after = delays(by_delay(ewma=1.0), 300 * US, last)
+        assert before < dlcp.ONE and (after > before) == rises
+
+
+def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
+    """One above t_high lowers the rate; then every one of 50 us is calm."""
+    rates = delays(by_delay(beta=1.0), 5000 * US, *[50 * US] * 8)
+    steps = [after - before for before, after in pairwise(rates)]
+    assert steps[:4] == [steps[0]] * 4 and steps[4:7] == [5 * steps[0]] * 3
+    assert rates[-1] < dlcp.ONE
+
+
+@pytest.mark.parametrize("restless", [5000 * US, 90 * US])
+def test_calm_begins_anew_after_a_restless_round_trip(restless):
+    """Above t_high, or on the rise."""
+    rates = delays(by_delay(beta=1.0, ewma=1.0), 5000 * US, *[50 * US] * 3, restless, *[50 * US] * 4)
+    steps = [after - before for before, after in pairwise(rates)]
+    assert steps[3] < 0 and steps[4:] == [steps[0]] * 4
+
+
+def test_below_t_low_calm_is_kept():
+    """As in the simulator: round trips below t_low neither count as calm nor end it."""
+    rates = delays(by_delay(beta=1.0, ewma=1.0), 5000 * US, *[50 * US] * 4, 10 * US, 10 * US)
+    steps = [after - before for before, after in pairwise(rates)]
+    assert steps[4:] == [steps[0]] * 2
+
+
+# --- Bitmaps of several parts ---------------------------------------------------------------------------------------
+
+LARGE = 20_000  # three parts
+
+
+def probed(missing=(100, 10_000, 17_000)):
+    """All packets of a large message but some have arrived, and the sender has asked. Returns both, and the time."""
+    both = Both(LARGE)
+    while both.pull(0) >= 0:
+        pass
+    for sequence in range(LARGE):
+        if sequence not in missing:
+            both.data(sequence, 0, 0)
+    now = both.fire()
+    assert both.pull(now) == dlcp.PULL_PROBE + 1
+    return both, now
+
+
+def test_copies_of_a_part_do_not_stand_for_others():
+    both, now = probed()
+    assert both.probe(1, now) == BITMAP
+    parts = both.receiver.bitmap()
+    for part in (1, 1, 1, 0, 0, 2):
+        assert both.sender.again_count < 3
+        both.bitmap(part, 1, *parts[part])
+    assert [both.pull(now) & ~dlcp.MUST for _ in range(3)] == [100, 10_000, 17_000]
+
+
+def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_round():
+    both, now = probed()
+    both.probe(1, now)
+    parts = both.receiver.bitmap()
+    both.bitmap(2, 1, *parts[2])
+    now = both.fire()
+    assert both.pull(now) == dlcp.PULL_PROBE + (1 << 12 | 1)
+    for part in (0, 1):
+        both.bitmap(part, 1, *parts[part])  # late: the second is not asked for any more
+    assert [both.pull(now) & ~dlcp.MUST for _ in range(3)] == [100, 10_000, 17_000]
+    while both.pull(now) >= 0:
+        pass
+    now = both.fire()
+    assert both.pull(now) == dlcp.PULL_PROBE + 2
+    both.probe(2, now)
+    parts = both.receiver.bitmap()
+    both.bitmap(0, 2, *parts[0])
+    now = both.fire()
+    assert [both.pull(now), both.pull(now)] == [dlcp.PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
+    assert both.receiver.bitmap(3) == [(2 * BITMAP_PACKETS, parts[2][1])]
+
+
+def test_a_probe_that_was_overtaken_is_not_answered_and_a_newer_one_at_once():
+    both, now = probed()
+    assert [both.probe(number, now) for number in (5, 4, 5, 6, 2, 3 << 12 | 6, 3 << 12 | 6)] == [
+        BITMAP, -1, -1, BITMAP, -1, BITMAP, -1,
+    ]  # fmt: skip
+    assert both.probe((6 + 2048) & 4095, now + BASE) == -1 and both.probe((6 + 2047) & 4095, now + BASE) == BITMAP
