@@ -144,10 +144,10 @@ class Host:
             return
         if isinstance(flow, Stream):
             message, place = flow.leave(pulled, now)
-            entropy = self._entropy(flow)
+            entropy = self._entropy(flow, pulled)
             packet = self._make(message, place, entropy)
         else:
-            packet = self._make(flow, pulled, self._entropy(flow))
+            packet = self._make(flow, pulled, self._entropy(flow, pulled))
         flow.sent += 1
         if flow.gap:
             flow.not_before = now + -(-packet.size * flow.gap // 65536)
@@ -155,9 +155,10 @@ class Host:
         turns.append(flow)
         self.link.send(packet)
 
-    def _entropy(self, flow: Flow) -> int:
-        """The path entropy of the next packet, if it has data."""
-        if self.paths:
+    def _entropy(self, flow: Flow, pulled: int) -> int:
+        """The path entropy of what the transport has pulled: of a packet with data the balancer's, and then it has used
+        it up."""
+        if self.paths and pulled < PULL_PROBE:
             return int(uncompiled(self.balancer.pick)(flow.memory, flow.sender, flow.sent))
         return flow.entropy
 
