@@ -213,7 +213,7 @@ class Swift(Tcp):
 class Ltp(Transport):
     """LTP (Chen et al., IWQoS 2023): messages are closed early, by fraction and time, within their bound; over UDP.
 
-    Times are in units of what the message would take alone at line rate. All values are ours.
+    Times are in units of what the message would take alone, its start-up included. All values are ours.
     """
 
     kind: Literal["ltp"]

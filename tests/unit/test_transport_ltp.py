@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from transport_bench import GBPS, MS, US, Ends, Flow, incast, play, star_of, transport
+from transport_bench import GBPS, MS, US, Ends, Flow, incast, plain, play, star_of, transport
 
 from sim.fabric.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
+from sim.topology import LinkSpec, star
+from sim.transports import ltp
 from sim.transports.base import MUST, ONE
 from sim.transports.ltp import DRAIN, MODE, RATE, SMALLEST, STARTUP, Ltp
 
@@ -22,8 +24,8 @@ def flow_of(packets, **fields):
 
 # --- Early Close --------------------------------------------------------------------------------------------------------
 
-# Ten packets take 10 us and 10 * 4096 * 80 ps = 13.2768 us alone.
-IDEAL = BASE + 10 * 4096 * 80
+# The first ten packets are spread over a round trip.
+IDEAL = BASE
 
 
 def arrive(flow, sequences, now):
@@ -58,6 +60,38 @@ def test_from_the_deadline_on_the_bound_is_enough():
     assert arrive(flow, range(1, 4), US + 2 * IDEAL + 200) == ACK
     assert arrive(flow, [4], US + 2 * IDEAL + 200) == STOP
     assert flow.at_receiver(R_DONE) == 1
+
+
+def alone(flow):
+    return plain(ltp.alone)(flow.M, flow.k, flow.packets * flow.payload, flow.packets)
+
+
+def test_what_a_message_takes_alone():
+    """A packet's time is 0.332 of ten in a round trip of 10 us; a round trip lasts until the next packet after it, 11 us,
+    in which 11 packets go. What that brought is known a round trip later: so 22 packets go at the first rate; then 2.885
+    times as fast, at 0.9587 of the line, 0.9587 * 10.3466 us make 29.85 packets."""
+    assert alone(flow_of(10)) == pytest.approx(10 * US, rel=1e-4)
+    assert alone(flow_of(22)) == pytest.approx(22 * US, rel=1e-4)
+    assert alone(flow_of(42)) == pytest.approx(22 * US + 20 * PACKET / 0.95874, rel=1e-3)
+    # after three round trips without growth and one of draining: 26 packets in the time of 27
+    more = alone(flow_of(4000)) - alone(flow_of(1400))
+    assert more == pytest.approx(2600 * PACKET * 27 / 26, rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", [10 * GBPS, 100 * GBPS, 400 * GBPS])
+@pytest.mark.parametrize("latency", [US // 10, US, 20 * US])
+@pytest.mark.parametrize("payload", [1024, 4096])
+def test_an_idle_network_loses_nothing(rate, latency, payload):
+    """Whatever the message, and at the earliest threshold; and what it would take alone is not much too long."""
+    network = star(2, LinkSpec(rate, latency))
+    there, back = (2 * (latency + -(-size * 8 * 10**12 // rate)) for size in (payload + 58, 60))
+    for nbytes in (1, 4096, 100_000, 1_000_000, 10_000_000, 100_000_000):
+        table = transport("ltp", payload=f"{payload}B")
+        outcome = play(network, [Flow(0, 1, nbytes, bound=1.0, droppable=1.0)], table, buffer=200 * MB)
+        assert outcome.lost == [0]
+        flow = Ends(Ltp, -(-nbytes // payload), payload=payload, rate=rate, base_rtt=there + back)
+        if nbytes >= MB:
+            assert 0.93 < (outcome.ends[0] - there) / alone(flow) < 1
 
 
 @pytest.mark.parametrize("when", [US, 10 * MS])
