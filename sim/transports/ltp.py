@@ -7,13 +7,12 @@ arrive; the rate is like BBR's [notes]. Normal packets are sent once, critical o
 after them [recalled].
 
 Early Close, times counted from the first packet that arrives, in units of what the message would take alone: on paths
-that have the rate of the sender's line, with this very rate control from its start-up on (`alone`, within 4 % too much),
-so that an idle network loses nothing. Up to `threshold` the receiver waits for
-everything; from then on a message closes as soon as it has `fraction` of its bytes, from `deadline` on as soon as its
-bound allows; and never before all critical packets are there. The paper closes at the deadline whatever is missing
-[recalled]; here **no message is ever delivered with more loss than its bound**, and a message with bound 0 (a pull)
-is delivered whole. The paper learns its threshold from earlier rounds; connections here live for one message, so it
-is a parameter (ours).
+that have the rate of the sender's line, with this very rate control from its start-up on (`alone`, within 4 % too
+much), so that an idle network loses nothing. Up to `threshold` the receiver waits for everything; from then on a
+message closes as soon as it has `fraction` of its bytes, from `deadline` on as soon as its bound allows; and never
+before all critical packets are there. The paper closes at the deadline whatever is missing [recalled]; here **no
+message is ever delivered with more loss than its bound**, and a message with bound 0 (a pull) is delivered whole. The
+paper learns its threshold from earlier rounds; connections here live for one message, so it is a parameter (ours).
 
 Our choices besides:
 
