@@ -320,7 +320,7 @@ class DatagramCarrier(ABC):
         self.host.settled(sender.number, *self._count(sender))
 
     def _count(self, sender: Any) -> tuple[int, int]:
-        return sender.sent, sender.sent - getattr(sender, "probe", 0) - sender.new
+        return sender.sent, sender.sent - getattr(sender, "probes", 0) - sender.new
 
     def counts(self) -> dict[int, tuple[int, int]]:
         return {sender.number: self._count(sender) for sender in self._sent}

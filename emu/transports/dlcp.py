@@ -64,8 +64,8 @@ class Sender(Flow):
     __slots__ = (
         "acked", "again", "again_count", "alpha", "asking", "awaited",
         "calm", "last_rtt", "line", "marked", "new", "next",
-        "packets", "parts", "probe", "probing", "rate", "reduced", "round_end", "rules", "slope", "srtt", "timed",
-        "timed_at", "wait",
+        "packets", "parts", "probe", "probes", "probing", "rate", "reduced", "round_end", "rules", "slope", "srtt",
+        "timed", "timed_at", "wait",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, number: int, priority: int, packets: int, line: int) -> None:
@@ -82,7 +82,7 @@ class Sender(Flow):
         self.round_end = self.reduced = 0
         self.srtt = rules.base_rtt
         self.timed, self.timed_at = -1, 0
-        self.probe = 0
+        self.probe = self.probes = 0
         self.probing = IDLE
         self.asking = 0
         self.awaited = bytearray(self.parts)
@@ -92,6 +92,7 @@ class Sender(Flow):
         return self.srtt >> 1 if self.last_rtt else self.srtt
 
     def _question(self, part: int) -> int:
+        self.probes += 1
         return PULL_PROBE + (part << NUMBER_BITS | self.probe & NUMBERS)
 
     def _wait(self, wait: int, now: int) -> None:
@@ -160,7 +161,7 @@ class Sender(Flow):
         self.done = True
         self.timer = 0
 
-    def on_bitmap(self, first: int, have: np.ndarray[Any, Any], probe: int) -> None:
+    def on_bitmap(self, first: int, have: np.ndarray[Any, Any], probe: int, now: int) -> None:
         """One part of the answer to a probe: bool[packets], from packet `first` on."""
         part = first // BITMAP_PACKETS
         if self.probing <= 0 or probe & NUMBERS != self.probe & NUMBERS or not self.awaited[part]:
@@ -177,6 +178,8 @@ class Sender(Flow):
             self.timer = self.asking = 0
             self.next = self.reduced = self.round_end = 0
             self.timed = -1
+        elif not self.asking:
+            self.timer = now + self.wait
 
     def on_ack(self, sequence: int, echo: int, now: int) -> None:
         """A packet has arrived; `echo`: with a mark."""
@@ -391,7 +394,7 @@ class Dlcp(DatagramCarrier):
             return  # there is no such part
         count = min(sender.packets - first, BITMAP_PACKETS)
         bits = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")[:count]
-        sender.on_bitmap(first, bits.astype(bool), header.sequence)
+        sender.on_bitmap(first, bits.astype(bool), header.sequence, self.host.loop.now() * 1000)
         self.endpoint.nic.heard(sender)
         self.endpoint.nic.serve()
 

@@ -15,8 +15,9 @@ Our choices, where they are silent:
   for a repetition. The receiver answers a number with what was there when it first heard it (nothing that it asks for
   has been sent since), and at most once per base round trip;
 * a Bitmap of more than 8192 packets comes in parts. What comes of an answer is kept: after a time-out the sender asks
-  for the parts that are still missing, one probe each, and for all at once only if none has come. It sends again when
-  it has them all. The receiver answers each such question at most once per base round trip;
+  for the parts that are still missing, one probe each, and for all at once only if none has come. Every part that comes
+  puts the time-out off, since on a slow line the parts of one answer take longer than that. It sends again when it has
+  them all. The receiver answers each such question at most once per base round trip;
 * the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control
   class;
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
@@ -324,6 +325,8 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
                 M[f + REDUCED] = 0
                 M[f + ROUND_END] = 0
                 M[f + TIMED] = -1
+            elif M[f + ASKING] == 0:
+                M[f + S_TIMER] = now + M[f + WAIT]
     else:
         timed = M[f + TIMED]
         if sequence == timed:

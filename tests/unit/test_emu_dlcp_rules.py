@@ -11,6 +11,7 @@ from transport_bench import GBPS, US, Ends
 
 from emu.agent.base import MessageRow
 from emu.transports import constant_rate, dlcp
+from emu.transports.datagrams import DatagramCarrier
 from emu.wire import ACK, BITMAP, STOP
 from scenarios.wire import BITMAP_PACKETS
 from sim.fabric import layout as at
@@ -25,6 +26,7 @@ from sim.transports.dlcp import (
     NEW,
     NEXT,
     PROBE,
+    PROBES,
     PROBING,
     RATE,
     REDUCED,
@@ -65,12 +67,12 @@ class Both:
     def same(self):
         ends, s = self.ends, self.sender
         theirs = [ends[w] for w in (
-            NEW, AGAIN, NEXT, RATE, ALPHA, SRTT, TIMED, PROBE, PROBING, ASKING, WAIT, LAST_RTT, SLOPE, CALM, REDUCED,
-            ROUND_END,
+            NEW, AGAIN, NEXT, RATE, ALPHA, SRTT, TIMED, PROBE, PROBES, PROBING, ASKING, WAIT, LAST_RTT, SLOPE, CALM,
+            REDUCED, ROUND_END,
         )]  # fmt: skip
         ours = [
-            s.new, s.again_count, s.next, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probing, s.asking, s.wait, s.last_rtt, s.slope,
-            s.calm, s.reduced, s.round_end,
+            s.new, s.again_count, s.next, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probes, s.probing, s.asking, s.wait,
+            s.last_rtt, s.slope, s.calm, s.reduced, s.round_end,
         ]  # fmt: skip
         assert ours == theirs
         assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
@@ -107,12 +109,12 @@ class Both:
         self.same()
         return ours
 
-    def bitmap(self, part, number, first, content):
+    def bitmap(self, part, number, first, content, now):
         """A part of an answer. The simulator's sender reads the last snapshot, which must be the one it asked for."""
         count = min(self.sender.packets - first, BITMAP_PACKETS)
         have = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")[:count].astype(bool)
-        self.ends.control(at.BITMAP, part, number)
-        self.sender.on_bitmap(first, have, number)
+        self.ends.control(at.BITMAP, part, number, now=now)
+        self.sender.on_bitmap(first, have, number, now)
         self.same()
 
     def stop(self):
@@ -180,7 +182,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
         elif kind == "ack":
             both.ack(first, more[0], now)
         elif kind == "bitmap":
-            both.bitmap(first, *more)
+            both.bitmap(first, *more, now)
         else:
             both.stop()
             break
@@ -204,10 +206,10 @@ def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_h
     [(first, content)] = both.receiver.bitmap()
     again = both.fire()
     assert both.pull(again) == dlcp.PULL_PROBE + 1
-    both.bitmap(0, 1, first, content)
+    both.bitmap(0, 1, first, content, again)
     assert both.sender.again_count == 10  # of the five that came meanwhile nothing is known
     assert [both.pull(again) for _ in range(4)] == [sequence | dlcp.MUST for sequence in range(30, 34)]
-    both.bitmap(0, 1, first, content)
+    both.bitmap(0, 1, first, content, again)
     assert both.sender.again_count == 6
 
 
@@ -322,7 +324,7 @@ def test_copies_of_a_part_do_not_stand_for_others():
     parts = both.receiver.bitmap()
     for part in (1, 1, 1, 0, 0, 2):
         assert both.sender.again_count < 3
-        both.bitmap(part, 1, *parts[part])
+        both.bitmap(part, 1, *parts[part], now)
     assert [both.pull(now) & ~dlcp.MUST for _ in range(3)] == [100, 10_000, 17_000]
 
 
@@ -330,11 +332,11 @@ def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_ro
     both, now = probed()
     both.probe(1, now)
     parts = both.receiver.bitmap()
-    both.bitmap(2, 1, *parts[2])
+    both.bitmap(2, 1, *parts[2], now)
     now = both.fire()
     assert both.pull(now) == dlcp.PULL_PROBE + (1 << 12 | 1)
     for part in (0, 1):
-        both.bitmap(part, 1, *parts[part])  # late: the second is not asked for any more
+        both.bitmap(part, 1, *parts[part], now)  # late: the second is not asked for any more
     assert [both.pull(now) & ~dlcp.MUST for _ in range(3)] == [100, 10_000, 17_000]
     while both.pull(now) >= 0:
         pass
@@ -342,10 +344,37 @@ def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_ro
     assert both.pull(now) == dlcp.PULL_PROBE + 2
     both.probe(2, now)
     parts = both.receiver.bitmap()
-    both.bitmap(0, 2, *parts[0])
+    both.bitmap(0, 2, *parts[0], now)
     now = both.fire()
     assert [both.pull(now), both.pull(now)] == [dlcp.PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
     assert both.receiver.bitmap(3) == [(2 * BITMAP_PACKETS, parts[2][1])]
+
+
+def test_parts_that_come_put_off_the_time_when_the_others_are_overdue():
+    both, now = probed()
+    both.probe(1, now)
+    parts = both.receiver.bitmap()
+    for part in (0, 1):
+        now = both.sender.timer - 1
+        both.bitmap(part, 1, *parts[part], now)
+        assert both.sender.timer == now + both.sender.wait
+    assert both.fire() == now + both.sender.wait
+
+
+def test_no_probe_is_counted_as_data_that_was_sent_again():
+    """Nor one that repeats another, or asks for a part."""
+    both, now = probed()
+    for _ in range(2):
+        both.probe(1, now)
+        now = both.fire()
+        assert both.pull(now) == dlcp.PULL_PROBE + 1
+    parts = both.receiver.bitmap()
+    both.bitmap(1, 1, *parts[1], now)
+    now = both.fire()
+    asked = [both.pull(now) for _ in range(2)]
+    assert both.sender.probes == 5 and min(asked) > dlcp.PULL_PROBE
+    both.sender.sent = LARGE + 5 + 7  # as the interface counts: seven packets again
+    assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
 
 
 def test_a_probe_that_was_overtaken_is_not_answered_and_a_newer_one_at_once():

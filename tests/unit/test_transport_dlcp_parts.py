@@ -42,6 +42,13 @@ def test_sixty_four_parts_at_a_loss_of_ten_percent_a_link(droppable: float):
     assert ends[0.1].lost[0] <= 6_400_000
 
 
+def test_parts_that_are_on_their_way_over_a_slow_line_are_not_asked_for():
+    """62 parts take 570 us at 1 Gbps, more than two time-outs."""
+    network = star(2, LinkSpec(GBPS, US, 0.0005))
+    outcome = play(network, [Flow(0, 1, 64_000_000)], transport("dlcp", payload="128B"), buffer=10_000_000, log=True)
+    assert outcome.again[0] > 0 and outcome.probes < 10  # a few passes, and parts that the line has lost
+
+
 @pytest.mark.parametrize("droppable", [0.0, 1.0])
 def test_a_gigabyte_at_a_loss_of_ten_percent_a_link(droppable: float):
     """30 parts, and 19 % to be sent again: within three times the time without loss."""
