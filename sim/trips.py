@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.wire import crossing_ps
+from sim.fabric.room import speed_of
 from sim.routing import Routing
 from sim.topology import Network
 
 Ints = NDArray[np.int64]
+SLOWEST = -1
+"""In the place of a packet's size: not how long it takes is asked, but how slow the slowest link is."""
 
 
 class RoundTrips:
@@ -28,6 +31,7 @@ class RoundTrips:
         between = (network.link_src >= network.host_count) & (network.link_dst >= network.host_count)
         kinds = np.unique(np.stack((network.link_rate[between], network.link_latency[between])), axis=1)
         self._alike = kinds[:, 0].tolist() if kinds.shape[1] == 1 else None  # rate and latency of all inner links
+        self._one_speed = len(np.unique(network.link_rate)) == 1
         self._columns: dict[tuple[int, int], Ints] = {}
 
     def times(self, src: Any, dst: Any, out: int, back: int) -> Ints:
@@ -35,6 +39,15 @@ class RoundTrips:
         `dst`: int64[n]; hosts are numbers or int64[n]."""
         src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
         return self._one_way(src, dst, out) + self._one_way(dst, src, back)
+
+    def slowest(self, src: Any, dst: Any) -> Ints:
+        """Picoseconds per byte << 16 of the slowest link on any of the paths from host `src` to `dst`: int64[n]."""
+        src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
+        network, routing = self.network, self.routing
+        if self._one_speed:
+            return np.full(len(src), speed_of(int(network.link_rate[0])), dtype=np.int64)
+        ends = (speed_of(network.link_rate[links]) for links in (routing.up_link[src], routing.down_link[dst]))
+        return np.maximum(np.maximum(*ends), self._between(routing.edge_of[src], routing.edge_of[dst], SLOWEST))
 
     def longest(self, out: int, back: int) -> int:
         """That of the two hosts for which it is longest."""
@@ -56,9 +69,12 @@ class RoundTrips:
         return np.asarray(total, dtype=np.int64)
 
     def _between(self, start: Any, end: Any, size: int) -> Any:
-        """From one switch (index) to another."""
+        """From one switch (index) to another: the time, or with SLOWEST for a size the slowest link."""
         if self._alike is not None:
-            return np.maximum(self.routing.distance[start, end].astype(np.int64), 0) * crossing_ps(size, *self._alike)
+            hops = np.maximum(self.routing.distance[start, end].astype(np.int64), 0)
+            if size == SLOWEST:
+                return np.minimum(hops, 1) * speed_of(self._alike[0])
+            return hops * crossing_ps(size, *self._alike)
         total = np.zeros(len(start), dtype=np.int64)
         for edge in np.unique(end).tolist():
             mine = end == edge
@@ -66,8 +82,9 @@ class RoundTrips:
         return total
 
     def _towards(self, edge: int, size: int) -> Ints:
-        """The slowest of the best paths of every switch to one edge switch: int64[switches]. All next hops of a switch
-        have shorter (longest) paths than itself, so they are known before it."""
+        """The slowest of the best paths of every switch to one edge switch (with SLOWEST: the slowest link on any of
+        them): int64[switches]. All next hops of a switch have shorter (longest) paths than itself, so they are known
+        before it."""
         known = self._columns.get((edge, size))
         if known is not None:
             return known
@@ -82,8 +99,11 @@ class RoundTrips:
             counts = routing.group_first[groups[switches] + 1] - first
             starts = np.cumsum(counts) - counts
             links = routing.group_links[np.repeat(first - starts, counts) + np.arange(counts.sum())]
-            far = crossing_ps(size, network.link_rate[links], network.link_latency[links])
-            far = far + here[network.link_dst[links] - network.host_count]
+            beyond = here[network.link_dst[links] - network.host_count]
+            if size == SLOWEST:
+                far = np.maximum(speed_of(network.link_rate[links]), beyond)
+            else:
+                far = crossing_ps(size, network.link_rate[links], network.link_latency[links]) + beyond
             here[switches] = np.maximum.reduceat(far, starts)
         self._columns[edge, size] = here
         return here

@@ -1,4 +1,4 @@
-"""Parameter sets: the numbers of a transport for flows of one base round trip and one line rate.
+"""Parameter sets: the numbers of a transport for flows of one base round trip, one line rate and one slowest link.
 
 What a transport derives from its settings - windows, timers, targets - depends on how long the flow's own round trip is
 without queues, and on how fast its sender's line is. So its parameters are worked out once for every pair of these
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scenarios.errors import GradwireError
 from sim.fabric import layout as at
 from sim.fabric.memory import MOST_SETS, Memory
+from sim.fabric.room import speed_of
 from sim.transports.base import Context, answers_late, check_streams, control_important, persists
 from sim.trips import RoundTrips
 
@@ -59,10 +60,10 @@ class Bound:
         """Bytes on the wire of a full packet."""
         return self.payload + int(self.owner.data_overhead)
 
-    def numbers(self, line: int, trip: int) -> tuple[list[int], int]:
-        """The parameters of flows with this line (picoseconds per byte << 16) and base round trip (ps), and of how many
-        of their packets under way stamps are kept apart, 0 = it wants none."""
-        context = Context(line, self.payload, trip)
+    def numbers(self, line: int, trip: int, slowest: int) -> tuple[list[int], int]:
+        """The parameters of flows with this line and slowest link (picoseconds per byte << 16) and base round trip
+        (ps), and of how many of their packets under way stamps are kept apart, 0 = it wants none."""
+        context = Context(line, self.payload, trip, slowest)
         slots = self.owner.stamp_slots(self.settings, context) if hasattr(self.owner, "stamp_slots") else 0
         return self.owner.parameters(self.settings, context), slots
 
@@ -71,7 +72,8 @@ def check_settings(transports: Sequence[Bound], lines: NDArray[np.int64], trips:
     """Raise ScenarioError for settings that do not fit the network: those of the fastest line (`lines`: picoseconds per
     byte << 16 of hosts' ports) and the longest base round trip, of which most is under way."""
     for bound in transports:
-        bound.numbers(int(lines.min()), trips.longest(bound.frame, int(bound.owner.control_bytes)))
+        longest = trips.longest(bound.frame, int(bound.owner.control_bytes))
+        bound.numbers(int(lines.min()), longest, int(lines.max()))
 
 
 class ParameterSets:
@@ -83,6 +85,7 @@ class ParameterSets:
         """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
         self.memory, self.transports, self.trips = memory, transports, trips
         self._lines, self._line_of = np.unique(line, return_inverse=True)
+        self._speeds = np.unique(speed_of(trips.network.link_rate))
         self._known: dict[tuple[int, int], int] = {}
         self._slots = np.zeros(64, dtype=np.int64)
         self.of_pair = lru_cache(1 << 16)(self._of_pair)
@@ -91,7 +94,9 @@ class ParameterSets:
         """The sets of flows of one transport from hosts to hosts: int64[n]."""
         bound = self.transports[transport]
         trips = self.trips.times(src, dst, bound.frame, int(bound.owner.control_bytes))
-        kinds, which = np.unique(trips * len(self._lines) + self._line_of[src], return_inverse=True)
+        slowest = np.searchsorted(self._speeds, self.trips.slowest(src, dst))
+        kind = (trips * len(self._lines) + self._line_of[src]) * len(self._speeds) + slowest
+        kinds, which = np.unique(kind, return_inverse=True)
         sets = [self._set(transport, kind) for kind in kinds.tolist()]
         return np.array(sets, dtype=np.int64)[which]
 
@@ -113,8 +118,11 @@ class ParameterSets:
                 )
             if number >= len(self._slots):
                 self._slots = np.concatenate((self._slots, np.zeros_like(self._slots)))
+            kind, slowest = divmod(kind, len(self._speeds))
             trip, line = divmod(kind, len(self._lines))
-            values, self._slots[number] = self.transports[transport].numbers(int(self._lines[line]), trip)
+            values, self._slots[number] = self.transports[transport].numbers(
+                int(self._lines[line]), trip, int(self._speeds[slowest])
+            )
             base = self.memory.params + number * at.PARAM_WORDS
             self.memory.M[base : base + len(values)] = values
         return number

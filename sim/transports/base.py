@@ -111,12 +111,14 @@ class Context:
     """What a transport may want to know of a flow when it makes the parameters for it, and for all others alike.
 
     `speed`: picoseconds per byte << 16 of the sender's link; `payload`: bytes of payload of a full packet; `base_rtt`:
-    picoseconds that a full packet and its answer take on the flow's own paths, the slowest of them, without queueing.
+    picoseconds that a full packet and its answer take on the flow's own paths, the slowest of them, without queueing;
+    `slowest`: picoseconds per byte << 16 of the slowest link on these paths.
     """
 
     speed: int
     payload: int
     base_rtt: int
+    slowest: int
 
 
 def fraction(value: float) -> int:

@@ -6,9 +6,9 @@ allowed on the way to the parameter server only; there is a minimum fraction and
 arrive; the rate is like BBR's [notes]. Normal packets are sent once, critical ones before them, and what is missing
 after them [recalled].
 
-Early Close, times counted from the first packet that arrives, in units of what the message would take alone: on paths
-that have the rate of the sender's line, with this very rate control from its start-up on (`alone`, within 4 % too
-much), so that an idle network loses nothing. Up to `threshold` the receiver waits for everything; from then on a
+Early Close, times counted from the first packet that arrives, in units of what the message would take alone: over
+the slowest link of its paths, with this very rate control from its start-up on (`alone`, within 4 % too much), so that
+an idle network loses nothing. Up to `threshold` the receiver waits for everything; from then on a
 message closes as soon as it has `fraction` of its bytes, from `deadline` on as soon as its bound allows; and never
 before all critical packets are there. The paper closes at the deadline whatever is missing [recalled]; here **no
 message is ever delivered with more loss than its bound**, and a message with bound 0 (a pull) is delivered whole. The
@@ -88,6 +88,7 @@ IDEAL = R_USER + 2  # what the message would take alone
 
 K_PACKET, K_RTT, K_TIMEOUT, K_INITIAL, K_FLOOR, K_SPEED = 0, 1, 2, 3, 4, 5
 K_THRESHOLD, K_DEADLINE, K_MISSING, K_CRITICAL = 6, 7, 8, 9
+K_SLOWER = 10  # how often the sender's line is faster than the slowest link of its paths, << 10
 
 CRITICAL, NORMAL, AGAIN = 0, 1, 2
 STARTUP, DRAIN = -2, -1
@@ -257,20 +258,24 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 @njit
 def alone(M, k, nbytes, packets):
     """Picoseconds from a message's first packet to its last where nothing else is on the way: the rate control above,
-    round trip by round trip. A sample is heard a round trip after it was sent, so the rate rises every other one."""
+    round trip by round trip. A sample is heard a round trip after it was sent, so the rate rises every other one. Where
+    a link is slower than the sender's line, no more comes back than it carries; what queues before it is left out."""
     packet_time = M[k + K_PACKET] * M[k + K_SPEED] >> 8
     left = (nbytes + packets * UDP_OVERHEAD) * M[k + K_SPEED] >> 8
     share = min(max(M[k + K_INITIAL] * packet_time * ONE // M[k + K_RTT], M[k + K_FLOOR]), ONE)
+    most = max((ONE << 10) // M[k + K_SLOWER], 8)  # a quarter of it is not nothing
+    least = (left >> 10) * M[k + K_SLOWER]
     before = full = best = steady = elapsed = 0
     while True:
         round_trip = M[k + K_RTT] + packet_time * ONE // share  # the next timed packet waits for its turn
-        sent = (round_trip >> 10) * share >> 10
+        carried = min(share, most)
+        sent = (round_trip >> 10) * carried >> 10
         if sent >= left:
-            return elapsed + left * ONE // share
+            return max(elapsed + left * ONE // carried, least)
         left -= sent
         elapsed += round_trip
         if steady == 3:  # that was the round trip of the drain
-            return elapsed + left * CYCLE_TIME // CYCLE_SENT + (M[k + K_RTT] >> 2)
+            return elapsed + (left >> 10) * M[k + K_SLOWER] * CYCLE_TIME // CYCLE_SENT + (M[k + K_RTT] >> 2)
         following = share
         if before:
             best = max(best, before)
@@ -282,7 +287,7 @@ def alone(M, k, nbytes, packets):
                 steady += 1
                 if steady == 3:
                     following = best * GAIN_DRAIN >> 20
-        before = share
+        before = carried
         share = min(max(following, M[k + K_FLOOR]), ONE)
 
 
@@ -361,7 +366,7 @@ class Ltp:
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """A full packet in bytes; times in picoseconds; the least rate and the part that may be missing in 20-bit fixed
-        point; a byte's time << 8; times in units of the ideal << 8."""
+        point; a byte's time << 8; times in units of the ideal << 8; and K_SLOWER."""
         return [
             context.payload + UDP_OVERHEAD,
             context.base_rtt,
@@ -373,4 +378,5 @@ class Ltp:
             round(settings.get("deadline", 2.0) * (1 << PERIOD)),
             math.ceil((1 - settings.get("fraction", 0.8)) * ONE),
             int(settings.get("critical_must_arrive", True)),
+            -(-(context.slowest << 10) // context.speed),
         ]

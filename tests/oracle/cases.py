@@ -294,7 +294,7 @@ class _Oracle:
         self.memory = Words([0] * HEADER_WORDS)
         self.memory[H_ENTROPIES] = table.path_entropies or 0
         self.owners = owners
-        self.protocols: dict[tuple[int, int, int], Protocol] = {}
+        self.protocols: dict[tuple[int, int, int, int], Protocol] = {}
         self.streams: dict[tuple[int, int, int, int], Stream] = {}
 
     def _headroom(self, link: Link, longest: int) -> int:
@@ -308,14 +308,16 @@ class _Oracle:
         owner, table = self.owners[transport], self.case.transports[transport]
         out = self._one_way(src, dst, table.payload + owner.data_overhead)
         rtt, speed = out + self._one_way(dst, src, owner.control_bytes), self.line_speed[src]
-        if (transport, rtt, speed) not in self.protocols:
-            settings, context = table.model_dump(), Context(speed, table.payload, rtt)
+        rates = (int(self.case.network.link_rate[link]) for path in self.whole.paths(src, dst) for link in path)
+        slowest = -(-(8 * 10**12 << 16) // min(rates))
+        if (transport, rtt, speed, slowest) not in self.protocols:
+            settings, context = table.model_dump(), Context(speed, table.payload, rtt, slowest)
             slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
             parameters = owner.parameters(settings, context)
-            self.protocols[transport, rtt, speed] = Protocol(
+            self.protocols[transport, rtt, speed, slowest] = Protocol(
                 self.memory, transport, owner, table, parameters, slots
             )
-        return self.protocols[transport, rtt, speed]
+        return self.protocols[transport, rtt, speed, slowest]
 
     def _one_way(self, src: int, dst: int, size: int) -> int:
         """Picoseconds that a packet takes with nothing in its way, on the slowest of its paths in the whole network."""

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import pytest
-from transport_bench import GBPS, MS, US, Ends, Flow, incast, plain, play, star_of, transport
+from transport_bench import GBPS, MS, US, Ends, Flow, Word, incast, plain, play, star_of, transport
 
 from sim.fabric.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
-from sim.topology import LinkSpec, star
+from sim.topology import LinkSpec, Override, leaf_spine, star
 from sim.transports import ltp
 from sim.transports.base import MUST, ONE
 from sim.transports.ltp import DRAIN, MODE, RATE, SMALLEST, STARTUP, Ltp
@@ -92,6 +92,30 @@ def test_an_idle_network_loses_nothing(rate, latency, payload):
         flow = Ends(Ltp, -(-nbytes // payload), payload=payload, rate=rate, base_rtt=there + back)
         if nbytes >= MB:
             assert 0.93 < (outcome.ends[0] - there) / alone(flow) < 1
+
+
+@pytest.mark.parametrize("slower", [10 * GBPS, 30 * GBPS, 90 * GBPS, GBPS // 10])
+@pytest.mark.parametrize("where", ["receiver", "uplinks"])
+def test_an_idle_network_with_a_slower_link_than_the_senders_loses_nothing(where, slower):
+    """What a message would take alone is what the slowest link of its paths takes, and not much longer."""
+    if where == "receiver":
+        network, links = star(2, LinkSpec(100 * GBPS, US), [Override(("h1", "s0"), rate=slower)]), [100 * GBPS, slower]
+    else:
+        network = leaf_spine(2, 1, 1, LinkSpec(100 * GBPS, US), uplink_rate=slower)
+        links = [100 * GBPS, slower, slower, 100 * GBPS]
+    there, back = (sum(US + -(-size * 8 * 10**12 // rate) for rate in links) for size in (4096 + 58, 60))
+    for nbytes in (4096, 100_000, 1_000_000, 10_000_000):
+        outcome = play(network, [Flow(0, 1, nbytes, bound=1.0, droppable=1.0)], transport("ltp"), buffer=200 * MB)
+        assert outcome.lost == [0]
+        flow = Ends(Ltp, -(-nbytes // 4096), base_rtt=there + back, slowest=slower)
+        if nbytes >= MB:
+            assert 0.9 < (outcome.ends[0] - there) / alone(flow) < 1
+
+
+def test_what_a_message_takes_alone_over_a_link_that_hardly_moves():
+    """2 kbit/s behind 800 Gbit/s: as long as the link takes, and the reckoning ends."""
+    flow = Ends(Ltp, 1000, rate=800 * GBPS, base_rtt=20 * 10**12, slowest=2000, word=Word)
+    assert alone(flow) == pytest.approx(1000 * 4154 * 8 * 10**12 // 2000, rel=0.05)
 
 
 @pytest.mark.parametrize("when", [US, 10 * MS])

@@ -68,6 +68,21 @@ def test_slow_links_take_their_own_time():
     assert trip(network, 0, 1) == 4 * US + (DATA + ACK) * (800 + 200)
 
 
+def test_the_slowest_link_is_that_of_any_of_the_pairs_own_paths():
+    """Hosts of 25 Gbps; one of two spines has uplinks of 10, and one host a cable of 1."""
+    network = network_of(
+        {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2, "uplink_rate": "40Gbps"},
+        {"rate": "25Gbps", "latency": "1us"},
+        link_override=[{"between": ["leaf0", "spine1"], "rate": "10Gbps"}, {"between": ["h3", "leaf1"], "rate": "1Gbps"}],
+    )
+    trips = RoundTrips(network, build_routing(network))
+    speeds = {rate: 8 * 10**12 * 65536 // (rate * GBPS) for rate in (1, 10, 25)}
+    found = trips.slowest(np.array([0, 0, 2, 2, 3, 0]), np.array([1, 2, 0, 3, 2, 3]))
+    assert found == pytest.approx([speeds[rate] for rate in (25, 10, 10, 1, 1, 1)], abs=1)
+    alike = star(3, LinkSpec(25 * GBPS, US))
+    assert RoundTrips(alike, build_routing(alike)).slowest(0, 2) == pytest.approx([speeds[25]], abs=1)
+
+
 @pytest.mark.parametrize("kind", ["dctcp", "dlcp"])
 def test_it_is_what_a_packet_and_its_answer_take(kind):
     """The first packet of two over links of different rates is answered exactly then (DLCP's last by a longer Stop)."""

@@ -200,6 +200,7 @@ class Ends:
         allowed: int = 0,
         rate: int = 100 * GBPS,
         base_rtt: int = 10 * US,
+        slowest: int | None = None,
         word: type[int] = int,
         **settings: Any,
     ) -> None:
@@ -212,7 +213,7 @@ class Ends:
         tagged = self.r + at.RECEIVER_WORDS
         sender_bits = tagged + words
         receiver_bits = sender_bits + owner.sender_bitmaps * words
-        context = Context(line, payload, base_rtt)
+        context = Context(line, payload, base_rtt, line if slowest is None else -(-(8_000_000_000_000 << 16) // slowest))
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words
         self.M: Any = [word(0)] * (stamps + slots * at.SLOT_WORDS)
