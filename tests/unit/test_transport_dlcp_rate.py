@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from transport_bench import GBPS, US, Ends, Word
 
@@ -95,6 +97,13 @@ def test_share_of_marks_moves_alpha():
     for sequence in range(22, 42):
         flow.ack(sequence, now=4 * BASE)
     assert flow[ALPHA] == ONE * 31 // 32 * 15 // 16
+
+
+def test_alpha_moves_by_g():
+    flow = steady(g=0.5)
+    flow.pull(now=BASE, most=4)
+    flow.ack(1, now=2 * BASE)  # ends a round trip without marks
+    assert flow[ALPHA] == ONE // 2
 
 
 def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
@@ -226,6 +235,30 @@ def test_calm_rises_five_times_as_fast_from_the_fifth_round_trip_on():
     assert steps == [ADD] * 4 + [5 * ADD] * 3
 
 
+def steps_of(rates):
+    return [after - before for before, after in pairwise(rates)]
+
+
+def test_at_either_threshold_the_slope_counts():
+    first, second = by_delay([10 * US, T_LOW])
+    assert second < first
+    assert by_delay([T_HIGH, T_HIGH]) == [ONE // 2 + ADD, ONE // 2 + 2 * ADD]
+
+
+@pytest.mark.parametrize("restless", [1000 * US, 120 * US])
+def test_calm_begins_anew_after_a_restless_round_trip(restless):
+    """Above the upper threshold, or on the rise."""
+    rates = by_delay([*[100 * US] * 4, restless, *[100 * US] * 5])
+    assert rates[4] < rates[3]
+    assert steps_of(rates[4:]) == [ADD] * 4 + [5 * ADD]
+
+
+def test_below_the_lower_threshold_calm_is_kept():
+    """Three calm ones, one below, and two more; the slope is left at 0."""
+    rates = by_delay([*[100 * US] * 3, T_LOW - 1, 100 * US, 100 * US], ewma=0.0)
+    assert steps_of(rates) == [ADD] * 4 + [5 * ADD]
+
+
 def test_steep_slope_takes_at_most_beta():
     rates = by_delay([60 * US, 400 * US])
     assert rates[1] == pytest.approx(rates[0] * 0.2, rel=1e-5)
@@ -295,6 +328,14 @@ def test_timed_packet_is_given_up_when_later_ones_came_back_and_not_before():
     assert flow[TIMED] == 20
     flow.ack(15, now=30 * BASE)  # older than the timed one: says nothing about it
     assert flow[TIMED] == 20
+
+
+@pytest.mark.parametrize("more, given_up", [(0, False), (1, True)])
+def test_timed_packet_is_given_up_after_eight_round_trips_and_not_at_eight(more, given_up):
+    flow = flow_of(1000)
+    flow.pull(now=0, most=10)
+    flow.ack(1, now=8 * BASE + more)
+    assert (flow[TIMED] == -1) == given_up
 
 
 @pytest.mark.parametrize("rate", [10**7, 800 * GBPS])
