@@ -383,3 +383,24 @@ def test_a_probe_that_was_overtaken_is_not_answered_and_a_newer_one_at_once():
         BITMAP, -1, -1, BITMAP, -1, BITMAP, -1,
     ]  # fmt: skip
     assert both.probe((6 + 2048) & 4095, now + BASE) == -1 and both.probe((6 + 2047) & 4095, now + BASE) == BITMAP
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_rates_by_marks_whatever_is_lost_or_overtaken(seed):
+    """From rates and shares of marks of all kinds, over round trips of all lengths."""
+    rng = random.Random(seed)
+    both = Both(4000, rate_control="dctcp", g=rng.choice([0.0625, 0.5]), floor=rng.choice([8, 64]))
+    marks, now, out = rng.choice([0.0, 0.02, 0.3]), 0, []
+    for _ in range(400):
+        if rng.random() < 0.05:
+            both.sender.rate = rng.randrange(dlcp.ONE // 64, dlcp.ONE)
+            both.ends[RATE] = both.sender.rate
+            both.sender.alpha = rng.randrange(dlcp.ONE)
+            both.ends[ALPHA] = both.sender.alpha
+        for _ in range(rng.randrange(8)):
+            out.append(both.pull(now))
+        now += rng.choice([1, US, 5 * US, 100 * US])
+        while out and rng.random() < 0.85:
+            sequence = out.pop(min(len(out) - 1, rng.choice([0, 0, 0, 1, 3])))
+            if rng.random() < 0.9:
+                both.ack(sequence, int(rng.random() < marks), now)
