@@ -24,11 +24,11 @@ from typing import Any
 
 from analysis.flows import flow_blocks, flow_times, write_flows
 from analysis.metrics import DROPS, Metrics, measure, ran_on
-from analysis.tables import headings, print_rows, print_table, time_text
+from analysis.tables import Table, headings, print_rows, run_tables, shown_entries, time_text
 from scenarios.output import new_folder
 from scenarios.result import Result, Violation, check_loss_invariant
 
-FORMAT = 1
+FORMAT = 2
 """Version of comparison.json."""
 
 
@@ -53,9 +53,14 @@ class Comparison:
         return [entry for entries in self.metrics for entry in entries]
 
     @property
+    def tables(self) -> list[Table]:
+        """The tables of jobs (without any, of traffic) and, where it is another matter, of the network."""
+        return run_tables(self.metrics)
+
+    @property
     def shown(self) -> list[Metrics]:
-        """The columns of the main table: the jobs; without any, the traffic. Flows have tables of their own."""
-        return [entry for entry in self.flat if not entry.traffic] or self.flat
+        """The columns of the first table: the jobs; without any, the traffic. Flows have tables of their own."""
+        return shown_entries(self.metrics)
 
     @property
     def title(self) -> str:
@@ -75,7 +80,8 @@ class Comparison:
 
     def print(self) -> None:
         """Print the table to stdout."""
-        print_table(self.shown, self.title)
+        for each in self.tables:
+            print_rows(each.names, each.rows, self.title + each.title)
         for traffic, names, rows in flow_blocks(self.results, self.metrics):
             print_rows(names, rows, f"{self.title}: flows of {traffic}")
 
@@ -155,7 +161,9 @@ def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "run": heading, "name": metrics.name, "policy": metrics.policy, "job": metrics.job,
         "ran_on": ", ".join(metrics.ran_on), "disturbed": metrics.disturbed,
-        "finished": metrics.finished, "ended_by": metrics.ended_by, "iterations": metrics.iteration.count,
+        "finished": metrics.finished, "ended_by": metrics.ended_by, "iterations": metrics.steady.count,
+        "first_iteration": metrics.steady.first, "last_iteration": metrics.steady.last,
+        "iteration_samples": metrics.iteration.count,
         "iteration_mean_ps": metrics.iteration.mean_ps, "iteration_p50_ps": metrics.iteration.p50_ps,
         "iteration_p99_ps": metrics.iteration.p99_ps, "iteration_max_ps": metrics.iteration.max_ps,
         "exposed_mean_ps": metrics.exposed.mean_ps, "exposed_share": metrics.exposed_share,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.metrics import Metrics
+from analysis.metrics import ENOUGH, Metrics
 from analysis.tables import Row, count_text, headings, three_digits, time_text
 from scenarios.result import Result
 from scenarios.units import format_size
@@ -28,23 +28,26 @@ and beyond 10 MB are pFabric's small and large flows [recalled]; the others are 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and percentiles of some values; all zero if there are none."""
+    """Mean and percentiles of some values; all zero if there are none. A percentile that too few values lie above is
+    None: p99 of fewer than 100, p99.9 of fewer than 1000."""
 
     mean: float
     p50: float
-    p99: float
-    p999: float
+    p99: float | None
+    p999: float | None
     max: float
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Spread:
         """Of an array of numbers."""
         if not len(values):
-            return cls(0.0, 0.0, 0.0, 0.0, 0.0)
+            return cls(0.0, 0.0, None, None, 0.0)
         ordered = np.sort(values)
         middle, high, highest = (
-            float(ordered[int(np.ceil(share * len(ordered) - 1e-9)) - 1]) for share in (0.5, 0.99, 0.999)
+            float(ordered[int(np.ceil(share * len(ordered) - 1e-9)) - 1]) if len(ordered) >= enough else None
+            for share, enough in ((0.5, 1), (0.99, ENOUGH), (0.999, 10 * ENOUGH))
         )
+        assert middle is not None
         return cls(float(values.mean()), middle, high, highest, float(ordered[-1]))
 
 
@@ -135,9 +138,9 @@ def _lines(runs: Sequence[list[FlowTimes]]) -> list[Row]:
         ]
         label = next(cell.label for cell in cells if cell)
         lines.append(Row(label, [count_text(cell.count) if cell else "-" for cell in cells], True))
-        quantiles = ("mean", "p50", "p99", "p999")
+        wanted = ("mean", "p50", "p99", "p999") if (above, up_to) == (0, 2**63) else ("mean", "p99")
         for what in ("completion", "slowdown"):
-            for quantile in quantiles if (above, up_to) == (0, 2**63) else ("mean", "p99"):
+            for quantile in _supported(cells, wanted):
                 words = f"  {what}, {quantile.replace('p999', 'p99.9')}"
                 lines.append(Row(words, [_cell(cell, what, quantile) for cell in cells]))
         if any(cell and cell.under_way for cell in cells):
@@ -145,6 +148,13 @@ def _lines(runs: Sequence[list[FlowTimes]]) -> list[Row]:
                 Row("  not delivered yet", [count_text(cell.under_way) if cell else "-" for cell in cells])
             )
     return lines
+
+
+def _supported(cells: Sequence[FlowTimes | None], wanted: Sequence[str]) -> list[str]:
+    """Those of the `wanted` figures that all of `cells` have; the largest value in place of what is missing."""
+    there = [cell for cell in cells if cell and cell.count]
+    found = [each for each in wanted if all(getattr(cell.completion, each) is not None for cell in there)]
+    return found if len(found) == len(wanted) else [*found, "max"]
 
 
 def _place(bounds: tuple[int, int]) -> tuple[bool, int]:

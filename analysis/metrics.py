@@ -1,14 +1,14 @@
 """Metrics: the figures of one job in one Result, computed from its tables.
 
 Integers in, integers out: times stay picoseconds and sizes bytes until somebody prints them. A percentile is a
-value that occurred (the smallest one that at least the wanted share of values does not exceed), so it is exact,
-the same on every machine, and the p99 of few values is their largest.
+value that occurred (the smallest one that at least the wanted share of values does not exceed), so it is exact and
+the same on every machine. A p99 is given from `ENOUGH` values on: of fewer it would be their largest by another name.
 
 What is measured where:
 
-* iteration times and exposed communication: the table of iterations, over all workers and iterations of a job. A
-  worker's iteration times add up to its whole run, so the mean is the run divided by its iterations; the last
-  iteration lasts until everything has arrived and is longer than the others (see `docs/results.md`);
+* iteration times and exposed communication: the table of iterations, over all workers and the iterations of a job's
+  steady state. Its first iteration fills the network, as it waits for nothing at its start, and its last drains it, as
+  it lasts until everything has arrived (see `docs/results.md`): of three iterations or more these two are left out;
 * completion times: delivered messages, from being ready at the sending job to being delivered at the receiving
   one; waiting for the sender's scheduler is part of it;
 * drops and marks: the table of ports, hence of all jobs together and of acknowledgements too; -1 where a testbed has
@@ -18,6 +18,7 @@ What is measured where:
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,14 +42,43 @@ DROPS: Mapping[str, str] = {
 """Causes of drops: columns of the table of ports, and what people call them."""
 
 
+ENOUGH = 100
+"""Values from which on a p99 is given: with fewer, not one lies above it."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The iterations that figures are of: from `first` to `last`, of `count` that there are, all from 0."""
+
+    first: int
+    last: int
+    count: int
+
+    @classmethod
+    def steady(cls, count: int) -> Span:
+        """Without the first and the last of `count` iterations; all of them if there are fewer than three."""
+        return cls(1, count - 2, count) if count >= 3 else cls(0, count - 1, count)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the network's filling and draining are left out."""
+        return self.count >= 3
+
+    def __str__(self) -> str:
+        if not self.is_steady:
+            return "all of 0-1" if self.count == 2 else "all of 0" if self.count else "none"
+        chosen = f"{self.first}-{self.last}" if self.last > self.first else str(self.first)
+        return f"{chosen} of 0-{self.count - 1}"
+
+
 @dataclass(frozen=True)
 class Times:
-    """A distribution of durations, picoseconds; all zero if there are none."""
+    """A distribution of durations, picoseconds; all zero if there are none. `p99_ps` is None of fewer than `ENOUGH`."""
 
     count: int
     mean_ps: float
     p50_ps: int
-    p99_ps: int
+    p99_ps: int | None
     max_ps: int
 
 
@@ -90,9 +120,10 @@ class Metrics:
     name, policy, label : of the scenario and of its variant, as `Result.summary` has them.
     job : whose iterations and messages these are.
     finished : false if the run was ended before its jobs were done.
-    iteration : per worker and iteration.
+    steady : the iterations that `iteration` and `exposed` are of.
+    iteration : per worker and iteration of those.
     exposed : time of an iteration in which its worker did not compute.
-    exposed_share : of all iteration time.
+    exposed_share : of their iteration time.
     completion : per kind of message ("push", "pull", ...), and "all" of them.
     under_way : messages that had not been delivered when the run ended.
     drops_tail, ..., drops_no_route, marks, control_marks, trimmed : packets, at all ports; not of this job alone; -1:
@@ -106,6 +137,7 @@ class Metrics:
     traffic : whether this is no job but traffic beside them.
     ended_by : what ended the run: "done", "duration", "max_wall", "stall" or "interrupt".
     ran_on : ("simulated",), or ("emulated", the clock, what the switches were).
+    work : what its iterations are of, as far as it is known: trace and phase. Only times of the same work compare.
     disturbed : whether the machine has disturbed the run, so that its figures say nothing about the network.
     """
 
@@ -114,6 +146,7 @@ class Metrics:
     label: str
     job: str
     finished: bool
+    steady: Span
     iteration: Times
     exposed: Times
     exposed_share: float
@@ -139,6 +172,7 @@ class Metrics:
     traffic: bool = False
     ended_by: str = "done"
     ran_on: tuple[str, ...] = ("simulated",)
+    work: str = ""
     disturbed: bool = False
 
     @property
@@ -174,12 +208,18 @@ def ran_on(result: Result) -> tuple[str, ...]:
     return ("emulated", f"{engine.get('clock', '')} clock", f"switches {engine.get('switch', '')}")
 
 
-def durations(result: Result, job: str) -> tuple[Integers, Integers]:
-    """(iteration time, exposed time) in picoseconds of every row of a job in the table of iterations."""
+def durations(result: Result, job: str) -> tuple[Integers, Integers, Integers]:
+    """(iteration, its time, exposed time; picoseconds) of every row of a job in the table of iterations."""
     rows = _rows(result.iterations, job)
     table = result.iterations
     times = table["end_ps"].to_numpy()[rows] - table["start_ps"].to_numpy()[rows]
-    return times, table["exposed_ps"].to_numpy()[rows]
+    return table["iteration"].to_numpy()[rows], times, table["exposed_ps"].to_numpy()[rows]
+
+
+def steady_state(numbers: Integers) -> tuple[Span, NDArray[np.bool_]]:
+    """The iterations of a job's steady state, and which of `numbers`, the iteration of each row, are among them."""
+    span = Span.steady(int(numbers.max()) + 1 if len(numbers) else 0)
+    return span, (numbers >= span.first) & (numbers <= span.last)
 
 
 def completion_times(result: Result, job: str) -> dict[str, Integers]:
@@ -200,7 +240,9 @@ def percentile(values: Integers, share: float) -> int:
 
 
 def _measure_job(result: Result, job: str) -> Metrics:
-    iteration, exposed = durations(result, job)
+    numbers, iteration, exposed = durations(result, job)
+    steady, chosen = steady_state(numbers)
+    iteration, exposed = iteration[chosen], exposed[chosen]
     completion = completion_times(result, job)
     everything = np.concatenate([*completion.values(), np.zeros(0, dtype=np.int64)])
     messages, rows = result.messages, _rows(result.messages, job)
@@ -225,6 +267,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
         label=summary.get("label", ""),
         job=job,
         finished=finished,
+        steady=steady,
         iteration=_times(iteration),
         exposed=_times(exposed),
         exposed_share=int(exposed.sum()) / total if total else 0.0,
@@ -248,8 +291,16 @@ def _measure_job(result: Result, job: str) -> Metrics:
         traffic=set(_texts(messages, "kind")[rows]) == {"flow"},
         ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
         ran_on=place,
+        work=_work(result, job),
         disturbed=not summary.get("engine", {}).get("valid", True),
     )
+
+
+def _work(result: Result, job: str) -> str:
+    """Trace and phase of a job, from the scenario that the Result holds; empty without one."""
+    tables = tomllib.loads(result.scenario).get("job", [])
+    mine = [table for table in tables if table.get("name") == job]
+    return " ".join(str(mine[0][key]) for key in ("trace", "phase") if key in mine[0]) if mine else ""
 
 
 def _loss(result: Result, rows: NDArray[np.bool_]) -> Loss:
@@ -274,9 +325,9 @@ def _loss(result: Result, rows: NDArray[np.bool_]) -> Loss:
 
 def _times(values: Integers) -> Times:
     if not len(values):
-        return Times(0, 0.0, 0, 0, 0)
-    middle, high = percentile(values, 0.5), percentile(values, 0.99)
-    return Times(len(values), float(values.mean()), middle, high, int(values.max()))
+        return Times(0, 0.0, 0, None, 0)
+    high = percentile(values, 0.99) if len(values) >= ENOUGH else None
+    return Times(len(values), float(values.mean()), percentile(values, 0.5), high, int(values.max()))
 
 
 def _rows(table: Any, job: str) -> NDArray[np.bool_]:

@@ -16,10 +16,10 @@ from analysis.tables import (
     count_text,
     headings,
     markdown_rows,
-    markdown_table,
     share_text,
     size_text,
     time_text,
+    whole_networks,
 )
 from scenarios.result import Result
 
@@ -46,7 +46,10 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
     pictures : names of the PNG files beside the report.
     folders : of the Results, below `results/`, in their order.
     """
-    lines = [f"# {comparison.title}", "", *_provenance(comparison), "", markdown_table(comparison.shown)]
+    lines = [f"# {comparison.title}", "", *_provenance(comparison), ""]
+    for table in comparison.tables:
+        lines += [f"## {table.title[2].upper()}{table.title[3:]}", ""] if table.title else []
+        lines.append(markdown_rows(table.names, table.rows))
     flows = flow_blocks(comparison.results, comparison.metrics)
     for traffic, names, rows in flows:
         lines += [f"## Flows of {traffic}", "", markdown_rows(names, rows)]
@@ -70,17 +73,20 @@ def facts(comparison: Comparison) -> Iterator[str]:
     """Sentences that the tables imply."""
     runs, names = comparison.flat, headings(comparison.flat)
     measured = [(entry, name) for entry, name in zip(runs, names, strict=True) if entry.iteration.count]
-    if len(measured) > 1:
-        yield _fastest(measured)
+    for job in dict.fromkeys((entry.job, entry.work, entry.steady.is_steady) for entry, _ in measured):
+        same = [pair for pair in measured if (pair[0].job, pair[0].work, pair[0].steady.is_steady) == job]
+        if len(same) > 1:
+            yield _fastest(same)
     for entry, name in measured:
         compute = entry.iteration.mean_ps - entry.exposed.mean_ps
         yield (
             f"{name}: {time_text(entry.iteration.mean_ps)} per iteration, {time_text(compute)} of it computing and "
             f"{time_text(entry.exposed.mean_ps)} ({share_text(entry.exposed_share)}) waiting; mean of "
-            f"{entry.iteration.count:,} iterations of single workers."
+            f"{entry.iteration.count:,} iterations of single workers ({entry.steady})."
         )
-    for result, entries in zip(comparison.results, comparison.metrics, strict=True):
-        yield from _losses(result, entries, names[runs.index(entries[0])])
+    whole = whole_networks(comparison.metrics)
+    for result, entry, name in zip(comparison.results, whole, headings(whole), strict=True):
+        yield from _losses(result, entry, name)
     yield _bound(comparison)
     for entry, name in zip(runs, names, strict=True):
         if not entry.finished:
@@ -101,14 +107,12 @@ def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
     return f"The shortest mean iteration is that of {ordered[0][1]}, {time_text(best)}: {', '.join(others)}."
 
 
-def _losses(result: Result, entries: Sequence[Metrics], name: str) -> Iterator[str]:
-    """What was dropped where, and what it cost to send it again."""
-    dropped = entries[0].dropped
+def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
+    """What was dropped where, and what it cost to send it again, by everything in a Result together."""
+    dropped, again = entry.dropped, entry.retransmitted
     if dropped < 0:
         yield f"{name}: drops were not counted."
         return
-    again = sum(entry.retransmitted for entry in entries)
-    data = sum(entry.data_packets for entry in entries)
     if not dropped:
         yield f"{name}: no packet was dropped; {count_text(again)} were sent again."
         return
@@ -122,7 +126,7 @@ def _losses(result: Result, entries: Sequence[Metrics], name: str) -> Iterator[s
     )
     yield (
         f"{name}: {count_text(dropped)} packets were dropped, most of them at {where}; {count_text(again)} were sent "
-        f"again for {count_text(data)} packets of data."
+        f"again for {count_text(entry.data_packets)} packets of data."
     )
 
 

@@ -1,6 +1,6 @@
 """Tables: metrics side by side, one column per run, for a terminal of 100 characters, a log file or Markdown.
 
-`table_rows` decides what is shown and how it is worded; the printed table, the report and the tests take it from
+`run_tables` decides what is shown and how it is worded; the printed table, the report and the tests take it from
 there. More than `PER_TABLE` runs make several tables one below the other.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -116,32 +117,78 @@ def headings(metrics_list: Sequence[Metrics]) -> list[str]:
     ]
 
 
-def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
-    """The lines of the table, cells in the order of `metrics_list`."""
+class Table(NamedTuple):
+    """A table with a column per run: what follows the comparison's name in its title, names of columns, and lines."""
 
-    def row(label: str, cell: Callable[[Metrics], str], section: bool = False) -> Row:
-        return Row(label, [cell(metrics) for metrics in metrics_list], section)
+    title: str
+    names: list[str]
+    rows: list[Row]
 
+
+def run_tables(runs: Sequence[Sequence[Metrics]]) -> list[Table]:
+    """The tables of a comparison, given the metrics of each Result.
+
+    Ports do not know whose packets they drop. Where Results have several jobs, or traffic besides, what was counted at
+    ports is a table of its own with a column per Result, so that no job is charged with it, and nothing is shown twice.
+    """
+    jobs = shown_entries(runs)
+    names = headings(jobs)
+    if all(len(entries) == 1 for entries in runs):
+        return [Table("", names, [*job_rows(jobs), *network_rows(jobs)])]
+    whole = whole_networks(runs)
+    return [
+        Table("", names, job_rows(jobs)),
+        Table(": the whole network, jobs and traffic together", headings(whole), network_rows(whole)),
+    ]
+
+
+def shown_entries(runs: Sequence[Sequence[Metrics]]) -> list[Metrics]:
+    """The jobs of all Results; without any, the traffic."""
+    flat = [entry for entries in runs for entry in entries]
+    return [entry for entry in flat if not entry.traffic] or flat
+
+
+def whole_networks(runs: Sequence[Sequence[Metrics]]) -> list[Metrics]:
+    """One entry per Result for what its jobs and traffic did together: packets, and what ports have counted.
+
+    The other figures are those of the Result's first job.
+    """
+    return [
+        replace(
+            entries[0], job=entries[0].job if len(entries) == 1 else "",
+            **{name: sum(getattr(entry, name) for entry in entries)
+               for name in ("retransmitted", "sent_packets", "data_packets", "under_way")},
+        )
+        for entries in runs
+    ]  # fmt: skip
+
+
+def job_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
+    """What a job or traffic did itself, cells in the order of `metrics_list`."""
+    row = partial(_row, metrics_list)
     rows = []
     if any(m.iteration.count for m in metrics_list) or not any("flow" in m.completion for m in metrics_list):
-        rows.append(row("iteration time, mean", lambda m: _time(m.iteration, m.iteration.mean_ps), True))
-        if len(metrics_list) > 1:
-            first = metrics_list[0]
-            rows.append(row("  against the first", lambda m: "-" if m is first else _relative(m, first)))
-        rows += [
-            row("iteration time, p99", lambda m: _time(m.iteration, m.iteration.p99_ps)),
-            row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
-            row(
-                "  share of the iteration",
-                lambda m: share_text(m.exposed_share) if m.iteration.count else "-",
-            ),
-        ]
+        rows += _iteration_rows(metrics_list)
     for kind, label in _kinds(metrics_list):
-        for number, quantile in enumerate(("p50", "p99")):
-            words = f"{label} completion, p50" if quantile == "p50" else "  p99"
-            rows.append(
-                row(words, partial(_completion, kind, quantile), section=kind == "all" and not number)
-            )
+        rows.append(row(f"{label} completion, p50", partial(_median, kind), section=kind == "all"))
+        all_times = [m.completion[kind] for m in metrics_list if kind in m.completion]
+        rows.append(row("  " + late_words(all_times), partial(_late, kind, late_words(all_times))))
+    rows += [
+        row("packets sent again", lambda m: count_text(m.retransmitted)),
+        row("  per packet of data", lambda m: _share_of(m.retransmitted, m.data_packets)),
+        row("worst loss of a message", lambda m: _worst(m), True),
+        row("  lost / allowed bytes", lambda m: _worst_bytes(m)),
+        row("lost of all bytes", lambda m: share_text(m.loss.total_share)),
+    ]
+    if any(m.under_way for m in metrics_list):
+        rows.append(row("messages not delivered yet", lambda m: count_text(m.under_way)))
+    return rows
+
+
+def network_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
+    """What was counted at all ports, cells in the order of `metrics_list`."""
+    row = partial(_row, metrics_list)
+    rows = []
     for column, words in DROPS.items():
         if column in ALWAYS_SHOWN or any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(f"drops: {words}", partial(_count, column), section=column == ALWAYS_SHOWN[0]))
@@ -150,26 +197,53 @@ def table_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
     for column, words in rare.items():
         if any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(words, partial(_count, column)))
-    rows += [
-        row("packets sent again", lambda m: count_text(m.retransmitted)),
-        row("  per packet of data", lambda m: _share_of(m.retransmitted, m.data_packets)),
-        row("worst loss of a message", lambda m: _worst(m), True),
-        row("  lost / allowed bytes", lambda m: _worst_bytes(m)),
-        row("lost of all bytes", lambda m: share_text(m.loss.total_share)),
-    ]
     if not all(m.emulated for m in metrics_list):
         rows += [
             row("packet-hops simulated", lambda m: "-" if m.emulated else count_text(m.packet_hops), True),
             row("packet-hops per second", lambda m: count_text(m.hops_per_s) if m.hops_per_s else "-"),
         ]
-    if any(m.under_way for m in metrics_list):
-        rows.append(row("messages not delivered yet", lambda m: count_text(m.under_way)))
     return rows
 
 
-def blocks(metrics_list: Sequence[Metrics]) -> Iterator[tuple[list[str], list[Row]]]:
-    """(headings, lines) of each table of at most `PER_TABLE` runs."""
-    yield from in_parts(headings(metrics_list), table_rows(metrics_list))
+def _iteration_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
+    row = partial(_row, metrics_list)
+    rows = [row("iteration time, mean", lambda m: _time(m.iteration, m.iteration.mean_ps), section=True)]
+    if len(metrics_list) > 1:
+        rows.append(row("  against the first", partial(_against_first, metrics_list)))
+    late = late_words([m.iteration for m in metrics_list])
+    return [
+        *rows,
+        row("  of iterations", lambda m: str(m.steady) if m.iteration.count else "-"),
+        row("  samples (worker-iterations)", lambda m: count_text(m.iteration.count)),
+        row(f"iteration time, {late}", lambda m: _late_of(m.iteration, late)),
+        row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
+        row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
+    ]
+
+
+def late_words(all_times: Sequence[Times]) -> str:
+    """What is said of the latest: "p99" if all have values enough for one, else "max of n", for all of them alike."""
+    return "p99" if all(times.p99_ps is not None for times in all_times if times.count) else "max of n"
+
+
+def like_first(metrics: Metrics, metrics_list: Sequence[Metrics]) -> Metrics | None:
+    """The first run that has the same job, whose times `metrics` may be held against; None without one before it.
+
+    The same job has the same name and the same work, and its times are both of a steady state or both not.
+    """
+    for other in metrics_list:
+        if other is metrics:
+            return None
+        same = (other.job, other.work, other.traffic) == (metrics.job, metrics.work, metrics.traffic)
+        if same and other.iteration.count and other.steady.is_steady == metrics.steady.is_steady:
+            return other
+    return None
+
+
+def _row(
+    metrics_list: Sequence[Metrics], label: str, cell: Callable[[Metrics], str], section: bool = False
+) -> Row:
+    return Row(label, [cell(metrics) for metrics in metrics_list], section)
 
 
 def in_parts(names: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]:
@@ -179,14 +253,11 @@ def in_parts(names: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[list[s
         yield list(names[part]), [Row(row.label, row.cells[part], row.section) for row in rows]
 
 
-def print_table(metrics_list: Sequence[Metrics], title: str) -> None:
-    """Print to stdout: with lines and weight on a terminal, plain text of `WIDTH` characters elsewhere."""
-    for names, rows in blocks(metrics_list):
-        print_rows(names, rows, title)
-
-
 def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
-    """Print one table of runs, called `names`, to stdout; more than `PER_TABLE` below each other."""
+    """Print one table of runs, called `names`, to stdout; more than `PER_TABLE` below each other.
+
+    With lines and weight on a terminal, plain text of `WIDTH` characters elsewhere.
+    """
     for part, lines in in_parts(names, rows):
         console, table = _console_and_table(title)
         table.add_column("", no_wrap=True, max_width=LABEL_WIDTH)
@@ -225,11 +296,6 @@ def _console_and_table(title: str) -> tuple[Any, Any]:
     return Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False), table
 
 
-def markdown_table(metrics_list: Sequence[Metrics]) -> str:
-    """The same as Markdown."""
-    return markdown_rows(headings(metrics_list), table_rows(metrics_list))
-
-
 def markdown_rows(names: Sequence[str], rows: Sequence[Row]) -> str:
     """One table of runs, called `names`, as Markdown."""
     lines = []
@@ -256,13 +322,27 @@ def _count(name: str, metrics: Metrics) -> str:
     return count_text(count) if count >= 0 else "-"
 
 
-def _completion(kind: str, quantile: str, metrics: Metrics) -> str:
+def _median(kind: str, metrics: Metrics) -> str:
     times = metrics.completion.get(kind)
-    return time_text(times.p50_ps if quantile == "p50" else times.p99_ps) if times and times.count else "-"
+    return time_text(times.p50_ps) if times and times.count else "-"
 
 
-def _relative(metrics: Metrics, first: Metrics) -> str:
-    value, base = metrics.iteration.mean_ps, first.iteration.mean_ps
+def _late(kind: str, words: str, metrics: Metrics) -> str:
+    times = metrics.completion.get(kind)
+    return _late_of(times, words) if times else "-"
+
+
+def _late_of(times: Times, words: str) -> str:
+    if not times.count:
+        return "-"
+    if words == "p99" and times.p99_ps is not None:
+        return time_text(times.p99_ps)
+    return f"{time_text(times.max_ps)} (n = {times.count:,})"
+
+
+def _against_first(metrics_list: Sequence[Metrics], metrics: Metrics) -> str:
+    first = like_first(metrics, metrics_list)
+    value, base = metrics.iteration.mean_ps, first.iteration.mean_ps if first else 0
     return f"{100 * (value / base - 1):+.1f} %" if base and value else "-"
 
 

@@ -48,11 +48,13 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
     assert "\x1b" not in text  # no colours where nobody sees them
     assert cells(text, "iteration time, mean") == ["200 ps", "150 ps"]
     assert cells(text, "against the first") == ["-", "-25.0 %"]
-    assert cells(text, "iteration time, p99") == ["300 ps", "200 ps"]
+    assert cells(text, "of iterations") == ["all of 0-1"] * 2
+    assert cells(text, "samples") == ["4", "4"]
+    assert cells(text, "iteration time, max of n") == ["300 ps (n = 4)", "200 ps (n = 4)"]
     assert cells(text, "share of the iteration") == ["70.0 %", "60.0 %"]
     assert cells(text, "push completion, p50") == ["20 ps"] * 2
     lines = [line.split("|")[0].strip() for line in text.splitlines()]
-    assert lines[lines.index("push completion, p50") + 1] == "p99"
+    assert lines[lines.index("push completion, p50") + 1] == "max of n"
     assert cells(text, "drops: selective") == ["5", "5"]
     assert cells(text, "drops: evicted") == ["2", "2"]
     assert cells(text, "drops: link down") == ["7", "7"]
@@ -156,9 +158,11 @@ def test_written_files(own_directory: Path):
     rows = list(csv.DictReader((folder / "comparison.csv").open()))
     assert [row["run"] for row in rows] == ["Policy", "Fast"]
     assert [float(row["iteration_mean_ps"]) for row in rows] == [200, 150]
-    assert [int(row["push_p99_ps"]) for row in rows] == [30, 30]
+    assert [row["push_p99_ps"] for row in rows] == ["", ""]  # three values have none
+    assert [int(row["push_max_ps"]) for row in rows] == [30, 30]
     table = pyarrow.parquet.read_table(folder / "comparison.parquet")
-    assert table["iteration_p99_ps"].to_pylist() == [300, 200]
+    assert table["iteration_max_ps"].to_pylist() == [300, 200]
+    assert table["iteration_samples"].to_pylist() == [4, 4]
     assert set(table.column_names) == set(rows[0])
 
 

@@ -13,7 +13,7 @@ from test_analysis_compare import cells
 from analysis.compare import compare, result_folders
 from analysis.metrics import measure
 from analysis.plots import packets_again
-from analysis.tables import headings, table_rows
+from analysis.tables import headings, network_rows
 from analysis.telemetry import describe, grids, print_telemetry, series
 from scenarios.result import Result
 
@@ -80,10 +80,10 @@ def test_what_nobody_counted_is_not_none():
     machines = emulated(ports={})
     found = measure(machines)[0]
     assert (found.drops_tail, found.marks, found.dropped) == (-1, -1, -1)
-    rows = {row.label: row.cells for row in table_rows([found, measure(small_result())[0]])}
+    rows = {row.label: row.cells for row in network_rows([found, measure(small_result())[0]])}
     assert rows["drops: tail"] == ["-", "3"]
     assert rows["CE marks"] == ["-", "30"]
-    assert "packets trimmed" not in {row.label for row in table_rows([found])}
+    assert "packets trimmed" not in {row.label for row in network_rows([found])}
     assert packets_again([(machines, found)]) is not None  # packets were sent again
     partly = emulated(ports=ports() | {"drops_tail": [3, -1]})
     assert measure(partly)[0].drops_tail == -1

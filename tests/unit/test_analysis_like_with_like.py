@@ -1,0 +1,125 @@
+"""Comparisons hold like against like, and figures say what they are of."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_cases import iterations, messages, small_result
+
+from analysis.compare import compare
+from analysis.metrics import Span, measure
+from analysis.tables import Row
+from scenarios.result import Result
+
+
+def run_of(times: list[int], workers: int = 1, job: str = "j") -> dict[str, list[Any]]:
+    """Iterations that take `times` picoseconds, 10 of each computing, of workers alike."""
+    ends = [sum(times[: n + 1]) for n in range(len(times))]
+    count = len(times) * workers
+    starts = [end - time for end, time in zip(ends, times, strict=True)] * workers
+    return {
+        "job": [job] * count,
+        "worker": [worker for worker in range(workers) for _ in times],
+        "iteration": list(range(len(times))) * workers,
+        "start_ps": starts,
+        "forward_end_ps": starts,
+        "backward_end_ps": starts,
+        "end_ps": ends * workers,
+        "compute_ps": [10] * count,
+        "exposed_ps": [time - 10 for time in times] * workers,
+    }
+
+
+def two_jobs(vision: int, text: int, **summary: str) -> Result:
+    """Jobs `vision` and `text` whose two iterations take so long each, on one network."""
+    jobs = ["vision", "vision", "text", "text"]
+    times = iterations(
+        job=jobs, start_ps=[0] * 4, end_ps=[vision, vision, text, text], compute_ps=[0] * 4,
+        exposed_ps=[vision, vision, text, text],
+    )  # fmt: skip
+    return small_result(messages(job=["vision"] * 3 + ["text"] * 2), times, **summary)
+
+
+def row(rows: list[Row], label: str) -> list[str]:
+    (found,) = (each.cells for each in rows if each.label.strip() == label)
+    return found
+
+
+def test_the_steady_state_is_without_the_first_and_the_last_iteration():
+    found = measure(small_result(iteration_columns=run_of([50, 100, 120, 140, 900], workers=2)))[0]
+    assert found.steady == Span(1, 3, 5)
+    assert (found.iteration.count, found.iteration.mean_ps, found.iteration.max_ps) == (6, 120, 140)
+    assert (found.exposed.mean_ps, found.exposed_share) == (110, pytest.approx(110 / 120))
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "none"), (1, "all of 0"), (2, "all of 0-1"), (3, "1 of 0-2"), (5, "1-3 of 0-4")]
+)
+def test_a_figure_says_which_iterations_it_is_of(count: int, words: str):
+    assert str(Span.steady(count)) == words
+
+
+@pytest.mark.parametrize(("samples", "p99"), [(99, None), (100, 99), (101, 100)])
+def test_there_is_a_p99_from_a_hundred_values_on(samples: int, p99: int | None):
+    found = measure(small_result(iteration_columns=run_of([1, *range(1, samples + 1), 999])))[0]
+    assert (found.iteration.count, found.iteration.p99_ps) == (samples, p99)
+    words = "iteration time, " + ("max of n" if p99 is None else "p99")
+    (table,) = compare([small_result(iteration_columns=run_of([1, *range(1, samples + 1), 999]))]).tables
+    assert row(table.rows, words) == ["99 ps (n = 99)" if p99 is None else f"{p99} ps"]
+
+
+def test_where_one_run_has_too_few_values_all_show_their_largest():
+    many, few = (small_result(iteration_columns=run_of([1, *[7] * n, 9])) for n in (100, 3))
+    (table,) = compare([many, few]).tables
+    assert row(table.rows, "iteration time, max of n") == ["7 ps (n = 100)", "7 ps (n = 3)"]
+
+
+def test_a_job_is_held_against_the_same_job():
+    (jobs, _) = compare([two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")]).tables
+    assert jobs.names == ["Policy, vision", "Policy, text", "Other, vision", "Other, text"]
+    assert row(jobs.rows, "against the first") == ["-", "-", "-50.0 %", "+50.0 %"]
+
+
+def test_times_of_other_work_or_of_a_filling_network_are_not_held_against_each_other():
+    scenario = '[[job]]\nname = "j"\ntrace = "{}"\n'
+    first, other = small_result(), small_result()
+    first = Result(**vars(first) | {"scenario": scenario.format("resnet50")})
+    other = Result(**vars(other) | {"scenario": scenario.format("vgg16")})
+    (table,) = compare([first, other, first]).tables
+    assert row(table.rows, "against the first") == ["-", "-", "+0.0 %"]
+    (table,) = compare([small_result(), small_result(iteration_columns=run_of([1, 2, 3]))]).tables
+    assert row(table.rows, "against the first") == ["-", "-"]
+
+
+def test_drops_of_the_network_are_shown_once(capsys: pytest.CaptureFixture[str]):
+    comparison = compare([two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")])
+    (jobs, network) = comparison.tables
+    assert not [each for each in jobs.rows if "drops" in each.label]
+    assert network.names == ["Policy", "Other"]
+    assert row(network.rows, "drops: tail") == ["3", "3"]
+    comparison.print()
+    assert capsys.readouterr().out.count("drops: tail") == 1
+
+
+def test_a_job_beside_traffic_is_not_charged_with_its_drops():
+    kinds = messages(job=["j", "j", "web", "web", "web"], kind=["push", "push", "flow", "flow", "flow"])
+    (jobs, network) = compare([small_result(kinds)]).tables
+    assert jobs.names == network.names == ["Policy"]
+    assert "jobs and traffic together" in network.title
+    assert row(jobs.rows, "packets sent again") == ["1"]
+
+
+def test_the_report_holds_jobs_and_networks_apart(tmp_path: Path):
+    runs = [two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")]
+    text = (compare(runs).write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
+    assert "The shortest mean iteration is that of Other, vision, 50 ps: 50.0 % less than Policy, vision." in text
+    assert "The shortest mean iteration is that of Policy, text, 200 ps: 33.3 % less than Other, text." in text
+    assert "Policy: 19 packets were dropped" in text
+    assert text.count("| drops: tail |") == 1
+    lines = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
+    assert [(line["first_iteration"], line["last_iteration"]) for line in lines] == [("0", "1")] * 4
+
+
