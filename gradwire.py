@@ -18,6 +18,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +94,9 @@ MaxWall = Annotated[
     typer.Option(metavar="TIME", help="End every run after so long on the wall clock, such as 30s or 5m."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
+Plots = Annotated[
+    str, typer.Option("--plots", metavar="FORMAT", help="Format of the plots that --out writes: png, pdf or svg.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -111,12 +115,13 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 @app.command("demo", epilog="Example: gradwire demo --out my-demo")
 @for_people
-def cmd_demo(threads: Threads = 1, out: Out = None, as_json: Json = False) -> None:
+def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_json: Json = False) -> None:
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
     from scenarios.output import Claim, claim_numbered
 
+    _known_format(plots)
     with Claim(out) if out is not None else claim_numbered("results/demo") as place:
-        _compare(["demo"], [], threads, None, place, as_json)
+        _compare(["demo"], [], threads, None, place, as_json, plots)
 
 
 @app.command("run", epilog="Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight")
@@ -131,6 +136,10 @@ def cmd_run(
     threads: Threads = 1,
     max_wall: MaxWall = None,
     out: Out = None,
+    plots: Annotated[
+        str | None,
+        typer.Option("--plots", metavar="FORMAT", help="Draw plots beside the tables of --out: png, pdf or svg."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -138,6 +147,8 @@ def cmd_run(
     from scenarios.output import claimed
     from scenarios.record import asked, is_record
 
+    if plots is not None:
+        _known_format(plots, out)
     overrides, limit = _overrides(set_, trace), _seconds(max_wall)
     if scenario not in list_library() and is_record(scenario):
         chosen = _again(scenario, overrides, policy)
@@ -145,7 +156,7 @@ def cmd_run(
         chosen = load_scenario(scenario, set=overrides, policy=policy)
     with claimed(out) as place:
         results, finished = _simulate([chosen], threads, limit, as_json, asked(scenario, overrides))
-        _show(results, finished, place, as_json, alone=True)
+        _show(results, finished, place, as_json, plots, alone=True)
 
 
 @app.command("compare", epilog="Example: gradwire compare demo --set job.iterations=2 --out results/short")
@@ -159,14 +170,16 @@ def cmd_compare(
     threads: Threads = 1,
     max_wall: MaxWall = None,
     out: Out = None,
+    plots: Plots = "png",
     as_json: Json = False,
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
     run's time was up."""
     from scenarios.output import claimed
 
+    _known_format(plots)
     with claimed(out) as place:
-        _compare(sources, _overrides(set_, trace), threads, _seconds(max_wall), place, as_json)
+        _compare(sources, _overrides(set_, trace), threads, _seconds(max_wall), place, as_json, plots)
 
 
 @app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")
@@ -409,11 +422,11 @@ def _simulate(
             stop.result.timing.update(asked)
             results.append(stop.result)
         except KeyboardInterrupt as stop:
-            partial: Result | None = getattr(stop, "result", None)
-            seen = partial and (partial.iterations.num_rows or partial.messages.num_rows)
-            if partial:
-                partial.timing.update(asked)
-            return results + ([partial] if partial and seen else []), False
+            cut: Result | None = getattr(stop, "result", None)
+            seen = cut and (cut.iterations.num_rows or cut.messages.num_rows)
+            if cut:
+                cut.timing.update(asked)
+            return results + ([cut] if cut and seen else []), False
     return results, True
 
 
@@ -439,6 +452,7 @@ def _compare(
     max_wall_s: float | None,
     out: Path | None,
     as_json: bool,
+    plots: str,
 ) -> None:
     """Read or simulate everything that is to be compared; all of it is read before anything is simulated."""
     from scenarios.load import list_library, load_scenario
@@ -456,19 +470,33 @@ def _compare(
 
         expected = f"gradwire run {sources[0]} --set ..., which runs it again"
         raise ResultError("has been run already: overrides change nothing in it", sources[0], expected)
+    for source, read, _ in parts if overrides else ():
+        if read:
+            typer.echo(f"note: {source}: has been run already: {', '.join(overrides)} changes nothing in it", err=True)
     results, finished = [], True
     for source, read, variants in parts:
         results += read
         if variants and finished:
             simulated, finished = _simulate(variants, threads, max_wall_s, as_json, asked(source, overrides))
             results += simulated
-    _show(results, finished, out, as_json)
+    _show(results, finished, out, as_json, plots)
+
+
+def _known_format(plots: str, out: Path | str | None = "") -> None:
+    """Raise GradwireError unless plots can be drawn in a format, and into `out`; before anything is simulated."""
+    from analysis.figures import PLOTS
+    from scenarios.errors import GradwireError
+
+    if plots not in PLOTS:
+        raise GradwireError("is no format of plots", f"--plots {plots}", f"one of {', '.join(PLOTS)}")
+    if out is None:
+        raise GradwireError("has nowhere to draw", f"--plots {plots}", "--out FOLDER besides")
 
 
 def _show(
-    results: list[Result], finished: bool, out: Path | None, as_json: bool, alone: bool = False
+    results: list[Result], finished: bool, out: Path | None, as_json: bool, plots: str | None, alone: bool = False
 ) -> None:
-    """Write a comparison to `out`, or a Result `alone`, and print the comparison.
+    """Write a comparison to `out`, or a Result `alone`, and print the comparison. `plots`: their format, or none.
 
     Exits with 1 if a loss bound is broken, a run has stalled or its time was up, as after Ctrl-C if the runs were not
     `finished`, and with an error if it had to be written elsewhere.
@@ -481,10 +509,11 @@ def _show(
     comparison = compare(results)
     kept = None
     if out is not None and alone:
-        kept = keep(out, results[0].write)
+        write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
+        kept = keep(out, write, [("result", results[0].write)] if plots else [])
     elif out is not None:
         parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
-        kept = keep(out, comparison.write, parts)
+        kept = keep(out, partial(comparison.write, plots=plots or "png"), parts)
     if as_json:
         typer.echo(json.dumps(comparison.as_dict()))
     else:

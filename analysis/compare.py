@@ -6,7 +6,7 @@ What `Comparison.write` leaves behind:
     comparison.json         all metrics and the violated bounds, for programs
     comparison.csv          the same metrics, one line per run and job; comparison.parquet with types
     flows.csv               completion times and slowdowns of traffic by size, if there is any
-    *.png                   see `analysis.plots`
+    *.png (*.pdf, *.svg)    see `analysis.plots`
     results/<policy>/       the Results themselves, for `gradwire compare` and for a closer look
 
 The directory appears complete or not at all.
@@ -24,7 +24,8 @@ from typing import Any
 
 from analysis.flows import flow_blocks, flow_times, write_flows
 from analysis.metrics import DROPS, Metrics, measure, ran_on
-from analysis.tables import Table, headings, print_rows, run_tables, shown_entries, time_text
+from analysis.tables import Table, headings, print_rows, run_tables, shown_entries, time_text, whole_networks
+from analysis.unlike import differences
 from scenarios.output import new_folder
 from scenarios.result import Result, Violation, check_loss_invariant
 
@@ -63,6 +64,11 @@ class Comparison:
         return shown_entries(self.metrics)
 
     @property
+    def differences(self) -> list[str]:
+        """What is not alike besides policies, one sentence per Result that is of another network, job or traffic."""
+        return differences(self.results, headings(whole_networks(self.metrics)))
+
+    @property
     def title(self) -> str:
         """The names of the scenarios."""
         return ", ".join(dict.fromkeys(entry.name for entry in self.flat))
@@ -84,6 +90,8 @@ class Comparison:
             print_rows(each.names, each.rows, self.title + each.title)
         for traffic, names, rows in flow_blocks(self.results, self.metrics):
             print_rows(names, rows, f"{self.title}: flows of {traffic}")
+        for text in self.differences:
+            print(f"note: {text}")
 
     def as_dict(self) -> dict[str, Any]:
         """Everything a program may want: plain values, times in picoseconds, JSON-safe."""
@@ -92,6 +100,7 @@ class Comparison:
             "name": self.title,
             "sound": not self.violations,
             "violations": [violation._asdict() for violation in self.violations],
+            "differences": self.differences,
             "runs": [
                 {
                     "summary": result.summary,
@@ -105,8 +114,10 @@ class Comparison:
             ],
         }
 
-    def write(self, directory: str | Path) -> Path:
+    def write(self, directory: str | Path, plots: str = "png") -> Path:
         """Write report, figures, pictures and Results to a new directory.
+
+        `plots` is the pictures' format, one of `analysis.figures.PLOTS`.
 
         Raises `ResultError` if something is there already, or it cannot be written.
         """
@@ -120,16 +131,22 @@ class Comparison:
             _write_json(partial / "comparison.json", self.as_dict())
             write_rows(self.flat, partial)
             write_flows(self.results, self.metrics, partial)
-            pictures = draw_all(
-                [
-                    (result, entry)
-                    for result, entries in zip(self.results, self.metrics, strict=True)
-                    for entry in entries
-                ],
-                partial,
-            )
+            pictures = draw_all(self.results, self.metrics, partial, plots)
             text = report(self, [picture.name for picture in pictures], folders)
             (partial / "report.md").write_text(text, encoding="utf-8")
+        return Path(directory)
+
+    def write_alone(self, directory: str | Path, plots: str) -> Path:
+        """Write the only Result to a new directory, as `Result.write`, with pictures of the format `plots`."""
+        from analysis.plots import draw_all
+
+        (result,) = self.results
+        with new_folder(directory) as partial:
+            inner = result.write(partial / "result")
+            for path in inner.iterdir():
+                path.rename(partial / path.name)
+            inner.rmdir()
+            draw_all(self.results, self.metrics, partial, plots)
         return Path(directory)
 
 

@@ -14,6 +14,9 @@ DPI = 120
 FORMATS = ("png", "pdf", "svg", "jpg", "jpeg", "eps")
 """Endings of files that a figure can be written to: pixels, or lines that scale (pdf, svg, eps)."""
 
+PLOTS = ("png", "pdf", "svg")
+"""Those of the pictures of runs and comparisons: what pages and papers take."""
+
 MAKER = {
     "png": {"Software": "gradwire"}, "pdf": {"Creator": "gradwire", "CreationDate": None},
     "svg": {"Creator": "gradwire", "Date": None}, "eps": {"Creator": "gradwire"},

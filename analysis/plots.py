@@ -1,12 +1,14 @@
-"""Plots: three pictures of a comparison as PNG files.
+"""Plots: three pictures of a comparison, as PNG, PDF or SVG files.
 
-    iteration_time.png     mean iteration time, split into compute and exposed communication, with every worker's
-                           iteration as a dot
-    completion_time.png    distribution of message completion times, one panel per kind of message
-    packets_again.png      packets lost by cause and sent again, per 100 packets of data
+    iteration_time     mean iteration time of the steady state, split into compute and exposed communication, with
+                       every worker's iteration as a dot
+    completion_time    share of messages that took so long or longer, a panel per kind of message; p99 where there is
+                       one
+    packets_again      packets lost by cause and sent again, per 100 packets of data, of everything in a run together
 
-Colours are those of Okabe and Ito, which remain distinct for colour-blind readers; a run keeps its colour in all
-pictures. matplotlib is used without a display (Agg) and without pyplot's global state.
+They are as wide as two columns of a paper (7.16 in) with letters of 8 pt, so that they need no scaling there. Colours
+are those of Okabe and Ito, which remain distinct for colour-blind readers; a run keeps colour and line in all pictures.
+matplotlib is used without a display (Agg) and without pyplot's global state.
 """
 
 from __future__ import annotations
@@ -16,21 +18,31 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.figures import save_figure
-from analysis.metrics import DROPS, Metrics, completion_times, durations, percentile
-from analysis.tables import KIND_WORDS, headings
+from analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
+from analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
 from scenarios.result import KINDS, Result
 
 Run = tuple[Result, Metrics]
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#000000")
-STYLES = ("-", "--", "-.", ":")
+STYLES: tuple[Any, ...] = (
+    "-", "--", "-.", ":", (0, (7, 2)), (0, (1, 2.5)), (0, (5, 1, 1, 1, 1, 1)),
+)  # fmt: skip
+"""As many as have no divisor in common with the colours, so that 56 curves differ."""
+WIDTH = 7.16
+"""Inches: the text of a page in two columns."""
+PAPER: Any = {"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5, "xtick.labelsize": 7.5,
+         "ytick.labelsize": 7.5}  # fmt: skip
 GREY = "#595959"
 CAUSE_COLOURS = {
     "drops_tail": "#D55E00",
@@ -53,99 +65,144 @@ CAUSE_WORDS = {
 PS_PER_MS = 1e9
 MANY_POINTS = 2000
 LEGEND_COLUMNS = 3
+PANELS = 2
+"""Panels beside each other."""
 
 
-def draw_all(runs: Sequence[Run], directory: Path) -> list[Path]:
-    """Draw what there is data for into `directory`. Returns the files."""
+def draw_all(
+    results: Sequence[Result], metrics: Sequence[Sequence[Metrics]], directory: Path, kind: str = "png"
+) -> list[Path]:
+    """Draw what there is data for into `directory`, as files of one of `analysis.figures.PLOTS`. Returns the files.
+
+    `metrics` are those of each Result.
+    """
+    runs = [(result, entry) for result, own in zip(results, metrics, strict=True) for entry in own]
     drawn = []
-    for name, draw in (
-        ("iteration_time.png", iteration_time),
-        ("completion_time.png", completion_time),
-        ("packets_again.png", packets_again),
-    ):
-        figure = draw(runs)
+    figures = {
+        "iteration_time": iteration_time(runs),
+        "completion_time": completion_time(runs),
+        "packets_again": packets_again(whole_networks(metrics)),
+    }
+    for name, figure in figures.items():
         if figure is not None:
-            save_figure(figure, directory / name)
-            drawn.append(directory / name)
+            drawn.append(directory / f"{name}.{kind}")
+            save_figure(figure, drawn[-1])
     return drawn
 
 
+def look(number: int) -> dict[str, Any]:
+    """Colour and line of a run's curves, by its place; alike only every 56 places."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number % len(STYLES)]}
+
+
+@matplotlib.rc_context(PAPER)
 def iteration_time(runs: Sequence[Run]) -> Figure | None:
-    """Bars: mean compute below, mean exposed communication above. Dots: single iterations of single workers, from
-    left to right as they follow each other: the first waits for nothing at its start, the last for everything.
+    """Bars: mean compute, then mean exposed communication, in the steady state. Dots: single iterations of single
+    workers, from top to bottom as they follow each other; hollow ones are not in the means.
     """
     names = headings([metrics for _, metrics in runs])
     kept = [(n, run, names[n]) for n, run in enumerate(runs) if run[1].iteration.count]
     if not kept:
         return None
-    figure, (axes,) = _figure(1, width=max(7.0, 1.6 + 1.9 * len(kept)), height=4.0)
-    highest = 0.0
+    figure, (axes,) = _figure(1, height=1.1 + 0.62 * len(kept))
     for place, (number, (result, metrics), _) in enumerate(kept):
         colour = COLOURS[number % len(COLOURS)]
         mean, exposed = metrics.iteration.mean_ps / PS_PER_MS, metrics.exposed.mean_ps / PS_PER_MS
         compute = mean - exposed
-        axes.bar(place, compute, 0.44, color=_pale(colour), linewidth=0)
-        axes.bar(place, exposed, 0.44, bottom=compute, color=colour, linewidth=0)
-        times = durations(result, metrics.job)[0] / PS_PER_MS
-        order = _order(result, metrics.job)
-        axes.plot(
-            place + 0.27 + 0.24 * order, times, "o", markersize=4, color=colour, alpha=0.5, markeredgewidth=0
-        )
-        highest = max(highest, float(times.max()))
-        if exposed > 0.1 * mean:
-            axes.text(
-                place, compute + exposed / 2, f"{exposed:.1f}", ha="center", va="center", color=_ink(colour)
-            )
-        if compute > 0.1 * mean:
-            axes.text(place, compute / 2, f"{compute:.1f}", ha="center", va="center", color="#333333")
-        axes.text(place, mean, f"{mean:.1f} ms", ha="center", va="bottom", fontweight="bold", color="#333333")
-    axes.set_xticks(range(len(kept)), [fill(name, 22) for _, _, name in kept])
-    axes.set_xlim(-0.4, len(kept) - 0.35)
-    axes.set_ylim(0, highest * 1.06)
-    axes.set_ylabel("iteration time (ms)")
-    axes.set_title(
-        "pale: computing, full colour: waiting for the network (means); dots: every worker's iterations, first to last",
-        loc="left", fontsize=9,
-    )  # fmt: skip
-    axes.grid(axis="x", visible=False)
+        axes.barh(place - 0.18, compute, 0.36, color=_pale(colour), linewidth=0)
+        axes.barh(place - 0.18, exposed, 0.36, left=compute, color=colour, linewidth=0)
+        _iteration_dots(axes, place, result, metrics.job, colour)
+        longest = axes.dataLim.x1
+        for left, wide, ink in ((0.0, compute, "#333333"), (compute, exposed, _ink(colour))):
+            if wide > 0.1 * longest:
+                axes.text(left + wide / 2, place - 0.18, three_digits(wide), ha="center", va="center", color=ink)
+        axes.annotate(f"{three_digits(mean)} ms", (mean, place - 0.18), (4, 0), textcoords="offset points", va="center",
+                      fontweight="bold", color="#333333")  # fmt: skip
+    axes.set_yticks(range(len(kept)), [fill(name, 24) for _, _, name in kept])
+    axes.set_ylim(len(kept) - 0.5, -0.5)
+    axes.set_xlim(0, axes.dataLim.x1 * 1.12)
+    axes.set_xlabel("iteration time (ms)")
+    axes.grid(axis="y", visible=False)
+    figure.legend(handles=_iteration_legend([metrics for _, (_, metrics), _ in kept]), loc="outside lower center",
+                  ncols=2, frameon=False)  # fmt: skip
     return figure
 
 
+def _iteration_dots(axes: Any, place: int, result: Result, job: str, colour: str) -> None:
+    numbers, times, _ = durations(result, job)
+    _, chosen = steady_state(numbers)
+    heights = place + 0.1 + 0.28 * numbers / max(int(numbers.max()), 1)
+    for those, face in ((chosen, colour), (~chosen, "none")):
+        axes.plot(times[those] / PS_PER_MS, heights[those], "o", markersize=3.5, markerfacecolor=face,
+                  markeredgecolor=colour, markeredgewidth=0.7, alpha=0.6)  # fmt: skip
+
+
+def _iteration_legend(kept: Sequence[Metrics]) -> list[Any]:
+    dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 3.5, "markeredgecolor": GREY}
+    steady = any(metrics.steady.is_steady for metrics in kept)
+    handles: list[Any] = [
+        Patch(color=_pale(GREY), label="computing (mean)"),
+        Patch(color=GREY, label="waiting for the network (mean)"),
+        Line2D([], [], markerfacecolor=GREY, label="iterations of single workers, first on top", **dot),
+    ]
+    hollow = Line2D([], [], markerfacecolor="none", label="first and last iteration, not in the means", **dot)
+    return [*handles, hollow] if steady else handles
+
+
+@matplotlib.rc_context(PAPER)
 def completion_time(runs: Sequence[Run]) -> Figure | None:
-    """The share of messages delivered within a time, per kind; the time axis is logarithmic."""
+    """The share of messages that took a time or longer, per kind, on logarithmic axes: what is late can be seen."""
     names = headings([metrics for _, metrics in runs])
     times = [completion_times(result, metrics.job) for result, metrics in runs]
     kinds = [kind for kind in KINDS if any(kind in found for found in times)]
     if not kinds:
         return None
-    figure, panels = _figure(len(kinds), width=max(7.0, 4.6 * len(kinds)), height=4.0, sharey=True)
+    rows = -(-len(kinds) // PANELS)
+    figure, panels = _figure(len(kinds), height=2.7 * rows + 0.17 * len(runs) / 2, sharey=True)
+    curves: dict[str, Any] = {}
     for axes, kind in zip(panels, kinds, strict=True):
-        for number, found in enumerate(times):
+        supported = False
+        for number, ((_, metrics), found) in enumerate(zip(runs, times, strict=True)):
             if kind not in found:
                 continue
-            values = np.sort(found[kind])
-            shares = np.arange(1, len(values) + 1) / len(values)
-            kept = np.unique(np.linspace(0, len(values) - 1, MANY_POINTS).astype(np.int64))
-            axes.step(
-                values[kept] / PS_PER_MS, 100 * shares[kept], where="post", label=names[number],
-                color=COLOURS[number % len(COLOURS)], linestyle=STYLES[number % len(STYLES)], linewidth=1.8,
-            )  # fmt: skip
-            late = percentile(found[kind], 0.99) / PS_PER_MS
-            axes.plot([late], [99], "o", markersize=6, color=COLOURS[number % len(COLOURS)], clip_on=False)
+            (line,) = axes.step(*_later(found[kind]), where="pre", linewidth=1.4, **look(number))
+            curves.setdefault(names[number], line)
+            late = metrics.completion[kind].p99_ps
+            if late is not None:
+                supported = True
+                share = 100 * float(np.mean(found[kind] >= late))
+                axes.plot([late / PS_PER_MS], [share], "o", markersize=5, color=line.get_color())
         logarithmic(axes)
-        axes.set_ylim(0, 101)
-        axes.set_title(f"{KIND_WORDS[kind]} messages (dot: p99)", loc="left", fontsize=10)
+        axes.set_yscale("log")
+        axes.set_ylim(top=130)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        if supported:
+            axes.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+        axes.set_title(f"{KIND_WORDS[kind]} messages" + (" (dot: p99)" if supported else ""), loc="left")
         axes.set_xlabel("completion time (ms)")
-    panels[0].set_ylabel("messages delivered (%)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
+    for axes in panels[::PANELS]:
+        axes.set_ylabel("took so long or longer (%)")
+    figure.legend(
+        list(curves.values()), list(curves), loc="outside lower center", ncols=_columns(list(curves)), frameon=False
+    )
     return figure
 
 
-def packets_again(runs: Sequence[Run]) -> Figure | None:
-    """What losses cost: packets lost by cause, and packets sent again, per 100 packets of data."""
-    names = headings([metrics for _, metrics in runs])
-    kept = [(metrics, name) for (_, metrics), name in zip(runs, names, strict=True) if metrics.data_packets]
+def _later(values: Any) -> tuple[Any, Any]:
+    """(milliseconds, percentage of `values` that are as long or longer), thinned evenly on a logarithmic scale."""
+    found, counts = np.unique(values, return_counts=True)
+    later = len(values) - np.cumsum(counts) + counts
+    kept = np.unique(np.searchsorted(-later, -np.geomspace(later[0], 1, MANY_POINTS)).clip(0, len(found) - 1))
+    return found[kept] / PS_PER_MS, 100 * later[kept] / len(values)
+
+
+@matplotlib.rc_context(PAPER)
+def packets_again(networks: Sequence[Metrics]) -> Figure | None:
+    """What losses cost: packets lost by cause, and packets sent again, per 100 packets of data. One bar per run, since
+    ports do not know whose packets they drop: `networks` are those of `whole_networks`."""
+    names = headings(networks)
+    kept = [(metrics, name) for metrics, name in zip(networks, names, strict=True) if metrics.data_packets]
     if not kept or not any(max(m.dropped, 0) + m.retransmitted for m, _ in kept):
         return None
     shown = [
@@ -155,7 +212,7 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
         or any(getattr(m, cause) > 0 for m, _ in kept)
     ]
     lines = -(-len(shown) // LEGEND_COLUMNS)
-    figure, (axes,) = _figure(1, width=7.0, height=1.3 + 0.2 * lines + 0.62 * len(kept))
+    figure, (axes,) = _figure(1, height=0.8 + 0.2 * lines + 0.5 * len(kept))
     for place, (metrics, _) in enumerate(kept):
         scale = 100 / metrics.data_packets
         left = 0.0
@@ -167,31 +224,23 @@ def packets_again(runs: Sequence[Run]) -> Figure | None:
         axes.barh(place + 0.17, again, 0.3, color=CAUSE_COLOURS["retransmitted"], linewidth=0)
         for value, height in ((left, place - 0.17), (again, place + 0.17)):
             axes.annotate(f"{value:.2g}" if value < 10 else f"{value:.0f}", (value, height), (4, 0),
-                          textcoords="offset points", va="center", fontsize=9, color=GREY)  # fmt: skip
-    axes.set_yticks(range(len(kept)), [fill(name, 22) for _, name in kept])
+                          textcoords="offset points", va="center", color=GREY)  # fmt: skip
+    axes.set_yticks(range(len(kept)), [fill(name, 24) for _, name in kept])
     axes.invert_yaxis()
-    axes.margins(x=0.08)
+    axes.set_xlim(0, 1.08 * axes.dataLim.x1)  # room for the number beside the longest bar
     axes.set_xlabel("packets per 100 packets of data")
     axes.grid(axis="y", visible=False)
     handles: list[Any] = [
         axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_WORDS[cause]) for cause in shown
     ]
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, fontsize=9, frameon=False
-    )
+    figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False)
     return figure
 
 
-def _order(result: Result, job: str) -> Any:
-    """Where each iteration of `durations` stands among those of its job, from 0 (first) to 1 (last)."""
-    table = result.iterations
-    number = table["iteration"].to_numpy()[np.asarray(table["job"].to_pylist()) == job]
-    return number / max(int(number.max()), 1)
-
-
-def _pale(colour: str) -> tuple[float, ...]:
+def _pale(colour: str) -> tuple[float, float, float]:
     """Three parts of white to one of `colour`; opaque, so that the grid does not show through."""
-    return tuple(0.3 * part + 0.7 for part in to_rgb(colour))
+    red, green, blue = (0.3 * part + 0.7 for part in to_rgb(colour))
+    return red, green, blue
 
 
 def _ink(colour: str) -> str:
@@ -210,15 +259,24 @@ def logarithmic(axes: Any) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _figure(panels: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Any]]:
-    """A figure with `panels` axes side by side in the house style."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _columns(names: Sequence[str]) -> int:
+    """As many columns of a legend as fit the width."""
+    widest = max(map(len, names), default=1)
+    return max(1, min(LEGEND_COLUMNS, len(names), 120 // (widest + 10)))
+
+
+def _figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Any]]:
+    """A figure with axes for `panels`, `PANELS` beside each other, in the house style."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, panels, sharey=sharey, squeeze=False)[0]
-    for each in axes:
+    columns = min(panels, PANELS)
+    axes = figure.subplots(-(-panels // columns), columns, sharey=sharey, squeeze=False).ravel()
+    for spare in axes[panels:]:
+        spare.remove()
+    for each in axes[:panels]:
         each.spines[["top", "right"]].set_visible(False)
         each.spines[["left", "bottom"]].set_color(GREY)
         each.tick_params(colors=GREY)
         each.grid(color="#E6E6E6", linewidth=0.8)
         each.set_axisbelow(True)
-    return figure, list(axes)
+    return figure, list(axes[:panels])

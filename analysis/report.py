@@ -30,11 +30,12 @@ MOST_VIOLATIONS = 10
 MOST_PORTS = 3
 
 PICTURES = {
-    "iteration_time.png": "Mean iteration time of each run: compute (pale) and waiting for the network (full colour). "
-    "Dots are single iterations of single workers.",
-    "completion_time.png": "Share of messages delivered within a time, counted from being ready to send. "
-    "The time axis is logarithmic; every message counts alike, whatever its size.",
-    "packets_again.png": "Packets dropped by cause, and packets sent again, per 100 packets of data.",
+    "iteration_time": "Mean iteration time of each run: compute (pale) and waiting for the network (full colour). "
+    "Dots are single iterations of single workers; hollow ones are the first and the last, which are not in the means.",
+    "completion_time": "Share of messages that took so long or longer, counted from being ready to send. "
+    "Both axes are logarithmic; every message counts alike, whatever its size. Dots are p99.",
+    "packets_again": "Packets dropped by cause, and packets sent again, per 100 packets of data, by all jobs and "
+    "traffic of a run together.",
 }
 
 
@@ -43,7 +44,7 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
 
     Parameters
     ----------
-    pictures : names of the PNG files beside the report.
+    pictures : names of the files beside the report.
     folders : of the Results, below `results/`, in their order.
     """
     lines = [f"# {comparison.title}", "", *_provenance(comparison), ""]
@@ -55,7 +56,8 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
         lines += [f"## Flows of {traffic}", "", markdown_rows(names, rows)]
     lines += ["## What the figures say", "", *(f"* {fact}" for fact in facts(comparison)), ""]
     for picture in pictures:
-        lines += [f"![{picture}]({picture})", "", PICTURES.get(picture, ""), ""]
+        shown = "" if picture.endswith(".pdf") else "!"  # a page shows no PDF
+        lines += [f"{shown}[{picture}]({picture})", "", PICTURES.get(picture.partition(".")[0], ""), ""]
     lines += ["## Files", ""]
     lines += [
         "| file | what |", "|---|---|",
@@ -87,6 +89,7 @@ def facts(comparison: Comparison) -> Iterator[str]:
     whole = whole_networks(comparison.metrics)
     for result, entry, name in zip(comparison.results, whole, headings(whole), strict=True):
         yield from _losses(result, entry, name)
+    yield from (f"{text}." for text in comparison.differences)
     yield _bound(comparison)
     for entry, name in zip(runs, names, strict=True):
         if not entry.finished:

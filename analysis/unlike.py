@@ -1,0 +1,80 @@
+"""What differs between the scenarios of Results that are compared, besides what their policies are about.
+
+A comparison is of policies: transports, load balancing, switches and how a job exchanges what it has. Where network,
+jobs or traffic are others, the figures tell of that as well, and a reader should know. Compared is what each Result
+holds of its scenario, and the digests of traces and files, which tell those of one name apart.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from scenarios.result import Result
+
+JOB = {
+    "trace": "trace", "phase": "phase", "iterations": "iterations", "workers": "workers", "servers": "servers",
+    "compute_scale": "compute_scale",
+}  # fmt: skip
+"""Keys of a job that make it another one, and what it has without them: `DEFAULTS`."""
+DEFAULTS = {"iterations": 5, "servers": 0, "compute_scale": 1.0}
+PLACES = {"topology": "topology", "link": "links", "link_override": "links", "traffic": "traffic", "fault": "faults"}
+"""Tables of a scenario that are compared as a whole, and what people call them."""
+
+
+def differences(results: Sequence[Result], names: Sequence[str]) -> list[str]:
+    """One sentence per Result that is of another network, other jobs or other traffic than the first.
+
+    Parameters
+    ----------
+    names : what each Result is called.
+
+    A Result without its scenario is not compared.
+    """
+    tables = [tomllib.loads(result.scenario) for result in results]
+    found = []
+    for number in range(1, len(results)):
+        if not tables[0] or not tables[number]:
+            continue
+        parts = list(_differing(tables[0], tables[number]))
+        if not parts and results[0].summary.get("trace_hash") != results[number].summary.get("trace_hash"):
+            parts = ["a trace of the same name has another content"]
+        parts += [
+            f"the file of {place} has another content"
+            for place, digest in results[number].summary.get("inputs", {}).items()
+            if results[0].summary.get("inputs", {}).get(place, digest) != digest
+        ]
+        if parts:
+            found.append(f"{names[number]} differs from {names[0]} in more than policy: {'; '.join(parts)}")
+    return found
+
+
+def _differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    for table in dict.fromkeys(PLACES.values()):
+        keys = [key for key, words in PLACES.items() if words == table]
+        one, two = ({key: given[key] for key in keys if key in given} for given in (first, other))
+        if one != two:
+            yield f"{table} ({_words(two)}, not {_words(one)})"
+    jobs, others = ({str(job.get("name")): job for job in given.get("job", [])} for given in (first, other))
+    if list(jobs) != list(others):
+        yield f"jobs ({', '.join(others) or 'none'}, not {', '.join(jobs) or 'none'})"
+    for name in [name for name in jobs if name in others]:
+        for key, words in JOB.items():
+            one, two = (each.get(key, DEFAULTS.get(key)) for each in (jobs[name], others[name]))
+            if one != two:
+                yield f"{words} of job {name} ({_words(two)}, not {_words(one)})"
+
+
+def _words(value: Any) -> str:
+    """A value on one line, as short as it can be said."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        if len(value) == 1 and isinstance(next(iter(value.values())), Mapping | list):
+            return _words(next(iter(value.values())))
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list):
+        return " and ".join(str(each.get("name", each.get("kind", "one"))) if isinstance(each, Mapping) else str(each)
+                            for each in value) or "none"  # fmt: skip
+    return str(value)

@@ -1,0 +1,90 @@
+"""Comparisons of scenarios that are unlike say what differs, in plain words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_cases import small_result
+from typer.testing import CliRunner
+
+import gradwire
+from analysis.compare import compare
+from scenarios.load import list_library, load_scenario
+from scenarios.record import scenario_text
+from scenarios.result import Result
+
+STAR = 'topology = { kind = "star", hosts = 8 }\n[link]\nrate = "10Gbps"\n'
+JOB = '[[job]]\nname = "j"\ntrace = "resnet50"\nworkers = 4\n'
+
+
+def run_with(scenario: str, label: str = "Policy", **summary: Any) -> Result:
+    result = small_result(label=label)
+    return Result(**vars(result) | {"scenario": scenario, "summary": result.summary | summary})
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (STAR.replace("hosts = 8", "hosts = 16") + JOB, "topology (kind star, hosts 16, not kind star, hosts 8)"),
+        (STAR.replace("10Gbps", "40Gbps") + JOB, "links (rate 40Gbps, not rate 10Gbps)"),
+        (STAR + JOB.replace("4", "8"), "workers of job j (8, not 4)"),
+        (STAR + JOB.replace("resnet50", "vgg16"), "trace of job j (vgg16, not resnet50)"),
+        (STAR + JOB + "iterations = 2\n", "iterations of job j (2, not 5)"),
+        (STAR + JOB.replace('"j"', '"k"'), "jobs (k, not j)"),
+        (STAR, "jobs (none, not j)"),
+        (STAR + JOB + '[[traffic]]\nname = "web"\nkind = "poisson"\n', "traffic (web, not none)"),
+        (STAR + JOB + '[[fault]]\nkind = "link_down"\n', "faults (link_down, not none)"),
+    ],
+)
+def test_what_differs_is_said(other: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    comparison = compare([run_with(STAR + JOB), run_with(other, "Other")])
+    sentence = f"Other differs from Policy in more than policy: {words}"
+    assert comparison.differences == [sentence] == comparison.as_dict()["differences"]
+    comparison.print()
+    assert f"note: {sentence}" in capsys.readouterr().out
+    assert f"* {sentence}." in (comparison.write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
+
+
+def test_policies_are_no_difference():
+    one, other = (f'transport = "{name}"\nload_balancing = "ecmp"\n{STAR}{JOB}' for name in ("dctcp", "dlcp"))
+    assert compare([run_with(one), run_with(other)]).differences == []
+
+
+def test_a_default_written_out_is_no_difference():
+    assert compare([run_with(STAR + JOB), run_with(STAR + JOB + "iterations = 5\n")]).differences == []
+
+
+def test_what_is_not_known_is_not_compared():
+    assert compare([small_result(), run_with(STAR + JOB)]).differences == []
+
+
+def test_a_trace_of_the_same_name_may_be_another_one():
+    comparison = compare([run_with(STAR + JOB), run_with(STAR + JOB, "Other", trace_hash="1" * 16)])
+    assert comparison.differences[0].endswith("a trace of the same name has another content")
+
+
+def test_a_file_may_be_another_one():
+    inputs = [{"topology.file": digit * 64} for digit in "12"]
+    comparison = compare([run_with(STAR + JOB, inputs=inputs[0]), run_with(STAR + JOB, "Other", inputs=inputs[1])])
+    assert comparison.differences[0].endswith("the file of topology.file has another content")
+
+
+@pytest.mark.parametrize("name", ["demo", "dlcp-ablation", "shared"])
+def test_policies_of_the_library_do_not_differ_in_more(name: str):
+    assert name in list_library()
+    texts = [scenario_text(variant) for variant in load_scenario(name).variants()]
+    assert compare([run_with(text) for text in texts]).differences == []
+
+
+def test_an_override_does_not_pretend_to_change_a_result(own_directory: Path):
+    small_result().write("one")
+    Path("case.toml").write_text(
+        'name = "case"\n' + STAR + '[[traffic]]\nname = "web"\nkind = "incast"\nfan_in = 2\nsize = "1kB"\nrounds = 2\nperiod = "1ms"\n'
+    )
+    done = CliRunner().invoke(gradwire.app, ["compare", "one", "case.toml", "--set", "seed=3"])
+    assert done.exit_code == 0, done.output
+    assert "note: one: has been run already: seed=3 changes nothing in it" in done.stderr
+    plain = CliRunner().invoke(gradwire.app, ["compare", "one", "case.toml"])
+    assert "has been run already" not in plain.stderr
