@@ -6,6 +6,7 @@
     trace = gradwire.load_trace("resnet50")
     result = gradwire.simulate(scenario, trace)
     result.iterations, result.messages          # pyarrow tables
+    gradwire.compare("demo", result).to_pandas()
 
 No logic lives here: every command reads its input with `scenarios` and `traces`, calls one function of
 another room and shows what it returns. Everything is imported at its first use, because `gradwire --help` and
@@ -37,35 +38,45 @@ except KeyboardInterrupt:  # while a command starts there is nobody yet who woul
     raise SystemExit(130) from None
 
 if TYPE_CHECKING:
-    from gradwire_testbed import emulate
-    from scenarios.load import load_scenario
     from scenarios.result import Result
     from scenarios.schema import Scenario
     from sim.progress import Standing
-    from sim.simulate import simulate
-    from traces.capture import capture
-    from traces.trace import load_trace
-
-__all__ = ["Result", "__version__", "capture", "emulate", "load_scenario", "load_trace", "main", "simulate"]
 
 PUBLIC = {
     "load_scenario": "scenarios.load",
     "load_trace": "traces.trace",
     "simulate": "sim.simulate",
     "emulate": "gradwire_testbed",
+    "compare": "gradwire_api",
+    "plot": "gradwire_api",
+    "Comparison": "analysis.compare",
+    "Metrics": "analysis.metrics",
     "Result": "scenarios.result",
-    "capture": "traces.capture",
+    "Scenario": "scenarios.schema",
+    "Trace": "traces.trace",
+    "GradwireError": "scenarios.errors",
+    "MissingExtraError": "scenarios.errors",
+    "ResultError": "scenarios.errors",
+    "ScenarioError": "scenarios.errors",
+    "StallError": "scenarios.errors",
+    "TestbedError": "emu.switches.base",
+    "TraceError": "scenarios.errors",
 }
+"""The Python API and where it comes from, at its first use."""
+OPTIONAL = {"capture": "traces.capture"}
+"""The same for what needs an extra (torch), and is left out by `from gradwire import *`."""
+
+__all__ = ["__version__", "main", *PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
-    if name in PUBLIC:
-        return getattr(importlib.import_module(PUBLIC[name]), name)
+    if room := PUBLIC.get(name) or OPTIONAL.get(name):
+        return getattr(importlib.import_module(room), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *OPTIONAL))
 
 
 COMPILING = "compiling the packet engine (once per transport and load balancer, then kept)"
@@ -73,7 +84,6 @@ COMPILING = "compiling the packet engine (once per transport and load balancer, 
 app = typer.Typer(
     help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",  # in "rich" words in brackets are taken for colours
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
 )
@@ -81,7 +91,19 @@ bench_app = typer.Typer(help="Measure gradwire's own speed.", no_args_is_help=Tr
 app.add_typer(trace_app, name="trace")
 app.add_typer(bench_app, name="bench")
 
-ScenarioName = Annotated[str, typer.Argument(help="A scenario file, or the name of one of the library.")]
+
+
+def _library(incomplete: str) -> list[str]:
+    """For shells that complete words: scenarios of the library; files the shell knows itself."""
+    from scenarios.load import list_library
+
+    return [name for name in list_library() if name.startswith(incomplete)]
+
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(help="A scenario file, or the name of one of the library.", autocompletion=_library),
+]
 TraceName = Annotated[
     str | None, typer.Option("--trace", help="Replay this trace (bundled name or directory) in every job.")
 ]
@@ -128,7 +150,10 @@ def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_jso
 @for_people
 def cmd_run(
     scenario: Annotated[
-        str, typer.Argument(help="A scenario file, the name of one of the library, or a Result to run again.")
+        str,
+        typer.Argument(
+            help="A scenario file, the name of one of the library, or a Result to run again.", autocompletion=_library
+        ),
     ],
     policy: Annotated[str | None, typer.Option(help="Run this policy of the scenario, not the base.")] = None,
     trace: TraceName = None,
@@ -163,7 +188,8 @@ def cmd_run(
 @for_people
 def cmd_compare(
     sources: Annotated[
-        list[str], typer.Argument(help="Scenarios (all their policies) or Result directories.")
+        list[str],
+        typer.Argument(help="Scenarios (all their policies) or Result directories.", autocompletion=_library),
     ],
     trace: TraceName = None,
     set_: Set = None,

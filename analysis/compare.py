@@ -20,20 +20,34 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.flows import flow_blocks, flow_times, write_flows
 from analysis.metrics import DROPS, Metrics, measure, ran_on
-from analysis.tables import Table, headings, print_rows, run_tables, shown_entries, time_text, whole_networks
+from analysis.tables import (
+    Table,
+    headings,
+    html_table,
+    print_rows,
+    run_tables,
+    shown_entries,
+    time_text,
+    whole_networks,
+)
 from analysis.unlike import differences
 from scenarios.output import new_folder
-from scenarios.result import Result, Violation, check_loss_invariant
+from scenarios.result import Result, Violation, as_pandas, check_loss_invariant
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    from matplotlib.figure import Figure
 
 FORMAT = 2
 """Version of comparison.json."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Results and what was computed from them.
 
@@ -83,6 +97,29 @@ class Comparison:
             for result in self.results
             if result.summary.get("totals", {}).get("ended_by") == "max_wall"
         ]
+
+    def __repr__(self) -> str:
+        sound = f"{len(self.violations)} loss bounds broken" if self.violations else "every loss bound held"
+        return f"<Comparison of {len(self.results)} runs: {' | '.join(headings(self.flat))}; {sound}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the tables that the command line prints."""
+        return "".join(html_table(self.title + each.title, each.names, each.rows) for each in self.tables)
+
+    @property
+    def table(self) -> pyarrow.Table:
+        """One row per run and job, with the columns of comparison.csv; what a run does not have is null."""
+        return rows_table(self.flat)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`table` as a pandas DataFrame. Raises MissingExtraError if that is not installed."""
+        return as_pandas(self.table)
+
+    def plot(self) -> dict[str, Figure]:
+        """The pictures that `write` draws, as matplotlib figures by name, as far as there is something to draw."""
+        from analysis.plots import figures
+
+        return figures(self.results, self.metrics)
 
     def print(self) -> None:
         """Print the table to stdout."""
@@ -203,20 +240,26 @@ def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
-    """comparison.csv and comparison.parquet. A kind of message that a run does not have stays empty."""
+def rows_table(metrics_list: Sequence[Metrics]) -> pyarrow.Table:
+    """One row per entry. What a run does not have, such as a kind of message, is null."""
     import pyarrow
-    import pyarrow.parquet
 
     rows = [
         flat_row(metrics, name) for metrics, name in zip(metrics_list, headings(metrics_list), strict=True)
     ]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+
+
+def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
+    """comparison.csv and comparison.parquet."""
+    import pyarrow.parquet
+
+    table = rows_table(metrics_list)
     with (directory / "comparison.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, table.column_names)
         writer.writeheader()
-        writer.writerows(rows)
-    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+        writer.writerows(table.to_pylist())
     pyarrow.parquet.write_table(table, directory / "comparison.parquet")
 
 

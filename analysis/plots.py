@@ -76,18 +76,22 @@ def draw_all(
 
     `metrics` are those of each Result.
     """
-    runs = [(result, entry) for result, own in zip(results, metrics, strict=True) for entry in own]
     drawn = []
-    figures = {
+    for name, figure in figures(results, metrics).items():
+        drawn.append(directory / f"{name}.{kind}")
+        save_figure(figure, drawn[-1])
+    return drawn
+
+
+def figures(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]) -> dict[str, Figure]:
+    """Every picture that there is data for, by its name."""
+    runs = [(result, entry) for result, own in zip(results, metrics, strict=True) for entry in own]
+    found = {
         "iteration_time": iteration_time(runs),
         "completion_time": completion_time(runs),
         "packets_again": packets_again(whole_networks(metrics)),
     }
-    for name, figure in figures.items():
-        if figure is not None:
-            drawn.append(directory / f"{name}.{kind}")
-            save_figure(figure, drawn[-1])
-    return drawn
+    return {name: figure for name, figure in found.items() if figure is not None}
 
 
 def look(number: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from html import escape
 from typing import Any, NamedTuple
 
 from analysis.metrics import DROPS, Metrics, Times
@@ -304,6 +305,18 @@ def markdown_rows(names: Sequence[str], rows: Sequence[Row]) -> str:
         lines += [f"| {row.label.replace('  ', '&nbsp; ')} | " + " | ".join(row.cells) + " |" for row in some]
         lines.append("")
     return "\n".join(lines)
+
+
+def html_table(title: str, names: Sequence[str], rows: Sequence[Row]) -> str:
+    """One table of runs, called `names`, as HTML, for notebooks."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("", *names))
+    lines = "".join(
+        f"<tr><td>{escape(row.label).replace('  ', '&nbsp; ')}</td>"
+        + "".join(f'<td style="text-align: right">{escape(cell)}</td>' for cell in row.cells)
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{lines}</table>"
 
 
 def _kinds(metrics_list: Sequence[Metrics]) -> list[tuple[str, str]]:

@@ -30,11 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scenarios import __version__
-from scenarios.errors import ResultError
+from scenarios.errors import MissingExtraError, ResultError
 from scenarios.loss import allowed_losses
 from scenarios.output import new_folder
+from scenarios.units import format_time
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow
 
     from scenarios.schema import Scenario
@@ -149,7 +151,7 @@ KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow")
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """One run. The tables are `pyarrow.Table`s with the columns of `TABLES`."""
 
@@ -186,6 +188,46 @@ class Result:
         built = {name: make_table(name, tables.get(name, {})) for name in TABLES}
         return cls(dict(summary), **built, timing=dict(timing or {}), scenario=scenario)
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{count:,} {name}" for name, count in self._rows().items())
+        return f"<Result: {self._what()}; {rows or 'empty'}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from html import escape
+
+        lines = "".join(
+            f"<tr><td>{escape(name)}</td><td>{count:,}</td><td>{escape(', '.join(TABLES[name]))}</td></tr>"
+            for name, count in self._rows().items()
+        )
+        head = "<tr><th>table</th><th>rows</th><th>columns</th></tr>"
+        return f"<p><b>Result</b>: {escape(self._what())}</p><table>{head}{lines}</table>"
+
+    def _what(self) -> str:
+        """What ran, how it ended."""
+        totals = self.summary.get("totals", {})
+        name, policy = (str(self.summary.get(key, "?")) for key in ("name", "policy"))
+        where = "emulated" if self.summary.get("engine", {}).get("kind") == "emulation" else "simulated"
+        end = "" if "simulated_ps" not in totals else f" {format_time(int(totals['simulated_ps']))}"
+        return f"{name} {policy}, {where}{end}, ended by {totals.get('ended_by', '?')}"
+
+    def _rows(self) -> dict[str, int]:
+        return {name: rows for name in TABLES if (rows := getattr(self, name).num_rows)}
+
+    def to_pandas(self, table: str = "messages") -> pandas.DataFrame:
+        """One of the tables as a pandas DataFrame.
+
+        Raises
+        ------
+        MissingExtraError
+            pandas is not installed.
+        ValueError
+            There is no such table.
+        """
+        if table not in TABLES:
+            raise ValueError(f"no such table: {table}; expected one of {', '.join(TABLES)}")
+        return as_pandas(getattr(self, table))
+
     def write(self, directory: str | Path) -> Path:
         """Write everything to a new directory, which appears complete or not at all.
 
@@ -216,6 +258,15 @@ class Result:
         timing = _read_json(folder / "timing.json") if (folder / "timing.json").exists() else {}
         tables = {name: _read_table(folder / f"{name}.parquet", name) for name in TABLES}
         return cls(summary, **tables, timing=timing, scenario=_read_scenario(folder / SCENARIO_FILE))
+
+
+def as_pandas(table: pyarrow.Table) -> pandas.DataFrame:
+    """A pyarrow table for pandas. Raises MissingExtraError if that is not installed."""
+    try:
+        import pandas  # noqa: F401  # pyarrow's own message names no way to install it
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("pandas", "pandas") from error
+    return table.to_pandas()
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:

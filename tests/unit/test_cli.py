@@ -159,7 +159,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         return {"policies": [result.summary["policy"] for result in self.results]}
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, plots: str = "png") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "report.md").touch()
 

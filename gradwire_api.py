@@ -1,0 +1,85 @@
+"""What the Python API has beside the functions of the rooms: comparing and drawing, whatever the runs come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from analysis.compare import Comparison
+    from scenarios.result import Result
+    from scenarios.schema import Scenario
+
+    Source = Result | Scenario | str | Path
+
+
+def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), threads: int = 1) -> Comparison:
+    """Several runs side by side: what `gradwire compare` does, without its files.
+
+    Parameters
+    ----------
+    sources : Results; directories of Results or of comparisons; Scenarios, scenario files and names of the library,
+        which are simulated under each of their policies. Lists of these count as their members.
+    set : overrides of scenarios that are named or loaded from files, such as "job.workers=8".
+    threads : of the simulator.
+
+    Returns
+    -------
+    `analysis.compare.Comparison`: `to_pandas()`, `table` (pyarrow), `metrics`, `plot()`, `write(directory)`; in a
+    notebook it shows its table.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        A scenario cannot be run; all are looked at before the first one is.
+    ResultError
+        A directory cannot be read.
+    StallError
+        A simulation can make no progress.
+    """
+    from analysis.compare import compare as side_by_side
+    from scenarios.result import Result
+    from sim.fabric.specialise import compile_ahead
+    from sim.simulate import simulate
+
+    found = [each for source in sources for each in _runs_of(source, set)]
+    if not found:
+        raise ValueError("nothing to compare")
+    compile_ahead([each for each in found if not isinstance(each, Result)])
+    return side_by_side(
+        [each if isinstance(each, Result) else simulate(each, threads=threads) for each in found]
+    )
+
+
+def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
+    """What is to be compared of one source: Results, and scenarios that are still to be run."""
+    from scenarios.load import list_library, load_scenario
+    from scenarios.record import members
+    from scenarios.result import Result
+    from scenarios.schema import Scenario
+
+    if isinstance(source, Result):
+        return [source]
+    if isinstance(source, Scenario):
+        return list(source.variants())
+    if isinstance(source, str | Path):
+        if Path(source).is_dir() and str(source) not in list_library():
+            return [Result.read(member) for member in members(str(source))]
+        return list(load_scenario(source, set=overrides).variants())
+    if isinstance(source, Sequence):
+        return [each for member in source for each in _runs_of(member, overrides)]
+    raise TypeError(f"{type(source).__name__} is neither a Result, a Scenario, nor the name of one")
+
+
+def plot(*sources: Source | Comparison | Sequence[Source]) -> dict[str, Figure]:
+    """The pictures of one run or of several, as matplotlib figures by name: "iteration_time", "completion_time",
+    "packets_again", as far as there is something to draw. Sources and errors as for `compare`; a Comparison is taken as
+    it is."""
+    from analysis.compare import Comparison
+
+    if len(sources) == 1 and isinstance(sources[0], Comparison):
+        return sources[0].plot()
+    return compare(*sources).plot()  # type: ignore[arg-type]  # no Comparison among them
