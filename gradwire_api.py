@@ -36,11 +36,12 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
     ScenarioError, TraceError
         A scenario cannot be run; all are looked at before the first one is.
     ResultError
-        A directory cannot be read.
+        A directory cannot be read, or there are overrides and nothing to run.
     StallError
         A simulation can make no progress.
     """
     from analysis.compare import compare as side_by_side
+    from scenarios.errors import ResultError
     from scenarios.result import Result
     from sim.fabric.specialise import compile_ahead
     from sim.simulate import simulate
@@ -48,6 +49,9 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
     found = [each for source in sources for each in _runs_of(source, set)]
     if not found:
         raise ValueError("nothing to compare")
+    if set and all(isinstance(each, Result) for each in found):
+        expected = "a scenario to be run, or no overrides"
+        raise ResultError("has been run already: overrides change nothing in it", "compare", expected)
     compile_ahead([each for each in found if not isinstance(each, Result)])
     return side_by_side(
         [each if isinstance(each, Result) else simulate(each, threads=threads) for each in found]

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,11 @@ class Comparison:
         return f"<Comparison of {len(self.results)} runs: {' | '.join(headings(self.flat))}; {sound}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the tables that the command line prints."""
-        return "".join(html_table(self.title + each.title, each.names, each.rows) for each in self.tables)
+        """What notebooks show: the tables and notes that the command line prints."""
+        tables = [html_table(self.title + each.title, each.names, each.rows) for each in self.tables]
+        for traffic, names, rows in flow_blocks(self.results, self.metrics):
+            tables.append(html_table(f"{self.title}: flows of {traffic}", names, rows))
+        return "".join([*tables, *(f"<p>note: {escape(note)}</p>" for note in self.differences)])
 
     @property
     def table(self) -> pyarrow.Table:

@@ -124,7 +124,7 @@ class Metrics:
     iteration : per worker and iteration of those.
     exposed : time of an iteration in which its worker did not compute.
     exposed_share : of their iteration time.
-    completion : per kind of message ("push", "pull", ...), and "all" of them.
+    completion : per kind of message ("push", "pull", ...), and "all" of them; those of `steady`, if a job's.
     under_way : messages that had not been delivered when the run ended.
     drops_tail, ..., drops_no_route, marks, control_marks, trimmed : packets, at all ports; not of this job alone; -1:
         unknown. `control_marks`: of the marks, those on acknowledgements and other control packets.
@@ -223,10 +223,15 @@ def steady_state(numbers: Integers) -> tuple[Span, NDArray[np.bool_]]:
 
 
 def completion_times(result: Result, job: str) -> dict[str, Integers]:
-    """Picoseconds from ready to delivered of a job's delivered messages, per kind that occurs."""
+    """Picoseconds from ready to delivered of delivered messages, per kind that occurs: of a job those of its steady
+    state, as its iteration times; of traffic all."""
     table = result.messages
     end = table["end_ps"].to_numpy()
     wanted = _rows(table, job) & (end >= 0)
+    steady, _ = steady_state(durations(result, job)[0])
+    if steady.is_steady:
+        number = table["iteration"].to_numpy()
+        wanted &= (number >= steady.first) & (number <= steady.last)
     taken = end - table["start_ps"].to_numpy()
     kinds = _texts(table, "kind")
     found = {kind: taken[wanted & (kinds == kind)] for kind in KINDS}

@@ -15,39 +15,52 @@ from scenarios.result import Result
 
 JOB = {
     "trace": "trace", "phase": "phase", "iterations": "iterations", "workers": "workers", "servers": "servers",
-    "compute_scale": "compute_scale",
+    "compute_scale": "compute_scale", "start": "start", "jitter": "jitter", "placement": "placement",
 }  # fmt: skip
 """Keys of a job that make it another one, and what it has without them: `DEFAULTS`."""
 DEFAULTS = {"iterations": 5, "servers": 0, "compute_scale": 1.0}
+WHOLE = {"seed": "seed", "duration": "duration", "host": "hosts"}
+"""Keys of the scenario itself."""
 PLACES = {"topology": "topology", "link": "links", "link_override": "links", "traffic": "traffic", "fault": "faults"}
 """Tables of a scenario that are compared as a whole, and what people call them."""
 
 
 def differences(results: Sequence[Result], names: Sequence[str]) -> list[str]:
-    """One sentence per Result that is of another network, other jobs or other traffic than the first.
+    """What is of another network, other jobs or other traffic than the first: a sentence for all that differ alike.
 
     Parameters
     ----------
     names : what each Result is called.
-
-    A Result without its scenario is not compared.
     """
     tables = [tomllib.loads(result.scenario) for result in results]
-    found = []
+    if any(tables) and not tables[0]:
+        return [f"{names[0]} holds no scenario: whether the others differ from it in more than policy is not known"]
+    found: dict[str, list[str]] = {}
     for number in range(1, len(results)):
-        if not tables[0] or not tables[number]:
+        if any(tables) and not tables[number]:
+            sentence = "no scenario: whether there is more to it than policy is not known"
+            found.setdefault(sentence, []).append(names[number])
             continue
         parts = list(_differing(tables[0], tables[number]))
-        if not parts and results[0].summary.get("trace_hash") != results[number].summary.get("trace_hash"):
-            parts = ["a trace of the same name has another content"]
+        named = any(part.startswith(("trace of job", "jobs ", "phase of job")) for part in parts)
+        if not named and results[0].summary.get("trace_hash") != results[number].summary.get("trace_hash"):
+            parts.append("a trace of the same name has another content")
         parts += [
             f"the file of {place} has another content"
             for place, digest in results[number].summary.get("inputs", {}).items()
             if results[0].summary.get("inputs", {}).get(place, digest) != digest
         ]
         if parts:
-            found.append(f"{names[number]} differs from {names[0]} in more than policy: {'; '.join(parts)}")
-    return found
+            found.setdefault("; ".join(parts), []).append(names[number])
+    return [_sentence(others, names[0], what) for what, others in found.items()]
+
+
+def _sentence(others: Sequence[str], first: str, what: str) -> str:
+    one = len(others) == 1
+    who = others[0] if one else f"{', '.join(others[:-1])} and {others[-1]}"
+    if what.startswith("no scenario"):
+        return f"{who} {'holds' if one else 'hold'} {what}"
+    return f"{who} {'differs' if one else 'differ'} from {first} in more than policy: {what}"
 
 
 def _differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
@@ -56,6 +69,9 @@ def _differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[s
         one, two = ({key: given[key] for key in keys if key in given} for given in (first, other))
         if one != two:
             yield f"{table} ({_words(two)}, not {_words(one)})"
+    for key, words in WHOLE.items():
+        if first.get(key) != other.get(key):
+            yield f"{words} ({_words(other.get(key))}, not {_words(first.get(key))})"
     jobs, others = ({str(job.get("name")): job for job in given.get("job", [])} for given in (first, other))
     if list(jobs) != list(others):
         yield f"jobs ({', '.join(others) or 'none'}, not {', '.join(jobs) or 'none'})"

@@ -33,7 +33,6 @@ from scenarios import __version__
 from scenarios.errors import MissingExtraError, ResultError
 from scenarios.loss import allowed_losses
 from scenarios.output import new_folder
-from scenarios.units import format_time
 
 if TYPE_CHECKING:
     import pandas
@@ -189,7 +188,9 @@ class Result:
         return cls(dict(summary), **built, timing=dict(timing or {}), scenario=scenario)
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{count:,} {name}" for name, count in self._rows().items())
+        rows = ", ".join(
+            f"{count:,} {'worker-iterations' if name == 'iterations' else name}" for name, count in self._rows().items()
+        )
         return f"<Result: {self._what()}; {rows or 'empty'}>"
 
     def _repr_html_(self) -> str:
@@ -208,7 +209,7 @@ class Result:
         totals = self.summary.get("totals", {})
         name, policy = (str(self.summary.get(key, "?")) for key in ("name", "policy"))
         where = "emulated" if self.summary.get("engine", {}).get("kind") == "emulation" else "simulated"
-        end = "" if "simulated_ps" not in totals else f" {format_time(int(totals['simulated_ps']))}"
+        end = "" if "simulated_ps" not in totals else f" {int(totals['simulated_ps']) / 1e9:.3g} ms"
         return f"{name} {policy}, {where}{end}, ended by {totals.get('ended_by', '?')}"
 
     def _rows(self) -> dict[str, int]:

@@ -123,3 +123,12 @@ def test_the_report_holds_jobs_and_networks_apart(tmp_path: Path):
     assert [(line["first_iteration"], line["last_iteration"]) for line in lines] == [("0", "1")] * 4
 
 
+
+
+def test_messages_are_those_of_the_steady_state_as_well():
+    """Five iterations, one push in each: those of the first and the last take far longer, and do not count."""
+    sent = messages(iteration=[0, 1, 2, 3, 4], kind=["push"] * 5, start_ps=[0] * 5, end_ps=[10**9, 10, 20, 30, 10**9])
+    found = measure(small_result(sent, run_of([100] * 5)))[0].completion["push"]
+    assert (found.count, found.mean_ps, found.max_ps) == (3, 20, 30)
+    found = measure(small_result(sent, run_of([100] * 2)))[0].completion["push"]
+    assert (found.count, found.max_ps) == (5, 10**9), "without a steady state all of them count"

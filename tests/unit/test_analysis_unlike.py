@@ -34,6 +34,9 @@ def run_with(scenario: str, label: str = "Policy", **summary: Any) -> Result:
         (STAR + JOB + "iterations = 2\n", "iterations of job j (2, not 5)"),
         (STAR + JOB.replace('"j"', '"k"'), "jobs (k, not j)"),
         (STAR, "jobs (none, not j)"),
+        ("seed = 3\n" + STAR + JOB, "seed (3, not none)"),
+        ('duration = "1ms"\n' + STAR + JOB, "duration (1ms, not none)"),
+        (STAR + JOB + 'placement = "spread"\n', "placement of job j (spread, not none)"),
         (STAR + JOB + '[[traffic]]\nname = "web"\nkind = "poisson"\n', "traffic (web, not none)"),
         (STAR + JOB + '[[fault]]\nkind = "link_down"\n', "faults (link_down, not none)"),
     ],
@@ -56,8 +59,23 @@ def test_a_default_written_out_is_no_difference():
     assert compare([run_with(STAR + JOB), run_with(STAR + JOB + "iterations = 5\n")]).differences == []
 
 
-def test_what_is_not_known_is_not_compared():
-    assert compare([small_result(), run_with(STAR + JOB)]).differences == []
+def test_what_is_not_known_is_said():
+    first, second = small_result(), run_with(STAR + JOB)
+    assert compare([first, second]).differences[0].startswith("Policy [1] holds no scenario: whether the others differ")
+    assert compare([second, first]).differences[0].startswith("Policy [2] holds no scenario: whether there is more")
+    assert compare([first]).differences == compare([first, first]).differences == []
+
+
+def test_what_differs_alike_is_said_once():
+    other = run_with(STAR.replace("10Gbps", "40Gbps") + JOB, "Fast")
+    (sentence,) = compare([run_with(STAR + JOB), other, other, other]).differences
+    assert sentence.startswith("Fast [1], Fast [2] and Fast [3] differ from Policy in more than policy: links")
+
+
+def test_a_trace_of_other_content_is_said_beside_the_rest():
+    other = run_with(STAR.replace("10Gbps", "40Gbps") + JOB, "Other", trace_hash="1" * 16)
+    (sentence,) = compare([run_with(STAR + JOB), other]).differences
+    assert "links" in sentence and sentence.endswith("a trace of the same name has another content")
 
 
 def test_a_trace_of_the_same_name_may_be_another_one():

@@ -74,6 +74,11 @@ def test_whatever_there_is_can_be_compared(runs, tmp_path):
     ] + ["dlcp"]
 
 
+def test_overrides_change_nothing_in_what_has_been_run(runs):
+    with pytest.raises(gradwire.ResultError, match="has been run already"):
+        gradwire.compare(runs.results, set=["seed=2"])
+
+
 @pytest.mark.parametrize("source, error", [
     ("nosuch", "ScenarioError"), ("job.toml", "ScenarioError"), (Path("/"), "ResultError"), (7, "TypeError"),
 ])  # fmt: skip
