@@ -178,7 +178,7 @@ def test_at_any_time_the_network_is_what_the_faults_of_that_time_make_it(faults)
         patch.setattr(sim.faults, "build_routing", lambda _, without: frozenset(without))
         made.schedule(recorder)
         for time in range(0, 20 * US, US // 2):
-            recorder.agenda.act(time)
+            recorder.agenda.act(time, lambda: 0)
             expect(recorder, made, time)
 
 
