@@ -136,7 +136,7 @@ def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
 def _bound(comparison: Comparison) -> str:
     broken = comparison.violations
     if not broken:
-        count = sum(entry.completion["all"].count for entry in comparison.flat)
+        count = sum(int((result.messages["end_ps"].to_numpy() >= 0).sum()) for result in comparison.results)
         return f"No message of {count:,} was delivered with more loss than its bound."
     shown = "; ".join(str(violation) for violation in broken[:MOST_VIOLATIONS])
     more = f"; and {len(broken) - MOST_VIOLATIONS} more" if len(broken) > MOST_VIOLATIONS else ""

@@ -11,6 +11,7 @@ from analysis_cases import iterations, messages, small_result
 
 from analysis.compare import compare
 from analysis.metrics import Span, measure
+from analysis.report import report
 from analysis.tables import Row
 from scenarios.result import Result
 
@@ -132,3 +133,10 @@ def test_messages_are_those_of_the_steady_state_as_well():
     assert (found.count, found.mean_ps, found.max_ps) == (3, 20, 30)
     found = measure(small_result(sent, run_of([100] * 2)))[0].completion["push"]
     assert (found.count, found.max_ps) == (5, 10**9), "without a steady state all of them count"
+
+
+def test_the_bound_is_checked_of_every_message_and_the_report_says_so():
+    """Of five iterations, three are the steady state; the bound holds in all of them."""
+    sent = messages(iteration=[0, 1, 2, 3, 4], end_ps=[15, 25, 35, 45, 55])
+    text = report(compare([small_result(sent, run_of([100] * 5))]), [], ["one"])
+    assert "No message of 5 was delivered with more loss than its bound." in text
