@@ -48,9 +48,9 @@ packages:
 
 # Nothing is installed where everything is there; nothing is built where a kernel of this recipe is kept already.
 uml: $(BASE_STAMP)
-	@$(BIN)/python -m emu.uml.build $(UML_SOURCE) --check || { \
+	@$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE) --check || { \
 		$(SUDO) apt-get -q update && $(SUDO) env $(APT) install $(UML_PACKAGES); }
-	$(BIN)/python -m emu.uml.build $(UML_SOURCE)
+	$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE)
 
 # Tests that measure time on the wall clock run by themselves: beside others they would measure those. What fails there
 # is run once more, because a machine with other work to do can disturb any of them.

@@ -1,15 +1,15 @@
 """From the log of packets of a Result to a capture that Wireshark reads.
 
 A packet appears whenever it begins to cross one of the chosen links, on the interface of that name, lost there or not.
-Its headers are those of its transport as `scenarios.wire` lays them out, its payload is left away: the length on the
-link is there, the bytes are not. What the simulator does not know is filled in plainly (all ours):
+Its headers are those of its transport as `gradwire.scenarios.wire` lays them out, its payload is left away: the length
+on the link is there, the bytes are not. What the simulator does not know is filled in plainly (all ours):
 
 * a host's addresses follow from its place in the order of names, h0 being 10.0.0.1;
 * all packets of a message have its number as the sender's port (modulo 2**14, from 49152 on), and connections are
   neither opened nor closed;
 * TCP counts sequence numbers from 0, in every message, and acknowledges what its argument says, which on a connection
   of several messages is in packets of the connection; checksums take the payload for zeros;
-* queues are written as DSCP (`scenarios.wire.dscp`); important packets are ECN-capable, others are not;
+* queues are written as DSCP (`gradwire.scenarios.wire.dscp`); important packets are ECN-capable, others are not;
 * gradwire headers of control packets have the argument for a sequence number, and 0 for an offset, since the log does
   not tell which packet they answer. That of a Probe, and of DLCP's Bitmap, is the number of the probe, and 4096 times
   the part that is asked for.
@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.pcapng import Frames, write_pcapng
-from scenarios.errors import ResultError
-from scenarios.output import new_file
-from scenarios.result import Result
-from scenarios.wire import (
+from gradwire.analysis.pcapng import Frames, write_pcapng
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.output import new_file
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.wire import (
     GRADWIRE_FLAGS,
     GRADWIRE_PORT,
     HEADERS,

@@ -6,7 +6,7 @@ What `Comparison.write` leaves behind:
     comparison.json         all metrics and the violated bounds, for programs
     comparison.csv          the same metrics, one line per run and job; comparison.parquet with types
     flows.csv               completion times and slowdowns of traffic by size, if there is any
-    *.png (*.pdf, *.svg)    see `analysis.plots`
+    *.png (*.pdf, *.svg)    see `gradwire.analysis.plots`
     results/<policy>/       the Results themselves, for `gradwire compare` and for a closer look
 
 The directory appears complete or not at all.
@@ -23,9 +23,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.flows import flow_blocks, flow_times, write_flows
-from analysis.metrics import DROPS, Metrics, measure, ran_on
-from analysis.tables import (
+from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
+from gradwire.analysis.metrics import DROPS, Metrics, measure, ran_on
+from gradwire.analysis.tables import (
     Table,
     headings,
     html_table,
@@ -35,9 +35,9 @@ from analysis.tables import (
     time_text,
     whole_networks,
 )
-from analysis.unlike import differences
-from scenarios.output import new_folder
-from scenarios.result import Result, Violation, as_pandas, check_loss_invariant
+from gradwire.analysis.unlike import differences
+from gradwire.scenarios.output import new_folder
+from gradwire.scenarios.result import Result, Violation, as_pandas, check_loss_invariant
 
 if TYPE_CHECKING:
     import pandas
@@ -121,7 +121,7 @@ class Comparison:
 
     def plot(self) -> dict[str, Figure]:
         """The pictures that `write` draws, as matplotlib figures by name, as far as there is something to draw."""
-        from analysis.plots import figures
+        from gradwire.analysis.plots import figures
 
         return figures(self.results, self.metrics)
 
@@ -158,12 +158,12 @@ class Comparison:
     def write(self, directory: str | Path, plots: str = "png") -> Path:
         """Write report, figures, pictures and Results to a new directory.
 
-        `plots` is the pictures' format, one of `analysis.figures.PLOTS`.
+        `plots` is the pictures' format, one of `gradwire.analysis.figures.PLOTS`.
 
         Raises `ResultError` if something is there already, or it cannot be written.
         """
-        from analysis.plots import draw_all
-        from analysis.report import report
+        from gradwire.analysis.plots import draw_all
+        from gradwire.analysis.report import report
 
         with new_folder(directory) as partial:
             folders = result_folders(self.results)
@@ -179,7 +179,7 @@ class Comparison:
 
     def write_alone(self, directory: str | Path, plots: str) -> Path:
         """Write the only Result to a new directory, as `Result.write`, with pictures of the format `plots`."""
-        from analysis.plots import draw_all
+        from gradwire.analysis.plots import draw_all
 
         (result,) = self.results
         with new_folder(directory) as partial:

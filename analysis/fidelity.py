@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.fidelity_measure import RATE, SHARE, TIME, Measure, examples, relative
-from analysis.fidelity_ports import classes, packets, ports_of
-from analysis.metrics import percentile
-from analysis.tables import KIND_WORDS
-from scenarios.result import KINDS, Result, check_loss_invariant
-from scenarios.schema_fidelity import Fidelity
+from gradwire.analysis.fidelity_measure import RATE, SHARE, TIME, Measure, examples, relative
+from gradwire.analysis.fidelity_ports import classes, packets, ports_of
+from gradwire.analysis.metrics import percentile
+from gradwire.analysis.tables import KIND_WORDS
+from gradwire.scenarios.result import KINDS, Result, check_loss_invariant
+from gradwire.scenarios.schema_fidelity import Fidelity
 
 FORMAT = 1
 """Version of fidelity.json."""
@@ -114,8 +114,8 @@ class Agreement:
 def agreement(sim: Result, emu: Result, tolerances: Fidelity, others: Sequence[Result] = ()) -> Agreement:
     """Compare a simulated and an emulated run. A pure function of its arguments.
 
-    `others` : simulations that differ from `sim` by nanoseconds only (`sim.shaken`): a figure that they scatter over is
-    not held against the emulation.
+    `others` : simulations that differ from `sim` by nanoseconds only (`gradwire.sim.shaken`): a figure that they
+    scatter over is not held against the emulation.
     """
     found = _agreement(sim, emu, tolerances)
     if not others:

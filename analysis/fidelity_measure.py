@@ -1,4 +1,4 @@
-"""One figure of a simulated and an emulated run, and whether the two agree; see `analysis.fidelity`."""
+"""One figure of a simulated and an emulated run, and whether the two agree; see `gradwire.analysis.fidelity`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.tables import share_text, three_digits, time_text
+from gradwire.analysis.tables import share_text, three_digits, time_text
 
 TIME, PACKETS, RATE, SHARE = "ps", "packets", "bps", "share"
 """Units of figures."""

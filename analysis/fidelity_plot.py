@@ -13,12 +13,12 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis.fidelity import Agreement
-from analysis.figures import save_figure
-from analysis.metrics import DROPS, completion_times, measure
-from analysis.plots import CAUSE_WORDS, COLOURS, GREY, MANY_POINTS, PS_PER_MS, logarithmic
-from analysis.tables import KIND_WORDS
-from scenarios.result import KINDS, Result
+from gradwire.analysis.fidelity import Agreement
+from gradwire.analysis.figures import save_figure
+from gradwire.analysis.metrics import DROPS, completion_times, measure
+from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, MANY_POINTS, PS_PER_MS, logarithmic
+from gradwire.analysis.tables import KIND_WORDS
+from gradwire.scenarios.result import KINDS, Result
 
 RUNS: tuple[tuple[str, str, Any, float], ...] = (
     ("simulated", COLOURS[0], "-", 2.6),

@@ -1,4 +1,5 @@
-"""What the ports of a simulated and an emulated network have counted, side by side; see `analysis.fidelity`."""
+"""What the ports of a simulated and an emulated network have counted, side by side; see
+`gradwire.analysis.fidelity`."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.fidelity_measure import PACKETS, Measure, examples, relative
-from analysis.metrics import DROPS
-from scenarios.result import Result
-from scenarios.schema_fidelity import Fidelity
+from gradwire.analysis.fidelity_measure import PACKETS, Measure, examples, relative
+from gradwire.analysis.metrics import DROPS
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.schema_fidelity import Fidelity
 
 COUNTERS = ("packets", "bytes", *DROPS, "marks", "peak_queue_bytes")
 CAUSES = {**DROPS, "marks": "marks"}

@@ -2,7 +2,7 @@
 
 fidelity.json        every figure of both runs, for programs
 fidelity.csv         the judged and the reported figures, one per line
-fidelity.png         see `analysis.fidelity_plot`
+fidelity.png         see `gradwire.analysis.fidelity_plot`
 results/simulated/   the Results themselves
 results/emulated/
 """
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analysis.fidelity import Agreement, agreement
-from analysis.fidelity_measure import PACKETS, Measure
-from analysis.tables import Grid, print_grid
-from scenarios.output import new_folder
-from scenarios.result import Result
+from gradwire.analysis.fidelity import Agreement, agreement
+from gradwire.analysis.fidelity_measure import PACKETS, Measure
+from gradwire.analysis.tables import Grid, print_grid
+from gradwire.scenarios.output import new_folder
+from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.schema import Scenario
 
 HEAD = ["", "simulated", "emulated", "difference", "allowed", "verdict"]
 SCATTER = "simulations"
@@ -94,7 +94,7 @@ def grids(found: Agreement) -> list[Grid]:
 
 def write(found: Agreement, sim: Result, emu: Result, directory: str | Path) -> Path:
     """Everything to a new directory, which appears complete or not at all."""
-    from analysis.fidelity_plot import draw_fidelity
+    from gradwire.analysis.fidelity_plot import draw_fidelity
 
     with new_folder(directory) as partial:
         sim.write(partial / "results" / "simulated")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.errors import ResultError
+from gradwire.scenarios.errors import ResultError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

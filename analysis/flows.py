@@ -2,7 +2,7 @@
 
 A flow's completion time is from entering its host's interface to delivery; its slowdown is that over the time on the
 empty network (`ideal_ps` of the table of flows). Both are of delivered flows only: how many were still under way is
-said beside them. Percentiles are values that occurred, as in `analysis.metrics`.
+said beside them. Percentiles are values that occurred, as in `gradwire.analysis.metrics`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.metrics import ENOUGH, Metrics
-from analysis.tables import Row, count_text, headings, three_digits, time_text
-from scenarios.result import Result
-from scenarios.units import format_size
+from gradwire.analysis.metrics import ENOUGH, Metrics
+from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.units import format_size
 
 EDGES = (10_000, 100_000, 1_000_000, 10_000_000)
 """Sizes (bytes) at which flows are divided: a size falls into the first bin whose edge it does not exceed. Up to 100 kB

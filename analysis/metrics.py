@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.loss import allowed_loss
-from scenarios.result import KINDS, Result
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.result import KINDS, Result
 
 Integers = NDArray[np.int64]
 

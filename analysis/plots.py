@@ -27,10 +27,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from analysis.figures import save_figure
-from analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
-from analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
-from scenarios.result import KINDS, Result
+from gradwire.analysis.figures import save_figure
+from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
+from gradwire.analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
+from gradwire.scenarios.result import KINDS, Result
 
 Run = tuple[Result, Metrics]
 
@@ -72,7 +72,8 @@ PANELS = 2
 def draw_all(
     results: Sequence[Result], metrics: Sequence[Sequence[Metrics]], directory: Path, kind: str = "png"
 ) -> list[Path]:
-    """Draw what there is data for into `directory`, as files of one of `analysis.figures.PLOTS`. Returns the files.
+    """Draw what there is data for into `directory`, as files of one of `gradwire.analysis.figures.PLOTS`. Returns the
+    files.
 
     `metrics` are those of each Result.
     """

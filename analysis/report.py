@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.flows import flow_blocks
-from analysis.metrics import DROPS, Metrics, ran_on
-from analysis.tables import (
+from gradwire.analysis.flows import flow_blocks
+from gradwire.analysis.metrics import DROPS, Metrics, ran_on
+from gradwire.analysis.tables import (
     count_text,
     headings,
     markdown_rows,
@@ -21,10 +21,10 @@ from analysis.tables import (
     time_text,
     whole_networks,
 )
-from scenarios.result import Result
+from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
-    from analysis.compare import Comparison
+    from gradwire.analysis.compare import Comparison
 
 MOST_VIOLATIONS = 10
 MOST_PORTS = 3

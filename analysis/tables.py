@@ -13,8 +13,8 @@ from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
-from analysis.metrics import DROPS, Metrics, Times
-from scenarios.result import KINDS
+from gradwire.analysis.metrics import DROPS, Metrics, Times
+from gradwire.scenarios.result import KINDS
 
 WIDTH = 100
 PER_TABLE = 4

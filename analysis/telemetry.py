@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.metrics import DROPS, percentile, ran_on
-from analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
-from scenarios.errors import ResultError
-from scenarios.result import Result
-from scenarios.units import format_time
+from gradwire.analysis.metrics import DROPS, percentile, ran_on
+from gradwire.analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.units import format_time
 
 Integers = NDArray[np.int64]
 

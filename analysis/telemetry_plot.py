@@ -11,13 +11,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analysis.figures import format_of, save_figure
-from analysis.metrics import ran_on
-from analysis.plots import COLOURS, GREY, STYLES, logarithmic
-from analysis.telemetry import Series, hop, series
-from scenarios.errors import ResultError
-from scenarios.output import new_file
-from scenarios.result import Result
+from gradwire.analysis.figures import format_of, save_figure
+from gradwire.analysis.metrics import ran_on
+from gradwire.analysis.plots import COLOURS, GREY, STYLES, logarithmic
+from gradwire.analysis.telemetry import Series, hop, series
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.output import new_file
+from gradwire.scenarios.result import Result
 
 MOST_LINES = 6
 """More ports in one panel cannot be told apart."""

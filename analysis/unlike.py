@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scenarios.result import Result
+from gradwire.scenarios.result import Result
 
 JOB = {
     "trace": "trace", "phase": "phase", "iterations": "iterations", "workers": "workers", "servers": "servers",

@@ -1,6 +1,7 @@
 """Speed of the testbed: `gradwire bench emu`.
 
-* `core`: the rules of the userspace switch alone (`emu.userspace.fabric`), without input or output: eight hosts that
+* `core`: the rules of the userspace switch alone (`gradwire.emu.userspace.fabric`), without input or output: eight
+  hosts that
   all send, around one switch and on a leaf-spine with packets sprayed.
 * `tun`: the userspace switch with real TUN devices, in private namespaces: packets of one host to another, of which
   never more than `WINDOW` are under way. The links are much faster than the switch.
@@ -30,14 +31,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.fabric import BenchmarkError, machine
-from scenarios.errors import GradwireError, ScenarioError
+import gradwire
+from gradwire.benchmarks.fabric import BenchmarkError, machine
+from gradwire.scenarios.errors import GradwireError, ScenarioError
 
 if TYPE_CHECKING:
-    from emu.plan import Plan
-    from emu.switches.userspace import UserspaceSwitch
-    from scenarios.schema import Scenario
-    from sim.resolve import Resolved
+    from gradwire.emu.plan import Plan
+    from gradwire.emu.switches.userspace import UserspaceSwitch
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.sim.resolve import Resolved
 
 CASES = ("core", "tun", "agents", "virtual")
 REPEATS = 3
@@ -135,12 +137,12 @@ def _medians(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def in_own_process(row: Mapping[str, Any]) -> dict[str, Any]:
     """What `run_row` returns in a process of its own, for `tun` in private namespaces that end with it. If the machine
     cannot run it, the row has "refused", which says why. Raises BenchmarkError if it fails."""
-    from emu.namespaces import private_command, tied
-    from emu.switches.base import TestbedError
+    from gradwire.emu.namespaces import private_command, tied
+    from gradwire.emu.switches.base import TestbedError
 
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(gradwire.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "benchmarks.emu", json.dumps(row)]
+    command = [sys.executable, "-m", "gradwire.benchmarks.emu", json.dumps(row)]
     try:
         if row["case"] == "tun":
             command = private_command(command)
@@ -174,7 +176,7 @@ def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = 
     dict
         The arguments; the figures or, if the machine cannot run it, "refused", which says why; perhaps a "note".
     """
-    from emu.switches.base import TestbedError
+    from gradwire.emu.switches.base import TestbedError
 
     row = {"case": case, "what": what, "size": size, "payload": payload, "transport": transport}
     try:
@@ -197,8 +199,8 @@ def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = 
 
 def _resolved(**tables: Any) -> tuple[Scenario, Resolved]:
     """A scenario from its tables, and what the simulator's code makes of it."""
-    from scenarios.load import build_scenario
-    from sim.resolve import resolve
+    from gradwire.scenarios.load import build_scenario
+    from gradwire.sim.resolve import resolve
 
     scenario = build_scenario({"name": "bench", "seed": 1, **tables})
     return scenario, resolve(scenario)
@@ -218,7 +220,7 @@ def _incast(hosts: int, rate: str, transport: str, size: int) -> dict[str, Any]:
 
 def _switch_plan(topology: Mapping[str, Any], balancing: str) -> Plan:
     """For the userspace switch alone: links of 100 Gbps, and buffers that nothing overflows."""
-    from emu.prepare import make_plan
+    from gradwire.emu.prepare import make_plan
 
     scenario, resolved = _resolved(
         topology=topology, link={"rate": "100Gbps", "latency": "1us"}, switch={"queues": 8, "buffer": "1GiB"},
@@ -232,11 +234,11 @@ def _core(what: str, each: int) -> dict[str, Any]:
     """Every host sends `each` packets to the host four further on, as fast as its link takes them."""
     import numba
 
-    from emu.userspace import layout as at
-    from emu.userspace import rules
-    from emu.userspace.fabric import Fabric, port_counts
-    from emu.userspace.memory import words_at
-    from scenarios.wire import serialisation_ps
+    from gradwire.emu.userspace import layout as at
+    from gradwire.emu.userspace import rules
+    from gradwire.emu.userspace.fabric import Fabric, port_counts
+    from gradwire.emu.userspace.memory import words_at
+    from gradwire.scenarios.wire import serialisation_ps
 
     @numba.njit
     def arrived_by(W: Any, time: int) -> int:
@@ -287,9 +289,9 @@ def _tun(count: int, payload: int) -> dict[str, Any]:
     """`switch_cpu_s`: processor time of the switch's process, from its start to its end."""
     import resource
 
-    from emu.namespaces import settle
-    from emu.switches.base import TestbedError
-    from emu.switches.userspace import Userspace
+    from gradwire.emu.namespaces import settle
+    from gradwire.emu.switches.base import TestbedError
+    from gradwire.emu.switches.userspace import Userspace
 
     plan = _switch_plan({"kind": "star", "hosts": 2}, "ecmp")
     if missing := Userspace().missing(None, plan):
@@ -323,8 +325,8 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
     import select
     import socket
 
-    from emu.plan import host_address
-    from emu.userspace import tun
+    from gradwire.emu.plan import host_address
+    from gradwire.emu.userspace import tun
 
     ends = []
     for host in (0, 1):
@@ -354,14 +356,14 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
 
 
 def _emulated(tables: Mapping[str, Any], clock: str, backend: str, rate: int | None = None) -> dict[str, Any]:
-    """Run a scenario of traffic on the testbed, once, and verify it; `emu.testbed.emulate` would not tell how long each
-    part took. `rate`: bit/s of all links instead of the scenario's, whether this machine keeps up or not."""
-    from emu.prepare import check_rates
-    from emu.scratch import scratch
-    from emu.supervise import run
-    from emu.switches.base import TestbedError
-    from emu.testbed import choose_backend, contents_wrong
-    from scenarios.interrupt import CtrlC
+    """Run a scenario of traffic on the testbed, once, and verify it; `gradwire.emu.testbed.emulate` would not tell how
+    long each part took. `rate`: bit/s of all links instead of the scenario's, whether this machine keeps up or not."""
+    from gradwire.emu.prepare import check_rates
+    from gradwire.emu.scratch import scratch
+    from gradwire.emu.supervise import run
+    from gradwire.emu.switches.base import TestbedError
+    from gradwire.emu.testbed import choose_backend, contents_wrong
+    from gradwire.scenarios.interrupt import CtrlC
 
     scenario, resolved = _resolved(**tables)
     plan, notes = choose_backend(scenario, resolved, clock, backend).plan, []

@@ -30,8 +30,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scenarios.errors import GradwireError
-from sim import balancers, transports
+import gradwire
+from gradwire.scenarios.errors import GradwireError
+from gradwire.sim import balancers, transports
 
 MEGABYTE = 1_000_000
 PERMUTATIONS = {128: 10 * MEGABYTE, 432: 10 * MEGABYTE, 1024: MEGABYTE}
@@ -90,7 +91,7 @@ def bench_fabric(
     for number, group in enumerate(groups, 1):
         print(f"{number}/{len(groups)}: {_title(group)}", file=sys.stderr, flush=True)
         try:
-            rows += _against_plain(medians(group, "benchmarks.fabric", REPEATS))
+            rows += _against_plain(medians(group, "gradwire.benchmarks.fabric", REPEATS))
         except BenchmarkError as error:
             if len(groups) == 1:
                 raise
@@ -162,7 +163,7 @@ def _against_plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_own_process(row: dict[str, Any], module: str) -> dict[str, Any]:
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(gradwire.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", module, json.dumps(row)]
     try:
@@ -181,7 +182,7 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
     """Run one row once, in this process. Times in seconds, memory in bytes."""
     import numpy as np
 
-    from sim.topology.generators import LinkSpec, fat_tree
+    from gradwire.sim.topology.generators import LinkSpec, fat_tree
 
     fabric = make_fabric(fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY)), transport, threads, feature)
     random = np.random.default_rng(SEED)
@@ -201,10 +202,10 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     """The engine on a network, with what the transport needs switches to do."""
     from pydantic import TypeAdapter
 
-    from scenarios.schema_network import Switch
-    from scenarios.schema_transport import AnyTransport
-    from sim.fabric.fabric import Fabric
-    from sim.routing import build_routing
+    from gradwire.scenarios.schema_network import Switch
+    from gradwire.scenarios.schema_transport import AnyTransport
+    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.sim.routing import build_routing
 
     table: Any = TypeAdapter(AnyTransport).validate_python(transport)
     needs = {
@@ -263,7 +264,7 @@ def _derangement(n: int, random: Any) -> Any:
 
 def _oracle() -> list[dict[str, Any]]:
     """The oracle on a small case, if this is a checkout that has the tests."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(gradwire.__file__).parents[1]
     for folder in (root, root / "tests"):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))

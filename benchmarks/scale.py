@@ -1,10 +1,11 @@
-"""How the engine's cost grows with the network: `python -m benchmarks.scale [--hosts N ...] [--transport NAME ...]`.
+"""How the engine's cost grows with the network: `python -m gradwire.benchmarks.scale [--hosts N ...] [--transport NAME
+...]`.
 
 A permutation on fat-trees of 128 to 8192 hosts, 8 GB in all whatever their number, so that every row does about the
 same work: what is left of a difference is what size itself costs. Links, packets and switches are those of
-`benchmarks.fabric`. Rows that differ in the number of threads take turns, each run in a process of its own; the run of
-median time counts. `build s`: network, routes and engine, whose code is loaded and not compiled. `ns per hop`: of
-processor time, all threads together, waiting for each other included.
+`gradwire.benchmarks.fabric`. Rows that differ in the number of threads take turns, each run in a process of its own;
+the run of median time counts. `build s`: network, routes and engine, whose code is loaded and not compiled. `ns per
+hop`: of processor time, all threads together, waiting for each other included.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.fabric import LATENCY, RATE, machine, make_fabric, medians, permutation, timed
+from gradwire.benchmarks.fabric import LATENCY, RATE, machine, make_fabric, medians, permutation, timed
 
 ARITY = {128: 8, 432: 12, 1024: 16, 2000: 20, 8192: 32}
 TRANSPORTS = ("dctcp", "dlcp")
@@ -34,7 +35,7 @@ HEADER = (
 
 def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:
     """One row, once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
-    from sim.topology.generators import LinkSpec, fat_tree
+    from gradwire.sim.topology.generators import LinkSpec, fat_tree
 
     begin = time.perf_counter()
     network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))
@@ -77,7 +78,7 @@ def bars(rows: list[dict[str, Any]]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Print the table, or one JSON object. 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.scale", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--hosts", type=int, nargs="+", choices=[*ARITY], default=[*ARITY])
     parser.add_argument("--transport", nargs="+", default=[*TRANSPORTS])
     parser.add_argument(
@@ -89,13 +90,13 @@ def main(arguments: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     smallest = min(asked.hosts)
     for transport in asked.transport:  # compiles the engine if it is new
-        medians([_row(smallest, transport, asked.threads[0], 1_000)], "benchmarks.scale", 1)
+        medians([_row(smallest, transport, asked.threads[0], 1_000)], "gradwire.benchmarks.scale", 1)
     if not asked.json:
         print("{processor}, {cores} cores, Python {python}".format(**machine()), HEADER, sep="\n", flush=True)
     for hosts in asked.hosts:
         for transport in asked.transport:
             group = [_row(hosts, transport, threads, ALL_BYTES // hosts) for threads in asked.threads]
-            rows += medians(group, "benchmarks.scale", asked.repeats)
+            rows += medians(group, "gradwire.benchmarks.scale", asked.repeats)
             if not asked.json:
                 print("\n".join(map(line, rows[-len(group) :])), flush=True)
     if asked.json:

@@ -1,4 +1,4 @@
-"""How long networks take to build: `python -m benchmarks.topologies [CASE ...]`.
+"""How long networks take to build: `python -m gradwire.benchmarks.topologies [CASE ...]`.
 
 One row per network, each in a process of its own: seconds for the network, its routes and an engine on it
 (two threads, DCTCP; the engine's code is loaded, not compiled), and the most memory the process held after the
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from sim.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, torus
+from gradwire.sim.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, torus
 
 LINK = LinkSpec(100 * 10**9, 10**6)
 ROW_TIMEOUT_S = 600
@@ -44,9 +44,9 @@ HEADER = "| network | hosts | switches | cables | network s | routes s | engine 
 
 def row(case: str) -> str:
     """Build one network in this process; a line of the table."""
-    from scenarios.schema import Dctcp, Switch
-    from sim.fabric.fabric import Fabric
-    from sim.routing import build_routing
+    from gradwire.scenarios.schema import Dctcp, Switch
+    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.sim.routing import build_routing
 
     clock = [time.perf_counter()]
     network = CASES[case]()
@@ -88,7 +88,7 @@ def main(names: list[str]) -> int:
 
 def in_a_process(case: str) -> str:
     """What `row` returns in a process of its own, whose peak of memory is the case's."""
-    command = [sys.executable, "-m", "benchmarks.topologies", "--row", case]
+    command = [sys.executable, "-m", "gradwire.benchmarks.topologies", "--row", case]
     return subprocess.run(
         command, stdout=subprocess.PIPE, text=True, timeout=ROW_TIMEOUT_S, check=True
     ).stdout

@@ -19,11 +19,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.fabric import BenchmarkError, machine
-from scenarios.errors import GradwireError
+import gradwire
+from gradwire.benchmarks.fabric import BenchmarkError, machine
+from gradwire.scenarios.errors import GradwireError
 
 if TYPE_CHECKING:
-    from traces.trace import Trace
+    from gradwire.traces.trace import Trace
 
 LARGE = "vgg16-138m-50"
 LARGE_ITERATIONS = 50
@@ -43,7 +44,7 @@ def bench_traces(*, case: str | None, as_json: bool) -> None:
     GradwireError
         `case` names none of them.
     """
-    from traces.trace import BUNDLED, bundled_traces
+    from gradwire.traces.trace import BUNDLED, bundled_traces
 
     cases = [*bundled_traces(), LARGE]
     if case is not None and case not in cases:
@@ -69,9 +70,9 @@ def _median(directory: Path) -> dict[str, Any]:
 
 
 def _in_own_process(*arguments: str) -> dict[str, Any]:
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(gradwire.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "benchmarks.traces", *arguments]
+    command = [sys.executable, "-m", "gradwire.benchmarks.traces", *arguments]
     what = " ".join(arguments)
     try:
         done = subprocess.run(
@@ -88,8 +89,8 @@ def _in_own_process(*arguments: str) -> dict[str, Any]:
 def read_row(directory: str) -> dict[str, Any]:
     """Read the trace in `directory` once, in this process. Times in seconds, sizes and memory in bytes."""
     begin = time.perf_counter()
-    import traces.storage  # noqa: F401 - what load_trace would import at its first use
-    from traces.trace import load_trace
+    import gradwire.traces.storage  # noqa: F401 - what load_trace would import at its first use
+    from gradwire.traces.trace import load_trace
 
     imported = time.perf_counter()
     trace = load_trace(directory)
@@ -120,7 +121,7 @@ def large_trace(iterations: int = LARGE_ITERATIONS, shapes: list[tuple[int, ...]
     """
     import numpy as np
 
-    from traces.trace import Iteration, TensorInfo, Trace
+    from gradwire.traces.trace import Iteration, TensorInfo, Trace
 
     draw = np.random.default_rng(SEED)
     shapes = vgg16_shapes() if shapes is None else shapes

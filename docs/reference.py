@@ -16,18 +16,36 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from scenarios.base import Table
-from scenarios.described import description
-from scenarios.policy import Policy, Tagging
-from scenarios.schema import BALANCERS, Output, Scenario
-from scenarios.schema_emulation import Emulation, RealHost
-from scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
-from scenarios.schema_fidelity import Fidelity
-from scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
-from scenarios.schema_network import Host, Link, LinkOverride, Switch
-from scenarios.schema_topology import Dragonfly, Dumbbell, FatTree, Graph, Hpcc, LeafSpine, Rail, Star, Torus
-from scenarios.schema_traffic import AllToAll, FlowList, Incast, Matrix, Permutation, Poisson, Traffic
-from scenarios.schema_transport import (
+from gradwire.scenarios.base import Table
+from gradwire.scenarios.described import description
+from gradwire.scenarios.policy import Policy, Tagging
+from gradwire.scenarios.schema import BALANCERS, Output, Scenario
+from gradwire.scenarios.schema_emulation import Emulation, RealHost
+from gradwire.scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
+from gradwire.scenarios.schema_fidelity import Fidelity
+from gradwire.scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema_network import Host, Link, LinkOverride, Switch
+from gradwire.scenarios.schema_topology import (
+    Dragonfly,
+    Dumbbell,
+    FatTree,
+    Graph,
+    Hpcc,
+    LeafSpine,
+    Rail,
+    Star,
+    Torus,
+)
+from gradwire.scenarios.schema_traffic import (
+    AllToAll,
+    FlowList,
+    Incast,
+    Matrix,
+    Permutation,
+    Poisson,
+    Traffic,
+)
+from gradwire.scenarios.schema_transport import (
     Bbr,
     ConstantRate,
     Cubic,
@@ -42,9 +60,9 @@ from scenarios.schema_transport import (
     Timely,
     UserTransport,
 )
-from scenarios.schema_transport_base import Transport
-from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
-from scenarios.units import UnitError, parse_rate, parse_size, parse_time
+from gradwire.scenarios.schema_transport_base import Transport
+from gradwire.scenarios.schema_transport_switches import Ndp, Nscc, PFabric
+from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")
 MARKER = "<!-- written by docs/reference.py from here on -->"

@@ -40,7 +40,7 @@ class Session:
     def __post_init__(self) -> None:
         programs = self.folder / ".programs"
         programs.mkdir()
-        for name, rest in (("gradwire", [str(ROOT / "gradwire.py")]), ("python", [])):
+        for name, rest in (("gradwire", ["-m", "gradwire"]), ("python", [])):
             words = shlex.join([sys.executable, *rest])
             (programs / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
             (programs / name).chmod(0o755)
@@ -76,7 +76,7 @@ def missing(needs: list[str]) -> str:
         if need == "scapy" and importlib.util.find_spec("scapy") is None:
             return "scapy is not installed"
         if need == "virtual":
-            from emu.probe import virtual_kernel
+            from gradwire.emu.probe import virtual_kernel
 
             try:
                 virtual_kernel()

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/wire.md from `scenarios.wire`, so that they cannot be wrong.
+"""Writes the tables of docs/wire.md from `gradwire.scenarios.wire`, so that they cannot be wrong.
 
     python docs/wire_tables.py           rewrite docs/wire.md below its marker
     python docs/wire_tables.py --check   exit with 1 if it is out of date (tests/unit/test_emu_wire_docs.py does this)
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from scenarios import wire
+from gradwire.scenarios import wire
 
 FILE = Path(__file__).with_name("wire.md")
 MARKER = "<!-- written by docs/wire_tables.py from here on -->"

@@ -1,4 +1,4 @@
 """The real network: the same scenarios on network namespaces, a real kernel's queues, and real sockets.
 
-`emu.testbed.emulate` is the way in; README.md in this folder is the map.
+`gradwire.emu.testbed.emulate` is the way in; README.md in this folder is the map.
 """

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from emu.agent.said import check_said
-from emu.agent.stream import REPORTED, Decoder, encode, token_of
-from emu.launchers import Child, Launcher
-from emu.plan import Plan
-from emu.switches.base import TestbedError
-from emu.wire import NotOurs
+from gradwire.emu.agent.said import check_said
+from gradwire.emu.agent.stream import REPORTED, Decoder, encode, token_of
+from gradwire.emu.launchers import Child, Launcher
+from gradwire.emu.plan import Plan
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire import NotOurs
 
 NAMED = 3
 READ_BYTES = 1 << 20
@@ -108,8 +108,8 @@ class Agents:
                 self._take(node, frame)
         except NotOurs as error:
             raise TestbedError(
-                f"{error}", f"agent of {self.name(node)}", "python -m emu.agent of this release, and nothing else "
-                "on its standard output", usage=False,
+                f"{error}", f"agent of {self.name(node)}", "python -m gradwire.emu.agent of this release, and nothing "
+                "else on its standard output", usage=False,
             ) from None  # fmt: skip
         if not data:
             self._poll.unregister(child.reading)

@@ -27,9 +27,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.namespaces import find_tool
-from emu.switches.base import TestbedError
-from scenarios.cache import cache_folder
+from gradwire.emu.namespaces import find_tool
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.cache import cache_folder
 
 SYSCALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 MAP_CREATE, PROG_LOAD, OBJ_PIN = 0, 5, 6

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from emu.namespaces import die_with_parent, inside
-from emu.plan import Plan, Port, host_address
-from emu.sockets import receive_buffer
-from emu.switches.base import TestbedError
+from gradwire.emu.namespaces import die_with_parent, inside
+from gradwire.emu.plan import Plan, Port, host_address
+from gradwire.emu.sockets import receive_buffer
+from gradwire.emu.switches.base import TestbedError
 
 SNAP = 256
 """Bytes of a frame that are kept; its length is told all the same."""

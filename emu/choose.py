@@ -6,12 +6,13 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from emu.plan import Plan
-from emu.probe import Kernel
-from emu.switches.base import TestbedError
+from gradwire.emu.plan import Plan
+from gradwire.emu.probe import Kernel
+from gradwire.emu.switches.base import TestbedError
 
 BACKENDS = ("bpf", "red", "userspace")
-"""Modules of `emu.switches`, each with its KIND; of equals the first, or on the wall clock one that keeps time."""
+"""Modules of `gradwire.emu.switches`, each with its KIND; of equals the first, or on the wall clock one that keeps
+time."""
 RIGHTS = "root, in a container with the rights to it (such as docker run --privileged), or --clock virtual"
 
 
@@ -29,7 +30,7 @@ def kind_of(name: str) -> Any:
     """The `BackendKind` of a name; TestbedError for a name that is none."""
     if name not in BACKENDS:
         raise TestbedError(f"there is no switch backend {name!r}", "switch", f"auto, {', '.join(BACKENDS)}")
-    return importlib.import_module(f"emu.switches.{name}").KIND
+    return importlib.import_module(f"gradwire.emu.switches.{name}").KIND
 
 
 def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:

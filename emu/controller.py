@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from emu.agent.report import HostReport, Reports
-from emu.agent.said import check_report
-from emu.agents import NAMED, Agents
-from emu.launchers import Launcher
-from emu.plan import Plan
-from emu.switches.base import TestbedError
-from emu.wire import NotOurs
+from gradwire.emu.agent.report import HostReport, Reports
+from gradwire.emu.agent.said import check_report
+from gradwire.emu.agents import NAMED, Agents
+from gradwire.emu.launchers import Launcher
+from gradwire.emu.plan import Plan
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire import NotOurs
 
 Progress = Callable[[int, int], None]
 SECOND = 1_000_000_000
@@ -44,10 +44,11 @@ def longest_message_s(plan: Plan) -> float:
 class Controller:
     """One run of a plan.
 
-    `launcher` starts agents (`emu.launchers`); `progress(delivered, messages)` is called now and then; `check()` is
-    asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something; at least
-    every `pause()` seconds, or five times a second. `ready()` is called when all is connected, `begin(ns)` hears when
-    the run is going to begin, and `over()` that it is over, however it ended, before hosts are asked for their reports.
+    `launcher` starts agents (`gradwire.emu.launchers`); `progress(delivered, messages)` is called now and then;
+    `check()` is asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something;
+    at least every `pause()` seconds, or five times a second. `ready()` is called when all is connected, `begin(ns)`
+    hears when the run is going to begin, and `over()` that it is over, however it ended, before hosts are asked for
+    their reports.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from emu.plan import Plan, Port
-from scenarios.wire import serialisation_ps
+from gradwire.emu.plan import Plan, Port
+from gradwire.scenarios.wire import serialisation_ps
 
 MONOTONIC_COARSE: Final = 6
 """A clock that goes by ticks, so that its resolution is one [clock_getres(2)]."""

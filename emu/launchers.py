@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from emu.plan import Plan
-from emu.sockets import LIBC
-from emu.switches.base import TestbedError
+from gradwire.emu.plan import Plan
+from gradwire.emu.sockets import LIBC
+from gradwire.emu.switches.base import TestbedError
 
 CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG = 1
@@ -99,7 +99,8 @@ class Forked:
     """Forks of this process, each in the network namespace of its host."""
 
     def __init__(self, namespace: Callable[[int], int], parts: Callable[..., Any] | None = None) -> None:
-        """`namespace(node)`: file descriptor of the host's network namespace; `parts`: see `emu.agent.agent.Agent`."""
+        """`namespace(node)`: file descriptor of the host's network namespace; `parts`: see
+        `gradwire.emu.agent.agent.Agent`."""
         self._namespace, self._parts = namespace, parts
 
     def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
@@ -132,7 +133,7 @@ class Forked:
         return Child(node, pid, file, file, reading, told=True)
 
     def _be(self, plan: Plan, node: int, stream: int, parent: int) -> int:
-        from emu.agent.agent import Agent
+        from gradwire.emu.agent.agent import Agent
 
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else signal.SIG_DFL)
@@ -156,7 +157,8 @@ class Forked:
 
 
 class Command:
-    """Any command per host that runs `python -m emu.agent`, such as `ssh host ...` or `nsenter --net=... ...`."""
+    """Any command per host that runs `python -m gradwire.emu.agent`, such as `ssh host ...` or `nsenter --net=...
+    ...`."""
 
     def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
         """`command(node)`: what to run; the agent talks over its stdin and stdout."""

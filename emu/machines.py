@@ -2,8 +2,8 @@
 
 Nothing is built and nothing is counted but at the hosts: the policy of the switches is whatever it is. A machine needs
 this project and the interpreter that can import it. The agents' clocks are compared beforehand
-(`emu.controller.Controller`), within half of the fastest round trip of a question, which the Result tells; so times
-across two machines are as exact as that.
+(`gradwire.emu.controller.Controller`), within half of the fastest round trip of a question, which the Result tells; so
+times across two machines are as exact as that.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from emu.agent.stream import TOKEN_BYTES
-from emu.controller import Controller
-from emu.launchers import Command
-from emu.plan import Plan
-from emu.raw import Raw
-from emu.switches.base import TestbedError
-from scenarios.schema_emulation import RealHost
+from gradwire.emu.agent.stream import TOKEN_BYTES
+from gradwire.emu.controller import Controller
+from gradwire.emu.launchers import Command
+from gradwire.emu.plan import Plan
+from gradwire.emu.raw import Raw
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.schema_emulation import RealHost
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 """Without questions that nobody would answer [ssh_config(5)]."""
@@ -66,7 +66,7 @@ def command_of(host: RealHost) -> list[str]:
     if host.command:
         return list(host.command)
     folder = shlex.quote(os.getcwd())
-    there = f"cd {folder} 2>/dev/null; exec {shlex.quote(host.python)} -m emu.agent"
+    there = f"cd {folder} 2>/dev/null; exec {shlex.quote(host.python)} -m gradwire.emu.agent"
     return [*SSH, "--", host.ssh, there]
 
 

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from emu.switches.base import TestbedError
+from gradwire.emu.switches.base import TestbedError
 
 CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG = 1

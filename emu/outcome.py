@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.agent.report import Reports
-from emu.agent.script import IterationRow
-from emu.plan import Plan
-from emu.raw import Raw
-from emu.switches.base import PortCounts
-from scenarios.missing import missing_columns, missing_runs
-from scenarios.record import scenario_text
-from scenarios.result import KINDS, Result, summarise
-from scenarios.schema import Scenario
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.agent.script import IterationRow
+from gradwire.emu.plan import Plan
+from gradwire.emu.raw import Raw
+from gradwire.emu.switches.base import PortCounts
+from gradwire.scenarios.missing import missing_columns, missing_runs
+from gradwire.scenarios.record import scenario_text
+from gradwire.scenarios.result import KINDS, Result, summarise
+from gradwire.scenarios.schema import Scenario
 
 PS = 1000
 """Picoseconds per nanosecond."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traces.program import Program
+from gradwire.traces.program import Program
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Port:
     src: int
     dst: int
     rate: int
-    """bit/s, in the bytes of `scenarios.wire`"""
+    """bit/s, in the bytes of `gradwire.scenarios.wire`"""
     latency_ps: int
     loss: float
     name: str
@@ -35,8 +35,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Queues:
-    """Every egress port of every switch; `scenarios.schema_network.Switch` says what it means. Hosts' ports have the
-    same strict classes, without limit and without marks."""
+    """Every egress port of every switch; `gradwire.scenarios.schema_network.Switch` says what it means. Hosts' ports
+    have the same strict classes, without limit and without marks."""
 
     count: int
     buffer: int

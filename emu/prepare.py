@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from emu.plan import Plan, Port, Queues, TransportPlan
-from scenarios.errors import Mistake, ScenarioError
-from scenarios.schema import Scenario
-from scenarios.schema_transport import Dlcp
-from scenarios.schema_transport_base import Tcp
-from scenarios.units import format_rate
-from traces.program import Program
+from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.schema import Scenario
+from gradwire.scenarios.schema_transport import Dlcp
+from gradwire.scenarios.schema_transport_base import Tcp
+from gradwire.scenarios.units import format_rate
+from gradwire.traces.program import Program
 
 TRANSPORTS = ("dlcp", "constant_rate", "tcp_newreno", "cubic", "dctcp", "bbr")
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
@@ -22,7 +22,7 @@ MOST_HOSTS = 64
 
 
 class NetworkLike(Protocol):
-    """What is needed of `sim.topology.Network`, which the testbed does not import; see there."""
+    """What is needed of `gradwire.sim.topology.Network`, which the testbed does not import; see there."""
 
     names: tuple[str, ...]
     host_count: int
@@ -35,7 +35,7 @@ class NetworkLike(Protocol):
 
 
 class RoutingLike(Protocol):
-    """What is needed of `sim.routing.Routing`; see there."""
+    """What is needed of `gradwire.sim.routing.Routing`; see there."""
 
     edge_of: Any
     down_link: Any
@@ -46,7 +46,7 @@ class RoutingLike(Protocol):
 
 
 class Resolved(Protocol):
-    """A scenario with its network, routes, traces and program (`sim.resolve`)."""
+    """A scenario with its network, routes, traces and program (`gradwire.sim.resolve`)."""
 
     @property
     def network(self) -> Any: ...
@@ -249,8 +249,8 @@ def routes_of(network: NetworkLike, routing: RoutingLike) -> dict[tuple[int, int
 def check_rates(plan: Plan, reachable: int) -> None:
     """Raise ScenarioError if a link is faster than this machine can imitate on the wall clock.
 
-    `reachable` : `emu.probe.Kernel.reachable_bps`. Where nothing could be tried, nothing is refused: only a backend
-    that needs no queueing discipline runs there, and that one counts how late it is.
+    `reachable` : `gradwire.emu.probe.Kernel.reachable_bps`. Where nothing could be tried, nothing is refused: only a
+    backend that needs no queueing discipline runs there, and that one counts how late it is.
     """
     fastest = max(plan.ports, key=lambda port: port.rate)
     if plan.clock != "wall" or reachable < 0 or fastest.rate <= reachable:

@@ -4,7 +4,7 @@ A kernel's version or configuration says little: modules may be missing, or be l
 once in private namespaces that are thrown away - every queueing discipline, classifier and action, a BPF program, a
 device of kind TUN. It takes about a second and a half and never more than `LIMIT_S`.
 
-    python -m emu.probe          the result as JSON
+    python -m gradwire.emu.probe          the result as JSON
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from emu.awake import awake
-from emu.namespaces import find_tool, python_command, run_tool, settle, start_private
-from emu.sockets import send_buffer
-from emu.switches.base import TestbedError
-from emu.uml.build import find_kernel
+import gradwire
+from gradwire.emu.awake import awake
+from gradwire.emu.namespaces import find_tool, python_command, run_tool, settle, start_private
+from gradwire.emu.sockets import send_buffer
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.uml.build import find_kernel
 
 LIMIT_S = 30.0
 """Longest time inside; a machine that needs it is not one for a testbed."""
@@ -70,7 +71,7 @@ class Kernel:
 
     timer_late_us : microseconds by which a sleep of one millisecond ends late: median, 99 % and latest; with processors
         kept from halting, if they can be.
-    awake : why they cannot be (`emu.awake`).
+    awake : why they cannot be (`gradwire.emu.awake`).
     reachable_bps : the highest rate of `RATES` at which one htb port kept its rate, saturated; 0: none, -1: not tried.
     uml : the path of the virtual-time kernel, or "".
     virtual : this is that kernel.
@@ -148,7 +149,7 @@ def _probe_private(rates: bool) -> dict[str, Any]:
     """The part that happens inside private namespaces, by another process."""
     try:
         process = start_private(
-            python_command("emu.probe", "--inside", *(["--rates"] if rates else [])),
+            python_command("gradwire.emu.probe", "--inside", *(["--rates"] if rates else [])),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), *sys.path]))},
         )  # fmt: skip
@@ -168,7 +169,7 @@ def _probe_private(rates: bool) -> dict[str, Any]:
 
 
 def _root() -> str:
-    return str(Path(__file__).resolve().parents[1])
+    return str(Path(gradwire.__file__).parents[1])
 
 
 def _versions() -> dict[str, str]:
@@ -274,9 +275,9 @@ def _tried(command: Sequence[str], text: str | None = None) -> str:
 def _try_bpf() -> str:
     """Whether the programs of the backend `bpf` compile, load, and serve as a classifier."""
     try:
-        from emu import bpf
-        from emu.namespaces import mount
-        from emu.switches.bpf import ENTRIES, object_file
+        from gradwire.emu import bpf
+        from gradwire.emu.namespaces import mount
+        from gradwire.emu.switches.bpf import ENTRIES, object_file
 
         bpf.lift_memory_limit()
         maps = {name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[name[:-1]]), 1) for name in _MAPS}

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from emu.choose import Choice
-from emu.probe import PACKAGES, Kernel
+from gradwire.emu.choose import Choice
+from gradwire.emu.probe import PACKAGES, Kernel
 
 USES = {
     "htb": "rate and strict priorities: backends red and bpf", "bfifo": "limits in bytes: red and bpf",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from emu.agent.report import Reports
-from emu.switches.base import Drop, PortCounts
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.switches.base import Drop, PortCounts
 
 
 @dataclass

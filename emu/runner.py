@@ -1,6 +1,6 @@
 """Runner: inside. It builds the network of a plan, runs the agents in it, and leaves what was seen in a file.
 
-    python -m emu.runner FOLDER [--machine]
+    python -m gradwire.emu.runner FOLDER [--machine]
 
 It is process 1 of private namespaces, or with --machine runs in a virtual machine of our own. FOLDER has `plan.pickle`
 and gets `raw.pickle`. Progress goes to standard output, a JSON object per line after "gradwire: ", and so does the
@@ -26,17 +26,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from emu.agent.report import Reports
-from emu.awake import awake
-from emu.capture import Capture, file_name
-from emu.controller import Controller
-from emu.launchers import PR_SET_TIMERSLACK, Forked
-from emu.plan import Plan
-from emu.raw import Raw
-from emu.round_trips import base_round_trip_ns
-from emu.scratch import FULL, full_disk
-from emu.sockets import LIBC
-from emu.switches.base import PortCounts, SwitchBackend, TestbedError
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.awake import awake
+from gradwire.emu.capture import Capture, file_name
+from gradwire.emu.controller import Controller
+from gradwire.emu.launchers import PR_SET_TIMERSLACK, Forked
+from gradwire.emu.plan import Plan
+from gradwire.emu.raw import Raw
+from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.scratch import FULL, full_disk
+from gradwire.emu.sockets import LIBC
+from gradwire.emu.switches.base import PortCounts, SwitchBackend, TestbedError
 
 PREFIX = "gradwire: "
 LEFT = "raw.pickle"
@@ -87,8 +87,8 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     KeyboardInterrupt
         A request to end came before there was anything to see.
     """
-    from emu import namespaces
-    from emu.choose import kind_of
+    from gradwire.emu import namespaces
+    from gradwire.emu.choose import kind_of
 
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from emu.switches.base import TestbedError
+from gradwire.emu.switches.base import TestbedError
 
 BROOM = 'read -r done && exit; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
 """Twice, for what was still writing may have been ended just then."""

@@ -16,8 +16,8 @@ import struct
 import sys
 from typing import Final
 
-from emu.switches.base import TestbedError
-from emu.wire import HEADER
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire import HEADER
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.sendmmsg.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
@@ -86,7 +86,7 @@ def open_datagrams(host: str, port: int) -> socket.socket:
         The address cannot be bound.
     """
     if sys.maxsize < 1 << 32:
-        raise TestbedError("sockets need 64-bit Linux", "emu.sockets", "a 64-bit machine")
+        raise TestbedError("sockets need 64-bit Linux", "gradwire.emu.sockets", "a 64-bit machine")
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     made.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
     receive_buffer(made, BUFFER_BYTES)

@@ -1,6 +1,6 @@
 """A runner from the outside: started in private namespaces or in virtual time, listened to, asked to end.
 
-What it says arrives line by line (`emu.runner`); what it has seen it leaves in a file.
+What it says arrives line by line (`gradwire.emu.runner`); what it has seen it leaves in a file.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emu.namespaces import python_command, python_path, start_private
-from emu.plan import Plan
-from emu.raw import Raw
-from emu.runner import LEFT, PREFIX, STOP
-from emu.switches.base import TestbedError
-from emu.virtual import GRACE_S, OVER_S, Last, run_inside, wait
-from scenarios.interrupt import CtrlC
+import gradwire
+from gradwire.emu.namespaces import python_command, python_path, start_private
+from gradwire.emu.plan import Plan
+from gradwire.emu.raw import Raw
+from gradwire.emu.runner import LEFT, PREFIX, STOP
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.virtual import GRACE_S, OVER_S, Last, run_inside, wait
+from gradwire.scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
+    from gradwire.scenarios.result import Result
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(gradwire.__file__).parents[1]
 INTERRUPTED = 130
 
 Heard = Callable[[Mapping[str, Any]], None]
@@ -107,7 +108,7 @@ def run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None, ctrl_c: C
 def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
     try:
         return run_inside(
-            [*python_command("emu.runner", str(folder)), "--machine"],
+            [*python_command("gradwire.emu.runner", str(folder)), "--machine"],
             seed=plan.seed,
             limit_s=limit_s,
             environment={"PYTHONPATH": python_path(ROOT)},
@@ -123,7 +124,7 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
 def _run_private(folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = start_private(
-        python_command("emu.runner", str(folder)),
+        python_command("gradwire.emu.runner", str(folder)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,7 +4,7 @@
     -> what it saw -> verified -> Result
 
 Everything that is made is made inside: namespaces and devices by the runner, which the kernel ends with this process,
-and the folder, which goes away with this process (`emu.scratch`).
+and the folder, which goes away with this process (`gradwire.emu.scratch`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emu import machines
-from emu.outcome import make_result
-from emu.plan import Plan
-from emu.prepare import Resolved, check_rates, check_scenario, kernel_options, make_plan
-from emu.raw import Raw
-from emu.scratch import scratch
-from emu.supervise import EmulationInterrupted, Heard, run
-from emu.switches.base import TestbedError
-from emu.uml.watch import StoodStill
-from emu.virtual import kernel_or_error
-from scenarios.interrupt import CtrlC
+from gradwire.emu import machines
+from gradwire.emu.outcome import make_result
+from gradwire.emu.plan import Plan
+from gradwire.emu.prepare import Resolved, check_rates, check_scenario, kernel_options, make_plan
+from gradwire.emu.raw import Raw
+from gradwire.emu.scratch import scratch
+from gradwire.emu.supervise import EmulationInterrupted, Heard, run
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.uml.watch import StoodStill
+from gradwire.emu.virtual import kernel_or_error
+from gradwire.scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
 
 LIMIT_S = 3600.0
 """Longest run, on the wall clock, unless told otherwise; our choice."""
@@ -74,7 +74,7 @@ def emulate(
 
     Parameters
     ----------
-    resolved : its network, routes, traces and program (`sim.resolve.resolve`).
+    resolved : its network, routes, traces and program (`gradwire.sim.resolve.resolve`).
     ideal : picoseconds on the empty network, by message of traffic.
     heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
         {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still.
@@ -168,8 +168,8 @@ def choose_backend(
     answers_late: float | None = None,
 ) -> Chosen:
     """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
-    from emu.choose import choose, kind_of
-    from emu.probe import probe, virtual_kernel
+    from gradwire.emu.choose import choose, kind_of
+    from gradwire.emu.probe import probe, virtual_kernel
 
     if clock == "virtual":
         kernel_or_error()
@@ -182,11 +182,11 @@ def choose_backend(
     check_rates(plan, kernel.reachable_bps)
     options["ahead_ns"] = kind_of(choice.name).ahead_ns
     if choice.name == "bpf":
-        from emu.switches.bpf import object_file
+        from gradwire.emu.switches.bpf import object_file
 
         options["bpf_program"] = str(object_file())  # here: inside a virtual machine compiling takes long
     elif choice.name == "userspace":
-        from emu.userspace.compiled import make_ready
+        from gradwire.emu.userspace.compiled import make_ready
 
         options["switch_folder"] = str(make_ready())  # likewise
     plan = make_plan(scenario, resolved, clock=clock, switch=choice.name, captures=captures, options=options)
@@ -218,7 +218,7 @@ def _once(
     attempt: int,
     ctrl_c: CtrlC,
 ) -> Result:
-    from emu.agent.magnitudes import prepare
+    from gradwire.emu.agent.magnitudes import prepare
 
     begin = time.perf_counter()
     with scratch("gradwire-emu-") as folder:
@@ -295,10 +295,10 @@ def _keep_captures(raw: Raw, folder: Path) -> list[str]:
 def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
     """What arrived is what was sent, what was lost is what is reported, and sums are the sums of what arrived; in words
     where they are not."""
-    from emu.agent.base import Arrival
-    from emu.agent.contents import CheckSums
-    from emu.agent.magnitudes import Magnitudes
-    from emu.verify import Evidence, verify
+    from gradwire.emu.agent.base import Arrival
+    from gradwire.emu.agent.contents import CheckSums
+    from gradwire.emu.agent.magnitudes import Magnitudes
+    from gradwire.emu.verify import Evidence, verify
 
     sums, reports = CheckSums(), raw.reports
     for each in reports.contents.values():

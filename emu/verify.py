@@ -1,7 +1,8 @@
 """Whether what arrived is what was sent, what was lost is what was reported, and the sums are right.
 
-Every host keeps a check sum of every packet that it sent and received (`emu.agent.contents`). Here they are put side by
-side, and then computed once more from the gradients and from what was lost: whole tensors and whole buckets at a time,
+Every host keeps a check sum of every packet that it sent and received (`gradwire.emu.agent.contents`). Here they are
+put side by side, and then computed once more from the gradients and from what was lost: whole tensors and whole buckets
+at a time,
 from what a parameter server and a ring are, not from the lists by which the agents added up.
 
 Additions are in float32 (or the tensor's type) and in a fixed order, so that everything has to be equal to the bit:
@@ -22,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.agent.base import Arrival
-from emu.agent.contents import CheckSums, Sums, check_sums
-from emu.agent.magnitudes import RUN, Magnitudes
-from scenarios.loss import allowed_loss
-from scenarios.result import KINDS
-from traces.program import Program, Table
+from gradwire.emu.agent.base import Arrival
+from gradwire.emu.agent.contents import CheckSums, Sums, check_sums
+from gradwire.emu.agent.magnitudes import RUN, Magnitudes
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.result import KINDS
+from gradwire.traces.program import Program, Table
 
 if TYPE_CHECKING:
-    from traces.trace import Trace
+    from gradwire.traces.trace import Trace
 
 Values = NDArray[Any]
 
@@ -50,7 +51,7 @@ RUNS_CHECKED = 64
 class Evidence:
     """What is known of a run.
 
-    traces, magnitudes : the traces, and what `emu.agent.magnitudes.prepare` made of them.
+    traces, magnitudes : the traces, and what `gradwire.emu.agent.magnitudes.prepare` made of them.
     payloads : bytes of a full packet, by number of a transport.
     arrivals, sums : of all hosts together; messages that had not arrived when the run was cut have no arrival.
     important_arrive : by number of a transport, whether packets that are important must not be lost.

@@ -1,11 +1,11 @@
 """Virtual time: a program run inside a kernel whose clock stands still while anything computes.
 
-The kernel is User-Mode Linux in time-travel mode (`emu.uml.build`). It is an ordinary process of this machine and needs
-no rights: inside, everything runs as root, on the files of this machine (hostfs), with a /run of its own. Time goes by
-only when everything sleeps, in jumps to the next timer, so a run takes as long as its computing does and its results do
-not depend on how fast that is. Random numbers come from a seed, the date is always the same, and there is one
-processor: two runs are the same run. Nothing from outside interrupts it: what it prints goes into a file in memory that
-is read here, since a pipe would send a signal whenever somebody has emptied it.
+The kernel is User-Mode Linux in time-travel mode (`gradwire.emu.uml.build`). It is an ordinary process of this machine
+and needs no rights: inside, everything runs as root, on the files of this machine (hostfs), with a /run of its own.
+Time goes by only when everything sleeps, in jumps to the next timer, so a run takes as long as its computing does and
+its results do not depend on how fast that is. Random numbers come from a seed, the date is always the same, and there
+is one processor: two runs are the same run. Nothing from outside interrupts it: what it prints goes into a file in
+memory that is read here, since a pipe would send a signal whenever somebody has emptied it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from emu.namespaces import find_tool, tied
-from emu.scratch import scratch
-from emu.switches.base import TestbedError
-from emu.uml.build import find_kernel
-from emu.uml.watch import ASLEEP_S, STILL_S, Watch
-from scenarios.interrupt import CtrlC
+from gradwire.emu.namespaces import find_tool, tied
+from gradwire.emu.scratch import scratch
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.uml.build import find_kernel
+from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Watch
+from gradwire.scenarios.interrupt import CtrlC
 
 HERE = "virtual time"
 CAGE_S = 10.0
@@ -104,7 +104,7 @@ def run_inside(
         worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
     ctrl_c : who has noted a Ctrl-C that was to raise nothing.
     words : gets the last lines that were printed besides.
-    still_s, asleep_s : see `emu.uml.watch`.
+    still_s, asleep_s : see `gradwire.emu.uml.watch`.
 
     Raises
     ------

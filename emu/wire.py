@@ -1,7 +1,7 @@
-"""The gradwire header in bytes, from the one table that says what it looks like (`scenarios.wire.HEADERS`).
+"""The gradwire header in bytes, from the one table that says what it looks like (`gradwire.scenarios.wire.HEADERS`).
 
-Captures of simulated packets (`analysis.capture`), the scapy layer (`emu.wire_scapy`) and docs/wire.md are made from
-the same table.
+Captures of simulated packets (`gradwire.analysis.capture`), the scapy layer (`gradwire.emu.wire_scapy`) and
+docs/wire.md are made from the same table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from scenarios.wire import GRADWIRE, GRADWIRE_FLAGS, HEADERS, PACKET_KINDS
+from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_FLAGS, HEADERS, PACKET_KINDS
 
 LETTERS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 FORMAT: Final = ">" + "".join(LETTERS[size] for _, size in HEADERS["gradwire"])
@@ -32,7 +32,8 @@ class NotOurs(ValueError):
 
 
 class Header(NamedTuple):
-    """A gradwire header; `scenarios.wire.GRADWIRE_FIELDS` says what the numbers mean for each kind of packet."""
+    """A gradwire header; `gradwire.scenarios.wire.GRADWIRE_FIELDS` says what the numbers mean for each kind of
+    packet."""
 
     message: int
     offset: int = 0

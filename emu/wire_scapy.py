@@ -1,6 +1,7 @@
-"""The gradwire header for scapy, made from the table of `scenarios.wire`: for looking into captures, real or simulated.
+"""The gradwire header for scapy, made from the table of `gradwire.scenarios.wire`: for looking into captures, real or
+simulated.
 
-    from emu.wire_scapy import Gradwire, GradwireStream
+    from gradwire.emu.wire_scapy import Gradwire, GradwireStream
     from scapy.all import rdpcap
     for frame in rdpcap("packets.pcapng"): frame.show()
 
@@ -13,16 +14,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from emu.switches.base import TestbedError
-from scenarios.errors import INSTALL
-from scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.errors import INSTALL
+from gradwire.scenarios.wire import (
+    CONTROL_PORT,
+    GRADWIRE,
+    GRADWIRE_FLAGS,
+    GRADWIRE_PORT,
+    HEADERS,
+    PACKET_KINDS,
+)
 
 try:
     from scapy.fields import BitEnumField, BitField, Field, PacketListField
     from scapy.layers.inet import TCP, UDP
     from scapy.packet import Packet, Padding, Raw, bind_layers
 except ImportError:
-    raise TestbedError("scapy is not installed", "emu.wire_scapy", INSTALL.format(extra="emu")) from None
+    raise TestbedError("scapy is not installed", "gradwire.emu.wire_scapy", INSTALL.format(extra="emu")) from None
 
 FORMATS = {1: "B", 2: "H", 4: "I"}
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scenarios.errors import Mistake
+from gradwire.scenarios.errors import Mistake
 
 # Strict, because TOML has types: `workers = "4"`, `workers = 4.0` and `seed = true` are mistakes.
 Flag = Annotated[bool, Field(strict=True)]
@@ -29,7 +29,7 @@ class Table(BaseModel):
 class Mistakes(ValueError):
     """What a check found wrong, to be raised inside a validator: one or many, each with its own path.
 
-    Pydantic turns any ValueError of a validator into one entry of its own error; `scenarios.load` takes the
+    Pydantic turns any ValueError of a validator into one entry of its own error; `gradwire.scenarios.load` takes the
     mistakes out of it again.
     """
 

@@ -1,7 +1,7 @@
 """What is wrong with a scenario as a whole: mistakes that no single table can know of.
 
 Each check is a generator of `Mistake`s whose text gives the reason. `concerns` names every other path a check
-has read, so that `scenarios.load` can leave out a mistake which only echoes another one.
+has read, so that `gradwire.scenarios.load` can leave out a mistake which only echoes another one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from scenarios.checks_switch import check_switch, switch_remarks
-from scenarios.checks_traffic import check_traffic
-from scenarios.errors import Mistake
-from scenarios.explain import explain
-from scenarios.schema_job import HostPlacement, Job, ParameterServer
-from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
-from scenarios.units import format_size, format_time
-from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+from gradwire.scenarios.checks_switch import check_switch, switch_remarks
+from gradwire.scenarios.checks_traffic import check_traffic
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.explain import explain
+from gradwire.scenarios.schema_job import HostPlacement, Job, ParameterServer
+from gradwire.scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
+from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
 if TYPE_CHECKING:
-    from scenarios.policy import Policy
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.policy import Policy
+    from gradwire.scenarios.schema import Scenario
 
 
 def find_mistakes(scenario: Scenario) -> list[Mistake]:
@@ -98,7 +98,7 @@ def _output(scenario: Scenario) -> Iterator[Mistake]:
 
 def _hosts(scenario: Scenario) -> Iterator[Mistake]:
     total = scenario.topology.host_count
-    if total is None:  # a graph file: sim.topology checks the names when it reads it
+    if total is None:  # a graph file: gradwire.sim.topology checks the names when it reads it
         return
     used: set[str] = set()
     unnamed = 0

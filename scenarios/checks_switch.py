@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scenarios.errors import Mistake
-from scenarios.schema_job import Job
-from scenarios.schema_topology import Dumbbell, Star, Torus
-from scenarios.schema_transport import Pias, UserTransport
-from scenarios.schema_transport_base import Transport
-from scenarios.units import format_size
-from scenarios.wire import MIN_FRAME, frame_bytes
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema_job import Job
+from gradwire.scenarios.schema_topology import Dumbbell, Star, Torus
+from gradwire.scenarios.schema_transport import Pias, UserTransport
+from gradwire.scenarios.schema_transport_base import Transport
+from gradwire.scenarios.units import format_size
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.schema import Scenario
 
 PER_PACKET = (
     "spray_random", "spray_round_robin", "least_queue", "source_random", "source_round_robin", "reps",
@@ -243,7 +243,7 @@ def _entropies(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def too_long(transport: Any, between: int) -> dict[str, Any]:
-    """What to say of a network whose longest path has so many switches; files are read by `sim.precheck`."""
+    """What to say of a network whose longest path has so many switches; files are read by `gradwire.sim.precheck`."""
     most = transport.switches_between
     return {
         "what": f"has room for {most} switches in a packet, but the longest path has {between}",

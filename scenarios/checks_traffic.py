@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from scenarios.errors import Mistake
-from scenarios.schema_traffic import Incast, Permutation, Poisson, Traffic
-from scenarios.units import format_size, format_time
-from scenarios.wire import frame_bytes
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema_traffic import Incast, Permutation, Poisson, Traffic
+from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.wire import frame_bytes
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.schema import Scenario
 
 
 def check_traffic(scenario: Scenario) -> Iterator[Mistake]:

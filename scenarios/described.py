@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from scenarios.base import Table
+from gradwire.scenarios.base import Table
 
 
 def description(model: type[Table], field: str) -> str | None:

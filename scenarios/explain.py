@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from scenarios.base import Mistakes, Table
-from scenarios.described import description
-from scenarios.errors import Mistake
-from scenarios.units import UnitError
+from gradwire.scenarios.base import Mistakes, Table
+from gradwire.scenarios.described import description
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.units import UnitError
 
 Location = tuple[str | int, ...]
 

@@ -19,14 +19,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scenarios.base import Mistakes
-from scenarios.errors import Mistake, ScenarioError
-from scenarios.explain import Location, entries, explain, file_location
-from scenarios.files import regular
-from scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
-from scenarios.policy import Policy, overlay
-from scenarios.schema import GraphFile, Scenario
-from scenarios.units import format_size
+from gradwire.scenarios.base import Mistakes
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.explain import Location, entries, explain, file_location
+from gradwire.scenarios.files import regular
+from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
+from gradwire.scenarios.policy import Policy, overlay
+from gradwire.scenarios.schema import GraphFile, Scenario
+from gradwire.scenarios.units import format_size
 
 MOST_BYTES = 8 * 2**20
 """No scenario is larger; a file that is would only be read for minutes before it turned out to be none."""
@@ -34,7 +34,7 @@ MOST_BYTES = 8 * 2**20
 
 def list_library() -> list[str]:
     """Names of the scenarios that come with gradwire."""
-    folder = resources.files("scenarios") / "library"
+    folder = resources.files("gradwire.scenarios") / "library"
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -113,7 +113,7 @@ def _read(source: str | Path) -> tuple[Path, str]:
     path = Path(source).expanduser()
     bare = isinstance(source, str) and path.name == source and path.suffix != ".toml"
     if bare and not path.exists():
-        entry = resources.files("scenarios") / "library" / f"{source}.toml"
+        entry = resources.files("gradwire.scenarios") / "library" / f"{source}.toml"
         if not entry.is_file():
             expected = "a file, or one of the library: " + ", ".join(list_library())
             raise ScenarioError("no such scenario", str(source), expected)

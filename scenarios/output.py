@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from scenarios.errors import ResultError
+from gradwire.scenarios.errors import ResultError
 
 _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.errors import ScenarioError, ScenarioNote
-from scenarios.explain import Location
-from scenarios.policy import NAMED
+from gradwire.scenarios.errors import ScenarioError, ScenarioNote
+from gradwire.scenarios.explain import Location
+from gradwire.scenarios.policy import NAMED
 
 TABLES = ("job", "traffic", "fault", "policy", "link_override")
 """What a scenario may have several of, as [[tables]]."""

@@ -2,7 +2,7 @@
 
 Tagging happens at the sending host and turns a tensor into tagged packets: its layer gives a priority
 (a queue), the magnitude of a packet's gradients makes it important or droppable. What is tagged how is said
-here; `traces.messages` does it.
+here; `gradwire.traces.messages` does it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from scenarios.base import Flag, Natural, Table, refuse
-from scenarios.units import Fraction
+from gradwire.scenarios.base import Flag, Natural, Table, refuse
+from gradwire.scenarios.units import Fraction
 
 NAMED = ("transport",)
 """Fields in which a name alone stands for the table of that `kind` with its defaults."""

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.errors import ResultError
-from scenarios.load import load_scenario
-from scenarios.result import SCENARIO_FILE, versions
-from scenarios.schema import Scenario
-from scenarios.schema_topology import GraphFile
-from scenarios.schema_transport import USER_CLASS
-from scenarios.toml import write_toml
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.result import SCENARIO_FILE, versions
+from gradwire.scenarios.schema import Scenario
+from gradwire.scenarios.schema_topology import GraphFile
+from gradwire.scenarios.schema_transport import USER_CLASS
+from gradwire.scenarios.toml import write_toml
 
 
 def scenario_text(scenario: Scenario) -> str:

@@ -12,7 +12,7 @@ A Result is a summary and nine tables. Written, it is a directory:
     samples.parquet       queues as time goes by       (if asked for)
     delays.parquet        how long packets waited      (if asked for)
     packets.parquet       one row per transmission     (if asked for)
-    scenario.toml         the scenario that ran, as a file that loads by itself; see `scenarios.record`
+    scenario.toml         the scenario that ran, as a file that loads by itself; see `gradwire.scenarios.record`
     timing.json           how fast the run was, and the command; the only file that differs between two equal runs
 
 Times are picoseconds of simulated time, sizes bytes of payload (`ports.bytes`: bytes on the link). `TABLES`
@@ -29,16 +29,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scenarios import __version__
-from scenarios.errors import MissingExtraError, ResultError
-from scenarios.loss import allowed_losses
-from scenarios.output import new_folder
+from gradwire.scenarios import __version__
+from gradwire.scenarios.errors import MissingExtraError, ResultError
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.output import new_folder
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.schema import Scenario
 
 SCENARIO_FILE = "scenario.toml"
 
@@ -295,7 +295,7 @@ def summarise(
 
     It holds nothing that differs between two equal runs (no dates, no durations, no paths).
     """
-    from scenarios.record import input_digests
+    from gradwire.scenarios.record import input_digests
 
     return {
         "name": scenario.name,

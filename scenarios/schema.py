@@ -1,19 +1,19 @@
 """Scenario: everything a run is told, as frozen pydantic models.
 
     Scenario
-      topology, link, link_override, switch, host     scenarios.schema_network
-      load_balancing, transport                       scenarios.schema_transport
-      job[]                                           scenarios.schema_job
-        tagging                                       scenarios.policy
-      traffic[]                                       scenarios.schema_traffic
-      fault[]                                         scenarios.schema_fault
+      topology, link, link_override, switch, host     gradwire.scenarios.schema_network
+      load_balancing, transport                       gradwire.scenarios.schema_transport
+      job[]                                           gradwire.scenarios.schema_job
+        tagging                                       gradwire.scenarios.policy
+      traffic[]                                       gradwire.scenarios.schema_traffic
+      fault[]                                         gradwire.scenarios.schema_fault
       policy[]                                        variants of the scenario, for comparing
       output
-      emulation                                       scenarios.schema_emulation
-      fidelity                                        scenarios.schema_fidelity
+      emulation                                       gradwire.scenarios.schema_emulation
+      fidelity                                        gradwire.scenarios.schema_fidelity
 
-Each model checks what can be said of it alone; `scenarios.checks` holds what needs several of them, such as
-more workers than hosts. Read files with `scenarios.load.load_scenario`, which reports every mistake at once.
+Each model checks what can be said of it alone; `gradwire.scenarios.checks` holds what needs several of them, such as
+more workers than hosts. Read files with `gradwire.scenarios.load.load_scenario`, which reports every mistake at once.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from scenarios import checks
-from scenarios.base import Flag, Mistakes, Table, refuse
-from scenarios.described import describe
-from scenarios.policy import Policy, Tagging, overlay
-from scenarios.schema_emulation import Emulation
-from scenarios.schema_fault import AnyFault
-from scenarios.schema_fidelity import Fidelity
-from scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
-from scenarios.schema_network import Host, Link, LinkOverride, Switch
-from scenarios.schema_topology import (
+from gradwire.scenarios import checks
+from gradwire.scenarios.base import Flag, Mistakes, Table, refuse
+from gradwire.scenarios.described import describe
+from gradwire.scenarios.policy import Policy, Tagging, overlay
+from gradwire.scenarios.schema_emulation import Emulation
+from gradwire.scenarios.schema_fault import AnyFault
+from gradwire.scenarios.schema_fidelity import Fidelity
+from gradwire.scenarios.schema_job import Exchange, HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema_network import Host, Link, LinkOverride, Switch
+from gradwire.scenarios.schema_topology import (
     Dragonfly,
     Dumbbell,
     FatTree,
@@ -47,8 +47,8 @@ from scenarios.schema_topology import (
     Topology,
     Torus,
 )
-from scenarios.schema_traffic import AnyTraffic
-from scenarios.schema_transport import (
+from gradwire.scenarios.schema_traffic import AnyTraffic
+from gradwire.scenarios.schema_transport import (
     USER_CLASS,
     AnyTransport,
     Dctcp,
@@ -56,8 +56,8 @@ from scenarios.schema_transport import (
     TcpNewReno,
     UserTransport,
 )
-from scenarios.schema_transport_base import Transport
-from scenarios.units import PositiveTime, UnitError, format_time
+from gradwire.scenarios.schema_transport_base import Transport
+from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 
 __all__ = [
     "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from scenarios.base import Table, refuse
-from scenarios.units import UnitError
+from gradwire.scenarios.base import Table, refuse
+from gradwire.scenarios.units import UnitError
 
 
 def _address(value: Any) -> str:
@@ -28,7 +28,8 @@ class RealHost(Table):
     ssh: str = ""
     """Where the agent is started: what ssh takes, such as "user@node0"."""
     command: tuple[str, ...] = ()
-    """Instead of ssh: a command that starts an agent (`python -m emu.agent`) with its standard input and output."""
+    """Instead of ssh: a command that starts an agent (`python -m gradwire.emu.agent`) with its standard input and
+    output."""
     python: str = "python3"
     """The interpreter over there that can import this project."""
 

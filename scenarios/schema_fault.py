@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from scenarios.base import Flag, Table, refuse
-from scenarios.schema_network import Loss
-from scenarios.units import PositiveTime, Rate, Time, format_time
+from gradwire.scenarios.base import Flag, Table, refuse
+from gradwire.scenarios.schema_network import Loss
+from gradwire.scenarios.units import PositiveTime, Rate, Time, format_time
 
 
 class Fault(Table):

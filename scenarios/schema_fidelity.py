@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from scenarios.base import Flag, Natural, Table
-from scenarios.units import UnitError
+from gradwire.scenarios.base import Flag, Natural, Table
+from gradwire.scenarios.units import UnitError
 
 OFF = "off"
 

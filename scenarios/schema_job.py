@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from scenarios.base import Count, Flag, Natural, Table, refuse
-from scenarios.policy import Tagging
-from scenarios.schema_transport import AnyTransport
-from scenarios.units import Fraction, Rate, Size, Time, format_size
+from gradwire.scenarios.base import Count, Flag, Natural, Table, refuse
+from gradwire.scenarios.policy import Tagging
+from gradwire.scenarios.schema_transport import AnyTransport
+from gradwire.scenarios.units import Fraction, Rate, Size, Time, format_size
 
 HostNames = tuple[Annotated[str, Field(min_length=1)], ...]
 

@@ -1,4 +1,4 @@
-"""The network of a scenario: links, switches and hosts. The topology is in `scenarios.schema_topology`."""
+"""The network of a scenario: links, switches and hosts. The topology is in `gradwire.scenarios.schema_topology`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
-from scenarios.base import Flag, Mistakes, Natural, Table, refuse
-from scenarios.errors import Mistake
-from scenarios.units import (
+from gradwire.scenarios.base import Flag, Mistakes, Natural, Table, refuse
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.units import (
     PositiveTime,
     Quantity,
     Rate,

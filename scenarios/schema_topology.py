@@ -1,4 +1,4 @@
-"""The [topology] table of a scenario: one model per kind; `sim.topology` builds them.
+"""The [topology] table of a scenario: one model per kind; `gradwire.sim.topology` builds them.
 
 Names of nodes in the built-in topologies: hosts are h0, h1, ...; each model says what its switches are called. A graph
 file brings its own names. Cables are like [link] unless their tier has a rate or latency of its own here.
@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.base import Count, Natural, Table, refuse
-from scenarios.units import Rate, Time
+from gradwire.scenarios.base import Count, Natural, Table, refuse
+from gradwire.scenarios.units import Rate, Time
 
 MAX_HOSTS = 65_536
 """What the simulator can address; hosts with several network cards count by their cards."""

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from scenarios.base import Count, Flag, Table, refuse
-from scenarios.schema_transport import AnyTransport
-from scenarios.units import Fraction, PositiveTime, Size, Time, UnitError, format_time, parse_size
+from gradwire.scenarios.base import Count, Flag, Table, refuse
+from gradwire.scenarios.schema_transport import AnyTransport
+from gradwire.scenarios.units import Fraction, PositiveTime, Size, Time, UnitError, format_time, parse_size
 
 DISTRIBUTIONS = ("web_search", "data_mining", "facebook")
 """Distributions of flow sizes that come with gradwire."""

@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from scenarios.base import Count, Flag, refuse
-from scenarios.schema_network import Thresholds
-from scenarios.schema_transport_base import Connected, Gain, Tcp, Transport, Windowed
-from scenarios.schema_transport_switches import Ndp, Nscc, PFabric
-from scenarios.units import PositiveTime, Rate, Size, format_size, format_time
-from scenarios.wire import HPCC_OVERHEAD, ROCE_OVERHEAD, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.scenarios.base import Count, Flag, refuse
+from gradwire.scenarios.schema_network import Thresholds
+from gradwire.scenarios.schema_transport_base import Connected, Gain, Tcp, Transport, Windowed
+from gradwire.scenarios.schema_transport_switches import Ndp, Nscc, PFabric
+from gradwire.scenarios.units import PositiveTime, Rate, Size, format_size, format_time
+from gradwire.scenarios.wire import HPCC_OVERHEAD, ROCE_OVERHEAD, TCP_OVERHEAD, UDP_OVERHEAD
 
 USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a scenario names something of the user's own: "module:Class"."""

@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.base import Count, Natural, Table, refuse
-from scenarios.units import PositiveTime, Size, format_size, format_time
-from scenarios.wire import TCP_OVERHEAD
+from gradwire.scenarios.base import Count, Natural, Table, refuse
+from gradwire.scenarios.units import PositiveTime, Size, format_size, format_time
+from gradwire.scenarios.wire import TCP_OVERHEAD
 
 MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
 
@@ -31,7 +31,7 @@ class Transport(Table):
     simulated: ClassVar[bool] = True  # or on the testbed only
 
     wire: ClassVar[str] = "tcp"
-    """Whose headers its packets have: one of `scenarios.wire.WIRES`."""
+    """Whose headers its packets have: one of `gradwire.scenarios.wire.WIRES`."""
 
     payload: Size = 4096
     """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
@@ -49,7 +49,7 @@ class Transport(Table):
 
     @property
     def overhead(self) -> int:
-        """Header bytes of a data packet, as `scenarios.wire` counts them."""
+        """Header bytes of a data packet, as `gradwire.scenarios.wire` counts them."""
         return TCP_OVERHEAD
 
     @property

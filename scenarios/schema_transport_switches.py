@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.base import Count, Flag, refuse
-from scenarios.schema_transport_base import Gain, Transport
-from scenarios.units import PositiveTime, format_time
-from scenarios.wire import UDP_OVERHEAD
+from gradwire.scenarios.base import Count, Flag, refuse
+from gradwire.scenarios.schema_transport_base import Gain, Transport
+from gradwire.scenarios.units import PositiveTime, format_time
+from gradwire.scenarios.wire import UDP_OVERHEAD
 
 Window = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
 Factor = Annotated[float, Field(ge=0, le=1000, strict=True)]

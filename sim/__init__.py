@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "Network": "sim.topology",
-    "build_network": "sim.topology",
-    "fat_tree": "sim.topology",
-    "from_networkx": "sim.topology",
-    "leaf_spine": "sim.topology",
-    "star": "sim.topology",
-    "Routing": "sim.routing",
-    "build_routing": "sim.routing",
-    "simulate": "sim.simulate",
+    "Network": "gradwire.sim.topology",
+    "build_network": "gradwire.sim.topology",
+    "fat_tree": "gradwire.sim.topology",
+    "from_networkx": "gradwire.sim.topology",
+    "leaf_spine": "gradwire.sim.topology",
+    "star": "gradwire.sim.topology",
+    "Routing": "gradwire.sim.routing",
+    "build_routing": "gradwire.sim.routing",
+    "simulate": "gradwire.sim.simulate",
 }
 
 __all__ = list(_HOME)
@@ -26,7 +26,7 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+        raise AttributeError(f"module 'gradwire.sim' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
 
 

@@ -29,10 +29,10 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import URGENT
 
-from scenarios.errors import StallError
-from scenarios.units import format_time
-from sim.fabric.sends import Joined, Settled
-from sim.patience import LEAST_PS
+from gradwire.scenarios.errors import StallError
+from gradwire.scenarios.units import format_time
+from gradwire.sim.fabric.sends import Joined, Settled
+from gradwire.sim.patience import LEAST_PS
 
 BESIDE_TRAFFIC = 10
 """Where traffic goes on and on, nothing else would tell that a job waits in vain: one that waits for a delivery may go
@@ -46,7 +46,7 @@ Importance = NDArray[Any] | bool | None
 
 
 class FabricLike(Protocol):
-    """The part of `sim.fabric.fabric.Fabric` that jobs need; tests put an ideal network in its place."""
+    """The part of `gradwire.sim.fabric.fabric.Fabric` that jobs need; tests put an ideal network in its place."""
 
     @property
     def now(self) -> int: ...
@@ -123,8 +123,8 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Messages of a collective, or flows of traffic, that start by themselves inside the fabric (`sim.fabric.sends`),
-    m of them.
+    """Messages of a collective, or flows of traffic, that start by themselves inside the fabric
+    (`gradwire.sim.fabric.sends`), m of them.
 
     Whoever submits it fills it in up to `joined`, and the fields after it if they are not as usual.
     """

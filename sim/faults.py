@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.errors import Mistake, ScenarioError
-from scenarios.schema_fault import (
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.schema_fault import (
     GrayLoss,
     HostPaused,
     HostSlow,
@@ -23,9 +23,9 @@ from scenarios.schema_fault import (
     LinkFault,
     SwitchDown,
 )
-from scenarios.units import format_rate
-from sim.routing import build_routing
-from sim.topology import Network
+from gradwire.scenarios.units import format_rate
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import Network
 
 Slowness = Callable[[int, int], float]
 """(number of a host, picoseconds) -> how many times longer computing takes there"""

@@ -2,9 +2,9 @@
 
 A worker is a loop over iterations: forward, layer by layer, each when the parameters it needs are there;
 then backward, during which gradients become ready one after the other and go to the job's exchange
-(`sim.collectives`). Computing takes the captured time, waiting takes as long as the network makes it.
+(`gradwire.sim.collectives`). Computing takes the captured time, waiting takes as long as the network makes it.
 
-Which captured iteration it replays, and how long that takes, is `sim.replay`'s.
+Which captured iteration it replays, and how long that takes, is `gradwire.sim.replay`'s.
 
 What is measured, per worker and iteration:
 
@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from sim.collectives import ALL_LAYERS, Inbox, JobContext, make_exchange
-from sim.coupling import Coupling, Message
-from sim.placement import Places
-from sim.replay import Replay, Timetable
-from sim.schedulers import SCHEDULERS, Scheduler
-from sim.topology import Cards
-from traces.trace import Trace
+from gradwire.sim.collectives import ALL_LAYERS, Inbox, JobContext, make_exchange
+from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.placement import Places
+from gradwire.sim.replay import Replay, Timetable
+from gradwire.sim.schedulers import SCHEDULERS, Scheduler
+from gradwire.sim.topology import Cards
+from gradwire.traces.trace import Trace
 
 Slowness = Callable[[int, int], float]
 """(number of a host, picoseconds) -> how many times longer computing takes there"""
@@ -235,7 +235,7 @@ def job_context(
 ) -> JobContext:
     """What the exchange of a job is given; see `JobContext`."""
     # Imported here: tagging is not needed to know what a job is.
-    from traces.messages import Tagger, layer_priorities
+    from gradwire.traces.messages import Tagger, layer_priorities
 
     table, trace = replay.table, replay.trace
     tagging = table.tagging

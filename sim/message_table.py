@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.coupling import Block, Message
+from gradwire.sim.coupling import Block, Message
 
 TAKEN = (
     "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "end_ps",

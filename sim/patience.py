@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from scenarios.wire import frame_bytes
+from gradwire.scenarios.wire import frame_bytes
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
-    from sim.routing import Routing
-    from sim.topology import Network
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.sim.routing import Routing
+    from gradwire.sim.topology import Network
 
 LEAST_PS = 10_000_000_000_000
 """10 s of simulated time, several of the largest retransmission time-outs (our choice)."""

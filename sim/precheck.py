@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.checks_switch import carriers, too_long
-from scenarios.errors import Mistake, ScenarioError, TraceError
-from scenarios.schema_job import Ring
-from scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
-from scenarios.units import format_size, format_time
-from scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
-from sim.fabric.components import resolve
-from sim.fabric.layout import MAX_PACKETS
-from sim.fabric.parameters import Bound, check_settings
-from sim.fabric.room import link_room, speed_of
-from sim.faults import Faults
-from sim.placement import Places, place
-from sim.replay import captured_iterations
-from sim.routing import Routing, build_routing
-from sim.telemetry import ports_of
-from sim.topology import Network, build_network
-from sim.traffic import check_files, check_hosts
-from sim.transports import KINDS
-from sim.transports.base import check_streams
-from sim.trips import RoundTrips
+from gradwire.scenarios.checks_switch import carriers, too_long
+from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
+from gradwire.scenarios.schema_job import Ring
+from gradwire.scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
+from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+from gradwire.sim.fabric.components import resolve
+from gradwire.sim.fabric.layout import MAX_PACKETS
+from gradwire.sim.fabric.parameters import Bound, check_settings
+from gradwire.sim.fabric.room import link_room, speed_of
+from gradwire.sim.faults import Faults
+from gradwire.sim.placement import Places, place
+from gradwire.sim.replay import captured_iterations
+from gradwire.sim.routing import Routing, build_routing
+from gradwire.sim.telemetry import ports_of
+from gradwire.sim.topology import Network, build_network
+from gradwire.sim.traffic import check_files, check_hosts
+from gradwire.sim.transports import KINDS
+from gradwire.sim.transports.base import check_streams
+from gradwire.sim.trips import RoundTrips
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
-    from traces.trace import Trace
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.traces.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ def check_variants(variants: Iterable[Scenario]) -> None:
     for variant in variants:
         needs = find_needs(variant)
         if variant.topology.host_count is None and any(t.switches_between is not None for t in variant.transports):
-            check_paths(variant, build_routing(needs.network))  # of the other kinds, `scenarios.checks` knows it
+            # of the other kinds, `gradwire.scenarios.checks` knows it
+            check_paths(variant, build_routing(needs.network))
         if any(getattr(transport, "ack_every", 1) > 1 for transport in variant.transports):
             check_windows(variant, needs.network)
 
@@ -122,7 +123,7 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
 
 
 def _check_size(network: Network) -> None:
-    """Networks from files: of the other kinds, `scenarios.checks` knows it before they are built."""
+    """Networks from files: of the other kinds, `gradwire.scenarios.checks` knows it before they are built."""
     for what, count, most in (
         ("network cards of hosts", network.host_count, MAX_HOSTS),
         ("switches", network.switch_count, MAX_SWITCHES),
@@ -166,7 +167,7 @@ def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
         A job wants a phase that its trace does not have, or has a `compute_scale` meant for another trace than the one
         that is put in; all such jobs are named.
     """
-    from traces.trace import load_trace
+    from gradwire.traces.trace import load_trace
 
     loaded: dict[str, Trace] = {}
     traces = []
@@ -191,7 +192,7 @@ def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
 
 def _same(trace: Trace, named: str) -> bool:
     """Whether a job names this trace: by its name, or as the directory that it was read from."""
-    from traces.trace import load_trace
+    from gradwire.traces.trace import load_trace
 
     if Path(named).name == trace.name:
         return True
@@ -202,7 +203,7 @@ def _same(trace: Trace, named: str) -> bool:
 
 
 def check_lookahead(scenario: Scenario, network: Network) -> None:
-    """Raise ScenarioError if hosts react faster than the network can: see `sim.coupling`.
+    """Raise ScenarioError if hosts react faster than the network can: see `gradwire.sim.coupling`.
 
     The scenario's own checks say this earlier for all topologies but graph files.
     """

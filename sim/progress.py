@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from scenarios.interrupt import CtrlC
+from gradwire.scenarios.interrupt import CtrlC
 
 
 class Standing(NamedTuple):

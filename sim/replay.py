@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import ScenarioError
-from traces.trace import Iteration, Trace
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.traces.trace import Iteration, Trace
 
 Times = NDArray[np.int64]
 

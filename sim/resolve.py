@@ -1,7 +1,7 @@
 """resolve: from a scenario and a trace to the network, its routes, and the program of every host.
 
 It is what `simulate` does before anything runs, as far as a testbed can do the same; what follows from what is then
-plain data (`traces.program`) instead of processes.
+plain data (`gradwire.traces.program`) instead of processes.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from scenarios.errors import Mistake, ScenarioError
-from sim.collectives import EXCHANGES as SIMULATED
-from sim.collectives import Exchange, Ring
-from sim.coupling import Message
-from sim.job import job_context
-from sim.placement import Places
-from sim.precheck import find_needs
-from sim.programs import EXCHANGES, Builder, Job, add_traffic
-from sim.replay import Replay
-from sim.routing import Routing, build_routing
-from sim.schedulers.layer import CREDIT_PARTITIONS
-from sim.topology import Network
-from sim.traffic import flows_of
-from traces.program import FIFO, LAYER, Program, Table
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.sim.collectives import EXCHANGES as SIMULATED
+from gradwire.sim.collectives import Exchange, Ring
+from gradwire.sim.coupling import Message
+from gradwire.sim.job import job_context
+from gradwire.sim.placement import Places
+from gradwire.sim.precheck import find_needs
+from gradwire.sim.programs import EXCHANGES, Builder, Job, add_traffic
+from gradwire.sim.replay import Replay
+from gradwire.sim.routing import Routing, build_routing
+from gradwire.sim.schedulers.layer import CREDIT_PARTITIONS
+from gradwire.sim.topology import Network
+from gradwire.sim.traffic import flows_of
+from gradwire.traces.program import FIFO, LAYER, Program, Table
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
-    from traces.trace import Trace
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.traces.trace import Trace
 
 
 class Resolved(NamedTuple):

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.coupling import Coupling
-from sim.job import IterationRecord, TrainingJob
-from sim.message_table import message_columns
-from sim.progress import Standing, share_of_flows, share_of_jobs
-from sim.routing import Routing
-from sim.telemetry import Samples, delay_columns, packet_columns
-from sim.topology import Network
-from sim.traffic.feed import Feed
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.job import IterationRecord, TrainingJob
+from gradwire.sim.message_table import message_columns
+from gradwire.sim.progress import Standing, share_of_flows, share_of_jobs
+from gradwire.sim.routing import Routing
+from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
+from gradwire.sim.topology import Network
+from gradwire.sim.traffic.feed import Feed
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
-    from scenarios.schema import Scenario
-    from traces.trace import Trace
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.traces.trace import Trace
 
 
 @dataclass
@@ -96,8 +96,8 @@ def collect_result(
     times: dict[str, float],
 ) -> Result:
     """The Result of what has been simulated so far."""
-    from scenarios.record import scenario_text
-    from scenarios.result import Result, summarise
+    from gradwire.scenarios.record import scenario_text
+    from gradwire.scenarios.result import Result, summarise
 
     scenario, coupling, jobs = state.scenario, state.coupling, state.jobs
     tables = coupling.fabric.finish()
@@ -179,7 +179,7 @@ def telemetry(state: Run) -> dict[str, dict[str, Any]]:
 
 def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
     """The table of flows: how long each would have taken on an empty network, by number of the message."""
-    from sim.traffic.ideal import ideal_times
+    from gradwire.sim.traffic.ideal import ideal_times
 
     known = np.asarray(messages["message"])
     numbers, ideal = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]

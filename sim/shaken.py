@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scenarios.schema_network import LinkOverride
-from scenarios.wire import MAX_FRAME, serialisation_ps
-from sim.topology import build_network
+from gradwire.scenarios.schema_network import LinkOverride
+from gradwire.scenarios.wire import MAX_FRAME, serialisation_ps
+from gradwire.sim.topology import build_network
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.schema import Scenario
 
 SHARE = 0.1
 """Of the time of a full packet, by which a cable's latency grows at most (our choice): far less than one place in a

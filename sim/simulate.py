@@ -13,24 +13,24 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scenarios.errors import ScenarioError, StallError
-from scenarios.interrupt import CtrlC
-from sim.coupling import Coupling, FabricLike
-from sim.job import TrainingJob
-from sim.patience import patience_ps
-from sim.precheck import check_paths, find_needs
-from sim.progress import Lookout, OutOfTime, Progress
-from sim.routing import Routing, build_routing
-from sim.run import Run, collect_result
-from sim.telemetry import Samples
-from sim.topology import Network
-from sim.traffic import flows_of
-from sim.traffic.feed import Feed
+from gradwire.scenarios.errors import ScenarioError, StallError
+from gradwire.scenarios.interrupt import CtrlC
+from gradwire.sim.coupling import Coupling, FabricLike
+from gradwire.sim.job import TrainingJob
+from gradwire.sim.patience import patience_ps
+from gradwire.sim.precheck import check_paths, find_needs
+from gradwire.sim.progress import Lookout, OutOfTime, Progress
+from gradwire.sim.routing import Routing, build_routing
+from gradwire.sim.run import Run, collect_result
+from gradwire.sim.telemetry import Samples
+from gradwire.sim.topology import Network
+from gradwire.sim.traffic import flows_of
+from gradwire.sim.traffic.feed import Feed
 
 if TYPE_CHECKING:
-    from scenarios.result import Result
-    from scenarios.schema import Scenario
-    from traces.trace import Trace
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.traces.trace import Trace
 
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
 """(scenario, network, routing, threads) -> fabric"""
@@ -161,7 +161,7 @@ def simulate(
 
 def packet_fabric(scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:
     """The compiled packet engine for a scenario."""
-    from sim.fabric.fabric import Fabric  # imports Numba
+    from gradwire.sim.fabric.fabric import Fabric  # imports Numba
 
     made: FabricLike = Fabric(
         network,

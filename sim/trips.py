@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.wire import crossing_ps
-from sim.fabric.room import speed_of
-from sim.routing import Routing
-from sim.topology import Network
+from gradwire.scenarios.wire import crossing_ps
+from gradwire.sim.fabric.room import speed_of
+from gradwire.sim.routing import Routing
+from gradwire.sim.topology import Network
 
 Ints = NDArray[np.int64]
 SLOWEST = -1

@@ -25,11 +25,11 @@ from typing import Any, cast
 
 import pytest
 
-from emu.namespaces import find_tool, inside, private_command, settle, start_private
-from emu.plan import Plan, Port, Queues, TransportPlan, host_address
-from emu.uml.build import find_kernel
-from emu.virtual import PREFIX, run_inside
-from traces.program import Program
+from gradwire.emu.namespaces import find_tool, inside, private_command, settle, start_private
+from gradwire.emu.plan import Plan, Port, Queues, TransportPlan, host_address
+from gradwire.emu.uml.build import find_kernel
+from gradwire.emu.virtual import PREFIX, run_inside
+from gradwire.traces.program import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 7117

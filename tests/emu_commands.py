@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result, check_loss_invariant
 
 ROOT = Path(__file__).resolve().parents[1]
-GRADWIRE = [sys.executable, "-c", "import gradwire; gradwire.main()"]
+GRADWIRE = [sys.executable, "-m", "gradwire"]
 LIMIT_S = 150.0
 """Longest time of one command, on a busy machine."""
 NO_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
@@ -107,7 +107,7 @@ class Place:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and process.poll() is None:
             for number, words in self.ours().items():
-                if "emu.runner" in words and "unshare" not in words and len(children(number)) >= agents:
+                if "gradwire.emu.runner" in words and "unshare" not in words and len(children(number)) >= agents:
                     time.sleep(1.5)
                     return number
             time.sleep(0.05)

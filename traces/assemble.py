@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from scenarios.errors import TraceError
-from traces.parallel import is_compiled, named_children, start_of
-from traces.trace import Iteration, TensorInfo, Trace, scale_exponents, to_halves
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.parallel import is_compiled, named_children, start_of
+from gradwire.traces.trace import Iteration, TensorInfo, Trace, scale_exponents, to_halves
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Anatomy:
 
     `inside` says for a module in which compiled module it lies; `dtypes` for a parameter in which type its
     gradient travels, where that is not the parameter's. TraceError if there is nothing to train, or what
-    there is cannot be seen (see `traces.parallel`).
+    there is cannot be seen (see `gradwire.traces.parallel`).
     """
 
     model: nn.Module

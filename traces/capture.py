@@ -14,7 +14,7 @@ run1.trace.rank0 and so on, and `gradwire trace merge` makes one of them. Mixed 
 and torch.compile need nothing more either.
 
 Nothing is written when the loop raises, and no hook outlives the block. Needs the extra `capture` (torch).
-`traces.builtin` does the same with a built-in model and a data set.
+`gradwire.traces.builtin` does the same with a built-in model and a data set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.errors import MissingExtraError, TraceError
+from gradwire.scenarios.errors import MissingExtraError, TraceError
 
 try:
     import torch
@@ -36,11 +36,11 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "capture") from error
 
-from traces.parallel import World, start_of
-from traces.plan import PHASE
-from traces.recorder import Recorder
-from traces.statistics import RawFolder
-from traces.storage import refuse_unwritable, write
+from gradwire.traces.parallel import World, start_of
+from gradwire.traces.plan import PHASE
+from gradwire.traces.recorder import Recorder
+from gradwire.traces.statistics import RawFolder
+from gradwire.traces.storage import refuse_unwritable, write
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def capture(
     name : of the trace; the last part of `out` by default.
     overhead_pairs : after the last recorded step, so many pairs of steps measure what the hooks cost: one step
         with hooks and one without. A loop that ends before simply leaves fewer pairs.
-    raw : keep the gradients of sampled steps themselves; see `traces.storage` for where. They are large.
+    raw : keep the gradients of sampled steps themselves; see `gradwire.traces.storage` for where. They are large.
     manifest : adds what only the caller knows (data set, batch, seed).
 
     Ctrl-C keeps what was captured so far. TraceError if `out` exists, nothing was captured, or the model is

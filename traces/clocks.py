@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 PS_PER_NS = 1_000
 PS_PER_MS = 1_000_000_000

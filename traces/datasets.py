@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scenarios.errors import MissingExtraError, TraceError
+from gradwire.scenarios.errors import MissingExtraError, TraceError
 
 _LAYOUTS = (
     "a folder with train-*.parquet (Hugging Face layout), CIFAR pickles (data_batch_1 ... or train), "

@@ -24,7 +24,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 Tokens = Literal["byte", "char", "word"]
 _EXPECTED = "a text file, or a folder with *.txt files"

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from traces.info import size_text, tensor_means
-from traces.trace import Trace
+from gradwire.traces.info import size_text, tensor_means
+from gradwire.traces.trace import Trace
 
 TIMES = {
     "forward_ps": "forward",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 _IN_PLACE = "_compiled_call_impl"  # what `module.compile()` makes `module()` run instead of its own call
 

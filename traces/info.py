@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from traces.trace import CHUNK_ELEMENTS, Trace
+from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 TIMES = {
     "forward_ps": "forward",

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from scenarios.errors import TraceError
-from traces.clocks import Mark, Timeline
-from traces.statistics import no_figures
-from traces.trace import CHUNK_ELEMENTS
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.clocks import Mark, Timeline
+from gradwire.traces.statistics import no_figures
+from gradwire.traces.trace import CHUNK_ELEMENTS
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 Ranks of a data-parallel job run the same model on different data, so their traces agree in layers, tensors and
 steps and differ in times and magnitudes. The merged trace holds the iterations of all of them, rank after rank,
-and the simulator lets worker w replay rank w mod R (see `sim.job`).
+and the simulator lets worker w replay rank w mod R (see `gradwire.sim.job`).
 
 A tensor's scale becomes that of the rank with the largest gradient. Scales are powers of two, so this changes no
 value but those that float16 then holds only as subnormals, and turns none into zero.
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.errors import TraceError
-from traces.storage import RAW, raw_folder, write
-from traces.trace import Halves, Iteration, TensorInfo, Trace, load_trace, to_halves
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.storage import RAW, raw_folder, write
+from gradwire.traces.trace import Halves, Iteration, TensorInfo, Trace, load_trace, to_halves
 
 PER_RANK = ("capture_overhead", "cpu_share", "exposed_communication_ps", "loss_history", "model_calls")
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.trace import CHUNK_ELEMENTS, Trace
+from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 if TYPE_CHECKING:
-    from scenarios.policy import Tagging
+    from gradwire.scenarios.policy import Tagging
 
 SMALLEST_SAMPLE = 32  # packets: a quantile of fewer says little, and looking at 32 costs little; our choice
 

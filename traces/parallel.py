@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")  # children that stand for their parent, by name
 # What a unit does about the network; every all-gather ends in wait_for_unshard.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 PS_PER_SECOND = 1e12
 PHASE = "training"  # name of the only phase where none is given

@@ -27,9 +27,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from scenarios.errors import TraceError
-from traces.info import layer_title, size_text, size_unit
-from traces.trace import Trace
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.info import layer_title, size_text, size_unit
+from gradwire.traces.trace import Trace
 
 FORWARD, BACKWARD, READY, OPTIMIZER = "#0072B2", "#E69F00", "#D55E00", "#CC79A7"
 KERNELS, VECTORS, ZEROS = "#0072B2", "#8C8C8C", "#D55E00"

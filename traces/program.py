@@ -102,7 +102,7 @@ class Messages:
     """One row per message, in columns int64[n] unless said otherwise.
 
     table : index into `Program.tables`.
-    kind : index into `scenarios.result.KINDS`.
+    kind : index into `gradwire.scenarios.result.KINDS`.
     iteration, tensor, layer, part : as in the Result's table of messages.
     src, dst : nodes (`Network.names`).
     nbytes, priority : bytes; the switch queue.

@@ -13,7 +13,7 @@ In a single process the magnitudes are computed in the hook *before* the optimis
 gradients and between two marks: that time is in no figure of the trace. Unscaling and clipping before the step
 count as backward pass, and the magnitudes are those after it, as they would be sent. With several ranks they
 are computed when the gradient is ready, while the clock pauses: what a rank sends is its own gradient, before
-averaging and clipping (see `traces.parallel`). What `torch.amp.GradScaler` multiplied into them is taken out
+averaging and clipping (see `gradwire.traces.parallel`). What `torch.amp.GradScaler` multiplied into them is taken out
 again, and a step it skips because a gradient overflowed is not recorded: the next one takes its place.
 """
 
@@ -26,15 +26,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from scenarios.errors import TraceError
-from traces.assemble import Anatomy, Captured, assemble, kept_parameters
-from traces.clocks import Mark, Timeline, clock_for
-from traces.hooks import closure_of, in_backward, note_scaling, stepping, surround, with_closure
-from traces.marks import Marks
-from traces.parallel import Units, World, ddp_buckets
-from traces.plan import PS_PER_SECOND, Plan, overhead
-from traces.statistics import RawFolder, summarise
-from traces.trace import CHUNK_ELEMENTS, ELEMENT_BYTES, Trace
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.assemble import Anatomy, Captured, assemble, kept_parameters
+from gradwire.traces.clocks import Mark, Timeline, clock_for
+from gradwire.traces.hooks import closure_of, in_backward, note_scaling, stepping, surround, with_closure
+from gradwire.traces.marks import Marks
+from gradwire.traces.parallel import Units, World, ddp_buckets
+from gradwire.traces.plan import PS_PER_SECOND, Plan, overhead
+from gradwire.traces.statistics import RawFolder, summarise
+from gradwire.traces.trace import CHUNK_ELEMENTS, ELEMENT_BYTES, Trace
 
 NOT_KNOWN = float("nan")
 

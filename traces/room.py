@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 SHARE = 2  # a trace may take this part, one half, of what is available; our choice
 _GROUP = Path("/sys/fs/cgroup")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from traces.trace import CHUNK_ELEMENTS
+from gradwire.traces.trace import CHUNK_ELEMENTS
 
 CACHED_ROWS = 1024  # runs of 256 elements that a processor's cache holds: a MiB of float32; our choice [measured]
 _HALF = (torch.float16, torch.bfloat16)
@@ -84,10 +84,10 @@ class RawFolder:
             file.unlink()
 
     def arrange(self, steps: dict[int, int], tensors: dict[int, int], shapes: dict[int, Any]) -> Path:
-        """Name files as `traces.storage` wants them, given the iteration of each step and the tensor of each
+        """Name files as `gradwire.traces.storage` wants them, given the iteration of each step and the tensor of each
         parameter, and return their folder. A gradient that never came is zeros of its shape in `shapes`.
         """
-        from traces.storage import RAW, raw_folder
+        from gradwire.traces.storage import RAW, raw_folder
 
         for step, iteration in steps.items():
             place = raw_folder(self._folder, iteration)

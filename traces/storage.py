@@ -34,9 +34,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scenarios.errors import TraceError
-from traces.room import refuse_beyond
-from traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.room import refuse_beyond
+from gradwire.traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

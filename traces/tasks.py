@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from scenarios.errors import TraceError
-from traces.datasets import ImageDataset, batches, load_images, synthetic_images
-from traces.datasets_text import TextDataset, load_text, synthetic_text
-from traces.models import ModelKind
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.datasets import ImageDataset, batches, load_images, synthetic_images
+from gradwire.traces.datasets_text import TextDataset, load_text, synthetic_text
+from gradwire.traces.models import ModelKind
 
 SYNTHETIC = "synthetic"  # the value of --data that asks for made-up data
 MASKED_SHARE, HIDDEN, REPLACED = 0.15, 0.8, 0.1

@@ -4,7 +4,7 @@ A trace holds, for a few captured iterations, *when* each gradient was ready and
 never the values themselves. That is all a network can be sensitive to, and it is small: six bytes per 256
 elements.
 
-On disk a trace is a directory (see `traces.storage` for the columns)
+On disk a trace is a directory (see `gradwire.traces.storage` for the columns)
 
     manifest.json       schema version, name, where it comes from, how many rows the tables must have
     layers.parquet      layers in forward order
@@ -53,7 +53,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 SCHEMA_VERSION = 2
 CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
@@ -229,7 +229,7 @@ class Trace:
 
     def save(self, directory: str | Path) -> Path:
         """Write the trace to a directory that must not exist yet; it appears complete or not at all."""
-        from traces.storage import write
+        from gradwire.traces.storage import write
 
         return write(self, Path(directory))
 
@@ -404,7 +404,7 @@ def load_trace(name: str | Path) -> Trace:
     """The bundled trace of that name, else the trace in that directory. TraceError if neither, or if it is
     damaged.
     """
-    from traces.storage import read
+    from gradwire.traces.storage import read
 
     if str(name) in bundled_traces():
         return read(BUNDLED / str(name))

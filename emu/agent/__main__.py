@@ -1,5 +1,6 @@
-"""`python -m emu.agent`: an agent over stdin and stdout, for launchers that run a command (`emu.launchers.Command`)."""
+"""`python -m gradwire.emu.agent`: an agent over stdin and stdout, for launchers that run a command
+(`gradwire.emu.launchers.Command`)."""
 
-from emu.agent.agent import main
+from gradwire.emu.agent.agent import main
 
 main()

@@ -33,17 +33,17 @@ from typing import Any
 
 import numpy as np
 
-from emu.agent.base import Arrival, MessageRow
-from emu.agent.loop import SECOND, EpollLoop
-from emu.agent.report import HostReport, Received, Sent
-from emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
-from emu.plan import Plan, host_address
-from emu.round_trips import RoundTrips
-from emu.switches.base import TestbedError
-from emu.transports import make_carriers
+from gradwire.emu.agent.base import Arrival, MessageRow
+from gradwire.emu.agent.loop import SECOND, EpollLoop
+from gradwire.emu.agent.report import HostReport, Received, Sent
+from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
+from gradwire.emu.plan import Plan, host_address
+from gradwire.emu.round_trips import RoundTrips
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports import make_carriers
 
 STATUS_NS = SECOND // 5
-PARTS = "emu.agent.parts:make_parts"
+PARTS = "gradwire.emu.agent.parts:make_parts"
 """Makes (script, contents) of a host: see `Agent`."""
 READ_BYTES = 1 << 20
 AHEAD_BYTES = 64 << 20
@@ -54,7 +54,7 @@ TOLD = ("plan", "open", "connect", "clock", "go", "state", "report", "end")
 
 
 def with_files(plan: Plan) -> Plan:
-    """The plan with the files that it brings along (`emu.machines`) in a temporary folder of this machine."""
+    """The plan with the files that it brings along (`gradwire.emu.machines`) in a temporary folder of this machine."""
     files = plan.options.get("files")
     if not files:
         return plan
@@ -97,11 +97,12 @@ class WatchedLoop:
 
 
 class Agent:
-    """A host. It is the `emu.agent.base.Host` of its carriers.
+    """A host. It is the `gradwire.emu.agent.base.Host` of its carriers.
 
     `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
-    `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `emu.agent.script`); contents with
-    `outgoing`, `incoming`, `arrived`, `settled`, `make_ahead`, and `sums` for the report (see `emu.agent.contents`).
+    `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `gradwire.emu.agent.script`); contents with
+    `outgoing`, `incoming`, `arrived`, `settled`, `make_ahead`, and `sums` for the report (see
+    `gradwire.emu.agent.contents`).
     """
 
     def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
@@ -370,7 +371,7 @@ def serve(incoming: int, outgoing: int, parts: Callable[..., Any] | None = None)
 
 
 def main(parts: Callable[..., Any] | None = None) -> None:
-    """`python -m emu.agent`: over stdin and stdout."""
+    """`python -m gradwire.emu.agent`: over stdin and stdout."""
     outgoing = os.dup(1)
     os.dup2(2, 1)  # whatever is printed must not end up among the frames
     sys.exit(serve(0, outgoing, parts))

@@ -5,7 +5,7 @@
     Contents  the bytes of messages: real gradients out, what arrived in, sums
     Carrier   one transport of one host: takes ready messages across the network
 
-An agent (`emu.agent.agent`) is one process per host. Times are integer nanoseconds since the common beginning.
+An agent (`gradwire.emu.agent.agent`) is one process per host. Times are integer nanoseconds since the common beginning.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Host(Protocol):
 
     node: int
     token: bytes
-    """what the ends of this run's connections know each other by (`emu.wire.Opening`)"""
+    """what the ends of this run's connections know each other by (`gradwire.emu.wire.Opening`)"""
     rate: int
     """bit/s of its link"""
     clock: str

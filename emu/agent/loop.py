@@ -18,7 +18,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from emu.sockets import LIBC
+from gradwire.emu.sockets import LIBC
 
 Call = Callable[[], None]
 
@@ -48,7 +48,7 @@ class Timer:
 
 
 class EpollLoop:
-    """See `emu.agent.base.Loop`."""
+    """See `gradwire.emu.agent.base.Loop`."""
 
     def __init__(self, beginning_ns: int = 0) -> None:
         self.beginning = beginning_ns

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from traces.trace import Trace
+    from gradwire.traces.trace import Trace
 
 RUN = 256
 """Elements of a run, as traces have them."""

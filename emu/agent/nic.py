@@ -20,8 +20,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from emu.agent.base import Loop
-from emu.sockets import Sender
+from gradwire.emu.agent.base import Loop
+from gradwire.emu.sockets import Sender
 
 CLASSES = 8
 AHEAD_NS = 1_200_000

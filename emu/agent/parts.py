@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from emu.agent.base import Loop
-from emu.agent.contents import Contents
-from emu.agent.magnitudes import Magnitudes
-from emu.agent.script import Script, part_of
-from emu.plan import Plan
+from gradwire.emu.agent.base import Loop
+from gradwire.emu.agent.contents import Contents
+from gradwire.emu.agent.magnitudes import Magnitudes
+from gradwire.emu.agent.script import Script, part_of
+from gradwire.emu.plan import Plan
 
 
 def make_parts(plan: Plan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Any, Any]:
-    """(script, contents) of a host: see `emu.agent.script` and `emu.agent.contents`."""
+    """(script, contents) of a host: see `gradwire.emu.agent.script` and `gradwire.emu.agent.contents`."""
     part = part_of(plan.program, node)
     # on the wall clock the software's latency passes by itself
     latency = plan.software_latency_ps if plan.clock == "virtual" else 0

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from emu.agent.contents import CheckSums
-from emu.agent.report import HostReport, Received, Sent
-from emu.agent.script import IterationRow
-from emu.wire import NotOurs
-from traces.program import Program
+from gradwire.emu.agent.contents import CheckSums
+from gradwire.emu.agent.report import HostReport, Received, Sent
+from gradwire.emu.agent.script import IterationRow
+from gradwire.emu.wire import NotOurs
+from gradwire.traces.program import Program
 
 SAID: Final[dict[str, tuple[type, ...]]] = {
     "opened": (),
@@ -21,7 +21,7 @@ SAID: Final[dict[str, tuple[type, ...]]] = {
     "report": (HostReport,),
     "error": (str, str, str, bool),
 }
-"""Name and types of every frame of `emu.agent.agent` that comes from an agent."""
+"""Name and types of every frame of `gradwire.emu.agent.agent` that comes from an agent."""
 LONGEST_NS: Final = 1 << 62
 
 

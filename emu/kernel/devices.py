@@ -19,11 +19,11 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from emu import kernel_tcp
-from emu.kernel import queueing
-from emu.namespaces import Namespaces, batch, inside, shown
-from emu.plan import Plan, Port, host_address, port_address, port_mac
-from emu.switches.base import TestbedError
+from gradwire.emu import kernel_tcp
+from gradwire.emu.kernel import queueing
+from gradwire.emu.namespaces import Namespaces, batch, inside, shown
+from gradwire.emu.plan import Plan, Port, host_address, port_address, port_mac
+from gradwire.emu.switches.base import TestbedError
 
 DEVICE = 1000
 WIRE = 1 << 20

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from emu.switches.base import TestbedError
+from gradwire.emu.switches.base import TestbedError
 
 RTM_NEWQDISC, RTM_GETQDISC = 36, 38
 F_REQUEST, F_ACK, F_DUMP, F_CREATE = 1, 4, 0x300, 0x400

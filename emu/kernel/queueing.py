@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from emu.namespaces import in_namespace, run_tool, shown
-from emu.plan import Plan, Port
-from emu.switches.base import TestbedError
-from scenarios.wire import MIN_FRAME
+from gradwire.emu.namespaces import in_namespace, run_tool, shown
+from gradwire.emu.plan import Plan, Port
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.wire import MIN_FRAME
 
 FIRST_CLASS = 0x10
 WALL_FRAMES = 2

@@ -1,1 +1,2 @@
-"""Switch backends: what switches and cables are made of. One file each; see `emu.switches.base` and `emu.choose`."""
+"""Switch backends: what switches and cables are made of. One file each; see `gradwire.emu.switches.base` and
+`gradwire.emu.choose`."""

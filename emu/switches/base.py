@@ -1,13 +1,13 @@
 """What a switch backend is: it builds the network of a plan in namespaces, counts what happens there, and takes it
 down.
 
-A backend gives every host of the plan a network namespace in which the host's address (`emu.plan.host_address`) is on a
-device and all other hosts' addresses are reachable. What lies in between is its own affair: Linux namespaces that
-forward (`red`, `bpf`) or one process that is the whole network (`userspace`).
+A backend gives every host of the plan a network namespace in which the host's address
+(`gradwire.emu.plan.host_address`) is on a device and all other hosts' addresses are reachable. What lies in between is
+its own affair: Linux namespaces that forward (`red`, `bpf`) or one process that is the whole network (`userspace`).
 
-It runs inside namespaces that are private already (`emu.runner`), so that its names cannot clash and nothing outlives
-the process. Whatever cannot be done exactly as the plan says is returned by `substitutions`, in words for people;
-whatever it cannot do at all by `missing`.
+It runs inside namespaces that are private already (`gradwire.emu.runner`), so that its names cannot clash and nothing
+outlives the process. Whatever cannot be done exactly as the plan says is returned by `substitutions`, in words for
+people; whatever it cannot do at all by `missing`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from emu.plan import Plan
-from scenarios.errors import GradwireError
+from gradwire.emu.plan import Plan
+from gradwire.scenarios.errors import GradwireError
 
 
 @dataclass
@@ -120,14 +120,14 @@ class BackendKind(Protocol):
 
     name: str
     ahead_ns: int
-    """How far ahead of their schedule hosts send on the wall clock (`emu.agent.nic`): as far as its ports let packets
-    go before their time, and as agents are late."""
+    """How far ahead of their schedule hosts send on the wall clock (`gradwire.emu.agent.nic`): as far as its ports let
+    packets go before their time, and as agents are late."""
     keeps_time: bool
     """On the wall clock its ports reckon with the times at which things were due, and do not make up for late timers by
     being ahead at times (docs/fidelity.md)."""
 
     def missing(self, kernel: Any, plan: Plan) -> list[str]:
-        """Why it cannot run this plan on this kernel (`emu.probe.Kernel`); empty if it can."""
+        """Why it cannot run this plan on this kernel (`gradwire.emu.probe.Kernel`); empty if it can."""
 
     def substitutions(self, kernel: Any, plan: Plan) -> list[str]:
         """What it does otherwise than the plan says; empty if nothing."""

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from emu import bpf
-from emu.kernel import queueing
-from emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
-from emu.kernel.routes import BPF
-from emu.namespaces import mount, shown, unmount
-from emu.plan import Plan, Port
-from emu.probe import Kernel
-from emu.switches.base import Drop, PortCounts, TestbedError
-from emu.switches.kernel import (
+from gradwire.emu import bpf
+from gradwire.emu.kernel import queueing
+from gradwire.emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
+from gradwire.emu.kernel.routes import BPF
+from gradwire.emu.namespaces import mount, shown, unmount
+from gradwire.emu.plan import Plan, Port
+from gradwire.emu.probe import Kernel
+from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
+from gradwire.emu.switches.kernel import (
     AHEAD_NS,
     KernelSwitch,
     missing_everywhere,
@@ -56,7 +56,7 @@ ENTRIES = {"port": PORT, "queue": QUEUE, "way": WAY, "node": NODE, "drop": DROP}
 CAUSES = ("tail", "selective", "link_loss")
 BALANCINGS = ("ecmp", "spray_random", "spray_round_robin")
 GRADWIRE_PORT = 7117
-"""`scenarios.wire`, which is not imported inside; a test holds them equal."""
+"""`gradwire.scenarios.wire`, which is not imported inside; a test holds them equal."""
 UNLIMITED = 1 << 62
 LISTED = 1 << 19
 """Lost packets that are listed one by one, of all ports together; more are only counted."""
@@ -273,7 +273,7 @@ class BpfSwitch(KernelSwitch):
 
 
 class BpfKind:
-    """See `emu.switches.base.BackendKind`."""
+    """See `gradwire.emu.switches.base.BackendKind`."""
 
     name = "bpf"
     ahead_ns = AHEAD_NS

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from emu.agent import nic
-from emu.kernel import devices, queueing, routes
-from emu.kernel.devices import WIRE, WIRES, space, wire_device
-from emu.kernel.netlink import Wire, add_wire, read_wires
-from emu.namespaces import Namespaces, batch, inside, run_tool
-from emu.plan import Plan, Port
-from emu.probe import Kernel
-from emu.switches.base import Drop, PortCounts, TestbedError
+from gradwire.emu.agent import nic
+from gradwire.emu.kernel import devices, queueing, routes
+from gradwire.emu.kernel.devices import WIRE, WIRES, space, wire_device
+from gradwire.emu.kernel.netlink import Wire, add_wire, read_wires
+from gradwire.emu.namespaces import Namespaces, batch, inside, run_tool
+from gradwire.emu.plan import Plan, Port
+from gradwire.emu.probe import Kernel
+from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
 
 AHEAD_NS = 2 * nic.AHEAD_NS
 """How far ahead hosts send on the wall clock, our choice: a port of the kernel takes `queueing.WALL_FRAMES` at once and
@@ -27,7 +27,7 @@ instead of 9.3 with half as much; but 12 of these 14 were disturbed. With `users
 
 class KernelSwitch(ABC):
     """A network of htb. `wired`: cables have latency and transmission time, by netem. `chooser`: who picks among ways
-    (`emu.kernel.routes`)."""
+    (`gradwire.emu.kernel.routes`)."""
 
     name = "kernel"
 
@@ -138,7 +138,7 @@ class KernelSwitch(ABC):
 
     @abstractmethod
     def counts(self) -> list[PortCounts]:
-        """See `emu.switches.base.SwitchBackend`."""
+        """See `gradwire.emu.switches.base.SwitchBackend`."""
 
     def drops(self) -> Sequence[Drop]:
         return []

@@ -1,8 +1,8 @@
 """Switch backend `red`: what most kernels have - htb, red, netem, nftables - and no BPF.
 
-A queue with a threshold is a `red` whose average is the instantaneous queue (`emu.kernel.netlink`); without, a bfifo.
-What this cannot do: a buffer that the queues of a port share (every queue gets all of it), lost packets one by one, the
-longest queue. It counts with `tc -s`.
+A queue with a threshold is a `red` whose average is the instantaneous queue (`gradwire.emu.kernel.netlink`); without, a
+bfifo. What this cannot do: a buffer that the queues of a port share (every queue gets all of it), lost packets one by
+one, the longest queue. It counts with `tc -s`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from emu.kernel import queueing
-from emu.kernel.devices import DEVICE, WIRES, space, wire_device
-from emu.kernel.netlink import Wire, make_instantaneous, red_words
-from emu.kernel.routes import KERNEL, NFT
-from emu.namespaces import inside, shown
-from emu.plan import Plan, Port
-from emu.probe import Kernel
-from emu.switches.base import PortCounts, TestbedError
-from emu.switches.kernel import (
+from gradwire.emu.kernel import queueing
+from gradwire.emu.kernel.devices import DEVICE, WIRES, space, wire_device
+from gradwire.emu.kernel.netlink import Wire, make_instantaneous, red_words
+from gradwire.emu.kernel.routes import KERNEL, NFT
+from gradwire.emu.namespaces import inside, shown
+from gradwire.emu.plan import Plan, Port
+from gradwire.emu.probe import Kernel
+from gradwire.emu.switches.base import PortCounts, TestbedError
+from gradwire.emu.switches.kernel import (
     AHEAD_NS,
     KernelSwitch,
     missing_everywhere,
@@ -172,7 +172,7 @@ def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
 
 
 class RedKind:
-    """See `emu.switches.base.BackendKind`."""
+    """See `gradwire.emu.switches.base.BackendKind`."""
 
     name = "red"
     ahead_ns = AHEAD_NS

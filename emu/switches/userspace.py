@@ -1,9 +1,9 @@
 """Backend `userspace`: one process is all switches and links; hosts hang on it by TUN devices.
 
 It needs nothing of the kernel but TUN and network namespaces, follows the simulator's rules to the letter
-(`emu.userspace.rules`), and sees every packet that is lost. What it cannot do is to be fast, or always on time: on the
-wall clock a packet is delivered when the process gets to run, which `substitutions` and `check` watch. Under virtual
-time computing takes no time, and none of that matters.
+(`gradwire.emu.userspace.rules`), and sees every packet that is lost. What it cannot do is to be fast, or always on
+time: on the wall clock a packet is delivered when the process gets to run, which `substitutions` and `check` watch.
+Under virtual time computing takes no time, and none of that matters.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from emu import kernel_tcp
-from emu.agent.nic import AHEAD_NS
-from emu.kernel import queueing
-from emu.namespaces import find_tool
-from emu.plan import Plan, host_address
-from emu.probe import Kernel
-from emu.round_trips import base_round_trip_ns
-from emu.switches.base import Drop, PortCounts, TestbedError
-from emu.userspace import card, process, tun
-from emu.userspace.fabric import port_counts
-from emu.userspace.layout import BALANCERS
-from emu.userspace.process import CAPTURE, COUNTS, DROPS, LENGTH, STATE, WATCH, Lateness
-from scenarios.wire import ETHERNET
+from gradwire.emu import kernel_tcp
+from gradwire.emu.agent.nic import AHEAD_NS
+from gradwire.emu.kernel import queueing
+from gradwire.emu.namespaces import find_tool
+from gradwire.emu.plan import Plan, host_address
+from gradwire.emu.probe import Kernel
+from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
+from gradwire.emu.userspace import card, process, tun
+from gradwire.emu.userspace.fabric import port_counts
+from gradwire.emu.userspace.layout import BALANCERS
+from gradwire.emu.userspace.process import CAPTURE, COUNTS, DROPS, LENGTH, STATE, WATCH, Lateness
+from gradwire.scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0
 """The longest that an answer of the process may take."""
@@ -52,7 +52,8 @@ LATE_SHARE = 0.01
 ANSWERS = 50
 """From so many answers on their mean says something (our choice)."""
 NOTED_SHARE = 0.16
-"""Of a round trip: answers that are later are told of, as `scenarios.schema_fidelity.Fidelity.answers` has it."""
+"""Of a round trip: answers that are later are told of, as `gradwire.scenarios.schema_fidelity.Fidelity.answers` has
+it."""
 
 
 class Userspace:
@@ -121,8 +122,8 @@ def _missing_of(kernel: Kernel) -> list[str]:
 
 
 class UserspaceSwitch:
-    """A running network; see `emu.switches.base.SwitchBackend`. `cards`: hosts hold the kernel's TCP back
-    (`emu.userspace.card`)."""
+    """A running network; see `gradwire.emu.switches.base.SwitchBackend`. `cards`: hosts hold the kernel's TCP back
+    (`gradwire.emu.userspace.card`)."""
 
     name = "userspace"
 

@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from emu.agent.base import Host, MessageRow
-from emu.plan import Plan
-from emu.switches.base import TestbedError
+from gradwire.emu.agent.base import Host, MessageRow
+from gradwire.emu.plan import Plan
+from gradwire.emu.switches.base import TestbedError
 
 KINDS = {
-    "dlcp": "emu.transports.dlcp:Dlcp",
-    "constant_rate": "emu.transports.constant_rate:ConstantRate",
-    "tcp_newreno": "emu.transports.tcp:Tcp",
-    "cubic": "emu.transports.tcp:Tcp",
-    "dctcp": "emu.transports.tcp:Tcp",
-    "bbr": "emu.transports.tcp:Tcp",
+    "dlcp": "gradwire.emu.transports.dlcp:Dlcp",
+    "constant_rate": "gradwire.emu.transports.constant_rate:ConstantRate",
+    "tcp_newreno": "gradwire.emu.transports.tcp:Tcp",
+    "cubic": "gradwire.emu.transports.tcp:Tcp",
+    "dctcp": "gradwire.emu.transports.tcp:Tcp",
+    "bbr": "gradwire.emu.transports.tcp:Tcp",
 }
 
 
@@ -32,9 +32,9 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
     TestbedError
         A transport has no carrier.
     """
-    from emu.agent.nic import AHEAD_NS
-    from emu.transports.datagrams import Endpoint
-    from emu.transports.side import SideChannel
+    from gradwire.emu.agent.nic import AHEAD_NS
+    from gradwire.emu.transports.datagrams import Endpoint
+    from gradwire.emu.transports.side import SideChannel
 
     used = sorted({row.transport for row in rows})
     unknown = sorted({plan.transports[number].kind for number in used} - KINDS.keys())

@@ -1,20 +1,21 @@
-"""A constant rate over real sockets: the rules of `sim.transports.constant_rate`, where they are described."""
+"""A constant rate over real sockets: the rules of `gradwire.sim.transports.constant_rate`, where they are described."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from emu.agent.base import Host, MessageRow
-from emu.agent.nic import Flow
-from emu.plan import TransportPlan
-from emu.transports.datagrams import Core, DatagramCarrier, Endpoint, Outgoing
-from emu.wire import STOP
+from gradwire.emu.agent.base import Host, MessageRow
+from gradwire.emu.agent.nic import Flow
+from gradwire.emu.plan import TransportPlan
+from gradwire.emu.transports.datagrams import Core, DatagramCarrier, Endpoint, Outgoing
+from gradwire.emu.wire import STOP
 
 ONE = 1 << 20
 
 
 class Rules:
-    """The parameters of the transport; names and defaults are those of `scenarios.schema_transport.ConstantRate`."""
+    """The parameters of the transport; names and defaults are those of
+    `gradwire.scenarios.schema_transport.ConstantRate`."""
 
     def __init__(self, settings: Any, *, base_rtt: int) -> None:
         self.share = max(1, round(settings.get("share", 1.0) * ONE))

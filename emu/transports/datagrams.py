@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.agent.base import Arrival, Host, MessageRow
-from emu.agent.nic import AHEAD_NS, Nic, SendingFlow
-from emu.plan import TransportPlan
-from emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
-from emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
-from scenarios.loss import allowed_loss
-from scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
+from gradwire.emu.agent.base import Arrival, Host, MessageRow
+from gradwire.emu.agent.nic import AHEAD_NS, Nic, SendingFlow
+from gradwire.emu.plan import TransportPlan
+from gradwire.emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
+from gradwire.emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
 
 BATCHES = 8
 """Full batches that are read in a row, before timers have their turn; our choice."""
@@ -265,7 +265,7 @@ class Outgoing(SendingFlow):
 
 
 class DatagramCarrier(ABC):
-    """A transport over UDP at one host; see `emu.agent.base.Carrier`."""
+    """A transport over UDP at one host; see `gradwire.emu.agent.base.Carrier`."""
 
     def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint) -> None:
         self.host, self.transport, self.endpoint = host, transport, endpoint

@@ -1,11 +1,11 @@
-"""DLCP over real sockets: the rules of `sim.transports.dlcp`, where they are described, kept one by one.
+"""DLCP over real sockets: the rules of `gradwire.sim.transports.dlcp`, where they are described, kept one by one.
 
 `Sender` and `Receiver` are the two ends of a message without any socket, so that tests can drive them beside the
 simulator's functions: same news, same answers, same rates. Times are picoseconds, fractions have 20 bits.
 
-What differs from the simulator: Stop, Probe and Bitmap go over TCP (`emu.transports.side`), so they are repeated by the
-kernel as well; and on the wall clock a probe is repeated after 5 ms at the earliest, because hosts answer when the
-scheduler lets them.
+What differs from the simulator: Stop, Probe and Bitmap go over TCP (`gradwire.emu.transports.side`), so they are
+repeated by the kernel as well; and on the wall clock a probe is repeated after 5 ms at the earliest, because hosts
+answer when the scheduler lets them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from emu.agent.base import Host, MessageRow
-from emu.agent.nic import Flow
-from emu.plan import TransportPlan
-from emu.transports.datagrams import Core, DatagramCarrier, Endpoint, Outgoing
-from emu.transports.side import SideChannel
-from emu.wire import ACK, BITMAP, PROBE, STOP, Header
-from scenarios.wire import BITMAP_PACKETS, UDP_OVERHEAD
+from gradwire.emu.agent.base import Host, MessageRow
+from gradwire.emu.agent.nic import Flow
+from gradwire.emu.plan import TransportPlan
+from gradwire.emu.transports.datagrams import Core, DatagramCarrier, Endpoint, Outgoing
+from gradwire.emu.transports.side import SideChannel
+from gradwire.emu.wire import ACK, BITMAP, PROBE, STOP, Header
+from gradwire.scenarios.wire import BITMAP_PACKETS, UDP_OVERHEAD
 
 ONE = 1 << 20
 MUST = 1 << 30
@@ -38,7 +38,7 @@ WALL_PROBE_PS = 5_000_000_000
 
 
 class Rules:
-    """The parameters of the transport; names and defaults are those of `scenarios.schema_transport.Dlcp`."""
+    """The parameters of the transport; names and defaults are those of `gradwire.scenarios.schema_transport.Dlcp`."""
 
     def __init__(self, settings: Any, *, base_rtt: int, payload: int, clock: str = "virtual") -> None:
         self.eager = settings.get("stop_policy", EAGER) == EAGER

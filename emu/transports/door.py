@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from emu.agent.base import Host
-from emu.transports.listening import listening
-from emu.wire import NotOurs, Opening
+from gradwire.emu.agent.base import Host
+from gradwire.emu.transports.listening import listening
+from gradwire.emu.wire import NotOurs, Opening
 
 OUTSIDE = 1024
 """Connections that may stand outside, beside those of the run, which open at once; our choice."""

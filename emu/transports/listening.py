@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from emu.switches.base import TestbedError
+from gradwire.emu.switches.base import TestbedError
 
 BACKLOG = 4096
 FILES = 1 << 16

@@ -21,15 +21,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from emu.agent.base import Arrival, Host, MessageRow
-from emu.plan import Plan, TransportPlan
-from emu.sockets import receive_buffer
-from emu.switches.base import TestbedError
-from emu.transports.door import Door
-from emu.transports.listening import allow_files
-from emu.transports.side import CONTROL_TOS, TCP_CONGESTION
-from emu.wire import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
-from scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
+from gradwire.emu.agent.base import Arrival, Host, MessageRow
+from gradwire.emu.plan import Plan, TransportPlan
+from gradwire.emu.sockets import receive_buffer
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.door import Door
+from gradwire.emu.transports.listening import allow_files
+from gradwire.emu.transports.side import CONTROL_TOS, TCP_CONGESTION
+from gradwire.emu.wire import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
+from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
 OPEN_AHEAD: Final = 1000
@@ -233,7 +233,7 @@ class Incoming:
 
 
 class Tcp:
-    """A transport over the kernel's TCP at one host; see `emu.agent.base.Carrier`."""
+    """A transport over the kernel's TCP at one host; see `gradwire.emu.agent.base.Carrier`."""
 
     def __init__(self, host: Host, transport: TransportPlan, number: int, plan: Plan) -> None:
         self.host, self.transport, self.number = host, transport, number

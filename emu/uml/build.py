@@ -6,7 +6,7 @@ theirs without that mode, so this one is built here, once: `allnoconfig` with th
 built in, and a few small edits of the source (`EDITS`). It takes a few minutes, the result is 8 MB, and it is kept in
 the cache, outside of any checkout, under a name that depends on everything that went into it.
 
-    python -m emu.uml.build            # needs: linux-source-6.1 gcc make flex bison bc xz-utils
+    python -m gradwire.emu.uml.build            # needs: linux-source-6.1 gcc make flex bison bc xz-utils
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from emu.switches.base import TestbedError
-from scenarios.cache import cache_folder
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.cache import cache_folder
 
 SOURCES = Path("/usr/src")
 OPTION = b"time-travel"
@@ -247,7 +247,7 @@ def _check_options(config: Path) -> None:
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m emu.uml.build", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m gradwire.emu.uml.build", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only say whether it is built or could be")
     parser.add_argument("--source", type=Path, help="tarball of the source of Linux 6.1; else that of Debian's package")
     parser.add_argument("--jobs", type=int, help="compilers at once; one per core unless given")

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from emu.switches.base import TestbedError
+from gradwire.emu.switches.base import TestbedError
 
 CLOCK: Final = "time_travel_time"
 """Nanoseconds since the machine began [arch/um/kernel/time.c]."""
@@ -30,7 +30,7 @@ ASLEEP_S: Final = 30.0
 """The same, when nothing in it computes; our choice. With all asleep its clock would go on at once."""
 CRAWL_NS: Final = 100_000
 """So far it goes on at least in that time, or it stands still; our choice. Looking at the clock takes a nanosecond now
-and then (`emu.uml.build`), so that it crawls while something waits by looking."""
+and then (`gradwire.emu.uml.build`), so that it crawls while something waits by looking."""
 EVERY_S: Final = 2.0
 SYMBOLS, WORD = 2, struct.Struct("<Q")
 SYMBOL = np.dtype(

@@ -9,10 +9,10 @@ Watched is one packet per host at a time, until it is acknowledged.
 
 from __future__ import annotations
 
-from emu.userspace import layout as at
-from emu.userspace.compiled import compiled
-from emu.userspace.frames import acknowledged, whose
-from emu.userspace.memory import words_at
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.frames import acknowledged, whose
+from gradwire.emu.userspace.memory import words_at
 
 FORGOTTEN_PS = 20_000_000_000
 """A packet that has not been acknowledged so long after it was due will not be: the message was complete without it

@@ -3,19 +3,19 @@
 A TUN device takes whatever it is given, at once and without end. TCP reckons with a card that does not: while more than
 a millisecond of a connection's packets waits at the device, it makes no more of them [net/ipv4/tcp_output.c, "TCP small
 queues"], and what it has not made it can still change its mind about. So in front of the device stand the queues that
-hosts of the kernel's own backends have (`emu.kernel.queueing`), at the rate of the cable: a packet comes to the switch
-when its transmission begins.
+hosts of the kernel's own backends have (`gradwire.emu.kernel.queueing`), at the rate of the cable: a packet comes to
+the switch when its transmission begins.
 
 Everything here is done in the host's namespace by the thread that is in it.
 """
 
 from __future__ import annotations
 
-from emu.kernel import queueing
-from emu.namespaces import batch
-from emu.plan import Plan
-from emu.probe import Kernel
-from scenarios.wire import ETHERNET
+from gradwire.emu.kernel import queueing
+from gradwire.emu.namespaces import batch
+from gradwire.emu.plan import Plan
+from gradwire.emu.probe import Kernel
+from gradwire.scenarios.wire import ETHERNET
 
 NEEDED = (("qdisc", "htb"), ("qdisc", "bfifo"), ("classifier", "u32"), ("tool", "tc"))
 

@@ -20,8 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from emu.switches.base import TestbedError
-from scenarios.cache import cache_folder
+import gradwire
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.cache import cache_folder
 
 FOLDER = "GRADWIRE_SWITCH_CACHE"
 """In the environment: the folder, where somebody else has made it ready."""
@@ -65,10 +66,10 @@ def make_ready() -> Path:
         return folder()
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        root = str(Path(__file__).parents[2])
+        root = str(Path(gradwire.__file__).parents[1])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
         ran = subprocess.run(
-            [sys.executable, "-m", "emu.userspace.compiled"],
+            [sys.executable, "-m", "gradwire.emu.userspace.compiled"],
             env=environment, capture_output=True, text=True, timeout=COMPILE_S, check=False,
         )  # fmt: skip
         if ran.returncode:
@@ -92,7 +93,7 @@ def make_ready() -> Path:
 
 def main() -> None:
     """Compile everything that is called from Python."""
-    from emu.userspace import loop
+    from gradwire.emu.userspace import loop
 
     loop.compile_all()
 

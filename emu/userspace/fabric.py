@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from emu.plan import Plan
-from emu.switches.base import PortCounts
-from emu.userspace.layout import (
+from gradwire.emu.plan import Plan
+from gradwire.emu.switches.base import PortCounts
+from gradwire.emu.userspace.layout import (
     C_PACKETS,
     CAUSES,
     CLASSES,
@@ -38,7 +38,8 @@ class Lost(NamedTuple):
 
 
 class Fabric:
-    """All ports and links of a plan. `state` is what the functions of `emu.userspace.rules` and `loop` work on."""
+    """All ports and links of a plan. `state` is what the functions of `gradwire.emu.userspace.rules` and `loop` work
+    on."""
 
     def __init__(self, plan: Plan, state: State | None = None) -> None:
         self.plan = plan

@@ -1,15 +1,23 @@
 """IPv4 packets as a switch sees them. Compiled.
 
-The class is in the DSCP (`scenarios.wire.dscp`), whether a packet is important (ECN-capable) in the ECN bits. A switch
-that marks a packet changes these bits and, with them, the header's checksum. The gradwire header is read only of
-packets that are lost, to say which message has lost what.
+The class is in the DSCP (`gradwire.scenarios.wire.dscp`), whether a packet is important (ECN-capable) in the ECN bits.
+A switch that marks a packet changes these bits and, with them, the header's checksum. The gradwire header is read only
+of packets that are lost, to say which message has lost what.
 """
 
 from __future__ import annotations
 
-from emu.userspace import layout as at
-from emu.userspace.compiled import compiled
-from scenarios.wire import ETHERNET, GRADWIRE_FLAGS, GRADWIRE_PORT, IPV4, MIN_FRAME, PACKET_KINDS, UDP
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.scenarios.wire import (
+    ETHERNET,
+    GRADWIRE_FLAGS,
+    GRADWIRE_PORT,
+    IPV4,
+    MIN_FRAME,
+    PACKET_KINDS,
+    UDP,
+)
 
 CE = 3
 """Congestion experienced [RFC 3168]; other values than 0 say that the sender understands it."""
@@ -17,7 +25,7 @@ UDP_PROTOCOL = 17
 _KIND = GRADWIRE_FLAGS["kind"]
 _ACK = PACKET_KINDS.index("ack")
 _NEEDED = 16
-"""Bytes of `scenarios.wire.HEADERS["gradwire"]` that are read."""
+"""Bytes of `gradwire.scenarios.wire.HEADERS["gradwire"]` that are read."""
 
 
 CRC32 = 0xEDB88320

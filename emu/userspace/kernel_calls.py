@@ -12,8 +12,8 @@ import platform
 import numpy as np
 from numba import types
 
-from emu.userspace.compiled import compiled
-from emu.userspace.memory import words_at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.memory import words_at
 
 _int, _size, _pointer = types.int32, types.intp, types.uintp
 

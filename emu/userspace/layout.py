@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.plan import Plan, host_address
-from emu.userspace.draws import OF_ARRIVALS, OF_LINK, OF_NODE, key_of
-from scenarios.wire import MIN_FRAME, serialisation_ps
+from gradwire.emu.plan import Plan, host_address
+from gradwire.emu.userspace.draws import OF_ARRIVALS, OF_LINK, OF_NODE, key_of
+from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 CLASSES = 8
 UNLIMITED = 1 << 62
@@ -56,7 +56,7 @@ TRANSMITTED = ("start", "port", "packet", "marked", "arrives")
 TAPPED = ("time", "port", "incoming", "length")
 
 # single words; of every array of `State` the address, and what compiled code has to know of their sizes; and what
-# `emu.userspace.loop` waits for: numbers of files, and addresses of arrays
+# `gradwire.emu.userspace.loop` waits for: numbers of files, and addresses of arrays
 (
     W_NOW, W_HAPPENING, W_FREE, W_FREE_COUNT, W_DROPPED, W_LOGGED, W_BALANCING, W_HOSTS, W_REACHED_AT, W_REACHED,
     W_ORIGIN_NS, W_TIMER_NS, W_REFUSED, W_WORST_NS, W_ERRNO, W_FIRST_ADDRESS, W_TAPPED,
@@ -71,7 +71,7 @@ PACKETS = 4096
 DROPS = 1 << 15
 """Room at first (our choice)."""
 TAPPED_ROOM = 256
-"""Bytes of an IPv4 packet that are kept for a capture; a few more than `emu.capture.SNAP` writes."""
+"""Bytes of an IPv4 packet that are kept for a capture; a few more than `gradwire.emu.capture.SNAP` writes."""
 
 Words = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emu.userspace import answers, rules
-from emu.userspace import kernel_calls as calls
-from emu.userspace import layout as at
-from emu.userspace.compiled import compiled
-from emu.userspace.frames import parse
-from emu.userspace.memory import bytes_at, words_at
+from gradwire.emu.userspace import answers, rules
+from gradwire.emu.userspace import kernel_calls as calls
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.frames import parse
+from gradwire.emu.userspace.memory import bytes_at, words_at
 
 ASKED, FULL, INTERRUPTED, FAILED = range(4)
 """Why `serve` returns: the parent wants something, there is no room for packets, a signal, or a system call failed."""

@@ -1,6 +1,6 @@
 """The process that is the network: reads what hosts send, asks the fabric, writes what has arrived.
 
-All of that is `emu.userspace.loop`; here is what is around it.
+All of that is `gradwire.emu.userspace.loop`; here is what is around it.
 
 The parent asks by single letters over a socket (`QUESTIONS`) and gets a length and a pickled answer each. The process
 ends when that socket does.
@@ -23,13 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from emu.plan import Plan
-from emu.userspace import layout as at
-from emu.userspace.clock import new_timer
-from emu.userspace.compiled import FOLDER
+from gradwire.emu.plan import Plan
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.clock import new_timer
+from gradwire.emu.userspace.compiled import FOLDER
 
 if TYPE_CHECKING:
-    from emu.userspace.taps import Taps
+    from gradwire.emu.userspace.taps import Taps
 
 COUNTS, DROPS, STATE, CAPTURE, WATCH = b"c", b"d", b"s", b"p", b"w"
 LENGTH = struct.Struct("<Q")
@@ -49,7 +49,7 @@ class Lateness:
     refused: int = 0
     """packets that the kernel did not take"""
     answers: int = 0
-    """acknowledgements that were waited for (`emu.userspace.answers`)"""
+    """acknowledgements that were waited for (`gradwire.emu.userspace.answers`)"""
     answered_late_ns: int = 0
     """by how much they came after their packets were due, together"""
 
@@ -114,8 +114,8 @@ def early_ps(plan: Plan) -> int:
 
 class _Switch:
     def __init__(self, plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
-        from emu.userspace import loop
-        from emu.userspace.fabric import Fabric
+        from gradwire.emu.userspace import loop
+        from gradwire.emu.userspace.fabric import Fabric
 
         self.loop = loop
         self.fabric = Fabric(plan)
@@ -151,7 +151,7 @@ class _Switch:
         try:
             drained = self.taps is not None and self.taps.drain()
         except OSError as error:  # said when captures end
-            from emu.userspace.taps import untap
+            from gradwire.emu.userspace.taps import untap
 
             self.not_captured, self.taps, drained = (error.errno, error.strerror), None, True
             untap(self.fabric)
@@ -161,7 +161,7 @@ class _Switch:
     def capture(self, paths: dict[int, str]) -> Any:
         """Begin captures at some nodes, into new files; without any, end those that there are. None, or (number, text)
         of the error."""
-        from emu.userspace.taps import Taps
+        from gradwire.emu.userspace.taps import Taps
 
         try:
             if paths and self.taps is not None:

@@ -17,15 +17,15 @@ Times are integer picoseconds. `W` are the words of the `State`; ports, nodes an
 
 from __future__ import annotations
 
-from emu.userspace import draws
-from emu.userspace import layout as at
-from emu.userspace.compiled import compiled
-from emu.userspace.draws import MASK, TIE_BITS
-from emu.userspace.frames import mark, whose
-from emu.userspace.memory import bytes_at, words_at
+from gradwire.emu.userspace import draws
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.draws import MASK, TIE_BITS
+from gradwire.emu.userspace.frames import mark, whose
+from gradwire.emu.userspace.memory import bytes_at, words_at
 
 PS_PER_BYTE_AT_1_BPS = 8_000_000_000_000
-"""`scenarios.wire.serialisation_ps`, which is not compiled; a test holds them equal."""
+"""`gradwire.scenarios.wire.serialisation_ps`, which is not compiled; a test holds them equal."""
 
 mix = compiled(draws.mix)
 

@@ -10,14 +10,14 @@ packet by packet, it has a second one, `pick`, and may have a third, `heard` (se
 """
 
 KINDS = {
-    "ecmp": "sim.balancers.ecmp:Ecmp",
-    "ecmp_weighted": "sim.balancers.ecmp_weighted:EcmpWeighted",
-    "spray_random": "sim.balancers.spray_random:SprayRandom",
-    "spray_round_robin": "sim.balancers.spray_round_robin:SprayRoundRobin",
-    "least_queue": "sim.balancers.least_queue:LeastQueue",
-    "flowlet": "sim.balancers.flowlet:Flowlet",
-    "flowlet_least_queue": "sim.balancers.flowlet_least_queue:FlowletLeastQueue",
-    "source_random": "sim.balancers.source_random:SourceRandom",
-    "source_round_robin": "sim.balancers.source_round_robin:SourceRoundRobin",
-    "reps": "sim.balancers.reps:Reps",
+    "ecmp": "gradwire.sim.balancers.ecmp:Ecmp",
+    "ecmp_weighted": "gradwire.sim.balancers.ecmp_weighted:EcmpWeighted",
+    "spray_random": "gradwire.sim.balancers.spray_random:SprayRandom",
+    "spray_round_robin": "gradwire.sim.balancers.spray_round_robin:SprayRoundRobin",
+    "least_queue": "gradwire.sim.balancers.least_queue:LeastQueue",
+    "flowlet": "gradwire.sim.balancers.flowlet:Flowlet",
+    "flowlet_least_queue": "gradwire.sim.balancers.flowlet_least_queue:FlowletLeastQueue",
+    "source_random": "gradwire.sim.balancers.source_random:SourceRandom",
+    "source_round_robin": "gradwire.sim.balancers.source_round_robin:SourceRoundRobin",
+    "reps": "gradwire.sim.balancers.reps:Reps",
 }

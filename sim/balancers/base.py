@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import A_ENTROPY, S_DATA
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import A_ENTROPY, S_DATA
 
 
 @njit
@@ -23,7 +23,7 @@ class Balancer:
     """Derive from it and set what differs."""
 
     choose: ClassVar[Any]
-    """The compiled function of switches (see `sim.balancers`)."""
+    """The compiled function of switches (see `gradwire.sim.balancers`)."""
     pick: ClassVar[Any] = staticmethod(pick)
     """The compiled function of hosts: where the ways are chosen there, packet by packet."""
     heard: ClassVar[Any] = staticmethod(heard)

@@ -1,9 +1,9 @@
 """ECMP: a hash of the flow picks the way, a different hash at every switch (RFC 2992 on hash-based multipath)."""
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.draws import choice, draw
-from sim.fabric.layout import A_ENTROPY, N_KEY
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import choice, draw
+from gradwire.sim.fabric.layout import A_ENTROPY, N_KEY
 
 
 @njit

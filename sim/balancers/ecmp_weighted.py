@@ -4,10 +4,10 @@ On networks of equal links it is ECMP. The weights are those of the switch's own
 what lies behind them [recalled].
 """
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.draws import draw
-from sim.fabric.layout import A_ENTROPY, N_KEY, P_SPEED
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import draw
+from gradwire.sim.fabric.layout import A_ENTROPY, N_KEY, P_SPEED
 
 UNIT = 1 << 40  # a weight is UNIT / (picoseconds per byte << 16): 26 bits at 400 Gbps
 

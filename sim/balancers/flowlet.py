@@ -7,10 +7,10 @@ A switch has a table of 1024 entries (way, time of the last packet) found by a h
 that share an entry share their way.
 """
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.draws import choice, draw, mix
-from sim.fabric.layout import A_ENTROPY, H_FLOWLET_GAP, MASK_DESTINATION, N_KEY, N_TABLE
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import choice, draw, mix
+from gradwire.sim.fabric.layout import A_ENTROPY, H_FLOWLET_GAP, MASK_DESTINATION, N_KEY, N_TABLE
 
 ENTRIES = 1024
 

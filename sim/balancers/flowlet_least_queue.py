@@ -1,11 +1,11 @@
 """Flowlets that take the way with the shortest queue of the switch: CONGA (SIGCOMM '14) without its feedback from far
 switches [recalled]."""
 
-from sim.balancers.base import Balancer
-from sim.balancers.flowlet import ENTRIES, entry_of
-from sim.balancers.least_queue import soonest
-from sim.fabric.compiled import njit
-from sim.fabric.layout import H_FLOWLET_GAP
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.balancers.flowlet import ENTRIES, entry_of
+from gradwire.sim.balancers.least_queue import soonest
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import H_FLOWLET_GAP
 
 
 @njit

@@ -1,10 +1,10 @@
 """Per packet, the way on which it would leave soonest, by the switch's own queues (as DRILL, SIGCOMM '17, does with
 samples [recalled]; here all ways are looked at)."""
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.draws import choice, draw
-from sim.fabric.layout import N_KEY, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import choice, draw
+from gradwire.sim.fabric.layout import N_KEY, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
 
 
 @njit

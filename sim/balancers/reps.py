@@ -7,11 +7,11 @@ or cut paths are not used again because their acknowledgements are marked or nev
 mode after time-outs, in which the ring is used over and over.
 """
 
-from sim.balancers.base import Balancer
-from sim.balancers.ecmp import choose
-from sim.balancers.source_random import pick as any_path
-from sim.fabric.compiled import njit
-from sim.fabric.layout import ACK, S_PATHS
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.balancers.ecmp import choose
+from gradwire.sim.balancers.source_random import pick as any_path
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import ACK, S_PATHS
 
 RING = 8
 KEPT = S_PATHS  # unused ones | place of the next one << 8

@@ -8,10 +8,10 @@ With `switch.path_entropies` a message has so many paths of its own, drawn at ra
 packets draw among these: real cards keep what they know of paths in small tables (htsim has 64 of them [code]).
 """
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.draws import MASK, choice, draw, mix, stream
-from sim.fabric.layout import A_ENTROPY, H_ENTROPIES, KEY_ORDER, S_DATA, S_ORDER
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import MASK, choice, draw, mix, stream
+from gradwire.sim.fabric.layout import A_ENTROPY, H_ENTROPIES, KEY_ORDER, S_DATA, S_ORDER
 
 OWN_PATHS = 1 << 30  # from this count on a message's draws are its own paths
 

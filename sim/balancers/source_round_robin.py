@@ -5,10 +5,10 @@ message begins with a path of its own. With `switch.path_entropies` the paths ar
 `source_random`.
 """
 
-from sim.balancers.base import Balancer
-from sim.balancers.source_random import choose, own_path
-from sim.fabric.compiled import njit
-from sim.fabric.layout import A_ENTROPY, H_ENTROPIES, S_DATA
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.balancers.source_random import choose, own_path
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import A_ENTROPY, H_ENTROPIES, S_DATA
 
 
 @njit

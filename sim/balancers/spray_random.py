@@ -1,9 +1,9 @@
 """Per-packet random spraying: every packet picks its way anew."""
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.draws import choice, draw
-from sim.fabric.layout import N_KEY
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import choice, draw
+from gradwire.sim.fabric.layout import N_KEY
 
 
 @njit

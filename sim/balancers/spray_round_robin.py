@@ -4,9 +4,9 @@ Every switch begins where its key says: were it the first way for all, switches 
 the same switch of the next layer at the same time, packet after packet.
 """
 
-from sim.balancers.base import Balancer
-from sim.fabric.compiled import njit
-from sim.fabric.layout import N_KEY
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import N_KEY
 
 
 @njit

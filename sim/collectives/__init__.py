@@ -6,10 +6,10 @@ its times can run as a program inside the fabric too: a line in COMPILED.
 
 from __future__ import annotations
 
-from sim.collectives.base import ALL_LAYERS, Exchange, Inbox, JobContext
-from sim.collectives.parameter_server import ParameterServers
-from sim.collectives.ring import Ring
-from sim.collectives.ring_program import RingProgram
+from gradwire.sim.collectives.base import ALL_LAYERS, Exchange, Inbox, JobContext
+from gradwire.sim.collectives.parameter_server import ParameterServers
+from gradwire.sim.collectives.ring import Ring
+from gradwire.sim.collectives.ring_program import RingProgram
 
 EXCHANGES: dict[str, type[Exchange]] = {
     "parameter_server": ParameterServers,

@@ -9,9 +9,9 @@ from typing import Any
 
 import simpy
 
-from sim.coupling import Coupling, Importance, Message
-from sim.topology import Cards
-from traces.trace import Trace
+from gradwire.sim.coupling import Coupling, Importance, Message
+from gradwire.sim.topology import Cards
+from gradwire.traces.trace import Trace
 
 ALL_LAYERS = -1
 """In place of a layer index: everything."""
@@ -73,7 +73,7 @@ class JobContext:
     priorities : the switch queue of every tensor's packets.
     captured : (worker, iteration) -> the iteration of the trace that is replayed.
     ready_order : tensors in the order in which their gradients become ready.
-    tagger : `traces.messages.Tagger`, or None where the job does not tag by magnitude.
+    tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
     transport : the fabric's number of the job's transport.
     """

@@ -19,8 +19,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from sim.collectives.base import ALL_LAYERS, Arrived, Exchange, JobContext
-from sim.coupling import Importance, Message
+from gradwire.sim.collectives.base import ALL_LAYERS, Arrived, Exchange, JobContext
+from gradwire.sim.coupling import Importance, Message
 
 PS_PER_SECOND = 10**12
 

@@ -33,8 +33,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.collectives.base import ALL_LAYERS, Arrived, Exchange, JobContext
-from sim.coupling import Importance, Message
+from gradwire.sim.collectives.base import ALL_LAYERS, Arrived, Exchange, JobContext
+from gradwire.sim.coupling import Importance, Message
 
 
 class Bucket(NamedTuple):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.collectives.base import ALL_LAYERS, JobContext
-from sim.collectives.ring import Bucket, Ring
-from sim.coupling import Block, Coupling
-from sim.fabric.sends import Sends
+from gradwire.sim.collectives.base import ALL_LAYERS, JobContext
+from gradwire.sim.collectives.ring import Bucket, Ring
+from gradwire.sim.coupling import Block, Coupling
+from gradwire.sim.fabric.sends import Sends
 
 KINDS = ("reduce_scatter", "all_gather")
 

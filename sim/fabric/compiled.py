@@ -1,9 +1,9 @@
 """`njit` as in Numba, only later: a function is handed to Numba when somebody compiles or calls it.
 
 Numba takes a fifth of a second to load and 60 MB, and a run whose engine is kept on disk needs nothing of it: the
-engine is loaded as machine code (`sim.fabric.objects`). So the simulator's own functions are declared with this
-decorator. Numba's own works as well, for components of the user's own, and either may call the other: Numba asks an
-object that it does not know for its `_numba_type_`.
+engine is loaded as machine code (`gradwire.sim.fabric.objects`). So the simulator's own functions are declared with
+this decorator. Numba's own works as well, for components of the user's own, and either may call the other: Numba asks
+an object that it does not know for its `_numba_type_`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Compiled:
         """Numba's dispatcher for the function; with a signature it is compiled now."""
         import numba
 
-        importlib.import_module("sim.fabric.intrinsics")  # Numba takes note of new ones before it begins
+        importlib.import_module("gradwire.sim.fabric.intrinsics")  # Numba takes note of new ones before it begins
         signature, options = self._declared
         return numba.njit(signature, **options)(self.py_func) if signature else numba.njit(**options)(self.py_func)
 
@@ -47,7 +47,8 @@ def njit(signature: Any = None, **options: Any) -> Any:
 
 
 class Intrinsic:
-    """Something of `sim.fabric.intrinsics` by name, which is imported when a function that uses it is compiled."""
+    """Something of `gradwire.sim.fabric.intrinsics` by name, which is imported when a function that uses it is
+    compiled."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -59,5 +60,5 @@ class Intrinsic:
     def _numba_type_(self) -> Any:
         from numba.core.registry import cpu_target
 
-        found = getattr(importlib.import_module("sim.fabric.intrinsics"), self.name)
+        found = getattr(importlib.import_module("gradwire.sim.fabric.intrinsics"), self.name)
         return cpu_target.typing_context.resolve_value_type(found)

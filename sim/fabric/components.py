@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import ScenarioError
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
@@ -51,7 +51,7 @@ REQUIRED = {
 }  # fmt: skip
 """By where it is named: what a class of the user's own has to have, and which compiled functions."""
 
-CONTRACT = {"transport.kind": "sim.transports.base", "load_balancing": "sim.balancers"}
+CONTRACT = {"transport.kind": "gradwire.sim.transports.base", "load_balancing": "gradwire.sim.balancers"}
 
 
 def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = None) -> Any:
@@ -186,7 +186,7 @@ def functions_of(owner: type) -> list[Any]:
 
 def is_users(owner: type) -> bool:
     """Whether a component is not gradwire's own."""
-    return not owner.__module__.startswith("sim.")
+    return not owner.__module__.startswith("gradwire.sim.")
 
 
 def type_check(owners: Sequence[type]) -> str:
@@ -197,7 +197,7 @@ def type_check(owners: Sequence[type]) -> str:
     from numba import int64
     from numba.core.errors import NumbaError
 
-    from sim.fabric.intrinsics import WORDS
+    from gradwire.sim.fabric.intrinsics import WORDS
 
     for owner in owners:
         for side in ARGUMENTS:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.fabric import layout as at
-from sim.fabric.memory import Memory
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.memory import Memory
 
 BACK = at.POOL_WORDS  # of an entry of the pool: the port opposite to the link that the packet came by
 

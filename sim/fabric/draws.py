@@ -12,7 +12,7 @@ Python integers agree.
 
 from typing import Any
 
-from sim.fabric.compiled import njit
+from gradwire.sim.fabric.compiled import njit
 
 MASK = 0xFFFFFFFF
 STEP = 0x9E3779B1  # 2**32 / golden ratio, odd: consecutive identities land far apart

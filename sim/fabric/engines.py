@@ -29,8 +29,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from scenarios.cache import cache_folder
-from sim.fabric import objects
+from gradwire.scenarios.cache import cache_folder
+from gradwire.sim.fabric import objects
 
 COMPILE_SECONDS = 300  # a child that compiles longer is given up
 KEEP_DAYS = 90
@@ -124,7 +124,7 @@ class Work:
 
     identity: str
     functions: Callable[[], Mapping[str, Any]]
-    """those of `FUNCTIONS` by name (`sim.fabric.compiled.Compiled`); called in the child that compiles them"""
+    """those of `FUNCTIONS` by name (`gradwire.sim.fabric.compiled.Compiled`); called in the child that compiles them"""
     about: dict[str, Any]
     check: Callable[[], str]
     """what is wrong with the user's own part, in one line; empty if nothing"""
@@ -199,7 +199,7 @@ def _end(child: int, pipe: int) -> None:
 def _compile(work: Work, tell: Callable[[str], Any]) -> None:
     """In the child: compile one engine and give its folder its name."""
     begin = time.perf_counter()
-    from sim.fabric import whole
+    from gradwire.sim.fabric import whole
 
     at_once = whole.is_known()
     if at_once:
@@ -220,7 +220,7 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
-    from sim.fabric import whole
+    from gradwire.sim.fabric import whole
 
     symbols, digests = {}, {}
     for name, function in work.functions().items():

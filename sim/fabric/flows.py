@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import GradwireError
-from scenarios.loss import allowed_loss
-from scenarios.missing import missing_runs
-from sim.fabric import layout as at
-from sim.fabric import streams
-from sim.fabric.draws import MASK, key_of
-from sim.fabric.memory import Memory
-from sim.fabric.parameters import Bound, ParameterSets
-from sim.fabric.room import SMALLEST_FRAME
-from sim.fabric.streams import Streams
-from sim.fabric.words import Words
+from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.missing import missing_runs
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric import streams
+from gradwire.sim.fabric.draws import MASK, key_of
+from gradwire.sim.fabric.memory import Memory
+from gradwire.sim.fabric.parameters import Bound, ParameterSets
+from gradwire.sim.fabric.room import SMALLEST_FRAME
+from gradwire.sim.fabric.streams import Streams
+from gradwire.sim.fabric.words import Words
 
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 

@@ -1,4 +1,4 @@
-"""What `sim.fabric.atomics` names, in the words of LLVM."""
+"""What `gradwire.sim.fabric.atomics` names, in the words of LLVM."""
 
 from llvmlite import ir
 from numba import types

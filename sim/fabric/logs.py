@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.fabric import layout as at
-from sim.fabric.flows import Flows
-from sim.fabric.memory import Memory
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.flows import Flows
+from gradwire.sim.fabric.memory import Memory
 
 
 class Logs:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import GradwireError, ScenarioError
-from sim.fabric import layout as at
-from sim.fabric.draws import key_of
-from sim.fabric.room import link_room
+from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.draws import key_of
+from gradwire.sim.fabric.room import link_room
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on
 LOG_ENTRIES = 1 << 16

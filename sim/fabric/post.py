@@ -1,9 +1,9 @@
 """What Python puts into a host's heap, between calls of the engine."""
 
-from sim.fabric.atomics import words_at
-from sim.fabric.compiled import njit
-from sim.fabric.heap import push
-from sim.fabric.layout import H_NEXT, N_POSITION
+from gradwire.sim.fabric.atomics import words_at
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.layout import H_NEXT, N_POSITION
 
 
 @njit("void(int64, int64, int64, int64)")

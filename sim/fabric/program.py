@@ -12,10 +12,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.loss import allowed_losses
-from sim.fabric import layout as at
-from sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, STATE, TRANSPORT, Flows, Records
-from sim.fabric.sends import Joined, Sends
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, STATE, TRANSPORT, Flows, Records
+from gradwire.sim.fabric.sends import Joined, Sends
 
 MOST_OPEN = 1 << 16  # messages of programs that may have records at once
 BATCH = 1 << 12  # they are opened when there is room for so many, or for all that are left

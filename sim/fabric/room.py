@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import ScenarioError
-from sim.fabric import layout as at
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.fabric import layout as at
 
 SMALLEST_FRAME = 60
 # ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)

@@ -1,12 +1,12 @@
 """Compile the engine for one combination of transports, load balancer and queue policy.
 
-The compiled steps in `sim.fabric.core` import the functions they are bound to from a sibling module, `bound`. For each
-combination this module writes that sibling - a few lines of dispatch that import the chosen functions under fixed
-names - puts it into a package of its own whose other modules are the files of `core`, and imports the package. So the
-steps exist once as source, and once in memory per combination, at full speed and without a function pointer.
+The compiled steps in `gradwire.sim.fabric.core` import the functions they are bound to from a sibling module, `bound`.
+For each combination this module writes that sibling - a few lines of dispatch that import the chosen functions under
+fixed names - puts it into a package of its own whose other modules are the files of `core`, and imports the package. So
+the steps exist once as source, and once in memory per combination, at full speed and without a function pointer.
 
 An engine's identity is a hash of every source that goes into it: an outdated one can never run, and old ones are
-harmless. `sim.fabric.engines` says where they are kept, `sim.fabric.whole` how they are compiled.
+harmless. `gradwire.sim.fabric.engines` says where they are kept, `gradwire.sim.fabric.whole` how they are compiled.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-import sim.fabric.core
-from scenarios.errors import ScenarioError
-from sim import balancers, queues, transports
-from sim.balancers.base import Balancer
-from sim.fabric.components import (
+import gradwire.sim.fabric.core
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim import balancers, queues, transports
+from gradwire.sim.balancers.base import Balancer
+from gradwire.sim.fabric.components import (
     BALANCER_SIDE,
     RECEIVER_SIDE,
     SENDER_SIDE,
@@ -38,12 +38,12 @@ from sim.fabric.components import (
     resolve,
     type_check,
 )
-from sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
-from sim.fabric.objects import machine
-from sim.transports.base import Deaf, answers_late, persists, pulls, rides
+from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
+from gradwire.sim.fabric.objects import machine
+from gradwire.sim.transports.base import Deaf, answers_late, persists, pulls, rides
 
 if TYPE_CHECKING:
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.schema import Scenario
 
 ARGUMENTS = {
     "start": "now",
@@ -213,15 +213,16 @@ def _load(combination: Combination) -> Kernel:
 
 def _functions(combination: Combination) -> dict[str, Any]:
     """The functions of the engine for a combination, not compiled yet."""
-    package_name = f"sim.fabric.core_{_identity(combination)}"
+    package_name = f"gradwire.sim.fabric.core_{_identity(combination)}"
     package = types.ModuleType(package_name)
-    package.__path__ = list(sim.fabric.core.__path__)
+    package.__path__ = list(gradwire.sim.fabric.core.__path__)
     package.__spec__ = importlib.machinery.ModuleSpec(package_name, None, is_package=True)
     sys.modules[package_name] = package
     bound = types.ModuleType(f"{package_name}.bound")
     exec(compile(_source(combination), f"<bound {package_name}>", "exec"), bound.__dict__)
     sys.modules[bound.__name__] = bound
-    engine, post = importlib.import_module(f"{package_name}.engine"), importlib.import_module("sim.fabric.post")
+    engine = importlib.import_module(f"{package_name}.engine")
+    post = importlib.import_module("gradwire.sim.fabric.post")
     return {"run": engine.run, "post": post.post}
 
 
@@ -251,8 +252,8 @@ def _bound_to(owner: type, function: str, name: str) -> str:
 
 def _source(combination: Combination) -> str:
     transports, balancer, features = combination.transports, combination.balancer, combination.features
-    lines = ['"""Written by sim.fabric.specialise."""', "from sim.fabric.compiled import njit"]
-    lines.append("from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
+    lines = ['"""Written by gradwire.sim.fabric.specialise."""', "from gradwire.sim.fabric.compiled import njit"]
+    lines.append("from gradwire.sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
     for function in BALANCER_SIDE:
         owner = balancer if hasattr(balancer, function) else Balancer
         lines.append(_bound_to(owner, function, function))
@@ -287,7 +288,7 @@ def _source(combination: Combination) -> str:
 def _digest(source: str, classes: list[type]) -> str:
     """A hash of everything that is compiled into a combination."""
     digest = hashlib.sha256(source.encode())
-    root = Path(sim.fabric.__path__[0])
+    root = Path(gradwire.sim.fabric.__path__[0])
     files = sorted(root.rglob("*.py")) + sorted((root.parent / "transports").glob("*.py"))
     for function in _reachable([function for owner in classes for function in functions_of(owner)]):
         file = sys.modules[function.__module__].__file__

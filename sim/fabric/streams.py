@@ -1,8 +1,8 @@
 """Streams: which messages share a connection, its records, and room for what is under way on it.
 
 One connection carries the messages of one transport from one host to another in one class, in the order in which they
-start, as on real sockets (`emu.transports.tcp`). Its records (see `sim.fabric.core.stream`) are made with those of its
-first message and stay, since windows and estimates of round trips do.
+start, as on real sockets (`gradwire.emu.transports.tcp`). Its records (see `gradwire.sim.fabric.core.stream`) are made
+with those of its first message and stay, since windows and estimates of round trips do.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.fabric import layout as at
-from sim.fabric.draws import MASK, key_of
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.draws import MASK, key_of
 
 if TYPE_CHECKING:
-    from sim.fabric.flows import Flows
+    from gradwire.sim.fabric.flows import Flows
 
 STREAM_ENTROPY = 6  # kind of the draws that give each connection its path entropy
 FIRST_PACKET = 0

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.fabric import layout as at
-from sim.fabric.memory import Memory
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.memory import Memory
 
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 
 @dataclass(frozen=True)
 class Tables:
-    """`ports`, `drops` and `missing`: columns by name as in `scenarios.result`; the others hold one number per message:
-    packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone, time of
-    delivery (-1: not yet) and payload bytes delivered."""
+    """`ports`, `drops` and `missing`: columns by name as in `gradwire.scenarios.result`; the others hold one number per
+    message: packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone, time
+    of delivery (-1: not yet) and payload bytes delivered."""
 
     ports: dict[str, Any]
     drops: dict[str, Any]

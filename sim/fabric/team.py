@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.fabric import layout as at
-from sim.fabric.specialise import Kernel
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.specialise import Kernel
 
 
 class Team:

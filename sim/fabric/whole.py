@@ -13,8 +13,8 @@ package (unsound: they depend on processor and versions), function pointers betw
 engine for all transports (8 % slower).
 
 This replaces inner parts of Numba, so it is done for the versions that it is known to work with (`KNOWN`), and only in
-a process that does nothing else: the child of `sim.fabric.engines`. Elsewhere everything compiles the stock way, to the
-same results.
+a process that does nothing else: the child of `gradwire.sim.fabric.engines`. Elsewhere everything compiles the stock
+way, to the same results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numba.core.compiler_machinery import PassManager
 KNOWN = ("0.68",)
 """Versions of Numba, major and minor, with which this is tested."""
 
-OURS = "sim."
+OURS = "gradwire.sim."
 """Modules whose functions use nothing that the shortened list of passes leaves out (closures, array expressions,
 generators, object mode)."""
 

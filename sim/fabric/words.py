@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import GradwireError
-from sim.fabric.memory import Memory
+from gradwire.scenarios.errors import GradwireError
+from gradwire.sim.fabric.memory import Memory
 
 
 class Words:

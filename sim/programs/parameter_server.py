@@ -1,4 +1,4 @@
-"""Parameter servers as a program; `sim.collectives.parameter_server` says what they do.
+"""Parameter servers as a program; `gradwire.sim.collectives.parameter_server` says what they do.
 
 Per iteration and partition:  gradient ready -> push ... -> [adder ->] sum -> pull ... -> gate of the layer. A worker on
 the server's host counts towards the sum and is counted by its gate without messages.
@@ -6,9 +6,9 @@ the server's host counts towards the sum and is counted by its gate without mess
 
 from __future__ import annotations
 
-from sim.collectives.parameter_server import ParameterServers
-from sim.programs.builder import Event, Post
-from sim.programs.workers import Job
+from gradwire.sim.collectives.parameter_server import ParameterServers
+from gradwire.sim.programs.builder import Event, Post
+from gradwire.sim.programs.workers import Job
 
 
 def parameter_servers(job: Job) -> None:

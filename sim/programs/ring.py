@@ -1,4 +1,4 @@
-"""The ring all-reduce as a program; `sim.collectives.ring` says what it does.
+"""The ring all-reduce as a program; `gradwire.sim.collectives.ring` says what it does.
 
 Per iteration, worker and bucket there is a start (all gradients ready, and the bucket before started) that posts
 step 0. Steps up to N - 1 need the start and what came in the step before, later ones only that. A bucket is complete
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sim.collectives.base import ALL_LAYERS
-from sim.collectives.ring import Ring
-from sim.programs.builder import Event, Post
-from sim.programs.workers import Job
+from gradwire.sim.collectives.base import ALL_LAYERS
+from gradwire.sim.collectives.ring import Ring
+from gradwire.sim.programs.builder import Event, Post
+from gradwire.sim.programs.workers import Job
 
 
 def ring(job: Job) -> None:

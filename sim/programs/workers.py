@@ -1,4 +1,4 @@
-"""The workers of a job: computing, waiting and gradients that become ready, as `sim.job` has it.
+"""The workers of a job: computing, waiting and gradients that become ready, as `gradwire.sim.job` has it.
 
 An exchange says for every worker, iteration and tensor which events a gradient fires, and which event a layer (or the
 end of an iteration) waits for.
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.collectives import ALL_LAYERS, Exchange
-from sim.programs.builder import Builder, Course, Event
-from sim.replay import Replay, Timetable
-from traces.program import (
+from gradwire.sim.collectives import ALL_LAYERS, Exchange
+from gradwire.sim.programs.builder import Builder, Course, Event
+from gradwire.sim.replay import Replay, Timetable
+from gradwire.traces.program import (
     BACKWARD_END,
     COMPUTE,
     END,

@@ -5,9 +5,9 @@ switches are set up for DCQCN (SIGCOMM '15), which needs flows to be marked in p
 Floyd and Jacobson's RED (1993) averages the queue; switches that mark for DCTCP and DCQCN do not [notes].
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.draws import draw
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import draw
+from gradwire.sim.fabric.layout import (
     A_IMPORTANT,
     C_BYTES,
     C_THRESHOLD,

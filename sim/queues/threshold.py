@@ -6,8 +6,8 @@ Aeolus (SIGCOMM '20) and DLCP (arXiv 2008.08445) use it to drop by choice [notes
 marks ECT packets, as DCTCP asks, and leaves the others alone until the buffer is full.
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     A_IMPORTANT,
     C_BYTES,
     C_THRESHOLD,

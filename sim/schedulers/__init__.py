@@ -9,9 +9,9 @@ To add one: a file with a class that has these two methods, and a line in SCHEDU
 
 from __future__ import annotations
 
-from sim.schedulers.base import Release, Scheduler
-from sim.schedulers.fifo import Fifo
-from sim.schedulers.layer import LayerOrder
+from gradwire.sim.schedulers.base import Release, Scheduler
+from gradwire.sim.schedulers.fifo import Fifo
+from gradwire.sim.schedulers.layer import LayerOrder
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     "fifo": Fifo,

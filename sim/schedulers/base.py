@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from sim.coupling import Message
+from gradwire.sim.coupling import Message
 
 Release = Callable[[Message], None]
 """Gives a message to the network interface, now."""

@@ -6,8 +6,8 @@ ends.  Messages that are under way together share the network interface as the t
 
 from __future__ import annotations
 
-from sim.coupling import Message
-from sim.schedulers.base import Scheduler
+from gradwire.sim.coupling import Message
+from gradwire.sim.schedulers.base import Scheduler
 
 
 class Fifo(Scheduler):

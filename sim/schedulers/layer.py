@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from sim.coupling import Message
-from sim.schedulers.base import Release, Scheduler
+from gradwire.sim.coupling import Message
+from gradwire.sim.schedulers.base import Release, Scheduler
 
 CREDIT_PARTITIONS = 4
 """Bytes under way, in partitions [notes: ByteScheduler]."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scenarios.errors import ScenarioError
-from sim.topology.cables import LinkSpec, Override
-from sim.topology.cards import Cards
-from sim.topology.direct import dragonfly, torus
-from sim.topology.generators import dumbbell, fat_tree, leaf_spine, rail, star
-from sim.topology.graph import from_networkx, read_graph
-from sim.topology.hpcc import read_hpcc
-from sim.topology.network import HOST, SWITCH, Cable, Network, assemble
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.topology.cables import LinkSpec, Override
+from gradwire.sim.topology.cards import Cards
+from gradwire.sim.topology.direct import dragonfly, torus
+from gradwire.sim.topology.generators import dumbbell, fat_tree, leaf_spine, rail, star
+from gradwire.sim.topology.graph import from_networkx, read_graph
+from gradwire.sim.topology.hpcc import read_hpcc
+from gradwire.sim.topology.network import HOST, SWITCH, Cable, Network, assemble
 
 __all__ = [
     "HOST",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import simpy
 
-from sim.coupling import Block, Coupling
-from sim.fabric.sends import Sends
-from sim.topology import Cards
-from sim.traffic.base import Flows
-from sim.traffic.rails import ends
+from gradwire.sim.coupling import Block, Coupling
+from gradwire.sim.fabric.sends import Sends
+from gradwire.sim.topology import Cards
+from gradwire.sim.traffic.base import Flows
+from gradwire.sim.traffic.rails import ends
 
 KINDS = ("flow",)
 

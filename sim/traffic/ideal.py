@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.wire import MIN_FRAME
-from sim.fabric import layout as at
-from sim.fabric.room import speed_of
-from sim.routing import Routing
-from sim.topology import Network
+from gradwire.scenarios.wire import MIN_FRAME
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.room import speed_of
+from gradwire.sim.routing import Routing
+from gradwire.sim.topology import Network
 
 Ints = NDArray[np.int64]
 

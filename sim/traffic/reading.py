@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from scenarios.errors import Mistake, ScenarioError
-from scenarios.files import regular
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.files import regular
 
 SHOWN = 8
 """Mistakes of one file that are listed one by one (our choice)."""

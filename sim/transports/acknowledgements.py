@@ -11,12 +11,12 @@
   message has been delivered by then.
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import ACK, R_TIMER, R_USER
-from sim.transports.base import for_previous, reply
-from sim.transports.window import CUMULATIVE
-from sim.transports.window import forget_received as forget_window
-from sim.transports.window import on_data as take_at_once
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import ACK, R_TIMER, R_USER
+from gradwire.sim.transports.base import for_previous, reply
+from gradwire.sim.transports.window import CUMULATIVE
+from gradwire.sim.transports.window import forget_received as forget_window
+from gradwire.sim.transports.window import on_data as take_at_once
 
 # a receiver's own words, after that of the window machinery
 WAITING = R_USER + 1  # 1: a packet waits for its acknowledgement

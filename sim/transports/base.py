@@ -48,8 +48,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.errors import ScenarioError
-from sim.fabric.compiled import njit
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.fabric.compiled import njit
 
 MUST = 1 << 30  # added to a sequence number by `pull`: never droppable
 ONE = 1 << 20  # fixed point for fractions

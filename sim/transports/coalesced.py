@@ -18,8 +18,8 @@ for the largest window, and afterwards sends a packet per pull. Our choices are 
 more than is still to be sent, and what has timed out at the sender gives its credit back.
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     ACK,
     BITMAP,
     NACK,
@@ -34,9 +34,9 @@ from sim.fabric.layout import (
     S_BITS,
     S_PACKETS,
 )
-from sim.transports.base import bit, reply, with_pulls
-from sim.transports.window import CUMULATIVE, NXT, UNA, acknowledge
-from sim.transports.window import on_data as take
+from gradwire.sim.transports.base import bit, reply, with_pulls
+from gradwire.sim.transports.window import CUMULATIVE, NXT, UNA, acknowledge
+from gradwire.sim.transports.window import on_data as take
 
 # a receiver's own words, after that of the window machinery
 WAITING = R_USER + 1  # packets that wait for their answer

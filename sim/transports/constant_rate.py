@@ -9,9 +9,9 @@ full queue lose packets in the same places each time, and the same packets would
 
 from __future__ import annotations
 
-from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     BLOCKED,
     R_ALLOWED,
     R_BITS,
@@ -26,7 +26,7 @@ from sim.fabric.layout import (
     S_USER,
     STOP,
 )
-from sim.transports.base import ONE, Context, bit, fraction, reply, set_bit
+from gradwire.sim.transports.base import ONE, Context, bit, fraction, reply, set_bit
 
 FRESH = S_USER  # packets that have been sent at least once
 NEXT = S_USER + 1  # packets sent in this pass

@@ -26,13 +26,13 @@ per acknowledgement adds up.
 
 from __future__ import annotations
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import S_DONE, S_USER
-from sim.transports.acknowledgements import on_data
-from sim.transports.base import ONE, Context, fraction
-from sim.transports.recovery import begin, find_losses, keep_pace, pull, slow_down
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import S_DONE, S_USER
+from gradwire.sim.transports.acknowledgements import on_data
+from gradwire.sim.transports.base import ONE, Context, fraction
+from gradwire.sim.transports.recovery import begin, find_losses, keep_pace, pull, slow_down
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import (
     CWND,
     FLIGHT,
     HIGHEST,
@@ -51,8 +51,8 @@ from sim.transports.window import (
     reduce,
     start,
 )
-from sim.transports.window import on_timer as time_out
-from sim.transports.window import resume as resume_window
+from gradwire.sim.transports.window import on_timer as time_out
+from gradwire.sim.transports.window import resume as resume_window
 
 # a sender's own words, after those of the window machinery that CUBIC uses
 W_MAX = S_USER + 16

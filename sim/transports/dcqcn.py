@@ -34,13 +34,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import ACK, BLOCKED, S_DONE, S_GAP, S_LINE
-from sim.transports.base import ONE, Context, fraction, reply
-from sim.transports.go_back_n import EXPECTED, K_OWN, OWN, R_OWN, SILENT, GoBackN, hear, on_probe, take
-from sim.transports.go_back_n import on_timer as time_out
-from sim.transports.go_back_n import pull as next_packet
+from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import ACK, BLOCKED, S_DONE, S_GAP, S_LINE
+from gradwire.sim.transports.base import ONE, Context, fraction, reply
+from gradwire.sim.transports.go_back_n import (
+    EXPECTED,
+    K_OWN,
+    OWN,
+    R_OWN,
+    SILENT,
+    GoBackN,
+    hear,
+    on_probe,
+    take,
+)
+from gradwire.sim.transports.go_back_n import on_timer as time_out
+from gradwire.sim.transports.go_back_n import pull as next_packet
 
 # a sender's own words
 RATE = OWN  # share of the line rate, 20-bit fixed point

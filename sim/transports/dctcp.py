@@ -8,13 +8,13 @@ Linux.
 
 from __future__ import annotations
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import S_DONE
-from sim.transports.acknowledgements import on_data_alike
-from sim.transports.base import ONE, Context, fraction
-from sim.transports.recovery import find_losses, keep_pace, pull, recover
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import S_DONE
+from gradwire.sim.transports.acknowledgements import on_data_alike
+from gradwire.sim.transports.base import ONE, Context, fraction
+from gradwire.sim.transports.recovery import find_losses, keep_pace, pull, recover
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import (
     ACKED,
     ALPHA,
     CWND,
@@ -31,8 +31,8 @@ from sim.transports.window import (
     on_timer,
     reduce,
 )
-from sim.transports.window import forget as forget_window
-from sim.transports.window import start as start_window
+from gradwire.sim.transports.window import forget as forget_window
+from gradwire.sim.transports.window import start as start_window
 
 
 @njit

@@ -45,9 +45,9 @@ Our choices, where they are silent:
 
 from __future__ import annotations
 
-from scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     ACK,
     BITMAP,
     BLOCKED,
@@ -73,7 +73,7 @@ from sim.fabric.layout import (
     S_WORDS,
     STOP,
 )
-from sim.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
+from gradwire.sim.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
 
 # a sender's own words
 NEW = S_USER  # the next packet that was never sent

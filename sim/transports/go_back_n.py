@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     ACK,
     BLOCKED,
     NACK,
@@ -39,7 +39,7 @@ from sim.fabric.layout import (
     S_TIMER,
     S_USER,
 )
-from sim.transports.base import Context, set_bit
+from gradwire.sim.transports.base import Context, set_bit
 
 # a sender's own words; a transport's begin at OWN
 UNA = S_USER  # everything below has been acknowledged

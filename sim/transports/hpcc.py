@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     BLOCKED,
     S_DONE,
     S_GAP,
@@ -52,8 +52,8 @@ from sim.fabric.layout import (
     STAMP_TIME,
     STAMP_WORDS,
 )
-from sim.transports.base import ONE, Context, fraction, reply, with_rider
-from sim.transports.go_back_n import (
+from gradwire.sim.transports.base import ONE, Context, fraction, reply, with_rider
+from gradwire.sim.transports.go_back_n import (
     EXPECTED,
     K_OWN,
     NXT,
@@ -66,7 +66,7 @@ from sim.transports.go_back_n import (
     on_timer,
     take,
 )
-from sim.transports.go_back_n import pull as next_packet
+from gradwire.sim.transports.go_back_n import pull as next_packet
 
 # a sender's own words; windows are bytes << 8
 WINDOW = OWN

@@ -34,9 +34,9 @@ from __future__ import annotations
 
 import math
 
-from scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     ACK,
     BLOCKED,
     R_ALLOWED,
@@ -59,7 +59,7 @@ from sim.fabric.layout import (
     S_USER,
     STOP,
 )
-from sim.transports.base import MUST, ONE, Context, bit, reply, set_bit
+from gradwire.sim.transports.base import MUST, ONE, Context, bit, reply, set_bit
 
 # a sender's own words
 FRESH = S_USER  # packets sent for the first time

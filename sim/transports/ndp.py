@@ -28,9 +28,9 @@ Our choices:
 
 from __future__ import annotations
 
-from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     A_PRIORITY,
     ACK,
     BLOCKED,
@@ -52,9 +52,9 @@ from sim.fabric.layout import (
     S_USER,
     S_WORDS,
 )
-from sim.transports.base import Context, bit, clear_bit, packets_of, reply, set_bit, with_pulls
-from sim.transports.sent_times import BITMAPS, SCOREBOARD, stamp
-from sim.transports.window import (
+from gradwire.sim.transports.base import Context, bit, clear_bit, packets_of, reply, set_bit, with_pulls
+from gradwire.sim.transports.sent_times import BITMAPS, SCOREBOARD, stamp
+from gradwire.sim.transports.window import (
     BACKOFF,
     K_INITIAL,
     LOST,

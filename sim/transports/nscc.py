@@ -42,10 +42,10 @@ Our choices, some where the specification leaves them to whoever builds it:
 
 from __future__ import annotations
 
-from scenarios.errors import ScenarioError
-from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     ACK,
     BITMAP,
     BLOCKED,
@@ -61,12 +61,21 @@ from sim.fabric.layout import (
     S_USER,
     S_WORDS,
 )
-from sim.transports.base import ONE, Context, bit, fraction, set_bit
-from sim.transports.coalesced import K_EVERY, K_FIRST, LATE, MOST_WINDOW, hear, on_data, on_late, on_trimmed
-from sim.transports.ndp import go_below
-from sim.transports.sent_times import BITMAPS, delay_of, stamp
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import (
+from gradwire.sim.transports.base import ONE, Context, bit, fraction, set_bit
+from gradwire.sim.transports.coalesced import (
+    K_EVERY,
+    K_FIRST,
+    LATE,
+    MOST_WINDOW,
+    hear,
+    on_data,
+    on_late,
+    on_trimmed,
+)
+from gradwire.sim.transports.ndp import go_below
+from gradwire.sim.transports.sent_times import BITMAPS, delay_of, stamp
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import (
     BACKOFF,
     CWND,
     FLIGHT,
@@ -82,7 +91,7 @@ from sim.transports.window import (
     on_probe,
     timeout,
 )
-from sim.transports.window import pull as next_packet
+from gradwire.sim.transports.window import pull as next_packet
 
 # a sender's own words: those of the window machinery that are not used here, and those after them
 BASE = S_USER + 3  # smallest round trip

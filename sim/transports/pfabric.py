@@ -17,12 +17,21 @@ goes before data, as every control packet does.
 
 from __future__ import annotations
 
-from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import BITMAP, BLOCKED, PULL_PROBE, S_DONE, S_PACKETS, S_RIDER, S_TIMER, S_USER
-from sim.transports.base import Context, packets_of, reply
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import (
+from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
+    BITMAP,
+    BLOCKED,
+    PULL_PROBE,
+    S_DONE,
+    S_PACKETS,
+    S_RIDER,
+    S_TIMER,
+    S_USER,
+)
+from gradwire.sim.transports.base import Context, packets_of, reply
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import (
     BACKOFF,
     CUMULATIVE,
     CWND,
@@ -34,9 +43,9 @@ from sim.transports.window import (
     on_data,
     timeout,
 )
-from sim.transports.window import on_timer as time_out
-from sim.transports.window import pull as next_packet
-from sim.transports.window import start as start_window
+from gradwire.sim.transports.window import on_timer as time_out
+from gradwire.sim.transports.window import pull as next_packet
+from gradwire.sim.transports.window import start as start_window
 
 # a sender's own words, after those of the window machinery
 PROBES = S_USER + 21

@@ -12,13 +12,13 @@ knows the priorities as well: a flow that sinks leaves the line of its old class
 
 from __future__ import annotations
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
-from sim.transports.acknowledgements import on_data_alike
-from sim.transports.base import Context
-from sim.transports.dctcp import Dctcp, on_control, start
-from sim.transports.recovery import pull as next_packet
-from sim.transports.window import on_probe, on_timer
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
+from gradwire.sim.transports.acknowledgements import on_data_alike
+from gradwire.sim.transports.base import Context
+from gradwire.sim.transports.dctcp import Dctcp, on_control, start
+from gradwire.sim.transports.recovery import pull as next_packet
+from gradwire.sim.transports.window import on_probe, on_timer
 
 LEVEL = S_USER + 21  # thresholds passed
 

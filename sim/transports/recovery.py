@@ -14,10 +14,10 @@
   recovery says to have arrived counts, as in Linux. Marks lower the window at once all the same.
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import BLOCKED, S_BITS, S_SENT, S_WORDS
-from sim.transports.base import bit, set_bit
-from sim.transports.window import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import BLOCKED, S_BITS, S_SENT, S_WORDS
+from gradwire.sim.transports.base import bit, set_bit
+from gradwire.sim.transports.window import (
     CWND,
     DELIVERED,
     FLIGHT,
@@ -40,7 +40,7 @@ from sim.transports.window import (
     URGENT,
     reduce,
 )
-from sim.transports.window import pull as next_packet
+from gradwire.sim.transports.window import pull as next_packet
 
 DUPLICATES = 3
 

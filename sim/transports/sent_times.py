@@ -6,9 +6,9 @@ difference is the same for packets sent once; for packets sent again no delay is
 could tell which sending the acknowledgement answers.
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import ACK, S_BITS, S_WORDS
-from sim.transports.base import bit
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import ACK, S_BITS, S_WORDS
+from gradwire.sim.transports.base import bit
 
 SCOREBOARD = 3  # bitmaps of the window machinery
 BITMAPS = SCOREBOARD + 32

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scenarios.wire import ACK_BYTES, TCP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import S_DONE
-from sim.transports.acknowledgements import forget_received, on_data, on_late
-from sim.transports.base import Context
-from sim.transports.recovery import find_losses, keep_pace, pull, recover
-from sim.transports.window import (
+from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import S_DONE
+from gradwire.sim.transports.acknowledgements import forget_received, on_data, on_late
+from gradwire.sim.transports.base import Context
+from gradwire.sim.transports.recovery import find_losses, keep_pace, pull, recover
+from gradwire.sim.transports.window import (
     CWND,
     HIGHEST,
     NXT,

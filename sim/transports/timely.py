@@ -26,15 +26,15 @@ T_low is more than 500 KB of queue can delay at 100 Gbps: with shallow buffers a
 
 from __future__ import annotations
 
-from scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
-from sim.fabric.compiled import njit
-from sim.fabric.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
-from sim.transports.base import ONE, Context, fraction
-from sim.transports.recovery import find_losses
-from sim.transports.recovery import pull as next_packet
-from sim.transports.sent_times import BITMAPS, delay_of, stamp
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import (
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
+from gradwire.sim.transports.base import ONE, Context, fraction
+from gradwire.sim.transports.recovery import find_losses
+from gradwire.sim.transports.recovery import pull as next_packet
+from gradwire.sim.transports.sent_times import BITMAPS, delay_of, stamp
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import (
     CWND,
     HIGHEST,
     MAX_WINDOW,
@@ -45,8 +45,8 @@ from sim.transports.window import (
     on_data,
     on_probe,
 )
-from sim.transports.window import on_timer as time_out
-from sim.transports.window import start as start_window
+from gradwire.sim.transports.window import on_timer as time_out
+from gradwire.sim.transports.window import start as start_window
 
 # a sender's own words, after those of the window machinery that TIMELY uses
 RATE = S_USER + 21  # share of the line rate, 20-bit fixed point

@@ -21,8 +21,8 @@ Everything is counted in packets. Sources and choices:
   it while all is).
 """
 
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     ACK,
     BLOCKED,
     R_BITS,
@@ -43,7 +43,7 @@ from sim.fabric.layout import (
     S_USER,
     S_WORDS,
 )
-from sim.transports.base import bit, clear_bit, forget_bits, reply, set_bit
+from gradwire.sim.transports.base import bit, clear_bit, forget_bits, reply, set_bit
 
 SHIFT = 16  # windows are packets << 16
 

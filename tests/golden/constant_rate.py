@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from sim.fabric.layout import (
+from gradwire.sim.fabric.layout import (
     BLOCKED,
     R_BITS,
     R_BYTES,
@@ -22,7 +22,7 @@ from sim.fabric.layout import (
     S_USER,
     STOP,
 )
-from sim.transports.base import reply, set_bit
+from gradwire.sim.transports.base import reply, set_bit
 
 NEXT = S_USER
 K_SHARE = 0

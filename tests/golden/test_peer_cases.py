@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from measured import MS, US
 
-from scenarios.load import load_scenario, pick_variant
-from scenarios.result import Result
-from sim.simulate import simulate
+from gradwire.scenarios.load import load_scenario, pick_variant
+from gradwire.scenarios.result import Result
+from gradwire.sim.simulate import simulate
 
 PER_BYTE = 80  # ps at 100 Gbps
 FRAME, HEADERS = 4096 + 66, 66

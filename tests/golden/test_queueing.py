@@ -26,10 +26,10 @@ import numpy as np
 import pytest
 from measured import MS, Seen, mean_and_error, network_of, watch
 
-from scenarios.schema import Scenario
-from scenarios.schema_transport import UserTransport
-from sim.fabric.sends import Sends
-from sim.simulate import simulate
+from gradwire.scenarios.schema import Scenario
+from gradwire.scenarios.schema_transport import UserTransport
+from gradwire.sim.fabric.sends import Sends
+from gradwire.sim.simulate import simulate
 
 HOSTS = 40
 HEADERS = 58

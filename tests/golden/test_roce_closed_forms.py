@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dcqcn, HpccTransport
-from sim.fabric.fabric import Fabric
-from sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
-from sim.routing import build_routing
-from sim.topology import LinkSpec, star
+from gradwire.scenarios.schema_network import Switch
+from gradwire.scenarios.schema_transport import Dcqcn, HpccTransport
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import LinkSpec, star
 
 US, MS = 10**6, 10**9
 GBPS = 10**9

@@ -18,11 +18,11 @@ pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capt
 from torch import nn  # noqa: E402
 
 import gradwire  # noqa: E402
-from traces import models  # noqa: E402
-from traces.builtin import BuiltinRun, capture_builtin  # noqa: E402
-from traces.capture import capture  # noqa: E402
-from traces.datasets import batches, load_images  # noqa: E402
-from traces.trace import load_trace  # noqa: E402
+from gradwire.traces import models  # noqa: E402
+from gradwire.traces.builtin import BuiltinRun, capture_builtin  # noqa: E402
+from gradwire.traces.capture import capture  # noqa: E402
+from gradwire.traces.datasets import batches, load_images  # noqa: E402
+from gradwire.traces.trace import load_trace  # noqa: E402
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 CIFAR, TEXT = DATA / "cifar10", DATA / "text" / "tinyshakespeare.txt"
@@ -136,7 +136,7 @@ def test_a_text_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_command_line(tmp_path: Path) -> None:
     """`gradwire capture` as a person types it: progress on stderr, one line on stdout, a trace that can be read."""
-    root = Path(gradwire.__file__).resolve().parent
+    root = Path(gradwire.__file__).resolve().parents[1]
     words = (
         f"capture --model resnet20 --data {CIFAR} --batch 4 --iterations 2 --early 1 --late 4 --every 2 "
         f"--overhead-pairs 1 --device cpu --threads 1 --out {tmp_path / 'out'}"

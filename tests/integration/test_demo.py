@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result, check_loss_invariant
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 
 # A fifth of the hosts and one iteration: a second or so of simulating per policy, once the engine is compiled.
 SMALL = [
@@ -25,7 +25,7 @@ SMALL = [
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, str(ROOT / "gradwire.py"), *arguments]
+    return [sys.executable, "-m", "gradwire", *arguments]
 
 
 def run(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -101,8 +101,8 @@ def test_run_and_compare_of_results_repeat_the_figures(
 def test_the_demo_needs_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import gradwire, analysis.compare, analysis.plots, sim.simulate\n"
-        "from traces.trace import load_trace\n"
+        "import gradwire, gradwire.analysis.compare, gradwire.analysis.plots, gradwire.sim.simulate\n"
+        "from gradwire.traces.trace import load_trace\n"
         "assert load_trace('resnet50').total_bytes == 94_114_088\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import gradwire
-from scenarios.schema import Scenario
-from sim.simulate import packet_fabric
+from gradwire.scenarios.schema import Scenario
+from gradwire.sim.simulate import packet_fabric
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 import pytest
 from emu_cases import needs
 
-from analysis.fidelity import agreement
-from emu.testbed import Request
-from gradwire_testbed import emulate
-from scenarios.load import load_scenario, pick_variant
-from scenarios.result import Result, check_loss_invariant
-from sim.shaken import shaken
-from sim.simulate import simulate
+from gradwire.analysis.fidelity import agreement
+from gradwire.connect import emulate
+from gradwire.emu.testbed import Request
+from gradwire.scenarios.load import load_scenario, pick_variant
+from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.sim.shaken import shaken
+from gradwire.sim.simulate import simulate
 
 pytestmark = needs("uml", "tool:tc")
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from emu_cases import needs
 
-from emu.testbed import Request
-from gradwire_testbed import emulate
-from scenarios.load import load_scenario
-from scenarios.result import Result
+from gradwire.connect import emulate
+from gradwire.emu.testbed import Request
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.result import Result
 
 pytestmark = needs("uml", "tool:tc")
 

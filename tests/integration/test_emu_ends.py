@@ -27,8 +27,8 @@ from emu_commands import (
     when_begun,
 )
 
-from emu.awake import DEVICE
-from scenarios.result import Result
+from gradwire.emu.awake import DEVICE
+from gradwire.scenarios.result import Result
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_nothing_is_left_when_it_is_killed(place: Place) -> None:
 def test_nothing_is_left_when_it_is_killed_while_it_builds(place: Place, backend: str) -> None:
     def wait(process: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + 60
-        while not any("emu.runner" in words for words in place.ours().values()):
+        while not any("gradwire.emu.runner" in words for words in place.ours().values()):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.01)
 

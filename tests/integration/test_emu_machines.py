@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from emu_cases import in_private, needs
 
-from emu import machines
-from emu.switches.base import TestbedError
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.schema_emulation import RealHost
+from gradwire.emu import machines
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_emulation import RealHost
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = 3
@@ -54,7 +54,7 @@ def network() -> None:
 
 
 def run(hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    from gradwire_testbed import emulate
+    from gradwire.connect import emulate
 
     result = emulate(build_scenario(tables(hosts), "test"))
     rows = result.messages.to_pylist()
@@ -66,7 +66,7 @@ def by_command() -> dict[str, Any]:
     nsenter = shutil.which("nsenter") or "nsenter"
     return run([
         {"name": f"h{host}", "address": f"192.0.2.{host + 1}",
-         "command": [nsenter, f"--net=/run/netns/m{host}", sys.executable, "-m", "emu.agent"]}
+         "command": [nsenter, f"--net=/run/netns/m{host}", sys.executable, "-m", "gradwire.emu.agent"]}
         for host in range(HOSTS)
     ])  # fmt: skip
 
@@ -96,7 +96,7 @@ def by_ssh(folder: str) -> dict[str, Any]:
             while subprocess.run([*ssh, f"root@192.0.2.{host + 1}", "true"], timeout=20).returncode:
                 assert time.monotonic() < deadline, "sshd does not answer"
                 time.sleep(0.1)
-        there = f"cd {ROOT}; exec {sys.executable} -m emu.agent"
+        there = f"cd {ROOT}; exec {sys.executable} -m gradwire.emu.agent"
         return run([
             {"name": f"h{host}", "address": f"192.0.2.{host + 1}", "command": [*ssh, f"root@192.0.2.{host + 1}", there]}
             for host in range(HOSTS)
@@ -133,12 +133,12 @@ def host(name: str, **more: Any) -> RealHost:
 def test_ssh_asks_nothing_and_starts_the_agent():
     command = machines.command_of(host("h0", python="/opt/gradwire/bin/python"))
     assert command[0] == "ssh" and "BatchMode=yes" in command and command[-2] == "user@node0"
-    assert command[-1].endswith("exec /opt/gradwire/bin/python -m emu.agent")
+    assert command[-1].endswith("exec /opt/gradwire/bin/python -m gradwire.emu.agent")
 
 
 def test_every_host_needs_a_machine_and_every_machine_a_host():
-    from emu.prepare import make_plan
-    from sim.resolve import resolve
+    from gradwire.emu.prepare import make_plan
+    from gradwire.sim.resolve import resolve
 
     scenario = build_scenario(tables([]), "test")
     plan = make_plan(scenario, resolve(scenario), clock="wall", switch="none")

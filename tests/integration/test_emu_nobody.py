@@ -16,7 +16,7 @@ import pytest
 from emu_cases import needs
 from emu_commands import NO_RIGHTS, SHORT
 
-from scenarios.cache import cache_folder
+from gradwire.scenarios.cache import cache_folder
 
 NOBODY = 65534
 ROOTS_HOME = Path(pwd.getpwuid(0).pw_dir)
@@ -79,7 +79,7 @@ def as_nobody(
     around = ["unshare", "--mount", "sh", "-e", "-c", script, "sh"]
     user = [*rights, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     return subprocess.run(
-        [*around, *user, sys.executable, "-c", "import gradwire; gradwire.main()", *arguments],
+        [*around, *user, sys.executable, "-m", "gradwire", *arguments],
         cwd=place, env=variables, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 from emu_cases import needs
 from emu_commands import GRADWIRE, LIMIT_S, NO_RIGHTS, SHORT, USERSPACE, VIRTUAL, Place
 
-from scenarios.result import Result
+from gradwire.scenarios.result import Result
 
 
 @pytest.fixture
@@ -144,13 +144,13 @@ def test_a_probe_with_nothing_on_the_path(place: Place) -> None:
 
 TOOLS = """
 import sys
-import emu.namespaces
+import gradwire.emu.namespaces
 import gradwire
-found, missing = emu.namespaces.find_tool, sys.argv.pop(1)
-emu.namespaces.find_tool = lambda name: None if name == missing else found(name)
-import emu.probe
-emu.probe.find_tool = emu.namespaces.find_tool
-gradwire.main()
+found, missing = gradwire.emu.namespaces.find_tool, sys.argv.pop(1)
+gradwire.emu.namespaces.find_tool = lambda name: None if name == missing else found(name)
+import gradwire.emu.probe
+gradwire.emu.probe.find_tool = gradwire.emu.namespaces.find_tool
+cli.main()
 """
 
 

@@ -12,12 +12,12 @@ import pytest
 from emu_cases import needs
 from emu_commands import SHORT, Place
 
-from analysis.fidelity import agreement
-from emu.testbed import Request
-from gradwire_testbed import emulate
-from scenarios.load import load_scenario, pick_variant
-from scenarios.result import check_loss_invariant
-from sim.simulate import simulate
+from gradwire.analysis.fidelity import agreement
+from gradwire.connect import emulate
+from gradwire.emu.testbed import Request
+from gradwire.scenarios.load import load_scenario, pick_variant
+from gradwire.scenarios.result import check_loss_invariant
+from gradwire.sim.simulate import simulate
 
 
 @needs("namespaces")

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import typer
 
-import gradwire
 from docs.pages import PAGES, ROOT, Block, blocks
 from docs.refresh import _aligned, _with_cell
 from docs.running import (
@@ -28,6 +27,7 @@ from docs.running import (
     run_first,
     table_commands,
 )
+from gradwire import cli
 
 BLOCKS = {page: blocks(page) for page in PAGES}
 TO_RUN = [page for page, found in BLOCKS.items() if any(each.kind in ("sh", "python") and "not run" not in each.marks for each in found)]
@@ -88,7 +88,7 @@ def inline_commands() -> list[str]:
 def test_commands_that_are_named_exist(line: str):
     """With the options that they are named with; also of those that are not run."""
     words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
-    command: Any = typer.main.get_command(gradwire.app)
+    command: Any = typer.main.get_command(cli.app)
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         assert words[0] in command.commands, f"{line}: there is no {words[0]}"
         command = command.commands[words.pop(0)]

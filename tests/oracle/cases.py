@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.missing import COLUMNS
-from scenarios.schema_network import Switch as SwitchTable
-from sim import balancers, transports
-from sim.fabric import streams
-from sim.fabric.components import resolve
-from sim.fabric.draws import key_of
-from sim.fabric.fabric import Fabric
-from sim.fabric.flows import FLOW_ENTROPY
-from sim.fabric.layout import H_ENTROPIES, HEADER_WORDS
-from sim.fabric.tables import CAUSES
-from sim.routing import build_routing
-from sim.topology import Network
-from sim.transports.base import Context, persists
+from gradwire.scenarios.missing import COLUMNS
+from gradwire.scenarios.schema_network import Switch as SwitchTable
+from gradwire.sim import balancers, transports
+from gradwire.sim.fabric import streams
+from gradwire.sim.fabric.components import resolve
+from gradwire.sim.fabric.draws import key_of
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.flows import FLOW_ENTROPY
+from gradwire.sim.fabric.layout import H_ENTROPIES, HEADER_WORDS
+from gradwire.sim.fabric.tables import CAUSES
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import Network
+from gradwire.sim.transports.base import Context, persists
 
 from .flows import Carried, Flow, Protocol, Stream, Words
 from .host import Host
@@ -50,7 +50,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Change:
-    """Something is done to the network at a time, in the words of `sim.fabric.control`: `what` is one of its methods,
+    """Something is done to the network at a time, in the words of `gradwire.sim.fabric.control`: `what` is one of its methods,
     `target` a link or a host, or the links that routes are to avoid; `value` a rate or a probability of loss."""
 
     time: int

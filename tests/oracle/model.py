@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import simpy
 
-from sim.fabric.draws import draw, key_of
+from gradwire.sim.fabric.draws import draw, key_of
 
 from .packets import PAUSE, Arrival, Drop, Packet, Transmission
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numba import njit
 
-import sim.fabric.fabric
+import gradwire.sim.fabric.fabric
+from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.sim.fabric.draws import draw
+from gradwire.sim.topology import LinkSpec, star
+from gradwire.sim.transports import base
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA, Packet, packet_of
 from oracle.uncompiled import uncompiled
-from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-from sim.fabric.draws import draw
-from sim.topology import LinkSpec, star
-from sim.transports import base
 
 US = 10**6
 NEWRENO, DCTCP, DLCP = 0, 1, 2
@@ -118,7 +118,7 @@ def test_stop_ends_a_flow_that_waits_for_its_turn():
 def test_the_timers_of_finished_flows_leave_room_for_others(monkeypatch):
     """Hundreds of short messages within one time-out, most of them from one host: their timers are still set when they
     are done, and once filled the host's heap and then its neighbour's."""
-    monkeypatch.setattr(sim.fabric.fabric, "CLOSE_BATCH", 1 << 40)
+    monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", 1 << 40)
     letters = [Letter(0, src, 1 - src, 100, DCTCP) for src in (0, 1)]
     letters += [Letter(2 * US, n % 5 // 4, 1 - n % 5 // 4, 3_000, DCTCP, after=n) for n in range(200)]
     engine = agree(Case(star(2, LinkSpec(10**11, US)), tables(), letters))
@@ -128,7 +128,7 @@ def test_the_timers_of_finished_flows_leave_room_for_others(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 64])
 def test_messages_of_one_moment_start_in_the_order_of_sending(batch, monkeypatch):
     """Flow records are used again, latest first; that once reversed messages that were sent at the same time."""
-    monkeypatch.setattr(sim.fabric.fabric, "CLOSE_BATCH", batch)
+    monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", batch)
     letters = [Letter(n, 0, 1, 500, DLCP) for n in range(100)]
     letters += [Letter(500 * US, 0, 1, 9_000, DLCP)] + [Letter(40 * US, 0, 1, 500, DLCP, after=100)] * 100
     engine = agree(Case(star(2, LinkSpec(10**10, US)), tables(), letters))

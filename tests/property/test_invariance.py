@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import US, budget, cases
 
-import sim.fabric.fabric
-from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-from sim.topology import LinkSpec, star
+import gradwire.sim.fabric.fabric
+from gradwire.scenarios.schema_network import Switch
+from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.sim.topology import LinkSpec, star
 
 
 def tables():
@@ -35,7 +35,7 @@ def hurried(fabric):
     advance = fabric._team.advance
 
     def one(alone):
-        fabric._budget = fabric.memory.M[sim.fabric.layout.H_BUDGET] = 1
+        fabric._budget = fabric.memory.M[gradwire.sim.fabric.layout.H_BUDGET] = 1
         advance(alone)
 
     fabric._team.advance = one
@@ -80,9 +80,9 @@ def test_which_flow_record_a_message_got_does_not_show(batch, monkeypatch):
     @budget(0.5)
     @given(cases(("ecmp",)))
     def same(case):
-        monkeypatch.setattr(sim.fabric.fabric, "CLOSE_BATCH", batch)
+        monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", batch)
         reused = run_engine(case)
-        monkeypatch.setattr(sim.fabric.fabric, "CLOSE_BATCH", 1 << 40)
+        monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", 1 << 40)
         assert first_difference(reused, run_engine(case)) == ""
 
     same()

@@ -15,8 +15,8 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 from test_faults import agree, changes
 
-from scenarios.schema_transport import Cubic, Dctcp, TcpNewReno
-from sim.fabric import streams
+from gradwire.scenarios.schema_transport import Cubic, Dctcp, TcpNewReno
+from gradwire.sim.fabric import streams
 
 NEWRENO, DCTCP, CUBIC = range(3)
 

@@ -18,8 +18,8 @@ from oracle import first_difference, run_engine
 from oracle.cases import FOREVER, Case, Letter, fabric_of, seen
 from random_cases import BALANCERS, LATENCY, US, budget, cases
 
-from sim.fabric import program as programs
-from sim.fabric.sends import Joined, Sends
+from gradwire.sim.fabric import program as programs
+from gradwire.sim.fabric.sends import Joined, Sends
 
 BEGIN = 5 * US  # of the releases
 
@@ -135,8 +135,8 @@ def test_records_and_words_are_given_back():
     """Programs one after the other need no more room than one."""
     from random_cases import DLCP
 
-    from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-    from sim.topology import LinkSpec, star
+    from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+    from gradwire.sim.topology import LinkSpec, star
 
     tables = [
         TcpNewReno.model_validate({"kind": "tcp_newreno"}),

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from emu.agent.contents import CheckSums
-from emu.agent.loop import EpollLoop
-from emu.agent.report import HostReport, Received, Reports, Sent
-from emu.agent.said import check_report, check_said
-from emu.agent.script import IterationRow
-from emu.agent.stream import HEAD, MAGIC, MOST_BYTES, REPORTED, VERSION, Decoder, encode
-from emu.transports.door import Door
-from emu.wire import Frames, Header, NotOurs, Opening
-from traces.program import Messages, Program, Table
+from gradwire.emu.agent.contents import CheckSums
+from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.agent.report import HostReport, Received, Reports, Sent
+from gradwire.emu.agent.said import check_report, check_said
+from gradwire.emu.agent.script import IterationRow
+from gradwire.emu.agent.stream import HEAD, MAGIC, MOST_BYTES, REPORTED, VERSION, Decoder, encode
+from gradwire.emu.transports.door import Door
+from gradwire.emu.wire import Frames, Header, NotOurs, Opening
+from gradwire.traces.program import Messages, Program, Table
 
 Case = tuple[str, Callable[[], str]]
 TOKEN = bytes(range(16))

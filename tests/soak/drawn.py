@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.errors import ScenarioError
-from scenarios.load import _drop, build_scenario
-from scenarios.overrides import steps_of
-from scenarios.schema import BALANCERS
-from sim.topology import Network, build_network
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import _drop, build_scenario
+from gradwire.scenarios.overrides import steps_of
+from gradwire.scenarios.schema import BALANCERS
+from gradwire.sim.topology import Network, build_network
+from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
-from traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 TRANSPORTS = tuple(
     model["properties"]["kind"]["const"]

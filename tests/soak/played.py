@@ -2,7 +2,7 @@
 
 The engine is given to `simulate` by a maker that notes down what jobs and traffic hand to it. The same messages, each
 with the time at which it started, are then sent through the oracle, and what both saw is compared. When a message
-starts that waits for others is worked out from the times of their deliveries, by the rule of `sim.fabric.sends`.
+starts that waits for others is worked out from the times of their deliveries, by the rule of `gradwire.sim.fabric.sends`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.errors import ScenarioError, StallError, TraceError
-from scenarios.load import build_scenario
-from scenarios.result import TABLES
-from scenarios.schema import Scenario
-from sim.fabric.fabric import Fabric
-from sim.faults import Faults
-from sim.precheck import check_variants
-from sim.simulate import simulate
+from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import TABLES
+from gradwire.scenarios.schema import Scenario
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.faults import Faults
+from gradwire.sim.precheck import check_variants
+from gradwire.sim.simulate import simulate
 from tests.oracle import Case, Change, Letter, run_oracle
 from tests.oracle.cases import missing_packets, seen
 from tests.oracle.packets import Arrival

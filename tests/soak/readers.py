@@ -26,14 +26,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import traces.room
-from scenarios.errors import GradwireError
-from sim.topology.hpcc import read_hpcc
-from sim.traffic import flow_list
-from traces.formats import FORMATS, export_trace, import_trace, importers
-from traces.formats import protobuf as pb
-from traces.messages import layer_priorities
-from traces.trace import Iteration, TensorInfo, Trace, load_trace
+import gradwire.traces.room
+from gradwire.scenarios.errors import GradwireError
+from gradwire.sim.topology.hpcc import read_hpcc
+from gradwire.sim.traffic import flow_list
+from gradwire.traces.formats import FORMATS, export_trace, import_trace, importers
+from gradwire.traces.formats import protobuf as pb
+from gradwire.traces.messages import layer_priorities
+from gradwire.traces.trace import Iteration, TensorInfo, Trace, load_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "data" / "formats"
@@ -351,7 +351,7 @@ def one(label: str) -> str:
     kinds = [*good(), "directory"]
     kind = rng.choice(kinds)
     place = scratch()
-    traces.room.available = lambda: ROOM
+    gradwire.traces.room.available = lambda: ROOM
     try:
         if kind == "directory":
             _read_directory(place, damaged_directory(rng.choice(directories()), rng))

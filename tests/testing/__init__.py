@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.load import build_scenario
-from scenarios.schema import Scenario
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema import Scenario
 
 
 def star_tables(hosts: int = 4, **tables: Any) -> dict[str, Any]:

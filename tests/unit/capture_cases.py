@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from traces.capture import capture
-from traces.trace import Trace, load_trace
+from gradwire.traces.capture import capture
+from gradwire.traces.trace import Trace, load_trace
 
 torch.set_num_threads(1)  # the networks are tiny: on a busy machine, two threads wait for each other
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from program_cases import Scripts
 
-from emu.agent.base import Arrival
-from emu.agent.contents import CheckSums, Contents
-from emu.agent.magnitudes import Magnitudes, prepare
-from emu.verify import Evidence
-from scenarios.loss import allowed_loss
-from sim.resolve import resolve
+from gradwire.emu.agent.base import Arrival
+from gradwire.emu.agent.contents import CheckSums, Contents
+from gradwire.emu.agent.magnitudes import Magnitudes, prepare
+from gradwire.emu.verify import Evidence
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.sim.resolve import resolve
 
 
 class Network(Scripts):

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emu.agent.base import MessageRow
-from emu.controller import Controller
-from emu.launchers import Forked
-from emu.plan import Plan, Port, Queues, TransportPlan, host_address
-from emu.switches.base import TestbedError
-from scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
-from traces.program import Messages, Program, Table
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.controller import Controller
+from gradwire.emu.launchers import Forked
+from gradwire.emu.plan import Plan, Port, Queues, TransportPlan, host_address
+from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.traces.program import Messages, Program, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -95,7 +95,7 @@ class _Part:
 
 
 class Script:
-    """Stands in for `emu.agent.script.Script`: messages go at given times."""
+    """Stands in for `gradwire.emu.agent.script.Script`: messages go at given times."""
 
     def __init__(self, plan: Plan, node: int, loop: Any, send: Any) -> None:
         self.node, self.loop, self.send, self.at = node, loop, send, plan.options["at_ns"]

@@ -29,18 +29,18 @@ from emu_agents_cases import (
     summary,
 )
 
-from emu.controller import Controller
-from emu.launchers import CLONE_NEWNET, Command, Forked
-from emu.plan import Plan, host_address
-from emu.sockets import LIBC
-from emu.switches.base import TestbedError
-from emu.wire import Header
-from scenarios.wire import CONTROL_PORT, GRADWIRE_PORT
+from gradwire.emu.controller import Controller
+from gradwire.emu.launchers import CLONE_NEWNET, Command, Forked
+from gradwire.emu.plan import Plan, host_address
+from gradwire.emu.sockets import LIBC
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire import Header
+from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE_PORT
 
 
 def many_connections(**case: Any) -> dict[str, Any]:
     """More messages than connections that may be opened ahead; `open`: most files that a receiver had open."""
-    from emu.transports import tcp
+    from gradwire.emu.transports import tcp
 
     tcp.OPEN_AHEAD = 8  # type: ignore[misc]
 
@@ -133,7 +133,7 @@ def children() -> list[str]:
 def commanded(clock: bool = False, rate: int = 50 * MBPS) -> dict[str, Any]:
     """Two agents that are started by commands; with `clock`, one of them in a time namespace an hour ahead."""
     hosts_around_a_switch(2, rate)
-    code = "from emu_agents_cases import parts; from emu.agent.agent import main; main(parts)"
+    code = "from emu_agents_cases import parts; from gradwire.emu.agent.agent import main; main(parts)"
 
     def command(node: int) -> list[str]:
         words = ["nsenter", f"--net=/run/netns/h{node}"]
@@ -158,10 +158,10 @@ def abandoned(launcher: str) -> dict[str, Any]:
     hosts_around_a_switch(2, MBPS)
     code = (
         "import os, sys, emu_agents_cases as c\n"
-        "from emu.launchers import Command\n"
+        "from gradwire.emu.launchers import Command\n"
         "files = {n: os.open(f'/run/netns/h{n}', os.O_RDONLY) for n in (0, 1)}\n"
         "plan = c.plan_of([{'src': 0, 'dst': 1, 'nbytes': 10_000_000}], rate=c.MBPS)\n"
-        "agent = 'from emu_agents_cases import parts; from emu.agent.agent import main; main(parts)'\n"
+        "agent = 'from emu_agents_cases import parts; from gradwire.emu.agent.agent import main; main(parts)'\n"
         "command = lambda n: ['nsenter', f'--net=/run/netns/h{n}', sys.executable, '-c', agent]\n"
         f"launcher = c.Forked(files.__getitem__, c.parts) if {launcher!r} == 'forked' else Command(command)\n"
         "controller = c.Controller(plan, launcher, progress=lambda *_: None)\n"

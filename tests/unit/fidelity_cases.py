@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.fidelity import agreement
-from scenarios.result import TABLES, Result
-from scenarios.schema_fidelity import Fidelity
+from gradwire.analysis.fidelity import agreement
+from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.schema_fidelity import Fidelity
 
 US = 10**6
 STRICT = Fidelity(

@@ -1,4 +1,4 @@
-"""Small files of other tools' formats, with answers worked out by hand, for the tests of `traces.formats`."""
+"""Small files of other tools' formats, with answers worked out by hand, for the tests of `gradwire.traces.formats`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from sim.fabric.sends import Settled
+from gradwire.sim.fabric.sends import Settled
 
 PS = 10**12
 

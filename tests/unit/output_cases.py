@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gradwire
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 
 SMALL = """\
 name = "small"
@@ -28,7 +28,7 @@ size = "20kB"
 
 
 def gradwire_command(*arguments: str) -> list[str]:
-    return [sys.executable, str(ROOT / "gradwire.py"), *arguments]
+    return [sys.executable, "-m", "gradwire", *arguments]
 
 
 def run(*arguments: str, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:

@@ -23,8 +23,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-import traces.recorder
-from scenarios.errors import TraceError
+import gradwire.traces.recorder
+from gradwire.scenarios.errors import TraceError
 from tests.unit.capture_cases import CountingClock
 
 STEPS, WIDTH = 9, 64
@@ -99,7 +99,7 @@ def slow_network() -> Iterator[None]:
     """A clock that counts marks, and a million more whenever FSDP waits for parameters or hands gradients over."""
     clock = CountingClock()
     steps = {name: getattr(FSDPParamGroup, name) for name in ("wait_for_unshard", "post_backward")}
-    clock_for = traces.recorder.clock_for
+    clock_for = gradwire.traces.recorder.clock_for
 
     def slow(original: Any) -> Any:
         def step(*arguments: Any) -> Any:
@@ -108,13 +108,13 @@ def slow_network() -> Iterator[None]:
 
         return step
 
-    traces.recorder.clock_for = lambda device: clock
+    gradwire.traces.recorder.clock_for = lambda device: clock
     for name, original in steps.items():
         setattr(FSDPParamGroup, name, slow(original))
     try:
         yield
     finally:
-        traces.recorder.clock_for = clock_for
+        gradwire.traces.recorder.clock_for = clock_for
         for name, original in steps.items():
             setattr(FSDPParamGroup, name, original)
 

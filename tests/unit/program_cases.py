@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from ideal_fabric import PS, Delivery, IdealFabric
 
-from emu.agent.script import Script, part_of
-from scenarios.result import KINDS
-from sim.fabric.sends import Joined, Settled
+from gradwire.emu.agent.script import Script, part_of
+from gradwire.scenarios.result import KINDS
+from gradwire.sim.fabric.sends import Joined, Settled
 
 
 class Clock:

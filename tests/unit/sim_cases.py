@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from ideal_fabric import IdealFabric
 
-from scenarios.schema import Scenario
-from traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
+from gradwire.scenarios.schema import Scenario
+from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 US = 10**6
 MS = 10**9

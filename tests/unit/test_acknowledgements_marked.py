@@ -7,12 +7,12 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import ACK, DATA
 from transport_bench import transport
 
-from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-from sim import transports
-from sim.fabric.components import resolve
-from sim.topology import LinkSpec, star
-from sim.transports.base import control_important
+from gradwire.scenarios.schema_network import Switch
+from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.sim import transports
+from gradwire.sim.fabric.components import resolve
+from gradwire.sim.topology import LinkSpec, star
+from gradwire.sim.transports.base import control_important
 
 NEWRENO, DCTCP, DLCP = 0, 1, 2
 

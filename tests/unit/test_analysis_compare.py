@@ -13,12 +13,12 @@ import pytest
 from analysis_cases import iterations, messages, ports, small_result
 from typer.testing import CliRunner
 
-import analysis.plots
-import gradwire
-from analysis.compare import compare
-from analysis.tables import count_text, headings, share_text, size_text, time_text
-from scenarios.errors import ResultError
-from scenarios.result import Result
+import gradwire.analysis.plots
+from gradwire import cli
+from gradwire.analysis.compare import compare
+from gradwire.analysis.tables import count_text, headings, share_text, size_text, time_text
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.result import Result
 
 
 def broken() -> Result:
@@ -187,7 +187,7 @@ def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: py
     def fail(*_: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(analysis.plots, "draw_all", fail)
+    monkeypatch.setattr(gradwire.analysis.plots, "draw_all", fail)
     with pytest.raises(ResultError, match="no space"):
         compare([small_result()]).write("out")
     assert list(own_directory.iterdir()) == []
@@ -228,8 +228,8 @@ def test_a_loss_without_any_allowance_is_valid_json(own_directory: Path):
 def test_the_command_fails_on_a_doctored_result(doctor: Any, own_directory: Path):
     doctor().write("doctored")
     small_result().write("sound")
-    assert CliRunner().invoke(gradwire.app, ["compare", "sound"]).exit_code == 0
-    done = CliRunner().invoke(gradwire.app, ["compare", "sound", "doctored", "--out", "out"])
+    assert CliRunner().invoke(cli.app, ["compare", "sound"]).exit_code == 0
+    done = CliRunner().invoke(cli.app, ["compare", "sound", "doctored", "--out", "out"])
     assert done.exit_code == 1
     assert done.stderr.count("loss bound broken: message") == 1
     assert "drops: tail" in done.stdout
@@ -238,11 +238,11 @@ def test_the_command_fails_on_a_doctored_result(doctor: Any, own_directory: Path
 
 def test_json_on_stdout_and_nothing_else(own_directory: Path):
     small_result().write("sound")
-    done = CliRunner().invoke(gradwire.app, ["compare", "sound", "--json"])
+    done = CliRunner().invoke(cli.app, ["compare", "sound", "--json"])
     assert json.loads(done.stdout)["runs"][0]["jobs"][0]["marks"] == 30
 
 
 def test_no_infinity_in_json_on_stdout(own_directory: Path):
     small_result(messages(bound=[0.0] * 5)).write("none-allowed")
-    done = CliRunner().invoke(gradwire.app, ["compare", "none-allowed", "--json"])
+    done = CliRunner().invoke(cli.app, ["compare", "none-allowed", "--json"])
     json.loads(done.stdout, parse_constant=pytest.fail)

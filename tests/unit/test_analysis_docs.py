@@ -12,11 +12,11 @@ import pytest
 from analysis_cases import small_result
 
 import gradwire
-from analysis.compare import compare, flat_row
-from scenarios.load import build_scenario, list_library, load_scenario
-from scenarios.result import TABLES
+from gradwire.analysis.compare import compare, flat_row
+from gradwire.scenarios.load import build_scenario, list_library, load_scenario
+from gradwire.scenarios.result import TABLES
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 
 

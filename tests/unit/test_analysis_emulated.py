@@ -10,12 +10,12 @@ import pytest
 from analysis_cases import messages, ports, small_result
 from test_analysis_compare import cells
 
-from analysis.compare import compare, result_folders
-from analysis.metrics import measure
-from analysis.plots import packets_again
-from analysis.tables import headings, network_rows
-from analysis.telemetry import describe, grids, print_telemetry, series
-from scenarios.result import Result
+from gradwire.analysis.compare import compare, result_folders
+from gradwire.analysis.metrics import measure
+from gradwire.analysis.plots import packets_again
+from gradwire.analysis.tables import headings, network_rows
+from gradwire.analysis.telemetry import describe, grids, print_telemetry, series
+from gradwire.scenarios.result import Result
 
 ENGINE = {
     "kind": "emulation", "clock": "virtual", "switch": "red", "kernel": "6.1", "substitutions": [], "valid": True,

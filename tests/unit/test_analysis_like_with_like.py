@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from analysis_cases import iterations, messages, small_result
 
-from analysis.compare import compare
-from analysis.metrics import Span, measure
-from analysis.report import report
-from analysis.tables import Row
-from scenarios.result import Result
+from gradwire.analysis.compare import compare
+from gradwire.analysis.metrics import Span, measure
+from gradwire.analysis.report import report
+from gradwire.analysis.tables import Row
+from gradwire.scenarios.result import Result
 
 
 def run_of(times: list[int], workers: int = 1, job: str = "j") -> dict[str, list[Any]]:

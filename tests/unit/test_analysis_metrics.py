@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from analysis_cases import iterations, messages, ports, small_result
 
-from analysis.metrics import DROPS, measure, percentile
-from scenarios.result import CAUSES, TABLES, Result
+from gradwire.analysis.metrics import DROPS, measure, percentile
+from gradwire.scenarios.result import CAUSES, TABLES, Result
 
 
 def test_iteration_time_and_exposed_communication():

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from test_analysis_like_with_like import run_of, two_jobs
 from typer.testing import CliRunner
 
-import gradwire
-from analysis.compare import compare
-from analysis.plots import completion_time, iteration_time, look, packets_again
-from analysis.tables import whole_networks
-from scenarios.result import Result
+from gradwire import cli
+from gradwire.analysis.compare import compare
+from gradwire.analysis.plots import completion_time, iteration_time, look, packets_again
+from gradwire.analysis.tables import whole_networks
+from gradwire.scenarios.result import Result
 
 
 def runs_of(*results: Result) -> list[Any]:
@@ -111,7 +111,7 @@ def test_drops_of_a_network_are_drawn_once():
 @pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pictures_have_the_format_that_was_asked_for(kind: str, magic: bytes, own_directory: Path):
     small_result().write("one")
-    done = CliRunner().invoke(gradwire.app, ["compare", "one", "--plots", kind, "--out", "out"])
+    done = CliRunner().invoke(cli.app, ["compare", "one", "--plots", kind, "--out", "out"])
     assert done.exit_code == 0, done.output
     pictures = sorted(path.name for path in Path("out").iterdir() if path.suffix[1:] in ("png", "pdf", "svg"))
     assert pictures == [f"{name}.{kind}" for name in ("completion_time", "iteration_time", "packets_again")]
@@ -128,9 +128,9 @@ def test_a_result_can_have_pictures_beside_its_tables(own_directory: Path):
 
 def test_an_unknown_format_is_refused_before_anything_runs(own_directory: Path):
     for command in (["compare", "demo"], ["run", "demo"], ["demo"]):
-        done = CliRunner().invoke(gradwire.app, [*command, "--plots", "gif", "--out", "out"])
+        done = CliRunner().invoke(cli.app, [*command, "--plots", "gif", "--out", "out"])
         assert done.exit_code == 2
         assert "--plots gif: is no format of plots" in done.output and "png, pdf, svg" in done.output
         assert not Path("out").exists()
-    done = CliRunner().invoke(gradwire.app, ["run", "demo", "--plots", "pdf"])
+    done = CliRunner().invoke(cli.app, ["run", "demo", "--plots", "pdf"])
     assert done.exit_code == 2 and "--out" in done.output

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from analysis import terminal
-from analysis.terminal import progress
+from gradwire.analysis import terminal
+from gradwire.cli.terminal import progress
 
 
 def test_lines_are_few_and_the_last_one_stands(capsys: pytest.CaptureFixture[str]):

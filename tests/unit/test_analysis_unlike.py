@@ -9,11 +9,11 @@ import pytest
 from analysis_cases import small_result
 from typer.testing import CliRunner
 
-import gradwire
-from analysis.compare import compare
-from scenarios.load import list_library, load_scenario
-from scenarios.record import scenario_text
-from scenarios.result import Result
+from gradwire import cli
+from gradwire.analysis.compare import compare
+from gradwire.scenarios.load import list_library, load_scenario
+from gradwire.scenarios.record import scenario_text
+from gradwire.scenarios.result import Result
 
 STAR = 'topology = { kind = "star", hosts = 8 }\n[link]\nrate = "10Gbps"\n'
 JOB = '[[job]]\nname = "j"\ntrace = "resnet50"\nworkers = 4\n'
@@ -101,8 +101,8 @@ def test_an_override_does_not_pretend_to_change_a_result(own_directory: Path):
     Path("case.toml").write_text(
         'name = "case"\n' + STAR + '[[traffic]]\nname = "web"\nkind = "incast"\nfan_in = 2\nsize = "1kB"\nrounds = 2\nperiod = "1ms"\n'
     )
-    done = CliRunner().invoke(gradwire.app, ["compare", "one", "case.toml", "--set", "seed=3"])
+    done = CliRunner().invoke(cli.app, ["compare", "one", "case.toml", "--set", "seed=3"])
     assert done.exit_code == 0, done.output
     assert "note: one: has been run already: seed=3 changes nothing in it" in done.stderr
-    plain = CliRunner().invoke(gradwire.app, ["compare", "one", "case.toml"])
+    plain = CliRunner().invoke(cli.app, ["compare", "one", "case.toml"])
     assert "has been run already" not in plain.stderr

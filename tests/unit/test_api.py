@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import gradwire
+from gradwire import cli
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 SHORT = ("job.iterations=2", "job.workers=2", "job.servers=1")
 
 
@@ -83,7 +84,7 @@ def test_overrides_change_nothing_in_what_has_been_run(runs):
     ("nosuch", "ScenarioError"), ("job.toml", "ScenarioError"), (Path("/"), "ResultError"), (7, "TypeError"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_said_before_anything_runs(source, error, monkeypatch):
-    monkeypatch.setattr("sim.simulate.simulate", lambda *a, **k: pytest.fail("it ran"))
+    monkeypatch.setattr("gradwire.sim.simulate.simulate", lambda *a, **k: pytest.fail("it ran"))
     expected = getattr(gradwire, error, TypeError)
     with pytest.raises(expected):
         gradwire.compare("demo", source)
@@ -144,10 +145,10 @@ def test_pictures_are_figures(runs):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands_and_scenarios(shell):
-    answer = CliRunner().invoke(gradwire.app, [], env={
+    answer = CliRunner().invoke(cli.app, [], env={
         "_GRADWIRE_COMPLETE": f"complete_{shell}", "COMP_WORDS": "gradwire run de", "COMP_CWORD": "2",
         "_TYPER_COMPLETE_ARGS": "gradwire run de", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }, prog_name="gradwire")  # fmt: skip
     assert "demo" in answer.stdout
-    help_text = CliRunner().invoke(gradwire.app, ["--help"]).stdout
+    help_text = CliRunner().invoke(cli.app, ["--help"]).stdout
     assert "--install-completion" in help_text

@@ -7,8 +7,8 @@ import json
 import pytest
 from emu_cases import needs
 
-from benchmarks import emu as bench
-from scenarios.errors import GradwireError
+from gradwire.benchmarks import emu as bench
+from gradwire.scenarios.errors import GradwireError
 
 
 def full_row(row: dict[str, object]) -> None:
@@ -118,12 +118,12 @@ def test_the_run_of_median_time_counts(
 
 def test_namespaces_that_cannot_be_made_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "emu.namespaces.private_command", lambda command: ["sh", "-c", "echo not permitted >&2; exit 1"]
+        "gradwire.emu.namespaces.private_command", lambda command: ["sh", "-c", "echo not permitted >&2; exit 1"]
     )
     row = bench.in_own_process({"case": "tun", "what": "small", "size": 10, "payload": 200})
     assert row["refused"] == "private namespaces cannot be made (not permitted)"
 
 
 def test_no_kernel_for_virtual_time_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emu.virtual.find_kernel", lambda: None)
+    monkeypatch.setattr("gradwire.emu.virtual.find_kernel", lambda: None)
     assert "make uml" in bench.run_row("virtual", "userspace", 1000, transport="dlcp")["refused"]

@@ -1,4 +1,4 @@
-"""`gradwire bench fabric` and `benchmarks.scale`: which rows there are, what is compared with what, and small real ones."""
+"""`gradwire bench fabric` and `gradwire.benchmarks.scale`: which rows there are, what is compared with what, and small real ones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import fabric as bench
-from benchmarks import scale
-from scenarios.errors import GradwireError
-from sim import balancers, transports
+from gradwire.benchmarks import fabric as bench
+from gradwire.benchmarks import scale
+from gradwire.scenarios.errors import GradwireError
+from gradwire.sim import balancers, transports
 
 EVERYTHING = {*bench.FEATURES, *bench.OF_THE_ENGINE, *balancers.KINDS} - {"ecmp"}
 
@@ -98,7 +98,7 @@ def test_rows_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr("sim.fabric.fabric.Fabric", lambda *a, **options: made.append(options))
+    monkeypatch.setattr("gradwire.sim.fabric.fabric.Fabric", lambda *a, **options: made.append(options))
     network = scale_network()
     for feature in (*bench.FEATURES, "delays", "least_queue"):
         bench.make_fabric(network, "dctcp", 1, feature)
@@ -110,7 +110,7 @@ def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scale_network() -> Any:
-    from sim.topology import LinkSpec, star
+    from gradwire.sim.topology import LinkSpec, star
 
     return star(4, LinkSpec(10**11, 10**6))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import traces as bench
-from scenarios.errors import GradwireError
-from traces.trace import load_trace
+from gradwire.benchmarks import traces as bench
+from gradwire.scenarios.errors import GradwireError
+from gradwire.traces.trace import load_trace
 
 
 def test_the_large_trace_has_the_tensors_of_vgg16() -> None:

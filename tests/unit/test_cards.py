@@ -10,10 +10,10 @@ import networkx
 import numpy as np
 import pytest
 
-from scenarios.errors import ScenarioError
-from sim.placement import host_sequence, place
-from sim.routing import build_routing
-from sim.topology import (
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.placement import host_sequence, place
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import (
     Cable,
     LinkSpec,
     Network,

@@ -17,15 +17,16 @@ import pytest
 from typer.testing import CliRunner
 
 import gradwire
-from scenarios.result import Result, summarise
-from sim.progress import Standing
-from sim.simulate import Stalled
+from gradwire import cli
+from gradwire.scenarios.result import Result, summarise
+from gradwire.sim.progress import Standing
+from gradwire.sim.simulate import Stalled
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 
 
 def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "gradwire.py"), *arguments]
+    command = [sys.executable, "-m", "gradwire", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
@@ -49,7 +50,7 @@ def test_the_door_imports_nothing_heavy():
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "demo"]])
 def test_answers_need_no_engine(arguments: list[str]):
     # Both promise an answer within a second; what would break the promise is loading one of these.
-    code = f"import gradwire\nsys.argv = ['gradwire', *{arguments!r}]\ntry:\n    gradwire.main()\nexcept SystemExit:\n    pass"
+    code = f"from gradwire import cli\nsys.argv = ['gradwire', *{arguments!r}]\ntry:\n    cli.main()\nexcept SystemExit:\n    pass"
     assert not imported(code) & {"numba", "matplotlib", "simpy", "torch", "networkx"}
 
 
@@ -79,7 +80,7 @@ def test_check_says_what_was_checked():
     ["demo", "run", "compare", "check", "schema", "capture", "trace info", "bench fabric"],
 )
 def test_every_command_helps_with_an_example(command: str):
-    done = CliRunner().invoke(gradwire.app, [*command.split(), "--help"])
+    done = CliRunner().invoke(cli.app, [*command.split(), "--help"])
     assert done.exit_code == 0
     assert f"Example: gradwire {command}" in done.output
 
@@ -145,7 +146,7 @@ def test_usage_errors_are_exit_2_too():
 
 
 class Comparison:
-    """Stands in for what `analysis.compare.compare` returns."""
+    """Stands in for what `gradwire.analysis.compare.compare` returns."""
 
     def __init__(self, results: list[Result], violations: list[str]) -> None:
         self.results, self.violations = results, violations
@@ -178,19 +179,19 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         return Result.build(summarise(scenario, "", {}, {}), {"iterations": {"job": ["j"], **iterations}})
 
     state.simulate = state.made = simulate
-    sim = types.ModuleType("sim.simulate")
-    sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
+    sim = types.ModuleType("gradwire.sim.simulate")
+    gradwire.sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
     sim.Stalled = Stalled  # type: ignore[attr-defined]
-    compare = types.ModuleType("analysis.compare")
+    compare = types.ModuleType("gradwire.analysis.compare")
     compare.compare = lambda results: Comparison(results, state.violations)  # type: ignore[attr-defined]
     compare.result_folders = lambda results: [result.summary["policy"] for result in results]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sim.simulate", sim)
-    monkeypatch.setitem(sys.modules, "analysis.compare", compare)
+    monkeypatch.setitem(sys.modules, "gradwire.sim.simulate", sim)
+    monkeypatch.setitem(sys.modules, "gradwire.analysis.compare", compare)
     return state
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(gradwire.app, list(arguments))
+    return CliRunner().invoke(cli.app, list(arguments))
 
 
 def test_run_passes_everything_on_and_writes_a_result(rooms: Any, own_directory: Path):

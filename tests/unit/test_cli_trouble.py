@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from output_cases import SMALL, gradwire_command, run
 
-from scenarios.errors import ResultError
-from scenarios.output import Claim, claim_numbered, keep, new_file, new_folder, refuse_unwritable
-from scenarios.result import Result
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.output import Claim, claim_numbered, keep, new_file, new_folder, refuse_unwritable
+from gradwire.scenarios.result import Result
 
 RUN = ("run", "small.toml")
 
@@ -307,7 +307,7 @@ def test_files_are_looked_for_where_the_user_stands(tmp_path: Path):
 
 
 def test_a_chosen_policy_needs_no_valid_base(tmp_path: Path):
-    from scenarios.load import load_scenario
+    from gradwire.scenarios.load import load_scenario
 
     changes = ["job.workers=3", "job.push_bound=0.05"]
     text = (Path(__file__).resolve().parents[2] / "docs" / "scenario.md").read_text(encoding="utf-8")

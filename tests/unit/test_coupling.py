@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ideal_fabric import Delivery
 
-from scenarios.errors import StallError
-from sim.coupling import Coupling, Message
+from gradwire.scenarios.errors import StallError
+from gradwire.sim.coupling import Coupling, Message
 
 
 class Scripted:

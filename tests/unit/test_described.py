@@ -1,10 +1,10 @@
 """What fields mean is read from the docstrings below them, when somebody asks."""
 
-from scenarios.base import Count, Table
-from scenarios.described import describe, description
-from scenarios.schema import json_schema
-from scenarios.schema_traffic import Incast, Traffic
-from scenarios.units import Size
+from gradwire.scenarios.base import Count, Table
+from gradwire.scenarios.described import describe, description
+from gradwire.scenarios.schema import json_schema
+from gradwire.scenarios.schema_traffic import Incast, Traffic
+from gradwire.scenarios.units import Size
 
 
 class Parcel(Table):
@@ -40,5 +40,5 @@ def test_schema_carries_the_meaning_of_every_field():
 
 def test_a_class_without_source_has_no_docstrings():
     space: dict = {"__name__": "nowhere"}
-    exec("from scenarios.base import Table\nclass Odd(Table):\n    field: int = 1\n    'Lost.'", space)
+    exec("from gradwire.scenarios.base import Table\nclass Odd(Table):\n    field: int = 1\n    'Lost.'", space)
     assert description(space["Odd"], "field") is None

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sim.fabric.draws import MASK, TIE_BITS, draw, key_of, mix, tie_break
-from sim.fabric.memory import LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS
-from sim.fabric.room import LONGEST_WINDOW
+from gradwire.sim.fabric.draws import MASK, TIE_BITS, draw, key_of, mix, tie_break
+from gradwire.sim.fabric.memory import LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS
+from gradwire.sim.fabric.room import LONGEST_WINDOW
 
 KINDS = (LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS)
 

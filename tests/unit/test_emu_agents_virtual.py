@@ -10,8 +10,8 @@ from pathlib import Path
 import emu_agents_cases
 import pytest
 
-from emu.switches.base import TestbedError
-from emu.virtual import kernel_or_error, run_inside
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.virtual import kernel_or_error, run_inside
 
 RATE = 10_000_000_000
 PACKET_NS = 4154 * 8 / 10

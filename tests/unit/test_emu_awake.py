@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emu.awake import DEVICE, awake
+from gradwire.emu.awake import DEVICE, awake
 
 
 def holders(path: Path) -> int:

@@ -18,13 +18,13 @@ import pytest
 from emu_cases import ECT0, MARK, NOT_ECT, in_private, make_plan, needs, star
 from port_model import PortModel
 
-from emu import bpf
-from emu.namespaces import run_tool
-from emu.plan import Plan, Queues, host_address
-from emu.switches import bpf as backend
-from emu.switches.base import TestbedError
-from emu.switches.bpf import BpfSwitch
-from scenarios import wire
+from gradwire.emu import bpf
+from gradwire.emu.namespaces import run_tool
+from gradwire.emu.plan import Plan, Queues, host_address
+from gradwire.emu.switches import bpf as backend
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.bpf import BpfSwitch
+from gradwire.scenarios import wire
 
 pytestmark = needs("bpf")
 

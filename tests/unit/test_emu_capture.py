@@ -15,10 +15,10 @@ import emu_cases as cases
 import pytest
 from emu_cases import ECT0, MARK, in_private, needs, star
 
-from emu.capture import Capture
-from emu.plan import Plan, Queues
-from emu.switches.base import TestbedError
-from emu.switches.bpf import BpfSwitch
+from gradwire.emu.capture import Capture
+from gradwire.emu.plan import Plan, Queues
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.bpf import BpfSwitch
 
 pytestmark = needs("bpf")
 

@@ -11,9 +11,9 @@ import pytest
 from contents_cases import Network
 from sim_cases import MS, make_trace, ps_job, ring_job, scenario
 
-from emu.agent.magnitudes import Magnitudes, prepare
-from emu.verify import verify
-from traces.trace import Trace, load_trace
+from gradwire.emu.agent.magnitudes import Magnitudes, prepare
+from gradwire.emu.verify import verify
+from gradwire.traces.trace import Trace, load_trace
 
 DLCP = {"kind": "dlcp", "payload": "1024B"}
 TAGS = {"magnitude": True}
@@ -110,7 +110,7 @@ def test_other_types_of_elements(dtype, tmp_path):
 
 def test_an_agent_imports_nothing_heavy():
     program = (
-        "import sys; import emu.agent.contents, emu.agent.script, emu.agent.magnitudes;"
+        "import sys; import gradwire.emu.agent.contents, gradwire.emu.agent.script, gradwire.emu.agent.magnitudes;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & "
         "{'pydantic', 'pyarrow', 'numba', 'simpy', 'torch', 'networkx', 'sim', 'scenarios', 'analysis'}))"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from emu_agents_cases import MBPS, inside, needs_namespaces, plan_of
 
-from emu.agent.stream import Decoder, encode
-from emu.round_trips import base_round_trip_ns
+from gradwire.emu.agent.stream import Decoder, encode
+from gradwire.emu.round_trips import base_round_trip_ns
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from emu_agents_cases import MBPS, MS, inside, needs_namespaces
 
-from emu import wire
-from scenarios import wire as table
+from gradwire.emu import wire
+from gradwire.scenarios import wire as table
 
 RATE = 50 * MBPS
 
@@ -33,7 +33,7 @@ def dissected(path):
     pytest.importorskip("scapy", reason="scapy is not installed")
     from scapy.all import rdpcap
 
-    import emu.wire_scapy  # noqa: F401
+    import gradwire.emu.wire_scapy  # noqa: F401
 
     return rdpcap(str(path))
 
@@ -51,7 +51,7 @@ def test_every_packet_on_the_wire(tmp_path: Path):
     found = inside("play", sends=sends, rate=RATE, pcap=str(path), settings={"stop_policy": "on_probe"}, payload=1024)
     clean(found)
     frames = dissected(path)
-    from emu.wire_scapy import Gradwire, GradwireStream
+    from gradwire.emu.wire_scapy import Gradwire, GradwireStream
 
     packets = [frame for frame in frames if UDP in frame]
     data = [frame for frame in packets if frame[Gradwire].kind == wire.DATA]
@@ -94,7 +94,7 @@ def test_probes_travel_in_the_class_of_their_data(tmp_path: Path):
     settings = {"stop_policy": "on_probe"}
     found = inside("play", sends=sends, rate=RATE, loss=300, pcap=str(path), settings=settings)
     clean(found)
-    from emu.wire_scapy import GradwireStream
+    from gradwire.emu.wire_scapy import GradwireStream
 
     heads = [
         (frame[IP].tos >> 2, frame[TCP].dport, head.sequence)
@@ -134,7 +134,7 @@ def _check_retransmissions(path, found, sends):
     """What leaves a second time is important, whatever it was at first; and the sender has counted it."""
     from scapy.layers.inet import IP, UDP
 
-    from emu.wire_scapy import Gradwire
+    from gradwire.emu.wire_scapy import Gradwire
 
     copies: Counter = Counter()
     for frame in dissected(path):

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from transport_bench import GBPS, US, Ends
 
-from emu.agent.base import MessageRow
-from emu.transports import constant_rate, dlcp
-from emu.transports.datagrams import DatagramCarrier
-from emu.wire import ACK, BITMAP, STOP
-from scenarios.wire import BITMAP_PACKETS
-from sim.fabric import layout as at
-from sim.transports.constant_rate import FRESH as CR_FRESH
-from sim.transports.constant_rate import ConstantRate
-from sim.transports.dlcp import (
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.transports import constant_rate, dlcp
+from gradwire.emu.transports.datagrams import DatagramCarrier
+from gradwire.emu.wire import ACK, BITMAP, STOP
+from gradwire.scenarios.wire import BITMAP_PACKETS
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.transports.constant_rate import FRESH as CR_FRESH
+from gradwire.sim.transports.constant_rate import ConstantRate
+from gradwire.sim.transports.dlcp import (
     AGAIN,
     ALPHA,
     ASKING,

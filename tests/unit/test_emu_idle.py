@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from emu.agent.agent import Agent
-from emu.agent.loop import EpollLoop
+from gradwire.emu.agent.agent import Agent
+from gradwire.emu.agent.loop import EpollLoop
 
 MS = 1_000_000
 
@@ -89,7 +89,7 @@ def test_garbage_is_collected_before_hosts_say_that_they_are_ready(monkeypatch):
     files, done = os.pipe(), []
     agent = Agent(*files)
     for name in ("collect", "freeze", "disable"):
-        monkeypatch.setattr(f"emu.agent.agent.gc.{name}", lambda name=name: done.append(name))
+        monkeypatch.setattr(f"gradwire.emu.agent.agent.gc.{name}", lambda name=name: done.append(name))
     monkeypatch.setattr(agent, "_say", lambda *words: done.append(*words))
     ready = []
     agent._carriers = {0: SimpleNamespace(connected=lambda: bool(ready))}

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from userspace_cases import MBPS, star
 
-from emu import kernel_tcp
-from emu.kernel import devices
-from emu.plan import TransportPlan
-from emu.probe import probe
-from emu.switches.base import TestbedError
-from emu.switches.userspace import Userspace, UserspaceSwitch
-from emu.userspace import card, tun
-from scenarios.wire import serialisation_ps
+from gradwire.emu import kernel_tcp
+from gradwire.emu.kernel import devices
+from gradwire.emu.plan import TransportPlan
+from gradwire.emu.probe import probe
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.userspace import Userspace, UserspaceSwitch
+from gradwire.emu.userspace import card, tun
+from gradwire.scenarios.wire import serialisation_ps
 
 MS = 1_000_000
 PAYLOAD = 1448

@@ -7,8 +7,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from emu import supervise, virtual
-from emu.runner import PREFIX
+from gradwire.emu import supervise, virtual
+from gradwire.emu.runner import PREFIX
 
 LINES = [f"{PREFIX}{number}\n".encode() for number in range(1000)]
 NUMBERS = [str(number) for number in range(1000)]

@@ -14,7 +14,7 @@ import emu_cases as cases
 import pytest
 from emu_cases import ECT0, in_private, needs, star
 
-from emu.namespaces import (
+from gradwire.emu.namespaces import (
     Namespaces,
     batch,
     find_tool,
@@ -24,21 +24,21 @@ from emu.namespaces import (
     shown,
     start_private,
 )
-from emu.switches.base import TestbedError
-from emu.switches.bpf import BpfSwitch
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.bpf import BpfSwitch
 
 pytestmark = needs("namespaces")
 
 LAUNCHER = """
 import subprocess, sys
-from emu.namespaces import start_private
+from gradwire.emu.namespaces import start_private
 process = start_private([sys.executable, "-c", INSIDE], stdout=subprocess.PIPE, text=True)
 print(process.stdout.readline().strip(), flush=True)
 process.wait()
 """
 INSIDE = """
 import os, subprocess, sys, time
-from emu.namespaces import Namespaces, settle
+from gradwire.emu.namespaces import Namespaces, settle
 settle()
 spaces = Namespaces()
 spaces.make(["a", "b"])

@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 
 import pytest
 
-from emu.agent.loop import EpollLoop
-from emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Flow, Nic
+from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Flow, Nic
 
 RATE = 8_000_000_000
 LINE = 1000 << 16

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from userspace_cases import MBPS, star
 
-from emu import supervise, testbed
-from emu.agent.report import Reports
-from emu.capture import file_name
-from emu.machines import command_of
-from emu.namespaces import python_path
-from emu.prepare import check_rates
-from emu.raw import Raw
-from emu.switches.base import TestbedError
-from emu.switches.userspace import UserspaceSwitch
-from emu.uml import build
-from scenarios.errors import ScenarioError
-from scenarios.schema_emulation import RealHost
-from sim.resolve import resolve
-from sim.topology.cables import LinkSpec
-from sim.topology.graph import from_networkx
+from gradwire.emu import supervise, testbed
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.capture import file_name
+from gradwire.emu.machines import command_of
+from gradwire.emu.namespaces import python_path
+from gradwire.emu.prepare import check_rates
+from gradwire.emu.raw import Raw
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.userspace import UserspaceSwitch
+from gradwire.emu.uml import build
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema_emulation import RealHost
+from gradwire.sim.resolve import resolve
+from gradwire.sim.topology.cables import LinkSpec
+from gradwire.sim.topology.graph import from_networkx
 from testing import star_scenario
 
 # rates
@@ -47,7 +47,7 @@ def test_a_rate_is_accepted_if_it_can_be_kept(reachable: int, refused: bool) -> 
 def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
     from test_emu_probe import full
 
-    monkeypatch.setattr("emu.probe.probe", lambda: full(reachable_bps=0))
+    monkeypatch.setattr("gradwire.emu.probe.probe", lambda: full(reachable_bps=0))
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
     with pytest.raises(ScenarioError, match="kept none of the rates"):
         testbed.choose_backend(scenario, resolve(scenario), "wall", "userspace")
@@ -126,7 +126,7 @@ def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch
     try:
         switch = UserspaceSwitch(star(2))
         switch.process, switch._control = sleeper.pid, SimpleNamespace(fileno=lambda: os.open(os.devnull, os.O_WRONLY))  # type: ignore[assignment]
-        monkeypatch.setattr("emu.switches.userspace.STOPPED_S", 0.0)
+        monkeypatch.setattr("gradwire.emu.switches.userspace.STOPPED_S", 0.0)
         assert switch._stopped_for() == 0
         sleeper.send_signal(19)
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
@@ -180,7 +180,7 @@ def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
     """While a command is being imported; a program that imports gradwire keeps its own."""
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
-    script = f"import sys; sys.argv = ['/bin/{name}']; sys.path.insert(0, {str(tmp_path)!r}); import gradwire"
+    script = f"import sys; sys.argv = ['/bin/{name}']; sys.path.insert(0, {str(tmp_path)!r}); from gradwire import cli"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     if status == 130:
         assert (done.returncode, done.stderr) == (130, "gradwire: interrupted\n")
@@ -190,7 +190,7 @@ def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
 
 def test_sigterm_keeps_what_there_is(tmp_path: Path) -> None:
     """As Ctrl-C does; a command ends with 143 then."""
-    script = "import sys, os, signal, time\nfrom analysis.terminal import for_people\nfrom scenarios.interrupt import CtrlC\n"
+    script = "import sys, os, signal, time\nfrom gradwire.cli.terminal import for_people\nfrom gradwire.scenarios.interrupt import CtrlC\n"
     script += "@for_people\ndef work():\n  with CtrlC() as c:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     script += "    time.sleep(0.1)\n    assert c.asked\n    print('kept')\n    c.check()\nwork()\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -17,15 +17,15 @@ import pytest
 from emu_cases import needs, star, why_not
 from rich.console import Console
 
-from emu import choose as choosing
-from emu import probe as probing
-from emu import probe_show
-from emu.agent.nic import MAKE_UP_NS
-from emu.choose import Choice, choose
-from emu.kernel import queueing
-from emu.plan import Queues
-from emu.probe import Kernel, probe, virtual_kernel
-from emu.switches.base import TestbedError
+from gradwire.emu import choose as choosing
+from gradwire.emu import probe as probing
+from gradwire.emu import probe_show
+from gradwire.emu.agent.nic import MAKE_UP_NS
+from gradwire.emu.choose import Choice, choose
+from gradwire.emu.kernel import queueing
+from gradwire.emu.plan import Queues
+from gradwire.emu.probe import Kernel, probe, virtual_kernel
+from gradwire.emu.switches.base import TestbedError
 
 QDISCS = ("htb", "bfifo", "red", "netem", "clsact", "prio")
 
@@ -74,7 +74,7 @@ def test_the_probe_agrees_with_trying() -> None:
 def test_the_probe_of_a_user_says_what_root_would_add(tmp_path: Any) -> None:
     """As nobody, from a place that nobody can read: modules are found by the path of this process."""
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "emu.probe"],
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "gradwire.emu.probe"],
         capture_output=True, text=True, timeout=60, cwd="/",
         env=os.environ | {"PYTHONPATH": str(cases.ROOT), "HOME": "/", "XDG_CACHE_HOME": str(tmp_path / "no")},
     )  # fmt: skip
@@ -88,7 +88,7 @@ def test_the_probe_of_a_user_says_what_root_would_add(tmp_path: Any) -> None:
 
 @pytest.mark.usefixtures("only_kernel_backends")
 def test_a_probe_without_unshare_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emu.namespaces.find_tool", lambda name: None)
+    monkeypatch.setattr("gradwire.emu.namespaces.find_tool", lambda name: None)
     monkeypatch.setattr(probing, "find_tool", lambda name: None)
     found = probe(rates=False)
     assert found.namespaces == "there is no command unshare"

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from emu import machines
-from emu.agent.agent import with_files
-from emu.agent.report import Reports
-from emu.launchers import Command
-from emu.plan import Plan
-from emu.prepare import make_plan
-from emu.raw import Raw
-from emu.switches.base import TestbedError
-from emu.testbed import LIMIT_S, Request, emulate
-from scenarios.load import build_scenario
-from scenarios.schema_emulation import RealHost
-from sim.resolve import resolve
+from gradwire.emu import machines
+from gradwire.emu.agent.agent import with_files
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.launchers import Command
+from gradwire.emu.plan import Plan
+from gradwire.emu.prepare import make_plan
+from gradwire.emu.raw import Raw
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.testbed import LIMIT_S, Request, emulate
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_emulation import RealHost
+from gradwire.sim.resolve import resolve
 
 HOSTS = [
     RealHost.model_validate({"name": f"h{number}", "address": f"192.0.2.{10 + number}", "ssh": f"user@node{number}"})

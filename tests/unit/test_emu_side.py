@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from emu.agent.loop import EpollLoop
-from emu.switches.base import TestbedError
-from emu.transports.constant_rate import ConstantRate
-from emu.transports.dlcp import Dlcp
-from emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
-from emu.wire import ACK, PROBE, STOP, Header
+from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.constant_rate import ConstantRate
+from gradwire.emu.transports.dlcp import Dlcp
+from gradwire.emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
+from gradwire.emu.wire import ACK, PROBE, STOP, Header
 
 MS = 1_000_000
 NOTHING = Header((1 << 32) - 1, kind=ACK)

@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 
-from emu import sockets
-from emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
-from emu.switches.base import TestbedError
-from emu.wire import HEADER
+from gradwire.emu import sockets
+from gradwire.emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire import HEADER
 
 HOST = "127.0.0.1"
 

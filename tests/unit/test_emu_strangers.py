@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from emu_agents_cases import MBPS, inside, needs_namespaces
 
-from emu.agent.stream import MAGIC, REPORTED, Decoder, encode
-from emu.agents import Agents
-from emu.launchers import Command
-from emu.switches.base import TestbedError
-from emu.wire import NotOurs
+from gradwire.emu.agent.stream import MAGIC, REPORTED, Decoder, encode
+from gradwire.emu.agents import Agents
+from gradwire.emu.launchers import Command
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire import NotOurs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from soak.agents import cases
@@ -47,7 +47,7 @@ def test_nothing_that_is_sent_runs():
 
 
 def test_only_what_agents_tell_of_comes_from_them():
-    from emu.plan import Queues
+    from gradwire.emu.plan import Queues
 
     data = encode(("opened", Queues(8, 1, None, False)))
     assert len(list(Decoder().feed(data))) == 1

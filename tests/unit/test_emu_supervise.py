@@ -11,10 +11,10 @@ import time
 import pytest
 from emu_cases import needs
 
-from emu import virtual
-from emu.switches.base import TestbedError
-from emu.virtual import PREFIX, Last, run_inside, wait
-from scenarios.interrupt import CtrlC
+from gradwire.emu import virtual
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.virtual import PREFIX, Last, run_inside, wait
+from gradwire.scenarios.interrupt import CtrlC
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from emu_agents_cases import MBPS, MS, inside, needs_namespaces
 
-from emu.wire import OPENING_BYTES
-from scenarios import wire as table
+from gradwire.emu.wire import OPENING_BYTES
+from gradwire.scenarios import wire as table
 
 RATE = 50 * MBPS
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()

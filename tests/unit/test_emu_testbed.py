@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from userspace_cases import star
 
-from emu import runner, supervise, testbed
-from emu.agent.report import Reports
-from emu.choose import kind_of
-from emu.probe import virtual_kernel
-from emu.raw import Raw
-from emu.round_trips import base_round_trip_ns
-from emu.runner import STALL_NS, stalls
-from emu.supervise import EmulationInterrupted
-from emu.switches.base import TestbedError
-from emu.testbed import Request
-from emu.transports import make_carriers
-from emu.uml.watch import StoodStill
-from scenarios.interrupt import CtrlC
-from sim.resolve import resolve
+from gradwire.emu import runner, supervise, testbed
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.choose import kind_of
+from gradwire.emu.probe import virtual_kernel
+from gradwire.emu.raw import Raw
+from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.runner import STALL_NS, stalls
+from gradwire.emu.supervise import EmulationInterrupted
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.testbed import Request
+from gradwire.emu.transports import make_carriers
+from gradwire.emu.uml.watch import StoodStill
+from gradwire.scenarios.interrupt import CtrlC
+from gradwire.sim.resolve import resolve
 from testing import star_scenario
 
 # runs that are repeated
@@ -114,9 +114,9 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
 @pytest.mark.parametrize("switch", ["bpf", "userspace"])
 def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     kernel = virtual_kernel()
-    monkeypatch.setattr("emu.probe.probe", lambda: kernel)
-    monkeypatch.setattr("emu.switches.bpf.object_file", lambda: "port.o")
-    monkeypatch.setattr("emu.userspace.compiled.make_ready", lambda: "switch")
+    monkeypatch.setattr("gradwire.emu.probe.probe", lambda: kernel)
+    monkeypatch.setattr("gradwire.emu.switches.bpf.object_file", lambda: "port.o")
+    monkeypatch.setattr("gradwire.emu.userspace.compiled.make_ready", lambda: "switch")
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"})
     plan = testbed.choose_backend(scenario, resolve(scenario), "wall", switch).plan
     wanted = kind_of(switch).ahead_ns

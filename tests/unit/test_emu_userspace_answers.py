@@ -9,14 +9,14 @@ import pytest
 from test_emu_userspace_packet import gradwire, ipv4
 from userspace_cases import FULL, US, Driven, packet, star
 
-from emu.round_trips import base_round_trip_ns
-from emu.switches.userspace import ANSWERS, UserspaceSwitch
-from emu.userspace import answers
-from emu.userspace import layout as at
-from emu.userspace.compiled import compiled
-from emu.userspace.memory import bytes_at, words_at
-from emu.userspace.process import EARLY_PS, Lateness, _Switch, early_ps
-from scenarios.wire import GRADWIRE_PORT
+from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.switches.userspace import ANSWERS, UserspaceSwitch
+from gradwire.emu.userspace import answers
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.memory import bytes_at, words_at
+from gradwire.emu.userspace.process import EARLY_PS, Lateness, _Switch, early_ps
+from gradwire.scenarios.wire import GRADWIRE_PORT
 
 MS = 10**9
 

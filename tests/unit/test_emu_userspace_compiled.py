@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emu.switches.base import TestbedError
-from emu.userspace import compiled
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.userspace import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def test_it_is_compiled_once_and_found_by_those_who_are_told_where(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(compiled.subprocess, "run", None)  # nobody is asked again
         assert compiled.make_ready() == folder
-    program = "from emu.userspace import loop; loop.compile_all(); print(sum(loop.serve.stats.cache_hits.values()))"
+    program = "from gradwire.emu.userspace import loop; loop.compile_all(); print(sum(loop.serve.stats.cache_hits.values()))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), compiled.FOLDER: str(folder), "GRADWIRE_CACHE": "/nowhere"}
     found = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
     assert found.strip() == "1"
@@ -47,7 +47,7 @@ def test_other_sources_are_another_folder(tmp_path, changed):
     shutil.copytree(ROOT / "traces", tmp_path / "traces")
 
     def named() -> str:
-        program = "from emu.userspace import compiled; print(compiled.folder().name)"
+        program = "from gradwire.emu.userspace import compiled; print(compiled.folder().name)"
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True, cwd=tmp_path)
 

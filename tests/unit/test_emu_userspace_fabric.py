@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 from userspace_cases import FULL, MBPS, US, Driven, diamond, packet, star
 
-from emu.plan import Queues
-from emu.userspace import draws, rules
-from emu.userspace import layout as at
-from emu.userspace.fabric import port_counts
-from scenarios.wire import serialisation_ps
+from gradwire.emu.plan import Queues
+from gradwire.emu.userspace import draws, rules
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.fabric import port_counts
+from gradwire.scenarios.wire import serialisation_ps
 
 DOWN = 5  # the port to h2 in a star
 
@@ -270,7 +270,7 @@ def test_losses_are_as_many_as_said_and_come_to_light_when_the_transmission_ends
 
 
 def test_draws_are_the_simulators():
-    from sim.fabric import draws as theirs
+    from gradwire.sim.fabric import draws as theirs
 
     some = random.Random(5)
     for _ in range(200):

@@ -9,11 +9,11 @@ import pytest
 from userspace_cases import MBPS, US, star
 from userspace_network import labelled, needs_devices, networks, udp
 
-from emu.round_trips import base_round_trip_ns
-from emu.switches.userspace import UserspaceSwitch
-from emu.userspace.process import EARLY_PS, Lateness
-from emu.wire import ACK
-from scenarios.wire import GRADWIRE_PORT
+from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.switches.userspace import UserspaceSwitch
+from gradwire.emu.userspace.process import EARLY_PS, Lateness
+from gradwire.emu.wire import ACK
+from gradwire.scenarios.wire import GRADWIRE_PORT
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 from userspace_cases import star
 
-from emu.userspace import layout as at
-from emu.userspace import loop
-from emu.userspace.clock import new_timer
-from scenarios.wire import dscp
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace import loop
+from gradwire.emu.userspace.clock import new_timer
+from gradwire.scenarios.wire import dscp
 
 RATE = 10**5
 """bit/s: a packet of 1000 bytes takes 0.08 s to the switch and as long to its host."""

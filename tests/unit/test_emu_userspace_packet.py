@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from emu.userspace import frames
-from emu.userspace import layout as at
-from emu.userspace.compiled import compiled
-from emu.userspace.memory import bytes_at, words_at
-from scenarios.wire import GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS, dscp
+from gradwire.emu.userspace import frames
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.memory import bytes_at, words_at
+from gradwire.scenarios.wire import GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS, dscp
 
 FIRST = int.from_bytes(socket.inet_aton("10.0.0.1"), "big")
 

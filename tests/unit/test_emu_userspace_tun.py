@@ -18,13 +18,13 @@ import pytest
 from userspace_cases import MBPS, Queues, diamond, star
 from userspace_network import labelled, needs_devices, networks, udp
 
-from emu.kernel_tcp import tick_ns
-from emu.plan import TransportPlan
-from emu.probe import Kernel, probe
-from emu.switches.base import TestbedError
-from emu.switches.userspace import Userspace, UserspaceSwitch
-from emu.userspace import card, tun
-from scenarios.wire import GRADWIRE_PORT, dscp
+from gradwire.emu.kernel_tcp import tick_ns
+from gradwire.emu.plan import TransportPlan
+from gradwire.emu.probe import Kernel, probe
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.userspace import Userspace, UserspaceSwitch
+from gradwire.emu.userspace import card, tun
+from gradwire.scenarios.wire import GRADWIRE_PORT, dscp
 
 WAIT_S = 20
 
@@ -100,7 +100,7 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
     """All that comes to a switch and all that leaves it, when the rules say so, with marks; more than there is room for
     at once. Nobody else's packets, and none after the end."""
     scapy = pytest.importorskip("scapy.all")
-    monkeypatch.setattr("emu.userspace.layout.PACKETS", 64)
+    monkeypatch.setattr("gradwire.emu.userspace.layout.PACKETS", 64)
     plan = diamond(1, rate=20 * MBPS, queues=Queues(8, 60_000, (8_000,) * 8, True), rates={7: 10 * MBPS})
     running = network(plan)
     leaf, spine = plan.names.index("leaf1"), plan.names.index("spine0")
@@ -144,7 +144,7 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
 
 @needs_devices
 def test_a_capture_that_cannot_be_written(network, tmp_path, monkeypatch):
-    monkeypatch.setattr("emu.userspace.layout.PACKETS", 32)
+    monkeypatch.setattr("gradwire.emu.userspace.layout.PACKETS", 32)
     running = network(star(2))
     with pytest.raises(FileNotFoundError):
         running.capture({2: tmp_path / "none" / "s0.pcapng"})
@@ -167,8 +167,8 @@ def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monk
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("emu.userspace.layout.PACKETS", 32)
-    monkeypatch.setattr("emu.capture.PacketFile.write", full)
+    monkeypatch.setattr("gradwire.emu.userspace.layout.PACKETS", 32)
+    monkeypatch.setattr("gradwire.emu.capture.PacketFile.write", full)
     running = network(star(2))
     capture = running.capture({2: tmp_path / "s0.pcapng"})
     sender, receiver = udp(running, 0), udp(running, 1, 9000)
@@ -353,7 +353,7 @@ def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
 def test_what_it_needs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tun, "DEVICE", "/dev/net/none")
-    monkeypatch.setattr("emu.switches.userspace.find_tool", lambda name: None)
+    monkeypatch.setattr("gradwire.emu.switches.userspace.find_tool", lambda name: None)
     found = Userspace().missing(None, star(2, balancing="flowlet"))
     for word in ("root", "/dev/net/none is not there", "iproute2", "load balancing flowlet"):
         assert any(word in line for line in found)

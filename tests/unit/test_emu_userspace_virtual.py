@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from emu.uml.build import find_kernel
-from emu.virtual import run_inside
+from gradwire.emu.uml.build import find_kernel
+from gradwire.emu.virtual import run_inside
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = """
 import json, os, socket, sys, time
 from userspace_cases import Queues, star
-from emu.switches.userspace import Userspace
-from emu.userspace.tun import inside
+from gradwire.emu.switches.userspace import Userspace
+from gradwire.emu.userspace.tun import inside
 
 rate, many = int(sys.argv[1]), 100
 network = Userspace().make(star(2, rate=rate, latency=5_000_000, clock="virtual"))

@@ -16,11 +16,11 @@ import pytest
 from emu_cases import ECT0, MARK, NOT_ECT, in_virtual, needs, star
 from port_model import PortModel
 
-from emu.capture import Capture
-from emu.plan import Plan, Queues
-from emu.probe import Kernel, probe, virtual_kernel
-from emu.switches.bpf import BpfSwitch, object_file
-from emu.switches.red import RedSwitch
+from gradwire.emu.capture import Capture
+from gradwire.emu.plan import Plan, Queues
+from gradwire.emu.probe import Kernel, probe, virtual_kernel
+from gradwire.emu.switches.bpf import BpfSwitch, object_file
+from gradwire.emu.switches.red import RedSwitch
 
 pytestmark = needs("uml")
 
@@ -221,8 +221,8 @@ def test_ways_of_red(balancing: str) -> None:
 
 
 def read_back(name: str, plan: Plan, program: str) -> dict[str, str]:
-    from emu.namespaces import inside, run_tool
-    from emu.switches.base import TestbedError
+    from gradwire.emu.namespaces import inside, run_tool
+    from gradwire.emu.switches.base import TestbedError
 
     found = {}
     for what, command in CHANGES.items():

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from emu_cases import needs
 
-from emu.uml.watch import StoodStill, Watch, symbol_address
-from emu.virtual import PREFIX, kernel_or_error, run_inside
+from gradwire.emu.uml.watch import StoodStill, Watch, symbol_address
+from gradwire.emu.virtual import PREFIX, kernel_or_error, run_inside
 
 START_S = 20
 """The longest that a machine takes to begin here."""

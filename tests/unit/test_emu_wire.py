@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from emu import wire
-from scenarios import wire as table
+from gradwire.emu import wire
+from gradwire.scenarios import wire as table
 
 scapy = pytest.importorskip("scapy.all", reason="scapy is not installed")
 
 from scapy.layers.inet import IP, TCP, UDP  # noqa: E402
 from scapy.layers.l2 import Ether  # noqa: E402
 
-from emu.wire_scapy import Gradwire, GradwireFrame, GradwireStream  # noqa: E402
+from gradwire.emu.wire_scapy import Gradwire, GradwireFrame, GradwireStream  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,8 +117,8 @@ def test_tos_byte():
 def test_without_scapy_one_line_says_so():
     code = (
         "import sys; sys.modules['scapy'] = sys.modules['scapy.fields'] = None\n"
-        "from emu.switches.base import TestbedError\n"
-        "try:\n    import emu.wire_scapy\n"
+        "from gradwire.emu.switches.base import TestbedError\n"
+        "try:\n    import gradwire.emu.wire_scapy\n"
         "except TestbedError as error:\n    print(error.what, '|', error.expected, '|', error.usage)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -128,8 +128,8 @@ def test_without_scapy_one_line_says_so():
 def test_agents_import_little():
     """What runs inside the testbed starts fast and needs no extra."""
     code = (
-        "import sys, emu.controller, emu.launchers, emu.agent.agent, emu.transports.dlcp, emu.transports.tcp\n"
-        "import emu.transports.constant_rate, emu.wire\n"
+        "import sys, gradwire.emu.controller, gradwire.emu.launchers, gradwire.emu.agent.agent, gradwire.emu.transports.dlcp, gradwire.emu.transports.tcp\n"
+        "import gradwire.emu.transports.constant_rate, gradwire.emu.wire\n"
         "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'sim', 'analysis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -21,7 +21,7 @@ def test_example(tmp_path: Path):
     pytest.importorskip("scapy", reason="scapy is not installed")
     from scapy.all import IP, UDP, Ether, wrpcap
 
-    from emu.wire import ACK, Header
+    from gradwire.emu.wire import ACK, Header
 
     data = Header(3, sequence=9, kind=ACK, important=True).pack() + bytes(2)
     wrpcap(str(tmp_path / "packets.pcapng"), [Ether() / IP(src="10.0.0.2", tos=0xE2) / UDP(sport=7117, dport=49155) / data])

@@ -13,16 +13,16 @@ import pytest
 from oracle import Case, Letter, first_difference, run_engine
 from typer.testing import CliRunner
 
-import gradwire
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dctcp, Dlcp
-from sim.fabric import engines, specialise, whole
-from sim.fabric.components import resolve
-from sim.fabric.specialise import combination_of, compile_ahead
-from sim.simulate import simulate
-from sim.topology import LinkSpec, leaf_spine
+from gradwire import cli
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_network import Switch
+from gradwire.scenarios.schema_transport import Dctcp, Dlcp
+from gradwire.sim.fabric import engines, specialise, whole
+from gradwire.sim.fabric.components import resolve
+from gradwire.sim.fabric.specialise import combination_of, compile_ahead
+from gradwire.sim.simulate import simulate
+from gradwire.sim.topology import LinkSpec, leaf_spine
 
 ROOT = Path(__file__).parents[2]
 US = 10**6
@@ -115,7 +115,7 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
     compile_ahead([scenario()])
     code = (
         "import sys; sys.modules['numba'] = None\n"
-        "from scenarios.load import build_scenario; from sim.simulate import simulate\n"
+        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
         f"print(simulate(build_scenario({scenario().model_dump(mode='json', exclude_unset=True)!r})).summary['totals'])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -126,8 +126,8 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
 def test_no_component_needs_numba_to_be_imported():
     code = (
         "import sys, importlib, pkgutil; sys.modules['numba'] = None\n"
-        "import sim.transports, sim.balancers, sim.queues\n"
-        "for room in (sim.transports, sim.balancers, sim.queues):\n"
+        "import gradwire.sim.transports, gradwire.sim.balancers, gradwire.sim.queues\n"
+        "for room in (gradwire.sim.transports, gradwire.sim.balancers, gradwire.sim.queues):\n"
         "    for one in pkgutil.iter_modules(room.__path__, room.__name__ + '.'):\n"
         "        importlib.import_module(one.name)"
     )
@@ -137,7 +137,7 @@ def test_no_component_needs_numba_to_be_imported():
 
 def test_an_exception_in_compiled_code_is_one():
     code = (
-        "from sim.fabric import objects, whole; from sim.fabric.compiled import njit\n"
+        "from gradwire.sim.fabric import objects, whole; from gradwire.sim.fabric.compiled import njit\n"
         "whole.whole_program()\n"
         "quotient = njit('int64(int64, int64, int64, int64)')(lambda a, b, c, d: a // b)\n"
         "symbol, code = objects.emitted(quotient)\n"
@@ -199,7 +199,7 @@ def test_a_place_that_cannot_be_written_ends_nothing(tmp_path):
     """In a process of its own: one line, and the run is made."""
     (tmp_path / "file").touch()
     text = (
-        "from scenarios.load import build_scenario; from sim.simulate import simulate\n"
+        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
         "s = build_scenario({'name': 'x', 'topology': {'kind': 'star', 'hosts': 3}, 'traffic': "
         "[{'name': 't', 'kind': 'permutation', 'size': '1kB'}]})\n"
         "print(simulate(s).summary['totals']['finished'])"
@@ -221,15 +221,15 @@ def test_the_command_shows_and_clears(own_cache):
     (own_cache.parent / "uml").mkdir()
     (own_cache.parent / "uml" / "linux").write_bytes(bytes(10))
     runner = CliRunner()
-    shown = json.loads(runner.invoke(gradwire.app, ["cache", "--json"]).stdout)
+    shown = json.loads(runner.invoke(cli.app, ["cache", "--json"]).stdout)
     assert [each["identity"] for each in shown["engines"]] == ["one"] and shown["others"] == {"uml": 10}
-    text = runner.invoke(gradwire.app, ["cache"]).stdout
+    text = runner.invoke(cli.app, ["cache"]).stdout
     assert "1 compiled engines" in text and "dlcp / ecmp" in text and "besides: uml" in text
-    assert runner.invoke(gradwire.app, ["cache", "clear"]).stdout == "removed 1 compiled engines\n"
+    assert runner.invoke(cli.app, ["cache", "clear"]).stdout == "removed 1 compiled engines\n"
     assert engines.kept_engines() == [] and (own_cache.parent / "uml" / "linux").exists()
 
 
-HEAD = "from numba import njit\nfrom sim.balancers.base import Balancer\n\n"
+HEAD = "from numba import njit\nfrom gradwire.sim.balancers.base import Balancer\n\n"
 CHOOSE = "M, node, ways, n, A, B, count, now"
 
 
@@ -279,7 +279,7 @@ def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("os:path", "'os:path' is no class; expected a class as sim.transports.base describes it"),
+        ("os:path", "'os:path' is no class; expected a class as gradwire.sim.transports.base describes it"),
         ("os:nothing", "module 'os' has no attribute 'nothing'"),
         ("nosuch:Class", "No module named 'nosuch'"),
         ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),

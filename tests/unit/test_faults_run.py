@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sim_cases import MS, US, Ideal, make_trace, ring_job, rows, scenario
 
-import sim.faults
-from scenarios.errors import ScenarioError, StallError
-from scenarios.load import build_scenario
-from scenarios.result import check_loss_invariant
-from scenarios.schema_fault import AnyFault
-from scenarios.schema_network import Switch
-from scenarios.schema_transport import Dctcp
-from sim.fabric.agenda import Agenda
-from sim.fabric.fabric import Fabric
-from sim.faults import Faults
-from sim.precheck import check_variants
-from sim.routing import build_routing
-from sim.simulate import simulate
-from sim.topology import LinkSpec, leaf_spine, rail, star
+import gradwire.sim.faults
+from gradwire.scenarios.errors import ScenarioError, StallError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.schema_fault import AnyFault
+from gradwire.scenarios.schema_network import Switch
+from gradwire.scenarios.schema_transport import Dctcp
+from gradwire.sim.fabric.agenda import Agenda
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.faults import Faults
+from gradwire.sim.precheck import check_variants
+from gradwire.sim.routing import build_routing
+from gradwire.sim.simulate import simulate
+from gradwire.sim.topology import LinkSpec, leaf_spine, rail, star
 
 LINK = LinkSpec(10**11, US)
 BYTE = 80  # picoseconds at 100 Gbps
@@ -175,7 +175,7 @@ def test_at_any_time_the_network_is_what_the_faults_of_that_time_make_it(faults)
     made = Faults(tables(*faults), NETWORK)
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sim.faults, "build_routing", lambda _, without: frozenset(without))
+        patch.setattr(gradwire.sim.faults, "build_routing", lambda _, without: frozenset(without))
         made.schedule(recorder)
         for time in range(0, 20 * US, US // 2):
             recorder.agenda.act(time, lambda: 0)
@@ -382,7 +382,7 @@ def test_a_slow_host_slows_the_whole_job(factor):
 
 
 def test_the_example_of_the_documentation_runs():
-    page = Path(sim.faults.__file__).parents[1] / "docs" / "faults.md"
+    page = Path(gradwire.sim.faults.__file__).parents[1] / "docs" / "faults.md"
     (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     made = build_scenario(tomllib.loads(example))
     check_variants([made])

@@ -7,9 +7,9 @@ from copy import deepcopy
 import pytest
 from fidelity_cases import SIM, STRICT, US, compared, compared_result, count, later, missed, result, tables
 
-from analysis.fidelity import agreement, differences
-from analysis.fidelity_measure import PACKETS, Measure, relative
-from scenarios.schema_fidelity import Fidelity
+from gradwire.analysis.fidelity import agreement, differences
+from gradwire.analysis.fidelity_measure import PACKETS, Measure, relative
+from gradwire.scenarios.schema_fidelity import Fidelity
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 

@@ -14,18 +14,18 @@ from matplotlib.figure import Figure
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-import gradwire
-import gradwire_testbed
-from analysis.fidelity import agreement
-from analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
-from analysis.plots import logarithmic
-from emu.supervise import EmulationInterrupted
-from scenarios.errors import ResultError
-from scenarios.load import build_scenario
-from scenarios.result import TABLES, Result
-from scenarios.schema import Scenario
-from scenarios.schema_fidelity import Fidelity
-from sim.simulate import simulate
+from gradwire import cli
+from gradwire.analysis.fidelity import agreement
+from gradwire.analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
+from gradwire.analysis.plots import logarithmic
+from gradwire.cli import testbed as testbed_cli
+from gradwire.emu.supervise import EmulationInterrupted
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.schema import Scenario
+from gradwire.scenarios.schema_fidelity import Fidelity
+from gradwire.sim.simulate import simulate
 from testing import star_scenario
 
 
@@ -129,9 +129,9 @@ def command(tmp_path, monkeypatch):
                 raise EmulationInterrupted(made)
             return made
 
-        monkeypatch.setattr(gradwire_testbed, "emulate", emulate)
-        monkeypatch.setattr("scenarios.load.load_scenario", lambda *a, **b: build_scenario({**tables, "fidelity": fidelity}))
-        return CliRunner().invoke(gradwire.app, ["fidelity", "case", *arguments])
+        monkeypatch.setattr(testbed_cli, "emulate", emulate)
+        monkeypatch.setattr("gradwire.scenarios.load.load_scenario", lambda *a, **b: build_scenario({**tables, "fidelity": fidelity}))
+        return CliRunner().invoke(cli.app, ["fidelity", "case", *arguments])
 
     return run
 

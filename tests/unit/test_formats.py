@@ -15,11 +15,11 @@ from formats_cases import CSV, PIPEDREAM, ROOT, SAMPLES, SIMAI, kineto, kineto_e
 from trace_cases import small_trace
 from typer.testing import CliRunner
 
-import gradwire
-from scenarios.errors import TraceError
-from traces.formats import export_trace, exporters, import_trace, importers
-from traces.formats.magnitudes import Model, fit
-from traces.trace import load_trace
+from gradwire import cli
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats import export_trace, exporters, import_trace, importers
+from gradwire.traces.formats.magnitudes import Model, fit
+from gradwire.traces.trace import load_trace
 
 GOOD: dict[str, bytes] = {
     "kineto": kineto(kineto_events()).encode(),
@@ -162,7 +162,7 @@ def test_exports_never_overwrite_and_leave_nothing_half_written(format: str):
 
 def test_the_model_is_fitted_to_what_it_generates():
     # Draw a trace from a known model, then fit: the parameters come back, within what 400 tensors can tell.
-    from traces.trace import TensorInfo, Trace, scale_exponents, to_halves
+    from gradwire.traces.trace import TensorInfo, Trace, scale_exponents, to_halves
 
     truth = Model("truth", -4.0, -2.0, -0.3, 0.5, 0.2, 0.05, 3.0, 1.5, 0.2)
     count = 400
@@ -226,30 +226,30 @@ def test_maxima_are_possible():
 def test_commands():
     runner = CliRunner()
     Path("w.txt").write_text(SIMAI)
-    done = runner.invoke(gradwire.app, ["trace", "import", "w.txt", "--out", "t"])
+    done = runner.invoke(cli.app, ["trace", "import", "w.txt", "--out", "t"])
     assert done.exit_code == 0, done.output
     assert "simai: 2 gradients in 3 layers" in done.output
     assert "skipped: 1 x weight gradient ALLGATHER (of activations or parameters)" in done.output
     assert "log-normal model fitted to resnet50" in done.output
-    again = runner.invoke(gradwire.app, ["trace", "import", "w.txt", "--out", "t"])
+    again = runner.invoke(cli.app, ["trace", "import", "w.txt", "--out", "t"])
     assert again.exit_code == 2
     told = runner.invoke(
-        gradwire.app, ["trace", "import", "w.txt", "--out", "t2", "--json", "--dtype", "bfloat16"]
+        cli.app, ["trace", "import", "w.txt", "--out", "t2", "--json", "--dtype", "bfloat16"]
     )
     assert json.loads(told.stdout)["understood"]["rows"] == 3
     assert load_trace("t2").tensors[0].dtype == "bfloat16"
     out = runner.invoke(
-        gradwire.app, ["trace", "export", "t", "--format", "chakra", "--ranks", "2", "--out", "job"]
+        cli.app, ["trace", "export", "t", "--format", "chakra", "--ranks", "2", "--out", "job"]
     )
     assert out.stdout.split() == ["written:", "job.0.et", "written:", "job.1.et"]
-    bad = runner.invoke(gradwire.app, ["trace", "import", "missing", "--out", "t3"])
+    bad = runner.invoke(cli.app, ["trace", "import", "missing", "--out", "t3"])
     assert (bad.exit_code, Path("t3").exists()) == (2, False)
 
 
 def test_importing_needs_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from traces.formats import import_trace, export_trace\n"
+        "from gradwire.traces.formats import import_trace, export_trace\n"
         f"t = import_trace({str(SAMPLES / 'foreign.0.et')!r}); export_trace(t, 'x.json', format='perfetto')"
     )
     subprocess.run(
@@ -259,6 +259,6 @@ def test_importing_needs_no_torch():
 
 @pytest.mark.parametrize("command", ["import", "export", "merge", "plot", "diff"])
 def test_commands_help_with_an_example(command: str):
-    shown = CliRunner().invoke(gradwire.app, ["trace", command, "--help"])
+    shown = CliRunner().invoke(cli.app, ["trace", command, "--help"])
     assert shown.exit_code == 0
     assert f"Example: gradwire trace {command}" in " ".join(shown.output.split())

@@ -12,10 +12,10 @@ import pytest
 from formats_cases import SAMPLES
 from trace_cases import small_trace
 
-from scenarios.errors import TraceError
-from traces.formats import export_trace, import_trace
-from traces.formats import protobuf as pb
-from traces.trace import Trace, load_trace
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats import export_trace, import_trace
+from gradwire.traces.formats import protobuf as pb
+from gradwire.traces.trace import Trace, load_trace
 
 US = 10**6
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from formats_cases import SAMPLES, SHARED, kineto, kineto_events
 
-from scenarios.errors import TraceError
-from traces.formats import import_trace, json_events
-from traces.formats.source import opened
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats import import_trace, json_events
+from gradwire.traces.formats.source import opened
 
 US = 10**6
 

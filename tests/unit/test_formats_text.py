@@ -10,10 +10,10 @@ import pytest
 from formats_cases import CSV, PIPEDREAM, SHARED, SIMAI
 from trace_cases import small_trace
 
-from scenarios.errors import TraceError
-from traces.formats import export_trace, import_trace
-from traces.formats.source import Source
-from traces.trace import load_trace
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats import export_trace, import_trace
+from gradwire.traces.formats.source import Source
+from gradwire.traces.trace import load_trace
 
 MS, US, NS = 10**9, 10**6, 10**3
 needs_data = pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real workloads")
@@ -97,7 +97,7 @@ def test_pipedream_runs_the_smaller_number_first():
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 @pytest.mark.parametrize("block", [1, 2, 1 << 20])
 def test_lines_may_end_as_on_any_machine(monkeypatch: pytest.MonkeyPatch, end: str, block: int):
-    monkeypatch.setattr("traces.formats.source._BLOCK", block)
+    monkeypatch.setattr("gradwire.traces.formats.source._BLOCK", block)
     monkeypatch.setattr(Source.read, "__defaults__", (block,))
     for text in (PIPEDREAM, SIMAI, CSV):
         assert imported(text.replace("\n", end)).digest() == imported(text).digest()
@@ -114,7 +114,7 @@ def test_lines_may_end_as_on_any_machine(monkeypatch: pytest.MonkeyPatch, end: s
     ],
 )
 def test_tables_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str, what: str):
-    monkeypatch.setattr("traces.room.available", lambda: 2**30)
+    monkeypatch.setattr("gradwire.traces.room.available", lambda: 2**30)
     with pytest.raises(TraceError, match=what):
         imported(text, format="csv")
 

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 from oracle.uncompiled import uncompiled
 
-from sim.balancers.reps import RING, Reps
-from sim.balancers.source_random import SourceRandom
-from sim.balancers.source_round_robin import SourceRoundRobin
-from sim.fabric.layout import (
+from gradwire.sim.balancers.reps import RING, Reps
+from gradwire.sim.balancers.source_random import SourceRandom
+from gradwire.sim.balancers.source_round_robin import SourceRoundRobin
+from gradwire.sim.fabric.layout import (
     A_ENTROPY,
     ACK,
     H_ENTROPIES,

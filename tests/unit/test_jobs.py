@@ -13,13 +13,13 @@ import pytest
 from ideal_fabric import IdealFabric
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
-from scenarios.result import check_loss_invariant
-from sim.collectives import Inbox
-from sim.collectives.parameter_server import partition_tensors
-from sim.coupling import Coupling
-from sim.simulate import simulate
-from traces.messages import Tagger, layer_priorities
-from traces.trace import Trace
+from gradwire.scenarios.result import check_loss_invariant
+from gradwire.sim.collectives import Inbox
+from gradwire.sim.collectives.parameter_server import partition_tensors
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.simulate import simulate
+from gradwire.traces.messages import Tagger, layer_priorities
+from gradwire.traces.trace import Trace
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741
 FULL = 2**22  # a partition's default size in bytes

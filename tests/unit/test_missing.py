@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sim_cases import US, make_trace, ps_job, ring_job, rows
 
-from emu.agent.report import Reports
-from emu.outcome import _missing
-from scenarios.load import build_scenario
-from scenarios.missing import COLUMNS, missing_columns, missing_runs
-from scenarios.result import Result
-from sim.simulate import simulate
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.outcome import _missing
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.missing import COLUMNS, missing_columns, missing_runs
+from gradwire.scenarios.result import Result
+from gradwire.sim.simulate import simulate
 
 TRACE = make_trace([[50_000], [90_000], [7]], iterations=2, forward=20 * US, backward=20 * US)
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from scenarios.checks import remarks
-from scenarios.checks_switch import carriers
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario, load_scenario
-from scenarios.schema_transport import AnyTransport
-from sim.fabric.components import resolve
-from sim.fabric.layout import STAMP_MOST
-from sim.precheck import check_variants
-from sim.routing import build_routing
-from sim.simulate import simulate
-from sim.topology import build_network
-from sim.transports import KINDS
+from gradwire.scenarios.checks import remarks
+from gradwire.scenarios.checks_switch import carriers
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario, load_scenario
+from gradwire.scenarios.schema_transport import AnyTransport
+from gradwire.sim.fabric.components import resolve
+from gradwire.sim.fabric.layout import STAMP_MOST
+from gradwire.sim.precheck import check_variants
+from gradwire.sim.routing import build_routing
+from gradwire.sim.simulate import simulate
+from gradwire.sim.topology import build_network
+from gradwire.sim.transports import KINDS
 
 USER = "mine:Mine"
 TORUS = {"kind": "torus", "dims": [8, 8]}

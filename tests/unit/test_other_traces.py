@@ -13,17 +13,18 @@ from trace_cases import small_trace
 from typer.testing import CliRunner
 
 import gradwire
-from scenarios.errors import ScenarioError, ScenarioNote
-from scenarios.load import load_scenario
-from scenarios.overrides import put_in_traces
-from sim.precheck import find_needs
-from sim.resolve import resolve
+from gradwire import cli
+from gradwire.scenarios.errors import ScenarioError, ScenarioNote
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.overrides import put_in_traces
+from gradwire.sim.precheck import find_needs
+from gradwire.sim.resolve import resolve
 
 SCALE = 0.02  # of the library's demo, which replays resnet50
 
 
 def command(*words: str) -> Any:
-    return CliRunner().invoke(gradwire.app, list(words))
+    return CliRunner().invoke(cli.app, list(words))
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from program_cases import IdealTraffic, Scripts, simulated
 from sim_cases import MS, US, make_trace, ps_job, ring_job, scenario
 
-from scenarios.errors import ScenarioError
-from sim import collectives
-from sim.resolve import resolve
-from sim.simulate import simulate
-from traces.trace import Trace
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim import collectives
+from gradwire.sim.resolve import resolve
+from gradwire.sim.simulate import simulate
+from gradwire.traces.trace import Trace
 
 
 @pytest.fixture(autouse=True)

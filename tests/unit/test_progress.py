@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows
 
-from analysis.compare import compare
-from analysis.pace import Pace, wall_text
-from scenarios.interrupt import CtrlC
-from scenarios.load import build_scenario
-from scenarios.result import check_loss_invariant
-from scenarios.units import UnitError, parse_wall
-from sim import progress as at
-from sim.fabric import fabric
-from sim.progress import Lookout, OutOfTime, Standing
-from sim.simulate import packet_fabric, simulate
+from gradwire.analysis.compare import compare
+from gradwire.cli.pace import Pace, wall_text
+from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.units import UnitError, parse_wall
+from gradwire.sim import progress as at
+from gradwire.sim.fabric import fabric
+from gradwire.sim.progress import Lookout, OutOfTime, Standing
+from gradwire.sim.simulate import packet_fabric, simulate
 
 TRACE = make_trace(
     [[1000], [100_000], [900_000], [2000], [50_000], [50_000]],

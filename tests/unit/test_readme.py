@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from scenarios.schema import BALANCERS, json_schema
-from sim.transports import KINDS
+from gradwire.scenarios.schema import BALANCERS, json_schema
+from gradwire.sim.transports import KINDS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from output_cases import SMALL, run, same_but_timing
 
-from scenarios.errors import GradwireError, ResultError
-from scenarios.load import build_scenario, list_library, load_scenario
-from scenarios.record import input_digests, load_record, scenario_text
-from scenarios.result import Result
-from scenarios.schema import Scenario
-from scenarios.toml import write_toml
-from sim.simulate import simulate
+from gradwire.scenarios.errors import GradwireError, ResultError
+from gradwire.scenarios.load import build_scenario, list_library, load_scenario
+from gradwire.scenarios.record import input_digests, load_record, scenario_text
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.schema import Scenario
+from gradwire.scenarios.toml import write_toml
+from gradwire.sim.simulate import simulate
 from tests.soak.drawn import Scenarios, combination
 
 VALUES = st.recursive(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import result as results
-from scenarios.errors import ResultError
-from scenarios.loss import allowed_loss, allowed_losses
-from scenarios.result import (
+from gradwire.scenarios import result as results
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.loss import allowed_loss, allowed_losses
+from gradwire.scenarios.result import (
     Result,
     check_loss_invariant,
     make_table,

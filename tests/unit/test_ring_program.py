@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 from sim_cases import make_trace, scenario
 
-from scenarios.errors import StallError
-from sim import collectives
-from sim.collectives import Ring, RingProgram
-from sim.simulate import simulate
+from gradwire.scenarios.errors import StallError
+from gradwire.sim import collectives
+from gradwire.sim.collectives import Ring, RingProgram
+from gradwire.sim.simulate import simulate
 
 SHOWN = (
     "iteration", "kind", "part", "src", "dst", "bytes", "priority", "bound", "start_ps", "end_ps",

@@ -9,10 +9,10 @@ import networkx
 import numpy as np
 import pytest
 
-from scenarios.errors import ScenarioError
-from sim import routing as module
-from sim.routing import build_routing
-from sim.topology import (
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim import routing as module
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import (
     Cable,
     LinkSpec,
     Network,

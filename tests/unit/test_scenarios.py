@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from scenarios.checks import remarks
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario, list_library, load_scenario, pick_variant
-from scenarios.policy import overlay
-from scenarios.schema import Dctcp, Dlcp, HostPlacement, LeafSpine, Scenario, UserTransport, json_schema
+from gradwire.scenarios.checks import remarks
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario, list_library, load_scenario, pick_variant
+from gradwire.scenarios.policy import overlay
+from gradwire.scenarios.schema import (
+    Dctcp,
+    Dlcp,
+    HostPlacement,
+    LeafSpine,
+    Scenario,
+    UserTransport,
+    json_schema,
+)
 from testing import star_scenario, star_tables
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.errors import ScenarioError, StallError, shorten
-from scenarios.load import build_scenario, load_scenario
+from gradwire.scenarios.errors import ScenarioError, StallError, shorten
+from gradwire.scenarios.load import build_scenario, load_scenario
 from testing import star_tables
 
 RING = {"kind": "ring"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sim_cases import MS, US, Ideal, make_trace, ps_job, rows, scenario
 
-from sim.coupling import Message
-from sim.schedulers import Fifo, LayerOrder
-from sim.simulate import simulate
+from gradwire.sim.coupling import Message
+from gradwire.sim.schedulers import Fifo, LayerOrder
+from gradwire.sim.simulate import simulate
 
 h, l, BYTE = 2 * US, US, 80  # software latency, network latency, picoseconds a byte at 100 Gbps  # noqa: E741
 

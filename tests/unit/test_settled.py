@@ -7,16 +7,16 @@ from ideal_fabric import Delivery
 from sim_cases import make_trace, ps_job, scenario
 from transport_bench import US, star_of, transport
 
-from scenarios.errors import StallError
-from scenarios.schema import Switch
-from scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
-from sim.coupling import Coupling, Message
-from sim.fabric.fabric import Delivery as Delivered
-from sim.fabric.fabric import Fabric
-from sim.fabric.sends import Settled
-from sim.routing import build_routing
-from sim.schedulers import LayerOrder
-from sim.simulate import simulate
+from gradwire.scenarios.errors import StallError
+from gradwire.scenarios.schema import Switch
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.fabric.fabric import Delivery as Delivered
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.sends import Settled
+from gradwire.sim.routing import build_routing
+from gradwire.sim.schedulers import LayerOrder
+from gradwire.sim.simulate import simulate
 
 BYTE = 80  # ps on a link of 100 Gbps
 

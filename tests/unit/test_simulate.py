@@ -10,10 +10,10 @@ import pytest
 from ideal_fabric import IdealFabric
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
-from scenarios.errors import ScenarioError, StallError, TraceError
-from sim.placement import host_sequence, place
-from sim.simulate import Interrupted, simulate
-from sim.topology import LinkSpec, fat_tree, leaf_spine, star
+from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
+from gradwire.sim.placement import host_sequence, place
+from gradwire.sim.simulate import Interrupted, simulate
+from gradwire.sim.topology import LinkSpec, fat_tree, leaf_spine, star
 
 LINK = LinkSpec(10**11, US)
 TRACE = make_trace([[2000], [90_000]], iterations=3, skew=3 * US)
@@ -65,7 +65,7 @@ def test_the_same_run_twice_is_the_same():
 def test_results_do_not_depend_on_the_order_of_hashes():
     code = """
 from sim_cases import *
-from sim.simulate import simulate
+from gradwire.sim.simulate import simulate
 case = scenario(ps_job(3, 2, iterations=3, jitter=.2, tagging={"magnitude": True}), ring_job(3, order="layer"))
 result = simulate(case, make_trace([[2000], [90000]], iterations=2, skew=3 * US), fabric=Ideal())
 print(rows(result.iterations), rows(result.messages), result.summary)
@@ -286,7 +286,7 @@ def test_hosts_faster_than_the_network_are_refused(tmp_path):
 
 
 def test_importing_simulate_imports_neither_torch_nor_numba():
-    code = "import sys, sim.simulate; print(*({'torch', 'numba', 'pyarrow', 'networkx'} & set(sys.modules)))"
+    code = "import sys, gradwire.sim.simulate; print(*({'torch', 'numba', 'pyarrow', 'networkx'} & set(sys.modules)))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

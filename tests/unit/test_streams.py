@@ -10,18 +10,18 @@ from oracle import Case, Change, Letter, Outcome, first_difference, run_engine, 
 from oracle.packets import ACK, DATA
 from transport_bench import MS, US, Ends, transport
 
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.schema_network import Switch
-from sim.fabric import layout as at
-from sim.fabric import streams
-from sim.fabric.fabric import Fabric
-from sim.routing import build_routing
-from sim.simulate import simulate
-from sim.topology import LinkSpec, leaf_spine, star
-from sim.transports.cubic import EPOCH, SEEN, Cubic
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import CWND, SHIFT, SRTT, SSTHRESH
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_network import Switch
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric import streams
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.routing import build_routing
+from gradwire.sim.simulate import simulate
+from gradwire.sim.topology import LinkSpec, leaf_spine, star
+from gradwire.sim.transports.cubic import EPOCH, SEEN, Cubic
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import CWND, SHIFT, SRTT, SSTHRESH
 
 FRAME = 1066  # 1000 bytes of payload
 TX = FRAME * 80  # ps at 100 Gbps
@@ -280,16 +280,16 @@ def test_the_testbeds_own_setting_is_the_transports_now():
 
 
 def test_a_descendant_has_to_say_that_it_carries_streams(tmp_path):
-    (tmp_path / "mine.py").write_text("from sim.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    pass\n")
+    (tmp_path / "mine.py").write_text("from gradwire.sim.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    pass\n")
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 3},
         "transport": {"kind": "mine:Mine", "connections": "persistent"},
         "traffic": [{"kind": "all_to_all", "name": "a", "size": "1kB"}],
     }  # fmt: skip
-    from sim.precheck import check_variants
+    from gradwire.sim.precheck import check_variants
 
     scenario = build_scenario(tables).at(tmp_path)
     with pytest.raises(ScenarioError, match="mine:Mine has no connections"):
         check_variants(scenario.variants())
-    (tmp_path / "mine.py").write_text("from sim.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    streams = True\n")
+    (tmp_path / "mine.py").write_text("from gradwire.sim.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    streams = True\n")
     check_variants(scenario.variants())

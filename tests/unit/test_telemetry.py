@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from sim_cases import MS, US, make_trace, ps_job, ring_job, rows
 
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.result import TABLES, Result
-from scenarios.wire import serialisation_ps
-from sim.precheck import check_variants
-from sim.simulate import simulate
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.wire import serialisation_ps
+from gradwire.sim.precheck import check_variants
+from gradwire.sim.simulate import simulate
 
 RATE, LATENCY = 100 * 10**9, US
 FORWARD = ("data", "probe")
@@ -195,8 +195,8 @@ def test_ports_by_their_names_and_by_nodes():
 
 def test_parallel_cables_are_all_sampled(tmp_path: Any):
     """Two cables between the same switches have one name, and both are meant by it."""
-    from sim.telemetry import ports_of
-    from sim.topology import build_network
+    from gradwire.sim.telemetry import ports_of
+    from gradwire.sim.topology import build_network
 
     scenario = case()
     network = build_network(scenario.topology, scenario.link, scenario.link_override)

@@ -15,15 +15,15 @@ from scapy.layers.l2 import Ether
 from scapy.utils import RawPcapNgReader
 from typer.testing import CliRunner
 
-import gradwire
-from analysis.capture import checksum, host_names, write_capture
-from analysis.pcapng import Frames, write_pcapng
-from analysis.telemetry import chosen_ports, describe, drops, hop, layers, queues, series, waiting
-from analysis.telemetry_plot import draw_telemetry
-from emu.wire_scapy import Gradwire
-from scenarios import wire
-from scenarios.errors import ResultError
-from scenarios.result import Result
+from gradwire import cli
+from gradwire.analysis.capture import checksum, host_names, write_capture
+from gradwire.analysis.pcapng import Frames, write_pcapng
+from gradwire.analysis.telemetry import chosen_ports, describe, drops, hop, layers, queues, series, waiting
+from gradwire.analysis.telemetry_plot import draw_telemetry
+from gradwire.emu.wire_scapy import Gradwire
+from gradwire.scenarios import wire
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.result import Result
 
 GBPS = 10**9
 
@@ -143,7 +143,7 @@ def test_ports_may_be_named_by_their_nodes():
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(gradwire.app, ["telemetry", *arguments])
+    return CliRunner().invoke(cli.app, ["telemetry", *arguments])
 
 
 def test_the_command(own_directory: Path):

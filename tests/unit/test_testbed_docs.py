@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from emu.choose import BACKENDS
-from emu.prepare import BALANCERS, MOST_HOSTS, TRANSPORTS, check_scenario
-from emu.transports import KINDS
-from emu.uml.build import EDITS, PACKAGES
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
+from gradwire.emu.choose import BACKENDS
+from gradwire.emu.prepare import BALANCERS, MOST_HOSTS, TRANSPORTS, check_scenario
+from gradwire.emu.transports import KINDS
+from gradwire.emu.uml.build import EDITS, PACKAGES
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 TESTBED = (ROOT / "docs" / "testbed.md").read_text(encoding="utf-8")
 INSIDE = (ROOT / "emu" / "README.md").read_text(encoding="utf-8")
 

@@ -10,9 +10,9 @@ import networkx
 import numpy as np
 import pytest
 
-from scenarios.errors import ScenarioError
-from scenarios.schema import Link, LinkOverride, Scenario
-from sim.topology import (
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema import Link, LinkOverride, Scenario
+from gradwire.sim.topology import (
     Cable,
     LinkSpec,
     Override,
@@ -285,7 +285,7 @@ def test_a_bad_default_link_is_one_mistake_not_one_per_cable():
 
 def test_importing_sim_is_cheap():
     heavy = "{'torch', 'numba', 'pyarrow', 'networkx'}"
-    code = f"import sys, sim, sim.topology; print(*({heavy} & set(sys.modules)))"
+    code = f"import sys, sim, gradwire.sim.topology; print(*({heavy} & set(sys.modules)))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

@@ -10,9 +10,18 @@ import networkx
 import numpy as np
 import pytest
 
-from scenarios.errors import ScenarioError
-from sim.routing import build_routing
-from sim.topology import LinkSpec, Network, Override, dragonfly, dumbbell, fat_tree, leaf_spine, torus
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import (
+    LinkSpec,
+    Network,
+    Override,
+    dragonfly,
+    dumbbell,
+    fat_tree,
+    leaf_spine,
+    torus,
+)
 
 GBPS, US = 10**9, 10**6
 LINK = LinkSpec(100 * GBPS, US)

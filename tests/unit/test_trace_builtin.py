@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
 
-from scenarios.errors import TraceError  # noqa: E402
-from traces import models  # noqa: E402
-from traces.builtin import BuiltinRun, capture_builtin, pick_device  # noqa: E402
-from traces.clocks import clock_for  # noqa: E402
-from traces.trace import load_trace  # noqa: E402
+from gradwire import cli  # noqa: E402
+from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire.traces import models  # noqa: E402
+from gradwire.traces.builtin import BuiltinRun, capture_builtin, pick_device  # noqa: E402
+from gradwire.traces.clocks import clock_for  # noqa: E402
+from gradwire.traces.trace import load_trace  # noqa: E402
 
 QUICK: dict[str, Any] = {
     "model": "resnet20", "batch": 2, "iterations": 1, "early": 0, "late": 1, "device": "cpu", "threads": 1,
@@ -91,12 +92,11 @@ RUNS = [
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.model)
 def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the manifest says to type gives the same settings, with the model's own ones spelled out."""
-    import gradwire
 
     seen: list[BuiltinRun] = []
-    monkeypatch.setattr("traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
+    monkeypatch.setattr("gradwire.traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
     program, *arguments = shlex.split(run.command(Path("a/b/c")))
-    result = CliRunner().invoke(gradwire.app, arguments)
+    result = CliRunner().invoke(cli.app, arguments)
     assert (program, result.exit_code, result.stdout) == ("gradwire", 0, "trace written to c\n")
     size = "image_size" if run.kind.task == "images" else "sequence"
     expected = dataclasses.replace(run, batch=run.batch or run.kind.batch, **{size: run.size})
@@ -104,15 +104,13 @@ def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.Monkey
 
 
 def test_documented_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gradwire
-
-    page = (Path(gradwire.__file__).resolve().parent / "docs" / "capture.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "capture.md").read_text(encoding="utf-8")
     commands = [line.strip() for line in page.splitlines() if line.startswith("    gradwire capture ")]
     assert len(commands) >= 4
     seen: list[BuiltinRun] = []
-    monkeypatch.setattr("traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
+    monkeypatch.setattr("gradwire.traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
     for command in commands:
-        result = CliRunner().invoke(gradwire.app, shlex.split(command)[1:])
+        result = CliRunner().invoke(cli.app, shlex.split(command)[1:])
         assert result.exit_code == 0, (command, result.output)
     assert len(seen) == len(commands)
 

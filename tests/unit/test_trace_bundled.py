@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.policy import Tagging
-from traces.messages import Tagger, layer_priorities
-from traces.models import MODELS
-from traces.trace import BUNDLED, Trace, bundled_traces, load_trace
+from gradwire.scenarios.policy import Tagging
+from gradwire.traces.messages import Tagger, layer_priorities
+from gradwire.traces.models import MODELS
+from gradwire.traces.trace import BUNDLED, Trace, bundled_traces, load_trace
 
 # Layers, tensors and parameters that the architecture has, with 10 classes where it learnt CIFAR-10.
 SHAPES: dict[str, tuple[int, int, int]] = {

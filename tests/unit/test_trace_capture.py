@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
 from torch import nn  # noqa: E402
 
-from scenarios.errors import TraceError  # noqa: E402
+from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire.traces.capture import capture  # noqa: E402
+from gradwire.traces.recorder import Recorder, summarise  # noqa: E402
+from gradwire.traces.trace import load_trace  # noqa: E402
 from tests.unit.capture_cases import CountingClock, Tiny, images, train  # noqa: E402
-from traces.capture import capture  # noqa: E402
-from traces.recorder import Recorder, summarise  # noqa: E402
-from traces.trace import load_trace  # noqa: E402
 
 RELATIVE = 2.0**-11 + 1e-6  # rounding to float16, and float32 sums in another order
 
@@ -23,7 +23,7 @@ RELATIVE = 2.0**-11 + 1e-6  # rounding to float16, and float32 sums in another o
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingClock:
     clock = CountingClock()
-    monkeypatch.setattr("traces.recorder.clock_for", lambda device: clock)
+    monkeypatch.setattr("gradwire.traces.recorder.clock_for", lambda device: clock)
     return clock
 
 
@@ -47,13 +47,13 @@ def test_every_mark_of_an_iteration(tmp_path: Path, counting: CountingClock) -> 
 
 def test_statistics_cost_no_recorded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = CountingClock()
-    monkeypatch.setattr("traces.recorder.clock_for", lambda device: clock)
+    monkeypatch.setattr("gradwire.traces.recorder.clock_for", lambda device: clock)
 
     def slow(gradient: Any) -> Any:
         clock.now += 1_000_000
         return summarise(gradient)
 
-    monkeypatch.setattr("traces.recorder.summarise", slow)
+    monkeypatch.setattr("gradwire.traces.recorder.summarise", slow)
     trace = train(nn.Linear(4, 5), tmp_path / "t", lambda: torch.randn(3, 4), {"early": range(2)})
     assert max(i.end_ps for i in trace.iterations) < 20
 

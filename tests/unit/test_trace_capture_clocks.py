@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
 from torch import nn  # noqa: E402
 
+from gradwire.traces.clocks import CpuClock, CudaClock, Timeline  # noqa: E402
 from tests.unit.capture_cases import CountingClock, Tiny, images, train  # noqa: E402
-from traces.clocks import CpuClock, CudaClock, Timeline  # noqa: E402
 
 
 class FakeCuda:
@@ -61,7 +61,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     for name in ("Event", "current_stream", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
-    monkeypatch.setattr("traces.recorder.clock_for", lambda device: CudaClock(torch.device("cuda", 0)))
+    monkeypatch.setattr("gradwire.traces.recorder.clock_for", lambda device: CudaClock(torch.device("cuda", 0)))
     return fake
 
 

@@ -13,12 +13,12 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gradwire  # noqa: E402
-from scenarios.errors import TraceError  # noqa: E402
+from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire.traces.recorder import Recorder  # noqa: E402
+from gradwire.traces.statistics import summarise  # noqa: E402
+from gradwire.traces.storage import raw_gradient  # noqa: E402
+from gradwire.traces.trace import load_trace  # noqa: E402
 from tests.unit.capture_cases import CountingClock, Tiny, images, train  # noqa: E402
-from traces.recorder import Recorder  # noqa: E402
-from traces.statistics import summarise  # noqa: E402
-from traces.storage import raw_gradient  # noqa: E402
-from traces.trace import load_trace  # noqa: E402
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
@@ -26,7 +26,7 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingClock:
     clock = CountingClock()
-    monkeypatch.setattr("traces.recorder.clock_for", lambda device: clock)
+    monkeypatch.setattr("gradwire.traces.recorder.clock_for", lambda device: clock)
     return clock
 
 
@@ -313,7 +313,7 @@ def test_figures_do_not_depend_on_how_many_runs_are_computed_at_once(
     at_once = summarise(gradient)
     assert at_once.shape == (3, -(-elements // 256)) and torch.equal(gradient, before)
     for rows in (1, 7, 10**9):
-        monkeypatch.setattr("traces.statistics.CACHED_ROWS", rows if rows > 1 or elements < 10**4 else 3)
+        monkeypatch.setattr("gradwire.traces.statistics.CACHED_ROWS", rows if rows > 1 or elements < 10**4 else 3)
         assert torch.equal(summarise(gradient), at_once)
 
 

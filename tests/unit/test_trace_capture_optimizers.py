@@ -15,17 +15,17 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 from torch import nn  # noqa: E402
 
 import gradwire  # noqa: E402
-from scenarios.errors import TraceError  # noqa: E402
+from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire.traces.recorder import Recorder  # noqa: E402
+from gradwire.traces.trace import Trace, load_trace  # noqa: E402
 from tests.unit.capture_cases import CountingClock, Tiny, images, train  # noqa: E402
 from tests.unit.trace_cases import small_trace  # noqa: E402
-from traces.recorder import Recorder  # noqa: E402
-from traces.trace import Trace, load_trace  # noqa: E402
 
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingClock:
     clock = CountingClock()
-    monkeypatch.setattr("traces.recorder.clock_for", lambda device: clock)
+    monkeypatch.setattr("gradwire.traces.recorder.clock_for", lambda device: clock)
     return clock
 
 

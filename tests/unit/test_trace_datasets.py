@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scenarios.errors import TraceError
-from traces.datasets import batches, load_images, synthetic_images
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.datasets import batches, load_images, synthetic_images
 
 
 def write_pickle(path: Path, count: int, key: str = "labels", seed: int = 0) -> np.ndarray:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.errors import TraceError
-from traces.datasets_text import load_text, synthetic_text
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.datasets_text import load_text, synthetic_text
 
 
 @pytest.fixture

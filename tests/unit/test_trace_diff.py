@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from gradwire.traces.diff import diff, print_diff
+from gradwire.traces.info import info
+from gradwire.traces.trace import Iteration, TensorInfo, Trace
 from tests.unit.trace_cases import small_trace
-from traces.diff import diff, print_diff
-from traces.info import info
-from traces.trace import Iteration, TensorInfo, Trace
 
 BASE = {"name": "base"}
 

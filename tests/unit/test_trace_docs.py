@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from traces.storage import RMS, SCHEMAS
+from gradwire.traces.storage import RMS, SCHEMAS
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
 
 

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.errors import TraceError
-from tests.unit.trace_cases import small_trace
-from traces.trace import (
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.trace import (
     SCHEMA_VERSION,
     Iteration,
     TensorInfo,
@@ -28,6 +27,7 @@ from traces.trace import (
     scale_exponents,
     to_halves,
 )
+from tests.unit.trace_cases import small_trace
 
 TABLES = ["layers", "tensors", "iterations", "chunks"]
 
@@ -263,7 +263,7 @@ def test_names_of_columns_that_are_no_text(saved: Path, table: str) -> None:
 
 
 def test_a_trace_beyond_the_memory_of_the_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traces.room.available", lambda: 100)
+    monkeypatch.setattr("gradwire.traces.room.available", lambda: 100)
     with pytest.raises(TraceError, match=r"chunks.parquet: a trace of \d+ chunks would take .* GiB of memory; expected at most"):
         load_trace(saved)
 
@@ -318,7 +318,7 @@ def test_columns_of_another_type_are_refused(saved: Path) -> None:
 
 
 def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("traces.trace.BUNDLED", tmp_path)
+    monkeypatch.setattr("gradwire.traces.trace.BUNDLED", tmp_path)
     small_trace().save(tmp_path / "resnet50")
     assert bundled_traces() == ["resnet50"]
     assert load_trace("resnet50").name == "small"
@@ -462,7 +462,7 @@ def test_a_trace_cannot_be_written_to() -> None:
 
 def test_the_format_does_not_need_torch() -> None:
     code = (
-        "import sys, traces.trace, traces.storage, traces.messages, traces.info, traces.datasets;"
+        "import sys, gradwire.traces.trace, gradwire.traces.storage, gradwire.traces.messages, gradwire.traces.info, gradwire.traces.datasets;"
         "sys.exit('torch' in sys.modules)"
     )
     root = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from gradwire.traces.info import blocks, info, print_info, size_text
+from gradwire.traces.trace import Iteration, TensorInfo, Trace
 from tests.unit.trace_cases import small_trace
-from traces.info import blocks, info, print_info, size_text
-from traces.trace import Iteration, TensorInfo, Trace
 
 
 def two_layers(ready: list[list[int]], mean: np.ndarray) -> Trace:

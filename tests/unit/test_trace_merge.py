@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.merge import merge
+from gradwire.traces.storage import RAW, raw_folder, raw_gradient, write
+from gradwire.traces.trace import Trace, load_trace
 from tests.unit.trace_cases import small_trace
-from traces.merge import merge
-from traces.storage import RAW, raw_folder, raw_gradient, write
-from traces.trace import Trace, load_trace
 
 
 def rank_trace(rank: int, *, exponent: int = 0, draws: int = 1, rms: bool = True, **manifest: Any) -> Trace:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.policy import Tagging
+from gradwire.scenarios.policy import Tagging
+from gradwire.traces.messages import SMALLEST_SAMPLE, Tagger, layer_priorities, packet_statistics
+from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.unit.trace_cases import small_trace
-from traces.messages import SMALLEST_SAMPLE, Tagger, layer_priorities, packet_statistics
-from traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 
 def slow_statistics(

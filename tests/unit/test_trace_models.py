@@ -14,15 +14,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="the models are PyTorch modules (extra: capture)")
 from torch import nn  # noqa: E402
 
-import traces  # noqa: E402
-from scenarios.errors import TraceError  # noqa: E402
-from traces.models import MODELS, find_model  # noqa: E402
-from traces.models.attention import Attention  # noqa: E402
-from traces.models.bert import BERT  # noqa: E402
-from traces.models.cnn import VGG, CifarVGG  # noqa: E402
-from traces.models.gpt2 import GPT2  # noqa: E402
-from traces.models.recurrent import LSTMModel  # noqa: E402
-from traces.models.transformer import Transformer, positions  # noqa: E402
+from gradwire import traces  # noqa: E402
+from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire.traces.models import MODELS, find_model  # noqa: E402
+from gradwire.traces.models.attention import Attention  # noqa: E402
+from gradwire.traces.models.bert import BERT  # noqa: E402
+from gradwire.traces.models.cnn import VGG, CifarVGG  # noqa: E402
+from gradwire.traces.models.gpt2 import GPT2  # noqa: E402
+from gradwire.traces.models.recurrent import LSTMModel  # noqa: E402
+from gradwire.traces.models.transformer import Transformer, positions  # noqa: E402
 
 # Exact counts: those of torchvision's models of that name, of pytorch-cifar (vgg*-cifar, resnet20, resnet110),
 # of Hugging Face's BertForMaskedLM and GPT2LMHeadModel; sums over the layers of the papers for the others.

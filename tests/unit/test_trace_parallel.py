@@ -12,9 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
 
-from traces.merge import merge  # noqa: E402
-from traces.storage import raw_gradient  # noqa: E402
-from traces.trace import Trace, load_trace  # noqa: E402
+from gradwire.traces.merge import merge  # noqa: E402
+from gradwire.traces.storage import raw_gradient  # noqa: E402
+from gradwire.traces.trace import Trace, load_trace  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

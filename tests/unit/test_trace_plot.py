@@ -11,10 +11,17 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.plot import (
+    backward_spans,
+    layer_quantiles,
+    magnitudes,
+    plot_trace,
+    shorten_name,
+    timeline,
+)
+from gradwire.traces.trace import Iteration, TensorInfo, Trace
 from tests.unit.trace_cases import small_trace
-from traces.plot import backward_spans, layer_quantiles, magnitudes, plot_trace, shorten_name, timeline
-from traces.trace import Iteration, TensorInfo, Trace
 
 MS = 10**9
 

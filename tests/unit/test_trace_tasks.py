@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="tasks are PyTorch tensors (extra: capture)")
 from torch import Tensor, nn  # noqa: E402
 
-from scenarios.errors import TraceError  # noqa: E402
-from traces.datasets_text import TextDataset  # noqa: E402
-from traces.models import MODELS, ModelKind  # noqa: E402
-from traces.tasks import Task, make_task  # noqa: E402
+from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire.traces.datasets_text import TextDataset  # noqa: E402
+from gradwire.traces.models import MODELS, ModelKind  # noqa: E402
+from gradwire.traces.tasks import Task, make_task  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gradwire
 
-ROOT = Path(gradwire.__file__).resolve().parent
+ROOT = Path(gradwire.__file__).resolve().parents[1]
 READING = ("diff", "info", "merge", "messages", "plot", "storage", "trace")  # and formats/
 
 WITHOUT_TORCH = """
@@ -30,8 +30,8 @@ def test_what_only_reads_can_be_imported() -> None:
     formats = [f"formats.{path.stem}" for path in sorted((ROOT / "traces" / "formats").glob("[a-z]*.py"))]
     assert len(formats) >= 5
     in_fresh_interpreter(
-        "import importlib, analysis.trace_cli\n"
-        + "\n".join(f"importlib.import_module('traces.{name}')" for name in [*READING, *formats])
+        "import importlib, gradwire.cli.trace\n"
+        + "\n".join(f"importlib.import_module('gradwire.traces.{name}')" for name in [*READING, *formats])
     )
 
 
@@ -39,9 +39,9 @@ def test_a_bundled_trace_is_looked_at(tmp_path: Path) -> None:
     printed = in_fresh_interpreter(f"""
 from pathlib import Path
 import gradwire
-from traces.diff import diff
-from traces.info import info
-from traces.plot import plot_trace
+from gradwire.traces.diff import diff
+from gradwire.traces.info import info
+from gradwire.traces.plot import plot_trace
 trace = gradwire.load_trace("resnet50")
 print(info(trace)["tensors"], diff(trace, trace)["identical"])
 plot_trace(trace, Path({str(tmp_path / "pictures")!r}))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import gradwire
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario, load_scenario
-from sim.topology import build_network
-from sim.traffic import cdf, check_files, flow_list, flows_of, matrix
+from gradwire import cli
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario, load_scenario
+from gradwire.sim.topology import build_network
+from gradwire.sim.traffic import cdf, check_files, flow_list, flows_of, matrix
 
 LIST = "3\n0 1 3 100 20000 2.000000001\n2 0 3 100 1 2.0\n1 2 3 70000 2.5\n"
 MATRIX = """Nodes 4
@@ -219,7 +219,7 @@ def test_check_reads_the_files(tmp_path):
     )
     (tmp_path / "list.txt").write_text("1\n0 4 3 100 5 0\n")
     (tmp_path / "sizes.txt").write_text("0 0\n1 2\n")
-    run = CliRunner().invoke(gradwire.app, ["check", str(scenario)])
+    run = CliRunner().invoke(cli.app, ["check", str(scenario)])
     assert run.exit_code == 2 and "Traceback" not in run.output
     for words in (
         "list.txt, line 2",

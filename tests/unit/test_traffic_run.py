@@ -11,15 +11,15 @@ import pytest
 from sim_cases import make_trace, ps_job, ring_job, rows
 from typer.testing import CliRunner
 
-import gradwire
-from analysis.compare import compare
-from analysis.flows import flow_times
-from scenarios.errors import StallError
-from scenarios.load import build_scenario
-from scenarios.result import Result, check_loss_invariant
-from sim.placement import place
-from sim.simulate import simulate
-from sim.topology import build_network
+from gradwire import cli
+from gradwire.analysis.compare import compare
+from gradwire.analysis.flows import flow_times
+from gradwire.scenarios.errors import StallError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.sim.placement import place
+from gradwire.sim.simulate import simulate
+from gradwire.sim.topology import build_network
 
 US, MS = 10**6, 10**9
 FRAME = 80 * (4096 + 66)  # picoseconds of a full packet at 100 Gbps
@@ -257,7 +257,7 @@ def test_the_command_line(tmp_path):
         'name = "case"\ntopology = { kind = "star", hosts = 8 }\n[switch]\necn_threshold = "96KiB"\n'
         '[[traffic]]\nname = "web"\nkind = "poisson"\nload = 0.3\nsizes = "web_search"\nflows = 200\n'
     )
-    run = CliRunner().invoke(gradwire.app, ["compare", str(path), "--out", str(tmp_path / "out")])
+    run = CliRunner().invoke(cli.app, ["compare", str(path), "--out", str(tmp_path / "out")])
     assert run.exit_code == 0, run.output
     for words in ("case: flows of web", "slowdown, p99", "slowdown, max", "flows up to 10kB"):
         assert words in run.output
@@ -272,7 +272,7 @@ def test_the_command_line(tmp_path):
         "200",
     ]
     again = CliRunner().invoke(
-        gradwire.app, ["compare", str(tmp_path / "out" / "results" / "base"), "--json"]
+        cli.app, ["compare", str(tmp_path / "out" / "results" / "base"), "--json"]
     )
     (run_,) = json.loads(again.output)["runs"]
     assert run_["flows"][0]["count"] == 200 and run_["flows"][0]["slowdown"]["p50"] >= 1

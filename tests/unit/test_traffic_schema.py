@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.schema import Dctcp, Dlcp
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema import Dctcp, Dlcp
 from testing import star_tables
 
 POISSON = {"name": "p", "kind": "poisson", "load": 0.5, "sizes": "web_search", "flows": 10}

@@ -7,13 +7,13 @@ from oracle import Case, Letter, Outcome, first_difference, run_engine, run_orac
 from oracle.packets import ACK
 from transport_bench import US, Ends, Reply, transport
 
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.schema_network import Switch
-from sim.fabric.layout import R_TIMER
-from sim.topology import LinkSpec, star
-from sim.transports.dctcp import Dctcp
-from sim.transports.tcp_newreno import TcpNewReno
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_network import Switch
+from gradwire.sim.fabric.layout import R_TIMER
+from gradwire.sim.topology import LinkSpec, star
+from gradwire.sim.transports.dctcp import Dctcp
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
 
 DELAY = 40 * US
 TX, BACK = 1066 * 80, 66 * 80  # a packet of 1000 bytes of payload, and an acknowledgement, at 100 Gbps

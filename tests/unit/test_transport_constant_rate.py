@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Ends, Flow, incast, play, star_of, transport
 
-from sim.fabric.layout import BLOCKED, R_DONE, S_DONE, S_TIMER, STOP
-from sim.transports.constant_rate import ConstantRate
+from gradwire.sim.fabric.layout import BLOCKED, R_DONE, S_DONE, S_TIMER, STOP
+from gradwire.sim.transports.constant_rate import ConstantRate
 
 D = 4154 * 800  # a full packet at 10 Gbps
 

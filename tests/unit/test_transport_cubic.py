@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Ends, Flow, Word, play, star_of, transport
 
-from sim.fabric.layout import S_TIMER
-from sim.transports.cubic import EPOCH, PRIOR, W_EST, W_MAX, Cubic, K, cube_root
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import CWND, FLIGHT, NXT, SRTT, SSTHRESH, TIMED, UNA
+from gradwire.sim.fabric.layout import S_TIMER
+from gradwire.sim.transports.cubic import EPOCH, PRIOR, W_EST, W_MAX, Cubic, K, cube_root
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import CWND, FLIGHT, NXT, SRTT, SSTHRESH, TIMED, UNA
 
 ONE = 1 << 16  # a window of one packet
 SECOND = 1000 * MS

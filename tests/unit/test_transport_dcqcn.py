@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 from transport_bench import MS, US, Ends, Flow, Reply, Word, incast, play, star_of, transport
 
-from scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
-from sim.fabric.layout import ACK, NACK, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_TIMER
-from sim.transports.base import ONE
-from sim.transports.dcqcn import ALPHA, LAPS, RATE, TARGET, TICKS, Dcqcn
-from sim.transports.go_back_n import BACKOFF, HIGH, NXT, UNA
+from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
+from gradwire.sim.fabric.layout import ACK, NACK, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_TIMER
+from gradwire.sim.transports.base import ONE
+from gradwire.sim.transports.dcqcn import ALPHA, LAPS, RATE, TARGET, TICKS, Dcqcn
+from gradwire.sim.transports.go_back_n import BACKOFF, HIGH, NXT, UNA
 
 G = ONE // 256
 AI = 1048  # 40 Mbps of 40 Gbps in 20 bits

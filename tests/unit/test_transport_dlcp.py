@@ -7,9 +7,9 @@ import random
 import pytest
 from transport_bench import US, Ends, Word
 
-from sim.fabric.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
-from sim.transports.base import MUST
-from sim.transports.dlcp import AGAIN, PROBE, PROBES, SRTT, Dlcp
+from gradwire.sim.fabric.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
+from gradwire.sim.transports.base import MUST
+from gradwire.sim.transports.dlcp import AGAIN, PROBE, PROBES, SRTT, Dlcp
 
 BASE = 10 * US  # base round trip
 TIMEOUT = 200 * US

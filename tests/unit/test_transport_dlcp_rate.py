@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 from transport_bench import GBPS, US, Ends, Word
 
-from sim.fabric.layout import BITMAP, S_GAP, S_LINE
-from sim.transports.base import MUST, ONE
-from sim.transports.dlcp import ALPHA, NEW, PROBE, RATE, SRTT, TIMED, Dlcp
+from gradwire.sim.fabric.layout import BITMAP, S_GAP, S_LINE
+from gradwire.sim.transports.base import MUST, ONE
+from gradwire.sim.transports.dlcp import ALPHA, NEW, PROBE, RATE, SRTT, TIMED, Dlcp
 
 BASE = 10 * US
 STEP = 34_846  # one packet per base round trip, as a share of the line: 332 320 / 10 000 000 * 2**20

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 from transport_bench import US, Ends, Reply, Word
 
-from scenarios.checks import remarks
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
-from sim.fabric.layout import (
+from gradwire.scenarios.checks import remarks
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
+from gradwire.sim.fabric.layout import (
     ACK,
     NACK,
     S_DONE,
@@ -26,10 +26,10 @@ from sim.fabric.layout import (
     SLOT_WORDS,
     STAMP_WORDS,
 )
-from sim.precheck import check_variants
-from sim.transports.base import ONE
-from sim.transports.go_back_n import NXT
-from sim.transports.hpcc import ANSWERED, LOAD, NUMBERED, REFERENCE, WINDOW, Hpcc
+from gradwire.sim.precheck import check_variants
+from gradwire.sim.transports.base import ONE
+from gradwire.sim.transports.go_back_n import NXT
+from gradwire.sim.transports.hpcc import ANSWERED, LOAD, NUMBERED, REFERENCE, WINDOW, Hpcc
 from testing import star_tables
 
 T = 20 * US

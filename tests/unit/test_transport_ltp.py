@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Ends, Flow, Word, incast, plain, play, star_of, transport
 
-from sim.fabric.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
-from sim.topology import LinkSpec, Override, leaf_spine, star
-from sim.transports import ltp
-from sim.transports.base import MUST, ONE
-from sim.transports.ltp import DRAIN, MODE, RATE, SMALLEST, STARTUP, Ltp
+from gradwire.sim.fabric.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
+from gradwire.sim.topology import LinkSpec, Override, leaf_spine, star
+from gradwire.sim.transports import ltp
+from gradwire.sim.transports.base import MUST, ONE
+from gradwire.sim.transports.ltp import DRAIN, MODE, RATE, SMALLEST, STARTUP, Ltp
 
 BASE = 10 * US
 PACKET = 4154 * 80

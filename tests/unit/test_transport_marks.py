@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 from transport_bench import GBPS, MS, US, Ends, Word
 
-from sim.fabric.layout import R_DONE, S_DONE, S_TIMER
-from sim.transports.base import ONE as WHOLE
-from sim.transports.dctcp import Dctcp
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import ALPHA, CWND, FLIGHT, LOST, NXT, SRTT, SSTHRESH
+from gradwire.sim.fabric.layout import R_DONE, S_DONE, S_TIMER
+from gradwire.sim.transports.base import ONE as WHOLE
+from gradwire.sim.transports.dctcp import Dctcp
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import ALPHA, CWND, FLIGHT, LOST, NXT, SRTT, SSTHRESH
 
 ONE = 1 << 16  # a window of one packet
 

@@ -7,8 +7,19 @@ from __future__ import annotations
 import pytest
 from transport_bench import MS, US, Ends
 
-from sim.fabric.layout import A_PRIORITY, ACK, NACK, PULL, R_DONE, R_PULLED, R_PULLS, S_DATA, S_DONE, S_TIMER
-from sim.transports.ndp import Ndp
+from gradwire.sim.fabric.layout import (
+    A_PRIORITY,
+    ACK,
+    NACK,
+    PULL,
+    R_DONE,
+    R_PULLED,
+    R_PULLS,
+    S_DATA,
+    S_DONE,
+    S_TIMER,
+)
+from gradwire.sim.transports.ndp import Ndp
 
 FIRST = 4
 

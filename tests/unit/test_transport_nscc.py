@@ -10,9 +10,9 @@ import random
 import pytest
 from transport_bench import GBPS, MS, US, Ends, Word
 
-from sim.fabric.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
-from sim.transports.nscc import APPLIED_AT, AVERAGE, AVERAGED_AT, BASE, LOWERED_AT, TO_IGNORE, Nscc
-from sim.transports.window import CWND, FLIGHT, NXT, SHIFT
+from gradwire.sim.fabric.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
+from gradwire.sim.transports.nscc import APPLIED_AT, AVERAGE, AVERAGED_AT, BASE, LOWERED_AT, TO_IGNORE, Nscc
+from gradwire.sim.transports.window import CWND, FLIGHT, NXT, SHIFT
 
 TRIP = 12 * US
 TARGET = 9 * US

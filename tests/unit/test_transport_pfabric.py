@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from transport_bench import US, Ends
 
-from sim.fabric.layout import BITMAP, PULL_PROBE, R_DONE, S_DONE, S_RIDER, S_TIMER
-from sim.transports.pfabric import PROBES, PFabric
-from sim.transports.window import CWND, SHIFT
+from gradwire.sim.fabric.layout import BITMAP, PULL_PROBE, R_DONE, S_DONE, S_RIDER, S_TIMER
+from gradwire.sim.transports.pfabric import PROBES, PFabric
+from gradwire.sim.transports.window import CWND, SHIFT
 
 BASE = 10 * US
 RTO = 3 * BASE

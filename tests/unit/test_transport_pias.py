@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, US, Ends, Flow, play, star_of, transport
 
-from scenarios import checks
-from scenarios.errors import ScenarioError
-from scenarios.load import build_scenario
-from scenarios.schema_transport import Pias as Table
-from sim.fabric.layout import A_PRIORITY, S_DATA, S_GAP, S_LINE, S_SENT
-from sim.transports.pias import Pias
+from gradwire.scenarios import checks
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_transport import Pias as Table
+from gradwire.sim.fabric.layout import A_PRIORITY, S_DATA, S_GAP, S_LINE, S_SENT
+from gradwire.sim.transports.pias import Pias
 
 KB = 1000
 

@@ -10,12 +10,12 @@ import pytest
 from oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
 from transport_bench import MS, US, Ends, transport
 
-from sim.fabric.layout import S_DONE, S_SENT, S_TIMER
-from sim.topology import LinkSpec, star
-from sim.transports.cubic import Cubic
-from sim.transports.dctcp import Dctcp
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import CWND, FLIGHT, LOST, SHIFT, SSTHRESH, STATE
+from gradwire.sim.fabric.layout import S_DONE, S_SENT, S_TIMER
+from gradwire.sim.topology import LinkSpec, star
+from gradwire.sim.transports.cubic import Cubic
+from gradwire.sim.transports.dctcp import Dctcp
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import CWND, FLIGHT, LOST, SHIFT, SSTHRESH, STATE
 
 KINDS = ("tcp_newreno", "dctcp", "cubic")
 

@@ -9,10 +9,10 @@ import math
 import pytest
 from transport_bench import GBPS, US, Ends, Flow, Word, incast, plain, play, star_of, transport
 
-from sim.fabric.layout import S_GAP
-from sim.transports import swift
-from sim.transports.swift import LOWERED_AT, SHARE, Swift, square_root
-from sim.transports.window import CWND, FLIGHT, SRTT
+from gradwire.sim.fabric.layout import S_GAP
+from gradwire.sim.transports import swift
+from gradwire.sim.transports.swift import LOWERED_AT, SHARE, Swift, square_root
+from gradwire.sim.transports.window import CWND, FLIGHT, SRTT
 
 ONE = 1 << 16
 BASE = 10 * US

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, US, Ends, Flow, Word, play, star_of, transport
 
-from sim.fabric.layout import S_GAP, S_LINE
-from sim.transports.base import ONE
-from sim.transports.timely import CALM, LAST_RTT, RATE, SLOPE, Timely
-from sim.transports.window import RECOVER
+from gradwire.sim.fabric.layout import S_GAP, S_LINE
+from gradwire.sim.transports.base import ONE
+from gradwire.sim.transports.timely import CALM, LAST_RTT, RATE, SLOPE, Timely
+from gradwire.sim.transports.window import RECOVER
 
 BASE = 20 * US
 OWN = 4154 * 80

@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 from transport_bench import MS, US, Ends, Word
 
-from sim.fabric.layout import R_DONE, S_DONE, S_TIMER
-from sim.transports.tcp_newreno import TcpNewReno
-from sim.transports.window import (
+from gradwire.sim.fabric.layout import R_DONE, S_DONE, S_TIMER
+from gradwire.sim.transports.tcp_newreno import TcpNewReno
+from gradwire.sim.transports.window import (
     BACKOFF,
     CWND,
     FLIGHT,

@@ -10,12 +10,12 @@ import pytest
 from oracle import Case, Letter, run_engine
 from transport_bench import transport
 
-from scenarios.load import build_scenario
-from scenarios.schema_network import Switch
-from sim.fabric.fabric import Fabric
-from sim.routing import build_routing
-from sim.topology import LinkSpec, Network, build_network, leaf_spine, star
-from sim.trips import RoundTrips
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema_network import Switch
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import LinkSpec, Network, build_network, leaf_spine, star
+from gradwire.sim.trips import RoundTrips
 
 US, GBPS = 10**6, 10**9
 DATA, ACK = 4096 + 66, 66
@@ -131,7 +131,7 @@ def test_an_idle_host_far_away_changes_nothing(kind):
 
 def parameters_of(fabric: Fabric, message: int) -> list[int]:
     """The parameter set of a message under way."""
-    from sim.fabric import layout as at
+    from gradwire.sim.fabric import layout as at
 
     M, flow = fabric.memory.M, int(fabric.flows.book[message, 5])
     number = int(M[fabric.flows.sender(flow) + at.S_KIND]) >> at.SET_SHIFT

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from scenarios import units, wire
+from gradwire.scenarios import units, wire
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.trace import Iteration, TensorInfo, Trace
+from gradwire.traces.trace import Iteration, TensorInfo, Trace
 
 
 def small_trace(

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from scenarios.schema import Switch, Transport
-from scenarios.schema_transport import AnyTransport
-from sim.fabric import layout as at
-from sim.fabric.components import RECEIVER_SIDE, SENDER_SIDE
-from sim.fabric.fabric import Fabric
-from sim.fabric.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
-from sim.routing import build_routing
-from sim.topology import LinkSpec, Network, Override, star
-from sim.transports.base import Context
+from gradwire.scenarios.schema import Switch, Transport
+from gradwire.scenarios.schema_transport import AnyTransport
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.components import RECEIVER_SIDE, SENDER_SIDE
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
+from gradwire.sim.routing import build_routing
+from gradwire.sim.topology import LinkSpec, Network, Override, star
+from gradwire.sim.transports.base import Context
 
 US, MS = 10**6, 10**9
 GBPS = 10**9

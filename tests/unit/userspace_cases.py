@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from emu.plan import Plan, Port, Queues, TransportPlan
-from emu.userspace import layout as at
-from emu.userspace import rules
-from emu.userspace.compiled import compiled
-from emu.userspace.fabric import Fabric, port_counts
-from emu.userspace.memory import words_at
-from traces.program import Messages, Program
+from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
+from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace import rules
+from gradwire.emu.userspace.compiled import compiled
+from gradwire.emu.userspace.fabric import Fabric, port_counts
+from gradwire.emu.userspace.memory import words_at
+from gradwire.traces.program import Messages, Program
 
 US = 10**6
 MBPS = 10**6

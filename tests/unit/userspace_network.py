@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 from userspace_cases import star
 
-from emu.plan import Plan
-from emu.switches.userspace import Userspace, UserspaceSwitch
-from emu.userspace import tun
+from gradwire.emu.plan import Plan
+from gradwire.emu.switches.userspace import Userspace, UserspaceSwitch
+from gradwire.emu.userspace import tun
 
 missing = Userspace().missing(None, star(2))
 needs_devices = pytest.mark.skipif(bool(missing), reason="; ".join(missing))

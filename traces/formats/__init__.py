@@ -3,7 +3,7 @@
 A format is a module with `TITLE` (what people call it) and at least one of
 
     recognise(path, head) -> bool       whether a file with this name and these first bytes may be of the format
-    read(path, options) -> Draft        with `recognise`: what the file says (see `traces.formats.draft`)
+    read(path, options) -> Draft        with `recognise`: what the file says (see `gradwire.traces.formats.draft`)
     write(trace, out, options) -> list[Path]    the new files
 
 Readers take a file as it is: they name and count what they leave out, and raise TraceError rather than guess.
@@ -19,20 +19,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 if TYPE_CHECKING:
-    from traces.formats.magnitudes import Model
-    from traces.formats.source import Progress
-    from traces.trace import Trace
+    from gradwire.traces.formats.magnitudes import Model
+    from gradwire.traces.formats.source import Progress
+    from gradwire.traces.trace import Trace
 
 FORMATS: dict[str, str] = {  # in the order in which a file is offered to them
-    "perfetto": "traces.formats.perfetto",
-    "kineto": "traces.formats.kineto",
-    "pipedream": "traces.formats.pipedream",
-    "simai": "traces.formats.simai",
-    "csv": "traces.formats.tensor_csv",
-    "chakra": "traces.formats.chakra",
+    "perfetto": "gradwire.traces.formats.perfetto",
+    "kineto": "gradwire.traces.formats.kineto",
+    "pipedream": "gradwire.traces.formats.pipedream",
+    "simai": "gradwire.traces.formats.simai",
+    "csv": "gradwire.traces.formats.tensor_csv",
+    "chakra": "gradwire.traces.formats.chakra",
 }
 
 MOST_RANKS = 1 << 16
@@ -80,14 +80,14 @@ def import_trace(
     """The trace that a foreign file describes; its manifest says what was understood and what left out.
 
     `format` is one of `importers()` or "auto", by the file's first bytes. Magnitudes are drawn with `seed`
-    from the model of `traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
+    from the model of `gradwire.traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
     default). `dtype` is that of gradients of which the file gives only bytes. TraceError for a file that is
     missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
-    from traces.formats.draft import finish
-    from traces.formats.magnitudes import FITTED_TO
-    from traces.formats.source import head
-    from traces.trace import ELEMENT_BYTES
+    from gradwire.traces.formats.draft import finish
+    from gradwire.traces.formats.magnitudes import FITTED_TO
+    from gradwire.traces.formats.source import head
+    from gradwire.traces.trace import ELEMENT_BYTES
 
     path = Path(path)
     if dtype not in ELEMENT_BYTES:
@@ -124,8 +124,8 @@ def export_trace(
 
 
 def _fitted(name: str) -> Model:
-    from traces.formats.magnitudes import fit
-    from traces.trace import bundled_traces, load_trace
+    from gradwire.traces.formats.magnitudes import fit
+    from gradwire.traces.trace import bundled_traces, load_trace
 
     if name not in bundled_traces():
         return fit(load_trace(name))

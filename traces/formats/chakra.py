@@ -30,16 +30,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scenarios.errors import TraceError
-from traces.formats import protobuf as pb
-from traces.formats.chakra_graph import COMM_COLL, COMP, Graph, Node, build
-from traces.formats.draft import PS_PER_US, Draft
-from traces.formats.sink import write_files
-from traces.formats.source import Source, opened
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats import protobuf as pb
+from gradwire.traces.formats.chakra_graph import COMM_COLL, COMP, Graph, Node, build
+from gradwire.traces.formats.draft import PS_PER_US, Draft
+from gradwire.traces.formats.sink import write_files
+from gradwire.traces.formats.source import Source, opened
 
 if TYPE_CHECKING:
-    from traces.formats import ReadOptions, WriteOptions
-    from traces.trace import Iteration, Trace
+    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.trace import Iteration, Trace
 
 TITLE = "Chakra execution trace"
 ALL_REDUCE = 0
@@ -183,7 +183,7 @@ def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
 
 
 def _graph(trace: Trace, iterations: list[Iteration]) -> Iterator[bytes]:
-    from traces.messages import layer_priorities
+    from gradwire.traces.messages import layer_priorities
 
     about = pb.put(1, "gradwire_trace") + pb.put(_STRING, trace.name)
     yield pb.put_message(pb.put(1, SCHEMA) + pb.put(2, about))

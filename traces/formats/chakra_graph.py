@@ -1,4 +1,4 @@
-"""The graph of a Chakra file, and what follows from running it: the second half of `traces.formats.chakra`."""
+"""The graph of a Chakra file, and what follows from running it: the second half of `gradwire.traces.formats.chakra`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import TraceError
-from traces.formats.draft import (
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.draft import (
     LONGEST_PS,
     PS_PER_US,
     Draft,
@@ -22,7 +22,7 @@ from traces.formats.draft import (
     gradient_of_bytes,
     spread_forward,
 )
-from traces.trace import ELEMENT_BYTES
+from gradwire.traces.trace import ELEMENT_BYTES
 
 COMP, COMM_COLL = 4, 7  # of NodeType
 COLLECTIVES = {
@@ -133,7 +133,7 @@ class Graph:
 
 
 def run(graph: Graph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(start, end) of each node in picoseconds, by the module docstring of `traces.formats.chakra`.
+    """(start, end) of each node in picoseconds, by the module docstring of `gradwire.traces.formats.chakra`.
 
     TraceError if nodes wait for each other in a circle.
     """

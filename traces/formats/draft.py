@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import TraceError, shorten
-from traces.formats.magnitudes import Model
-from traces.room import refuse_beyond
-from traces.trace import (
+from gradwire.scenarios.errors import TraceError, shorten
+from gradwire.traces.formats.magnitudes import Model
+from gradwire.traces.room import refuse_beyond
+from gradwire.traces.trace import (
     CHUNK_ELEMENTS,
     ELEMENT_BYTES,
     Halves,

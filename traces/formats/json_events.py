@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from json.decoder import JSONDecodeError
 from typing import Any, NoReturn
 
-from scenarios.errors import TraceError
-from traces.formats.source import Source
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.source import Source
 
 LARGEST_VALUE = 1 << 26  # characters; an event or header value beyond is taken for a damaged file
 _BLOCK = 1 << 22

@@ -34,13 +34,13 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from traces.formats.draft import Draft
-from traces.formats.json_events import events
-from traces.formats.kineto_steps import Call, Recording, build
-from traces.formats.source import opened
+from gradwire.traces.formats.draft import Draft
+from gradwire.traces.formats.json_events import events
+from gradwire.traces.formats.kineto_steps import Call, Recording, build
+from gradwire.traces.formats.source import opened
 
 if TYPE_CHECKING:
-    from traces.formats import ReadOptions
+    from gradwire.traces.formats import ReadOptions
 
 TITLE = "PyTorch profiler JSON"
 ADVICE = "training profiled with record_shapes=True, or under DDP or FSDP with NCCL and PyTorch 2.2 or later"

@@ -1,4 +1,5 @@
-"""From the events of a profile to iterations: the second half of `traces.formats.kineto`, which says the rules.
+"""From the events of a profile to iterations: the second half of `gradwire.traces.formats.kineto`, which says the
+rules.
 
 Times of events are microseconds of the profiler's clock, float64; those of the draft picoseconds since the
 start of the iteration.
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.formats.draft import PS_PER_US, Draft, Gradient, Timing, spread_forward
+from gradwire.traces.formats.draft import PS_PER_US, Draft, Gradient, Timing, spread_forward
 
 Floats = NDArray[np.float64]
 

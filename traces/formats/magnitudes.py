@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.errors import TraceError
-from traces.trace import CHUNK_ELEMENTS, Trace
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 Floats = NDArray[np.float64]
 

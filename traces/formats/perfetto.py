@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.errors import TraceError
-from traces.formats.draft import LONGEST_PS, PS_PER_US, Draft, Gradient, Timing
-from traces.formats.json_events import events
-from traces.formats.sink import write_files
-from traces.formats.source import opened
-from traces.trace import ELEMENT_BYTES
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.draft import LONGEST_PS, PS_PER_US, Draft, Gradient, Timing
+from gradwire.traces.formats.json_events import events
+from gradwire.traces.formats.sink import write_files
+from gradwire.traces.formats.source import opened
+from gradwire.traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from traces.formats import ReadOptions, WriteOptions
-    from traces.trace import Iteration, Trace
+    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.trace import Iteration, Trace
 
 TITLE = "Chrome/Perfetto timeline of gradwire"
 FORWARD, BACKWARD, GRADIENTS, OPTIMIZER = 1, 2, 3, 4  # thread ids: their order on the screen

@@ -23,12 +23,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scenarios.errors import TraceError
-from traces.formats.draft import PS_PER_MS, Draft, gradient_of_bytes, serial
-from traces.formats.source import opened
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.draft import PS_PER_MS, Draft, gradient_of_bytes, serial
+from gradwire.traces.formats.source import opened
 
 if TYPE_CHECKING:
-    from traces.formats import ReadOptions
+    from gradwire.traces.formats import ReadOptions
 
 TITLE = "PipeDream graph.txt"
 _FIELDS = ("forward_compute_time", "backward_compute_time", "parameter_size")

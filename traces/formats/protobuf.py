@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from scenarios.errors import TraceError
-from traces.formats.source import Source
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.source import Source
 
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5  # wire types; groups (3, 4) are of protobuf's past
 LARGEST_MESSAGE = 1 << 26  # bytes; a longer one is taken for damage

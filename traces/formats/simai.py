@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scenarios.errors import TraceError
-from traces.formats.draft import PS_PER_NS, Draft, Timing, gradient_of_bytes
-from traces.formats.sink import write_files
-from traces.formats.source import opened
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.draft import PS_PER_NS, Draft, Timing, gradient_of_bytes
+from gradwire.traces.formats.sink import write_files
+from gradwire.traces.formats.source import opened
 
 if TYPE_CHECKING:
-    from traces.formats import ReadOptions, WriteOptions
-    from traces.trace import Iteration, Trace
+    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.trace import Iteration, Trace
 
 TITLE = "SimAI text workload"
 COLUMNS = 12

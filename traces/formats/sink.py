@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from scenarios.errors import TraceError
-from scenarios.files import regular
+from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.files import regular
 
 Progress = Callable[[float, str], None]
 """Called now and then while reading: the share of the file that is done, and a few words."""

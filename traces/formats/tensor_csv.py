@@ -28,15 +28,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.errors import TraceError
-from traces.formats.draft import Draft, Gradient, Timing, gradient_of_bytes
-from traces.formats.sink import write_files
-from traces.formats.source import first_line, opened
-from traces.trace import ELEMENT_BYTES
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.draft import Draft, Gradient, Timing, gradient_of_bytes
+from gradwire.traces.formats.sink import write_files
+from gradwire.traces.formats.source import first_line, opened
+from gradwire.traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from traces.formats import ReadOptions, WriteOptions
-    from traces.trace import Trace
+    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.trace import Trace
 
 TITLE = "CSV of tensors"
 UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}

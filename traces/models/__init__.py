@@ -3,7 +3,7 @@
 One line in `MODELS` registers a model: the module and function that build it, the task it learns, the shape
 of its input and its optimiser. Importing this package does not import torch; `ModelKind.build` does.
 
-Tasks (see `traces.tasks`): "images" - pictures to classes; "next" - each token of a text from those before
+Tasks (see `gradwire.traces.tasks`): "images" - pictures to classes; "next" - each token of a text from those before
 it; "masked" - hidden tokens of a text from those around them; "pairs" - a span of text from the span before.
 """
 
@@ -14,7 +14,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from scenarios.errors import TraceError
+from gradwire.scenarios.errors import TraceError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,7 @@ class ModelKind:
         device, from torch's random numbers.
         """
         module, function = self.builder.split(":")
-        return getattr(importlib.import_module(f"traces.models.{module}"), function)(outputs or self.outputs)
+        return getattr(importlib.import_module(f"gradwire.traces.models.{module}"), function)(outputs or self.outputs)
 
 
 MANY = 4096  # no limit of the architecture: the side of a picture, or tokens at once, that we call enough

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from traces.models.attention import Attention, feed_forward
+from gradwire.traces.models.attention import Attention, feed_forward
 
 EPSILON = 1e-12  # of the layer norms, as published
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from traces.models.start import initialise
+from gradwire.traces.models.start import initialise
 
 
 class AlexNet(nn.Module):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from traces.models.attention import feed_forward, join_heads, split_heads
+from gradwire.traces.models.attention import feed_forward, join_heads, split_heads
 
 
 class CausalAttention(nn.Module):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
-from traces.models.start import initialise
+from gradwire.traces.models.start import initialise
 
 
 class Conv(nn.Module):

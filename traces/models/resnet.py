@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from traces.models.start import initialise
+from gradwire.traces.models.start import initialise
 
 
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from traces.models.attention import Attention, feed_forward
+from gradwire.traces.models.attention import Attention, feed_forward
 
 
 def positions(length: int, width: int, device: torch.device) -> Tensor:

@@ -1,15 +1,15 @@
 """What the compiled steps are bound to: one queue policy, one load balancer, a set of transports.
 
-This module is the contract and a default (DCTCP over ECMP). For a run, `sim.fabric.specialise` writes a module of the
-same shape that dispatches over the transports of the scenario, in the place of this one.
+This module is the contract and a default (DCTCP over ECMP). For a run, `gradwire.sim.fabric.specialise` writes a module
+of the same shape that dispatches over the transports of the scenario, in the place of this one.
 """
 
-from sim.balancers.base import heard, pick
-from sim.balancers.ecmp import choose
-from sim.fabric.compiled import njit
-from sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
-from sim.queues.threshold import admit
-from sim.transports import acknowledgements, dctcp, window
+from gradwire.sim.balancers.base import heard, pick
+from gradwire.sim.balancers.ecmp import choose
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
+from gradwire.sim.queues.threshold import admit
+from gradwire.sim.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
 TURNS = False  # some classes of a port take turns

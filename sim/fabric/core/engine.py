@@ -9,7 +9,7 @@ link to it since its last visit. The start of the next window is the earliest ne
 arrival of all packets put on links in this window, so idle time costs nothing.
 """
 
-from sim.fabric.atomics import (
+from gradwire.sim.fabric.atomics import (
     SPINS_BEFORE_YIELDING,
     fetch_add,
     load_acquire,
@@ -18,8 +18,8 @@ from sim.fabric.atomics import (
     wait_while_equal,
     words_at,
 )
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     BUSY,
     EXHAUSTED,
     FOREVER,

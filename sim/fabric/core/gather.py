@@ -13,10 +13,10 @@ time (a counting pass, then an insertion sort of an almost sorted list, or Shell
 through the insertion sort alone.
 """
 
-from sim.fabric.atomics import load_acquire, prefetch
-from sim.fabric.compiled import njit
-from sim.fabric.draws import TIE_BITS, tie_break
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import load_acquire, prefetch
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import TIE_BITS, tie_break
+from gradwire.sim.fabric.layout import (
     FOREVER,
     H_BACK,
     H_HEADS,

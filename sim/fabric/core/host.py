@@ -5,10 +5,10 @@ paced flows, transport timers; by message, and in this order within one; then th
 After each of them the idle network interface (`nic`) starts at once.
 """
 
-from sim.fabric.atomics import prefetch
-from sim.fabric.compiled import njit
-from sim.fabric.heap import pop, push
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import prefetch
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.heap import pop, push
+from gradwire.sim.fabric.layout import (
     A_CE,
     A_ECHO,
     A_ENTROPY,
@@ -169,7 +169,7 @@ def _answer(M, th, node, p, r, reply, A, B, now):
     """Send the control packets that a receiver asked for in answer to a packet.
 
     `reply`: kind 3 | echo 1 | size 14 | count 12 | rider 1 | pulls 8 | ... | argument 22, from bit 40 on (see
-    `sim.transports.base.reply`)."""
+    `gradwire.sim.transports.base.reply`)."""
     if PULLS:
         pulls = (reply >> 31) & 0xFF
         if pulls:

@@ -1,9 +1,9 @@
 """The link behind an egress port: a packet starts, takes its time, and lies in the ring for the node at the far end."""
 
-from sim.fabric.atomics import load_acquire, store_release
-from sim.fabric.compiled import njit
-from sim.fabric.draws import draw
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import load_acquire, store_release
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import draw
+from gradwire.sim.fabric.layout import (
     A_KIND,
     A_LOGGED,
     A_SIZE,

@@ -1,8 +1,8 @@
 """What a host writes down for Python: messages that are delivered, and senders that have nothing more to send."""
 
-from sim.fabric.compiled import njit
-from sim.fabric.heap import push
-from sim.fabric.layout import (
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.layout import (
     DELIVERED,
     DONE_WORDS,
     FINISHED,

@@ -5,10 +5,10 @@ flows that have something to send take turns, one packet each; where switches pr
 Data packets are made when they are sent, so no queue of data builds up inside a host, however large a window is.
 """
 
-from sim.fabric.atomics import count_trailing_zeros
-from sim.fabric.compiled import njit
-from sim.fabric.heap import push
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import count_trailing_zeros
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.layout import (
     A_ENTROPY,
     A_IMPORTANT,
     A_KIND,

@@ -7,10 +7,10 @@ started, and until then no time is spent on the port. A packet that finds the po
 The queue a packet sees is what waits; the packet on the wire is no longer part of it (our choice).
 """
 
-from sim.fabric.atomics import count_trailing_zeros
-from sim.fabric.compiled import njit
-from sim.fabric.draws import draw
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import count_trailing_zeros
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.draws import draw
+from gradwire.sim.fabric.layout import (
     A_CE,
     A_KIND,
     A_PRIORITY,

@@ -1,9 +1,9 @@
 """The queues of a port: packets come in at the end of their class and leave from its front, or, where the shortest
 message goes first (pFabric), from wherever the best one is."""
 
-from sim.fabric.atomics import bit_length
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import bit_length
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     A_KIND,
     A_SIZE,
     B_ARGUMENT,

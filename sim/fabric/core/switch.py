@@ -1,8 +1,8 @@
 """One switch through one window: take the arrivals in order, route each, offer it to its egress port."""
 
-from sim.fabric.atomics import prefetch
-from sim.fabric.compiled import njit
-from sim.fabric.layout import (
+from gradwire.sim.fabric.atomics import prefetch
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.layout import (
     A_ENTROPY,
     A_KIND,
     B_ARGUMENT,

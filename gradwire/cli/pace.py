@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from analysis.tables import three_digits
+from gradwire.analysis.tables import three_digits
 
 RECENT_S = 5.0
 """Speed is that of the last few seconds; what is left is reckoned from all that was done (our choice: the share that is

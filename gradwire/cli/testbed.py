@@ -1,4 +1,4 @@
-"""The door's commands for real sockets: probe, emulate, fidelity. See `gradwire` for what a door is."""
+"""The door's commands for real sockets: probe, emulate, fidelity. """
 
 from __future__ import annotations
 
@@ -10,49 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analysis.terminal import Progress, for_people, progress
+from gradwire.cli.options import (
+    Json,
+    MaxWall,
+    PolicyName,
+    ScenarioName,
+    Set,
+    TraceName,
+    overrides_of,
+    seconds_of,
+)
+from gradwire.cli.terminal import Progress, for_people, progress
+from gradwire.connect import emulate
 
 if TYPE_CHECKING:
-    from emu.testbed import Request
-    from scenarios.result import Result
-    from scenarios.schema import Scenario
-    from traces.trace import Trace
+    from gradwire.emu.testbed import Request
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
 
-ScenarioName = Annotated[str, typer.Argument(help="A scenario file, or the name of one of the library.")]
-PolicyName = Annotated[
-    str | None, typer.Option("--policy", help="Run this policy of the scenario, not the base.")
-]
-TraceName = Annotated[
-    str | None, typer.Option("--trace", help="Replay this trace (bundled name or directory) in every job.")
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
-]
 Clock = Annotated[
     str | None,
     typer.Option(help="wall, or virtual: inside a kernel whose time stands still while anything computes."),
 ]
 Switch = Annotated[str | None, typer.Option(help="What switches are made of: auto, red, bpf or userspace.")]
-MaxWall = Annotated[
-    str | None, typer.Option(metavar="TIME", help="End the run after so long, such as 30s or 5m.")
-]
 Repeat = Annotated[
     int, typer.Option(min=1, help="A run that the machine has disturbed is made again, so often at most.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 CLOCKS = ("wall", "virtual")
-
-
-def emulate(
-    scenario: Scenario, trace: Trace | None = None, request: Request | None = None, **more: Any
-) -> Result:
-    """Run a scenario on real sockets, with `trace` in every job if one is given; see `emu.testbed.emulate`."""
-    from emu import testbed
-    from sim.resolve import resolve
-
-    testbed.check_scenario(scenario)
-    resolved = resolve(scenario, trace)
-    return testbed.emulate(scenario, resolved, request, ideal=_ideal(scenario, resolved), **more)
 
 
 def register(app: typer.Typer) -> None:
@@ -74,18 +58,18 @@ def cmd_probe(
     as_json: Json = False,
 ) -> None:
     """What this kernel and this user can emulate, found by trying; with a scenario, how it would be run."""
-    from emu.choose import choose
-    from emu.prepare import check_scenario, make_plan
-    from emu.probe import probe, virtual_kernel
-    from emu.probe_show import tables
-    from scenarios.errors import GradwireError
-    from scenarios.load import load_scenario
+    from gradwire.emu.choose import choose
+    from gradwire.emu.prepare import check_scenario, make_plan
+    from gradwire.emu.probe import probe, virtual_kernel
+    from gradwire.emu.probe_show import tables
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.scenarios.load import load_scenario
 
     loaded = None if scenario is None else load_scenario(scenario, set=set_ or [])
     kernel = probe()
     choice, why = None, ""
     if loaded is not None:
-        from sim.resolve import resolve
+        from gradwire.sim.resolve import resolve
 
         chosen = _clock(clock) or loaded.emulation.clock
         try:
@@ -134,10 +118,10 @@ def cmd_emulate(
 
     Exits with 1 if a loss bound is broken, if time was up, or if the machine disturbed every run.
     """
-    from scenarios.errors import GradwireError
-    from scenarios.load import load_scenario
-    from scenarios.output import claimed, refuse_unwritable
-    from scenarios.record import asked
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.scenarios.load import load_scenario
+    from gradwire.scenarios.output import claimed, refuse_unwritable
+    from gradwire.scenarios.record import asked
 
     if pcap is not None:
         refuse_unwritable(pcap)
@@ -145,7 +129,7 @@ def cmd_emulate(
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     if every and (policy is not None or pcap is not None):
         raise GradwireError("goes with neither --policy nor --pcap", "--all", "one or the other")
-    loaded = load_scenario(scenario, set=_overrides(set_, trace), policy=policy)
+    loaded = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     if policy is None and not every and loaded.policy:
         names = ", ".join(each.name for each in loaded.policy)
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
@@ -153,7 +137,7 @@ def cmd_emulate(
     with claimed(out) as place:
         results, finished = _run_all(loaded.variants() if every else [loaded], request, as_json)
         for result in results:
-            result.timing.update(asked(scenario, _overrides(set_, trace)))
+            result.timing.update(asked(scenario, overrides_of(set_, trace)))
         if not results:
             raise KeyboardInterrupt
         _report(results, finished, place, pcap, as_json, alone=not every)
@@ -163,8 +147,8 @@ def _report(
     results: Sequence[Result], finished: bool, out: Path | None, pcap: Path | None, as_json: bool, alone: bool
 ) -> None:
     """Print what came out, write it, and say what is wrong with it; exits accordingly."""
-    from analysis.compare import compare, result_folders
-    from scenarios.output import Kept, keep
+    from gradwire.analysis.compare import compare, result_folders
+    from gradwire.scenarios.output import Kept, keep
 
     comparison = compare(results)
     engines = {result.summary["policy"]: result.summary["engine"] for result in results}
@@ -224,10 +208,10 @@ def cmd_fidelity(
     as_json: Json = False,
 ) -> None:
     """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed."""
-    from scenarios.load import load_scenario
-    from scenarios.output import claimed
+    from gradwire.scenarios.load import load_scenario
+    from gradwire.scenarios.output import claimed
 
-    chosen = load_scenario(scenario, set=_overrides(set_, trace), policy=policy)
+    chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     request = replace(
         _request(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )
@@ -237,10 +221,10 @@ def cmd_fidelity(
 
 def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -> None:
     """Simulate and emulate, print both side by side, write what came out; exits as `cmd_fidelity` says."""
-    from analysis.fidelity_show import show_fidelity, write
-    from scenarios.output import Kept, keep
-    from sim.shaken import shaken
-    from sim.simulate import simulate
+    from gradwire.analysis.fidelity_show import show_fidelity, write
+    from gradwire.scenarios.output import Kept, keep
+    from gradwire.sim.shaken import shaken
+    from gradwire.sim.simulate import simulate
 
     title = f"{chosen.name} {chosen.policy_name}, simulated"
     with progress(title, as_json, "compiling the packet engine") as show:
@@ -286,23 +270,18 @@ def _request(
     pcap: Path | None,
     at: list[str] | None,
 ) -> Request:
-    from emu.choose import BACKENDS
-    from emu.testbed import Request
-    from scenarios.errors import GradwireError
-    from scenarios.units import UnitError, parse_wall
+    from gradwire.emu.choose import BACKENDS
+    from gradwire.emu.testbed import Request
+    from gradwire.scenarios.errors import GradwireError
 
     if switch is not None and switch not in ("auto", *BACKENDS):
         raise GradwireError(f"there is no backend {switch!r}", "--switch", f"auto, {', '.join(BACKENDS)}")
-    try:
-        limit = None if max_wall is None else parse_wall(max_wall)
-    except UnitError as error:
-        raise GradwireError(error.what, "--max-wall", error.expected) from None
     captures = at or (None if pcap is None else ["switches"])
-    return Request(_clock(clock), switch, captures or (), pcap, limit, repeat)
+    return Request(_clock(clock), switch, captures or (), pcap, seconds_of(max_wall), repeat)
 
 
 def _clock(clock: str | None) -> str | None:
-    from scenarios.errors import GradwireError
+    from gradwire.scenarios.errors import GradwireError
 
     if clock is not None and clock not in CLOCKS:
         raise GradwireError(f"there is no clock {clock!r}", "--clock", " or ".join(CLOCKS))
@@ -348,29 +327,3 @@ def _print_engines(results: Sequence[Result]) -> None:
             said.setdefault(line, []).append(policy)
     for line, policies in said.items():
         typer.echo(line if len(policies) == len(results) else f"{line} ({', '.join(policies)})")
-
-
-def _overrides(set_: list[str] | None, trace: str | None) -> list[str]:
-    return [*(set_ or []), *([] if trace is None else [f"job.trace={json.dumps(trace)}"])]
-
-
-def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:
-    """Picoseconds that flows of traffic would take on the empty network, by message."""
-    import numpy as np
-
-    program = resolved.program
-    traffic = [number for number, table in enumerate(program.tables) if not table.is_job]
-    found: dict[int, int] = {}
-    if traffic:
-        from sim.traffic.ideal import ideal_times
-
-        rows = program.messages
-        for number in traffic:
-            those = np.flatnonzero(rows.table == number)
-            used = scenario.transports[program.tables[number].transport]
-            times = ideal_times(
-                resolved.network, resolved.routing, rows.src[those], rows.dst[those], rows.nbytes[those],
-                used.payload, used.overhead, scenario.load_balancing,
-            )  # fmt: skip
-            found |= dict(zip(those.tolist(), times.tolist(), strict=True))
-    return found

@@ -1,8 +1,4 @@
-"""The commands `gradwire trace ...`: a part of the door that stands in the room it opens.
-
-Like `gradwire.py`, which mounts this app, it holds no logic and may import from any room; nothing else in
-`traces` imports it. Everything is imported at its first use, because `gradwire --help` should answer at once.
-"""
+"""The commands `gradwire trace ...`."""
 
 from __future__ import annotations
 
@@ -12,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from analysis.terminal import for_people, progress
+from gradwire.cli.options import Json
+from gradwire.cli.terminal import for_people, progress
 
 app = typer.Typer(
     help="Look at traces, bring them in from other tools and out to them.", no_args_is_help=True
 )
 
 TraceName = Annotated[str, typer.Argument(help="A trace directory, or the name of a bundled trace.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 @app.command("info", epilog="Example: gradwire trace info resnet50 --json")
@@ -30,8 +26,8 @@ def cmd_info(
     as_json: Json = False,
 ) -> None:
     """Say what a trace holds: model, machine, phases, sizes, compute times, gradient magnitudes."""
-    from traces.info import info, print_info
-    from traces.trace import load_trace
+    from gradwire.traces.info import info, print_info
+    from gradwire.traces.trace import load_trace
 
     loaded = load_trace(trace)
     if as_json:
@@ -58,8 +54,8 @@ def cmd_import(
 
     What was not understood, or left out because it is no gradient, is counted and named.
     """
-    from scenarios.output import refuse_unwritable
-    from traces.formats import import_trace
+    from gradwire.scenarios.output import refuse_unwritable
+    from gradwire.traces.formats import import_trace
 
     refuse_unwritable(out)
     with progress(f"import {file.name}", as_json) as show:
@@ -96,8 +92,8 @@ def cmd_export(
     as_json: Json = False,
 ) -> None:
     """Write a trace for ASTRA-sim (chakra), SimAI (simai), a timeline viewer (perfetto) or as a table (csv)."""
-    from traces.formats import export_trace
-    from traces.trace import load_trace
+    from gradwire.traces.formats import export_trace
+    from gradwire.traces.trace import load_trace
 
     files = export_trace(load_trace(trace), out, format=format, iterations=iteration, ranks=ranks)
     if as_json:
@@ -116,7 +112,7 @@ def cmd_merge(
     out: Annotated[Path, typer.Option(help="The new directory of the merged trace.")],
 ) -> None:
     """Put the traces of the ranks of one job into one."""
-    from traces.merge import merge
+    from gradwire.traces.merge import merge
 
     typer.echo(f"trace written to {merge(sources, out)}")
 
@@ -129,8 +125,8 @@ def cmd_plot(
     iteration: Annotated[int, typer.Option(min=0, help="Index of the iteration that is drawn.")] = 0,
 ) -> None:
     """Draw the timeline of one iteration and the gradient magnitudes of each layer."""
-    from traces.plot import plot_trace
-    from traces.trace import load_trace
+    from gradwire.traces.plot import plot_trace
+    from gradwire.traces.trace import load_trace
 
     for picture in plot_trace(load_trace(trace), out, iteration):
         typer.echo(f"picture: {picture}")
@@ -144,8 +140,8 @@ def cmd_diff(
     as_json: Json = False,
 ) -> None:
     """Compare two traces: tensors, sizes, compute times per phase, magnitudes."""
-    from traces.diff import diff, print_diff
-    from traces.trace import load_trace
+    from gradwire.traces.diff import diff, print_diff
+    from gradwire.traces.trace import load_trace
 
     difference = diff(load_trace(first), load_trace(second))
     if as_json:

@@ -1,4 +1,4 @@
-"""What the Python API has beside the functions of the rooms: comparing and drawing, whatever the runs come from."""
+"""What takes more than one room: comparing and drawing whatever the runs come from, and runs on real sockets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from analysis.compare import Comparison
-    from scenarios.result import Result
-    from scenarios.schema import Scenario
+    from gradwire.analysis.compare import Comparison
+    from gradwire.emu.testbed import Request
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.traces.trace import Trace
 
     Source = Result | Scenario | str | Path
 
@@ -28,8 +30,8 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
 
     Returns
     -------
-    `analysis.compare.Comparison`: `to_pandas()`, `table` (pyarrow), `metrics`, `plot()`, `write(directory)`; in a
-    notebook it shows its table.
+    `gradwire.analysis.compare.Comparison`: `to_pandas()`, `table` (pyarrow), `metrics`, `plot()`, `write(directory)`;
+    in a notebook it shows its table.
 
     Raises
     ------
@@ -40,11 +42,11 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
     StallError
         A simulation can make no progress.
     """
-    from analysis.compare import compare as side_by_side
-    from scenarios.errors import ResultError
-    from scenarios.result import Result
-    from sim.fabric.specialise import compile_ahead
-    from sim.simulate import simulate
+    from gradwire.analysis.compare import compare as side_by_side
+    from gradwire.scenarios.errors import ResultError
+    from gradwire.scenarios.result import Result
+    from gradwire.sim.fabric.specialise import compile_ahead
+    from gradwire.sim.simulate import simulate
 
     found = [each for source in sources for each in _runs_of(source, set)]
     if not found:
@@ -60,10 +62,10 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
 
 def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
     """What is to be compared of one source: Results, and scenarios that are still to be run."""
-    from scenarios.load import list_library, load_scenario
-    from scenarios.record import members
-    from scenarios.result import Result
-    from scenarios.schema import Scenario
+    from gradwire.scenarios.load import list_library, load_scenario
+    from gradwire.scenarios.record import members
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
 
     if isinstance(source, Result):
         return [source]
@@ -82,8 +84,42 @@ def plot(*sources: Source | Comparison | Sequence[Source]) -> dict[str, Figure]:
     """The pictures of one run or of several, as matplotlib figures by name: "iteration_time", "completion_time",
     "packets_again", as far as there is something to draw. Sources and errors as for `compare`; a Comparison is taken as
     it is."""
-    from analysis.compare import Comparison
+    from gradwire.analysis.compare import Comparison
 
     if len(sources) == 1 and isinstance(sources[0], Comparison):
         return sources[0].plot()
     return compare(*sources).plot()  # type: ignore[arg-type]  # no Comparison among them
+
+
+def emulate(
+    scenario: Scenario, trace: Trace | None = None, request: Request | None = None, **more: Any
+) -> Result:
+    """Run a scenario on real sockets, with `trace` in every job if one is given; see `gradwire.emu.testbed.emulate`."""
+    from gradwire.emu import testbed
+    from gradwire.sim.resolve import resolve
+
+    testbed.check_scenario(scenario)
+    resolved = resolve(scenario, trace)
+    return testbed.emulate(scenario, resolved, request, ideal=_ideal(scenario, resolved), **more)
+
+
+def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:
+    """Picoseconds that flows of traffic would take on the empty network, by message."""
+    import numpy as np
+
+    program = resolved.program
+    traffic = [number for number, table in enumerate(program.tables) if not table.is_job]
+    found: dict[int, int] = {}
+    if traffic:
+        from gradwire.sim.traffic.ideal import ideal_times
+
+        rows = program.messages
+        for number in traffic:
+            those = np.flatnonzero(rows.table == number)
+            used = scenario.transports[program.tables[number].transport]
+            times = ideal_times(
+                resolved.network, resolved.routing, rows.src[those], rows.dst[those], rows.nbytes[those],
+                used.payload, used.overhead, scenario.load_balancing,
+            )  # fmt: skip
+            found |= dict(zip(those.tolist(), times.tolist(), strict=True))
+    return found

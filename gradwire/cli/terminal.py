@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from scenarios.errors import GradwireError, ScenarioNote
+from gradwire.scenarios.errors import GradwireError, ScenarioNote
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

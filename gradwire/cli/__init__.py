@@ -1,0 +1,50 @@
+"""The command line: every command, and what they share.
+
+No logic lives here: every command reads its input with `scenarios` and `traces`, calls one function of another room and
+shows what it returns. Everything is imported at its first use, because `gradwire --help` and `gradwire check` should
+answer at once while the simulator takes a second to import.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+
+    from gradwire.cli import bench, cache, capture, look, run, testbed
+    from gradwire.cli.terminal import patient_stdout
+    from gradwire.cli.trace import app as trace_app
+    from gradwire.scenarios import __version__
+except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
+    if Path(sys.argv[0]).name != "gradwire":
+        raise
+    print("gradwire: interrupted", file=sys.stderr)
+    raise SystemExit(130) from None
+
+app = typer.Typer(
+    help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",  # in "rich" words in brackets are taken for colours
+    pretty_exceptions_enable=False,  # a bug shows Python's own traceback
+)
+
+
+@app.callback(invoke_without_command=True)
+def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"gradwire {__version__}")
+        raise typer.Exit
+
+
+for commands in (run, look, testbed, cache, capture, bench):  # the order of --help
+    commands.register(app)
+app.add_typer(trace_app, name="trace")
+
+
+def main() -> None:
+    """Entry point of the `gradwire` command."""
+    with patient_stdout():
+        app()

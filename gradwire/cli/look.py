@@ -1,0 +1,101 @@
+"""The commands that look at what is asked and what is answered: check, schema, telemetry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradwire.cli.options import Json, ScenarioName, Set, TraceName, overrides_of
+from gradwire.cli.terminal import for_people
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the door's."""
+    app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")(cmd_check)
+    example = "Example: gradwire telemetry results/one --plot queues.png --port leaf0"
+    app.command("telemetry", epilog=example)(cmd_telemetry)
+    app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")(cmd_schema)
+
+
+@for_people
+def cmd_check(
+    scenario: ScenarioName, trace: TraceName = None, set_: Set = None, as_json: Json = False
+) -> None:
+    """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
+    from gradwire.scenarios.checks import remarks
+    from gradwire.scenarios.load import load_scenario
+    from gradwire.sim.precheck import check_variants
+
+    loaded = load_scenario(scenario, set=overrides_of(set_, trace))
+    variants = loaded.variants()
+    check_variants(variants)
+    notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
+    if as_json:
+        typer.echo(
+            json.dumps({"name": loaded.name, "policies": [v.policy_name for v in variants], "notes": notes})
+        )
+        return
+    typer.echo(f"{loaded.name} is valid: " + ", ".join(variant.policy_name for variant in variants))
+    for note in notes:
+        typer.echo(f"note: {note}")
+
+
+@for_people
+def cmd_telemetry(
+    result: Annotated[Path, typer.Argument(help="A Result directory.")],
+    port: Annotated[
+        list[str] | None,
+        typer.Option("--port", "--ports", help="A port (leaf0->h3) or a node (all its ports); repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw queues, utilisation and waiting times into this new .png, .pdf, .svg or .jpg."),
+    ] = None,
+    pcap: Annotated[
+        Path | None, typer.Option(help="Write the log of packets to this new pcapng file, for Wireshark.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at the ports of one run: queues, waiting times, drops and marks; what was recorded says [output]."""
+    from gradwire.analysis.telemetry import chosen_ports, describe, print_telemetry
+    from gradwire.scenarios.output import refuse_unwritable
+    from gradwire.scenarios.result import Result
+
+    if plot is not None:
+        from gradwire.analysis.figures import format_of
+
+        format_of(plot)
+    for file in (plot, pcap):
+        if file is not None:
+            refuse_unwritable(file)
+    loaded = Result.read(result)
+    wanted = chosen_ports(loaded, port or [])
+    only = wanted if port else None
+    found = describe(loaded, only)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        print_telemetry(found, bool(port))
+    if plot is not None:
+        from gradwire.analysis.telemetry_plot import draw_telemetry
+
+        shown = draw_telemetry(loaded, plot, only)
+        if not as_json:
+            typer.echo(f"picture: {plot}" + (f" ({', '.join(shown)})" if shown else ""))
+    if pcap is not None:
+        from gradwire.analysis.capture import write_capture
+
+        count = write_capture(loaded, pcap, wanted)
+        if not as_json:
+            typer.echo(f"capture: {pcap}, {count:,} packets")
+
+
+@for_people
+def cmd_schema() -> None:
+    """Print the JSON Schema of scenario files, for editors and other programs."""
+    from gradwire.scenarios.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))

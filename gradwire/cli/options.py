@@ -1,0 +1,68 @@
+"""Options that several commands share, and what their texts mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def library_names(incomplete: str) -> list[str]:
+    """For shells that complete words: scenarios of the library; files the shell knows itself."""
+    from gradwire.scenarios.load import list_library
+
+    return [name for name in list_library() if name.startswith(incomplete)]
+
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(help="A scenario file, or the name of one of the library.", autocompletion=library_names),
+]
+TraceName = Annotated[
+    str | None, typer.Option("--trace", help="Replay this trace (bundled name or directory) in every job.")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
+]
+Threads = Annotated[int, typer.Option(min=1, max=128, help="Threads of the simulator; results do not depend on it.")]
+MaxWall = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="End every run after so long on the wall clock, such as 30s or 5m."),
+]
+Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
+Plots = Annotated[
+    str, typer.Option("--plots", metavar="FORMAT", help="Format of the plots that --out writes: png, pdf or svg.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+PolicyName = Annotated[
+    str | None, typer.Option("--policy", help="Run this policy of the scenario, not the base.")
+]
+
+
+def overrides_of(set_: list[str] | None, trace: str | None) -> list[str]:
+    """The overrides of a scenario that --set and --trace ask for."""
+    return [*(set_ or []), *([] if trace is None else [f"job.trace={json.dumps(trace)}"])]
+
+
+def seconds_of(max_wall: str | None) -> float | None:
+    """The time of --max-wall in seconds. Raises GradwireError if it is none."""
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.scenarios.units import UnitError, parse_wall
+
+    try:
+        return None if max_wall is None else parse_wall(max_wall)
+    except UnitError as error:
+        raise GradwireError(error.what, "--max-wall", error.expected) from None
+
+
+def known_format(plots: str, out: Path | str | None = "") -> None:
+    """Raise GradwireError unless plots can be drawn in a format, and into `out`; before anything is simulated."""
+    from gradwire.analysis.figures import PLOTS
+    from gradwire.scenarios.errors import GradwireError
+
+    if plots not in PLOTS:
+        raise GradwireError("is no format of plots", f"--plots {plots}", f"one of {', '.join(PLOTS)}")
+    if out is None:
+        raise GradwireError("has nowhere to draw", f"--plots {plots}", "--out FOLDER besides")

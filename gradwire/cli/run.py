@@ -1,0 +1,253 @@
+"""The commands that simulate: demo, run, compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradwire.cli.options import (
+    Json,
+    MaxWall,
+    Out,
+    Plots,
+    Set,
+    Threads,
+    TraceName,
+    known_format,
+    library_names,
+    overrides_of,
+    seconds_of,
+)
+from gradwire.cli.terminal import Progress, for_people, progress
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.sim.progress import Standing
+
+COMPILING = "compiling the packet engine (once per transport and load balancer, then kept)"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the door's."""
+    app.command("demo", epilog="Example: gradwire demo --out my-demo")(cmd_demo)
+    example = "Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight"
+    app.command("run", epilog=example)(cmd_run)
+    example = "Example: gradwire compare demo --set job.iterations=2 --out results/short"
+    app.command("compare", epilog=example)(cmd_compare)
+
+
+@for_people
+def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_json: Json = False) -> None:
+    """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
+    from gradwire.scenarios.output import Claim, claim_numbered
+
+    known_format(plots)
+    with Claim(out) if out is not None else claim_numbered("results/demo") as place:
+        _compare(["demo"], [], threads, None, place, as_json, plots)
+
+
+@for_people
+def cmd_run(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="A scenario file, the name of one of the library, or a Result to run again.",
+            autocompletion=library_names
+        ),
+    ],
+    policy: Annotated[str | None, typer.Option(help="Run this policy of the scenario, not the base.")] = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    threads: Threads = 1,
+    max_wall: MaxWall = None,
+    out: Out = None,
+    plots: Annotated[
+        str | None,
+        typer.Option("--plots", metavar="FORMAT", help="Draw plots beside the tables of --out: png, pdf or svg."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
+    from gradwire.scenarios.load import list_library, load_scenario
+    from gradwire.scenarios.output import claimed
+    from gradwire.scenarios.record import asked, is_record
+
+    if plots is not None:
+        known_format(plots, out)
+    overrides, limit = overrides_of(set_, trace), seconds_of(max_wall)
+    if scenario not in list_library() and is_record(scenario):
+        chosen = _again(scenario, overrides, policy)
+    else:
+        chosen = load_scenario(scenario, set=overrides, policy=policy)
+    with claimed(out) as place:
+        results, finished = _simulate([chosen], threads, limit, as_json, asked(scenario, overrides))
+        _show(results, finished, place, as_json, plots, alone=True)
+
+
+@for_people
+def cmd_compare(
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Scenarios (all their policies) or Result directories.", autocompletion=library_names),
+    ],
+    trace: TraceName = None,
+    set_: Set = None,
+    threads: Threads = 1,
+    max_wall: MaxWall = None,
+    out: Out = None,
+    plots: Plots = "png",
+    as_json: Json = False,
+) -> None:
+    """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
+    run's time was up."""
+    from gradwire.scenarios.output import claimed
+
+    known_format(plots)
+    with claimed(out) as place:
+        _compare(sources, overrides_of(set_, trace), threads, seconds_of(max_wall), place, as_json, plots)
+
+
+def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
+    """The scenario of a Result, to be run again; what may differ is said on stderr."""
+    from gradwire.scenarios.errors import ResultError
+    from gradwire.scenarios.record import load_record
+    from gradwire.traces.trace import load_trace
+
+    if policy is not None:
+        raise ResultError("holds one policy already", folder, "no --policy, or the scenario it came from")
+    chosen, differences = load_record(
+        Path(folder), overrides, lambda found: [load_trace(job.trace).digest() for job in found.job]
+    )
+    for each in differences:
+        typer.echo(f"note: {folder}: {each}", err=True)
+    return chosen
+
+
+def _simulate(
+    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any]
+) -> tuple[list[Result], bool]:
+    """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something. Why one has
+    stalled is said at once."""
+    from gradwire.sim.fabric.specialise import compile_ahead
+    from gradwire.sim.simulate import Stalled, simulate
+
+    results: list[Result] = []
+    for scenario in scenarios:
+        try:
+            with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
+                if not results:
+                    compile_ahead(scenarios)  # all that they need, side by side
+                told = _simulated(show, scenario)
+                results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
+                results[-1].timing.update(asked)
+        except Stalled as stop:
+            typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
+            stop.result.timing.update(asked)
+            results.append(stop.result)
+        except KeyboardInterrupt as stop:
+            cut: Result | None = getattr(stop, "result", None)
+            seen = cut and (cut.iterations.num_rows or cut.messages.num_rows)
+            if cut:
+                cut.timing.update(asked)
+            return results + ([cut] if cut and seen else []), False
+    return results, True
+
+
+def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]:
+    """Progress of a simulation in words."""
+    from gradwire.cli.pace import Pace
+
+    what, pace = ("iterations" if scenario.job else "flows"), Pace()
+
+    def progressed(at: Standing) -> None:
+        pace.note(at.share, at.packet_hops)
+        left, speed = pace.parts
+        parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)
+        show(at.share, ", ".join(filter(None, parts)))
+
+    return progressed
+
+
+def _compare(
+    sources: list[str],
+    overrides: list[str],
+    threads: int,
+    max_wall_s: float | None,
+    out: Path | None,
+    as_json: bool,
+    plots: str,
+) -> None:
+    """Read or simulate everything that is to be compared; all of it is read before anything is simulated."""
+    from gradwire.scenarios.load import list_library, load_scenario
+    from gradwire.scenarios.record import asked, members
+    from gradwire.scenarios.result import Result
+
+    parts: list[tuple[str, list[Result], list[Scenario]]] = []
+    for source in sources:
+        if Path(source).is_dir() and source not in list_library():
+            parts.append((source, [Result.read(member) for member in members(source)], []))
+        else:
+            parts.append((source, [], load_scenario(source, set=overrides).variants()))
+    if overrides and not any(variants for _, _, variants in parts):
+        from gradwire.scenarios.errors import ResultError
+
+        expected = f"gradwire run {sources[0]} --set ..., which runs it again"
+        raise ResultError("has been run already: overrides change nothing in it", sources[0], expected)
+    for source, read, _ in parts if overrides else ():
+        if read:
+            typer.echo(f"note: {source}: has been run already: {', '.join(overrides)} changes nothing in it", err=True)
+    results, finished = [], True
+    for source, read, variants in parts:
+        results += read
+        if variants and finished:
+            simulated, finished = _simulate(variants, threads, max_wall_s, as_json, asked(source, overrides))
+            results += simulated
+    _show(results, finished, out, as_json, plots)
+
+
+def _show(
+    results: list[Result], finished: bool, out: Path | None, as_json: bool, plots: str | None, alone: bool = False
+) -> None:
+    """Write a comparison to `out`, or a Result `alone`, and print the comparison. `plots`: their format, or none.
+
+    Exits with 1 if a loss bound is broken, a run has stalled or its time was up, as after Ctrl-C if the runs were not
+    `finished`, and with an error if it had to be written elsewhere.
+    """
+    from gradwire.analysis.compare import compare, result_folders
+    from gradwire.scenarios.output import keep
+
+    if not results:
+        raise KeyboardInterrupt
+    comparison = compare(results)
+    kept = None
+    if out is not None and alone:
+        write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
+        kept = keep(out, write, [("result", results[0].write)] if plots else [])
+    elif out is not None:
+        parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+        kept = keep(out, partial(comparison.write, plots=plots or "png"), parts)
+    if as_json:
+        typer.echo(json.dumps(comparison.as_dict()))
+    else:
+        comparison.print()
+        if kept is not None and kept.place is not None:
+            typer.echo(f"{'result' if alone else 'report and results'}: {kept.place}")
+    for violation in comparison.violations:
+        typer.echo(f"loss bound broken: {violation}", err=True)
+    for text in comparison.cut_short:
+        typer.echo(f"time was up: {text}", err=True)
+    if kept is not None and kept.trouble is not None:
+        raise kept.trouble
+    if comparison.violations:
+        raise typer.Exit(1)
+    if not finished:
+        raise KeyboardInterrupt
+    stalled = any(each.summary.get("totals", {}).get("ended_by") == "stall" for each in results)
+    if comparison.cut_short or stalled:
+        raise typer.Exit(1)
