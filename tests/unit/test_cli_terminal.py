@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gradwire.analysis import terminal
+from gradwire.cli import terminal
 from gradwire.cli.terminal import progress
 
 
