@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gradwire.scenarios import __version__
+__version__ = "0.1.0"
 
 PUBLIC = {
     "load_scenario": "gradwire.scenarios.load",

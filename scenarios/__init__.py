@@ -10,5 +10,3 @@ line validates a scenario before anything heavy is loaded.
     gradwire.scenarios.wire     bytes on a link
     gradwire.scenarios.errors   what every refusal looks like
 """
-
-__version__ = "0.1.0"

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradwire.scenarios import __version__
+from gradwire import __version__
 from gradwire.scenarios.errors import MissingExtraError, ResultError
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.output import new_folder

@@ -14,10 +14,10 @@ from typing import Annotated
 try:
     import typer
 
+    from gradwire import __version__
     from gradwire.cli import bench, cache, capture, look, run, testbed
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
-    from gradwire.scenarios import __version__
 except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
     if Path(sys.argv[0]).name != "gradwire":
         raise

@@ -180,7 +180,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
     state.simulate = state.made = simulate
     sim = types.ModuleType("gradwire.sim.simulate")
-    gradwire.sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
+    sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
     sim.Stalled = Stalled  # type: ignore[attr-defined]
     compare = types.ModuleType("gradwire.analysis.compare")
     compare.compare = lambda results: Comparison(results, state.violations)  # type: ignore[attr-defined]

@@ -42,9 +42,8 @@ def test_it_is_compiled_once_and_found_by_those_who_are_told_where(monkeypatch):
 
 @pytest.mark.parametrize("changed", ["emu/userspace/rules.py", "emu/userspace/layout.py", "scenarios/wire.py"])
 def test_other_sources_are_another_folder(tmp_path, changed):
-    shutil.copytree(ROOT / "emu", tmp_path / "emu")
-    shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
-    shutil.copytree(ROOT / "traces", tmp_path / "traces")
+    for folder in ("gradwire", "emu", "scenarios", "traces"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
 
     def named() -> str:
         program = "from gradwire.emu.userspace import compiled; print(compiled.folder().name)"

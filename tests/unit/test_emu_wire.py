@@ -130,7 +130,7 @@ def test_agents_import_little():
     code = (
         "import sys, gradwire.emu.controller, gradwire.emu.launchers, gradwire.emu.agent.agent, gradwire.emu.transports.dlcp, gradwire.emu.transports.tcp\n"
         "import gradwire.emu.transports.constant_rate, gradwire.emu.wire\n"
-        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'sim', 'analysis'} & set(sys.modules)))"
+        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim', 'gradwire.analysis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stdout + done.stderr

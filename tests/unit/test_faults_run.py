@@ -382,7 +382,7 @@ def test_a_slow_host_slows_the_whole_job(factor):
 
 
 def test_the_example_of_the_documentation_runs():
-    page = Path(gradwire.sim.faults.__file__).parents[1] / "docs" / "faults.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
     (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     made = build_scenario(tomllib.loads(example))
     check_variants([made])
