@@ -145,7 +145,7 @@ def test_a_probe_with_nothing_on_the_path(place: Place) -> None:
 TOOLS = """
 import sys
 import gradwire.emu.namespaces
-import gradwire
+from gradwire import cli
 found, missing = gradwire.emu.namespaces.find_tool, sys.argv.pop(1)
 gradwire.emu.namespaces.find_tool = lambda name: None if name == missing else found(name)
 import gradwire.emu.probe
