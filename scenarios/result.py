@@ -24,6 +24,7 @@ pyarrow is imported inside functions, because the command line imports this modu
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -392,11 +393,15 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_scenario(path: Path) -> str:
     """The text of the scenario; empty where there is none, as in Results of older versions."""
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        tomllib.loads(text)
     except FileNotFoundError:
         return ""
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ResultError(f"is no TOML: {error}", str(path), "the scenario that ran") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ResultError(f"cannot be read ({error})", str(path)) from None
+    return text
 
 
 def _read_table(path: Path, name: str) -> pyarrow.Table:

@@ -99,6 +99,7 @@ def _other_columns(folder: Path) -> None:
         (_cut, ["messages.parquet", "damaged"]),
         (_other_format, ["format 99", "expected format 4"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
+        (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is no TOML"]),
     ],
 )
 def test_damaged_result_is_refused(tmp_path: Path, damage: Any, words: list[str]):
