@@ -182,7 +182,7 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
     """Run one row once, in this process. Times in seconds, memory in bytes."""
     import numpy as np
 
-    from gradwire.sim.topology.generators import LinkSpec, fat_tree
+    from gradwire.experiment.topology.generators import LinkSpec, fat_tree
 
     fabric = make_fabric(fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY)), transport, threads, feature)
     random = np.random.default_rng(SEED)
@@ -202,10 +202,10 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     """The engine on a network, with what the transport needs switches to do."""
     from pydantic import TypeAdapter
 
+    from gradwire.experiment.routing import build_routing
     from gradwire.scenarios.schema_network import Switch
     from gradwire.scenarios.schema_transport import AnyTransport
     from gradwire.sim.fabric.fabric import Fabric
-    from gradwire.sim.routing import build_routing
 
     table: Any = TypeAdapter(AnyTransport).validate_python(transport)
     needs = {

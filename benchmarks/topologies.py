@@ -14,7 +14,15 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from gradwire.sim.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, torus
+from gradwire.experiment.topology import (
+    LinkSpec,
+    Network,
+    dragonfly,
+    fat_tree,
+    from_networkx,
+    leaf_spine,
+    torus,
+)
 
 LINK = LinkSpec(100 * 10**9, 10**6)
 ROW_TIMEOUT_S = 600
@@ -44,9 +52,9 @@ HEADER = "| network | hosts | switches | cables | network s | routes s | engine 
 
 def row(case: str) -> str:
     """Build one network in this process; a line of the table."""
+    from gradwire.experiment.routing import build_routing
     from gradwire.scenarios.schema import Dctcp, Switch
     from gradwire.sim.fabric.fabric import Fabric
-    from gradwire.sim.routing import build_routing
 
     clock = [time.perf_counter()]
     network = CASES[case]()

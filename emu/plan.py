@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradwire.traces.program import Program
+from gradwire.experiment.program import Program
 
 
 @dataclass(frozen=True)

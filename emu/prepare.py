@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
+from gradwire.experiment.program import Program
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema import Scenario
 from gradwire.scenarios.schema_transport import Dlcp
 from gradwire.scenarios.schema_transport_base import Tcp
 from gradwire.scenarios.units import format_rate
-from gradwire.traces.program import Program
 
 TRANSPORTS = ("dlcp", "constant_rate", "tcp_newreno", "cubic", "dctcp", "bbr")
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
@@ -22,7 +22,7 @@ MOST_HOSTS = 64
 
 
 class NetworkLike(Protocol):
-    """What is needed of `gradwire.sim.topology.Network`, which the testbed does not import; see there."""
+    """What is needed of `gradwire.experiment.topology.Network`, which the testbed does not import; see there."""
 
     names: tuple[str, ...]
     host_count: int
@@ -35,7 +35,7 @@ class NetworkLike(Protocol):
 
 
 class RoutingLike(Protocol):
-    """What is needed of `gradwire.sim.routing.Routing`; see there."""
+    """What is needed of `gradwire.experiment.routing.Routing`; see there."""
 
     edge_of: Any
     down_link: Any

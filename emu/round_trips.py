@@ -1,7 +1,8 @@
 """Base round trips of a plan: how long a full packet and its answer take with nothing in their way.
 
-The same figures as the simulator's (`gradwire.sim.trips`, which works on its routing tables; a test holds the two
-equal): every link takes the packet's bytes and then its latency, and of several equally good paths the slowest counts.
+The same figures as the simulator's (`gradwire.experiment.trips`, which works on its routing tables; a test holds the
+two equal): every link takes the packet's bytes and then its latency, and of several equally good paths the slowest
+counts.
 """
 
 from __future__ import annotations

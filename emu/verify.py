@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from gradwire.emu.agent.base import Arrival
 from gradwire.emu.agent.contents import CheckSums, Sums, check_sums
 from gradwire.emu.agent.magnitudes import RUN, Magnitudes
+from gradwire.experiment.program import Program, Table
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.result import KINDS
-from gradwire.traces.program import Program, Table
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import Trace

@@ -98,7 +98,7 @@ def _output(scenario: Scenario) -> Iterator[Mistake]:
 
 def _hosts(scenario: Scenario) -> Iterator[Mistake]:
     total = scenario.topology.host_count
-    if total is None:  # a graph file: gradwire.sim.topology checks the names when it reads it
+    if total is None:  # a graph file: gradwire.experiment.topology checks the names when it reads it
         return
     used: set[str] = set()
     unnamed = 0

@@ -1,4 +1,4 @@
-"""The [topology] table of a scenario: one model per kind; `gradwire.sim.topology` builds them.
+"""The [topology] table of a scenario: one model per kind; `gradwire.experiment.topology` builds them.
 
 Names of nodes in the built-in topologies: hosts are h0, h1, ...; each model says what its switches are called. A graph
 file brings its own names. Cables are like [link] unless their tier has a rate or latency of its own here.

@@ -144,6 +144,14 @@ def serialisation_ps(frame: int, rate: Any) -> Any:
     return -(-frame * 8 * 1_000_000_000_000 // rate)
 
 
+SPEED_SHIFT: Final = 16
+
+
+def speed_of(rate: Any) -> Any:
+    """Picoseconds per byte << SPEED_SHIFT of a rate in bits per second, rounded up: what the simulator counts with."""
+    return -(-(8_000_000_000_000 << SPEED_SHIFT) // rate)
+
+
 def crossing_ps(frame: int, rate: Any, latency: Any) -> Any:
     """Picoseconds from the first bit of `frame` bytes entering a link of `rate` bit/s to the last one leaving it where
     nothing is in the way: what base round trips are sums of. `rate` and `latency` (ps): numbers or arrays."""

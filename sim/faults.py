@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema_fault import (
     GrayLoss,
@@ -24,8 +26,6 @@ from gradwire.scenarios.schema_fault import (
     SwitchDown,
 )
 from gradwire.scenarios.units import format_rate
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import Network
 
 Slowness = Callable[[int, int], float]
 """(number of a host, picoseconds) -> how many times longer computing takes there"""

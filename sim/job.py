@@ -4,7 +4,7 @@ A worker is a loop over iterations: forward, layer by layer, each when the param
 then backward, during which gradients become ready one after the other and go to the job's exchange
 (`gradwire.sim.collectives`). Computing takes the captured time, waiting takes as long as the network makes it.
 
-Which captured iteration it replays, and how long that takes, is `gradwire.sim.replay`'s.
+Which captured iteration it replays, and how long that takes, is `gradwire.experiment.replay`'s.
 
 What is measured, per worker and iteration:
 
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import simpy
 
+from gradwire.experiment.placement import Places
+from gradwire.experiment.replay import Replay, Timetable
+from gradwire.experiment.topology import Cards
 from gradwire.sim.collectives import ALL_LAYERS, Inbox, JobContext, make_exchange
 from gradwire.sim.coupling import Coupling, Message
-from gradwire.sim.placement import Places
-from gradwire.sim.replay import Replay, Timetable
 from gradwire.sim.schedulers import SCHEDULERS, Scheduler
-from gradwire.sim.topology import Cards
 from gradwire.traces.trace import Trace
 
 Slowness = Callable[[int, int], float]

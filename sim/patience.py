@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from gradwire.scenarios.wire import frame_bytes
 
 if TYPE_CHECKING:
+    from gradwire.experiment.routing import Routing
+    from gradwire.experiment.topology import Network
     from gradwire.scenarios.schema import Scenario
-    from gradwire.sim.routing import Routing
-    from gradwire.sim.topology import Network
 
 LEAST_PS = 10_000_000_000_000
 """10 s of simulated time, several of the largest retransmission time-outs (our choice)."""

@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.experiment.limits import MAX_PACKETS
+from gradwire.experiment.placement import Places, place
+from gradwire.experiment.replay import captured_iterations
+from gradwire.experiment.routing import Routing, build_routing
+from gradwire.experiment.topology import Network, build_network
+from gradwire.experiment.traffic import check_files, check_hosts
+from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.checks_switch import carriers, too_long
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
 from gradwire.scenarios.schema_job import Ring
 from gradwire.scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import format_size, format_time
-from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps, speed_of
 from gradwire.sim.fabric.components import resolve
-from gradwire.sim.fabric.layout import MAX_PACKETS
 from gradwire.sim.fabric.parameters import Bound, check_settings
-from gradwire.sim.fabric.room import link_room, speed_of
+from gradwire.sim.fabric.room import link_room
 from gradwire.sim.faults import Faults
-from gradwire.sim.placement import Places, place
-from gradwire.sim.replay import captured_iterations
-from gradwire.sim.routing import Routing, build_routing
 from gradwire.sim.telemetry import ports_of
-from gradwire.sim.topology import Network, build_network
-from gradwire.sim.traffic import check_files, check_hosts
 from gradwire.sim.transports import KINDS
 from gradwire.sim.transports.base import check_streams
-from gradwire.sim.trips import RoundTrips
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario

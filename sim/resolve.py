@@ -1,7 +1,7 @@
 """resolve: from a scenario and a trace to the network, its routes, and the program of every host.
 
 It is what `simulate` does before anything runs, as far as a testbed can do the same; what follows from what is then
-plain data (`gradwire.traces.program`) instead of processes.
+plain data (`gradwire.experiment.program`) instead of processes.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from gradwire.experiment.placement import Places
+from gradwire.experiment.program import FIFO, LAYER, Program, Table
+from gradwire.experiment.replay import Replay
+from gradwire.experiment.routing import Routing, build_routing
+from gradwire.experiment.topology import Network
+from gradwire.experiment.traffic import flows_of
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.sim.collectives import EXCHANGES as SIMULATED
 from gradwire.sim.collectives import Exchange, Ring
 from gradwire.sim.coupling import Message
 from gradwire.sim.job import job_context
-from gradwire.sim.placement import Places
 from gradwire.sim.precheck import find_needs
 from gradwire.sim.programs import EXCHANGES, Builder, Job, add_traffic
-from gradwire.sim.replay import Replay
-from gradwire.sim.routing import Routing, build_routing
 from gradwire.sim.schedulers.layer import CREDIT_PARTITIONS
-from gradwire.sim.topology import Network
-from gradwire.sim.traffic import flows_of
-from gradwire.traces.program import FIFO, LAYER, Program, Table
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
 from gradwire.sim.coupling import Coupling
+from gradwire.sim.feed import Feed
 from gradwire.sim.job import IterationRecord, TrainingJob
 from gradwire.sim.message_table import message_columns
 from gradwire.sim.progress import Standing, share_of_flows, share_of_jobs
-from gradwire.sim.routing import Routing
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
-from gradwire.sim.topology import Network
-from gradwire.sim.traffic.feed import Feed
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
@@ -179,7 +179,7 @@ def telemetry(state: Run) -> dict[str, dict[str, Any]]:
 
 def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
     """The table of flows: how long each would have taken on an empty network, by number of the message."""
-    from gradwire.sim.traffic.ideal import ideal_times
+    from gradwire.sim.ideal import ideal_times
 
     known = np.asarray(messages["message"])
     numbers, ideal = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.schema_network import LinkOverride
 from gradwire.scenarios.wire import MAX_FRAME, serialisation_ps
-from gradwire.sim.topology import build_network
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario

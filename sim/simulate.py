@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gradwire.experiment.routing import Routing, build_routing
+from gradwire.experiment.topology import Network
+from gradwire.experiment.traffic import flows_of
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.sim.coupling import Coupling, FabricLike
+from gradwire.sim.feed import Feed
 from gradwire.sim.job import TrainingJob
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_needs
 from gradwire.sim.progress import Lookout, OutOfTime, Progress
-from gradwire.sim.routing import Routing, build_routing
 from gradwire.sim.run import Run, collect_result
 from gradwire.sim.telemetry import Samples
-from gradwire.sim.topology import Network
-from gradwire.sim.traffic import flows_of
-from gradwire.sim.traffic.feed import Feed
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result

@@ -29,7 +29,7 @@ from gradwire.emu.namespaces import find_tool, inside, private_command, settle, 
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan, host_address
 from gradwire.emu.uml.build import find_kernel
 from gradwire.emu.virtual import PREFIX, run_inside
-from gradwire.traces.program import Program
+from gradwire.experiment.program import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 7117

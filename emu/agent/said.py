@@ -10,7 +10,7 @@ from gradwire.emu.agent.contents import CheckSums
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.wire import NotOurs
-from gradwire.traces.program import Program
+from gradwire.experiment.program import Program
 
 SAID: Final[dict[str, tuple[type, ...]]] = {
     "opened": (),

@@ -1,7 +1,7 @@
 """Script: one host's part of a program, run on a clock.
 
 It computes (by letting time pass), waits, and says when a message may go; it is told what has arrived and what is
-settled. It knows nothing of sockets. What happens at one moment happens in the order that `gradwire.traces.program`
+settled. It knows nothing of sockets. What happens at one moment happens in the order that `gradwire.experiment.program`
 lays down.
 
 Computing is timed from where it should have begun, not from where a late timer let it begin, so that the agent's own
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Loop, MessageRow
-from gradwire.traces.program import COMPUTE, FIRE, LAYER, NOTE, UNTIL, WAIT, Process, Program, Table
+from gradwire.experiment.program import COMPUTE, FIRE, LAYER, NOTE, UNTIL, WAIT, Process, Program, Table
 
 PS_PER_NS = 1000
 
@@ -66,8 +66,8 @@ class Part:
 
 
 class Carried(NamedTuple):
-    """What a message from this host is made of; see `gradwire.traces.program.Program`. `worker` : of the message's job
-    on this host, -1 without one; `tensor` is -1 where it is part of a bucket, `bucket` where it is not."""
+    """What a message from this host is made of; see `gradwire.experiment.program.Program`. `worker` : of the message's
+    job on this host, -1 without one; `tensor` is -1 where it is part of a bucket, `bucket` where it is not."""
 
     worker: int
     captured: int

@@ -9,8 +9,8 @@ from typing import Any
 
 import simpy
 
+from gradwire.experiment.topology import Cards
 from gradwire.sim.coupling import Coupling, Importance, Message
-from gradwire.sim.topology import Cards
 from gradwire.traces.trace import Trace
 
 ALL_LAYERS = -1

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.missing import missing_columns
 from gradwire.scenarios.units import format_time
+from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
@@ -28,13 +30,11 @@ from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
 from gradwire.sim.fabric.program import Programs
-from gradwire.sim.fabric.room import speed_of
 from gradwire.sim.fabric.sends import Joined, Sends, Settled
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports
 from gradwire.sim.fabric.team import Team
 from gradwire.sim.patience import LEAST_PS
-from gradwire.sim.trips import RoundTrips
 
 CALL_SECONDS = (
     0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
@@ -62,7 +62,7 @@ class Fabric:
 
     Parameters
     ----------
-    network, routing : `gradwire.sim.topology.Network` and the `gradwire.sim.routing.Routing` of it.
+    network, routing : `gradwire.experiment.topology.Network` and the `gradwire.experiment.routing.Routing` of it.
     switch : the scenario's `Switch`: `queues`, `buffer` (bytes per egress port), `thresholds()` (bytes per queue or
         None), `ramp()`, `shared()`, `quanta()`, `selective_drop`, `flowlet_gap` (ps),
         `path_entropies`.

@@ -12,6 +12,9 @@ Units: time in picoseconds, sizes in bytes. Link speed is kept as picoseconds pe
 up, so that a transmission takes `ceil(bytes * ps_per_byte)` without a division.
 """
 
+from gradwire.experiment.limits import MAX_FLOWS, MAX_PACKETS
+from gradwire.scenarios.wire import SPEED_SHIFT as SPEED_SHIFT  # for components
+
 # --- header: the first words of M -------------------------------------------------------------------------------
 H_NOW = 0  # everything before this time has happened
 H_UNTIL = 1  # run to here (exclusive)
@@ -312,16 +315,13 @@ MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22
 B_SEQUENCE = 20
 B_ARGUMENT = 42
-MASK_FLOW = 0xFFFFF
-MASK_SEQUENCE = 0x3FFFFF
-MAX_PACKETS = MASK_SEQUENCE
-MAX_FLOWS = MASK_FLOW  # the last number is that of packets without a flow
+MASK_FLOW = MAX_FLOWS  # the last number is that of packets without a flow
+MASK_SEQUENCE = MAX_PACKETS
 MAX_HOSTS = MASK_DESTINATION + 1
 # packet kinds. PAUSE belongs to the link: it has no flow, and its argument is the set of classes to stop
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = 0, 1, 2, 3, 4, 5, 6, 7
 
 FOREVER = 1 << 61
-SPEED_SHIFT = 16
 # heap keys: what 2 | base of the sender record 35 | number of the message 26, lowest first: entries of one time come
 # out by message, and within one starts before releases before timers, whichever records the messages have
 KEY_ORDER = 37

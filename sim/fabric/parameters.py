@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.memory import MOST_SETS, Memory
-from gradwire.sim.fabric.room import speed_of
 from gradwire.sim.transports.base import Context, answers_late, check_streams, control_important, persists
-from gradwire.sim.trips import RoundTrips
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.fabric import layout as at
+from gradwire.scenarios.wire import speed_of
 
 SMALLEST_FRAME = 60
 # ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)
@@ -34,11 +34,6 @@ class LinkRoom:
     lookahead: int
     per_window: int
     arrivals: int
-
-
-def speed_of(rate: NDArray[Any] | int) -> Any:
-    """Picoseconds per byte << 16 of a rate in bits per second, rounded up."""
-    return -(-(8_000_000_000_000 << at.SPEED_SHIFT) // rate)
 
 
 def link_room(network: Any, longest_frame: int, host_latency: int, window: int | None = None) -> LinkRoom:

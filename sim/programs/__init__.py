@@ -1,9 +1,9 @@
-"""Programs: what jobs and traffic do, written down beforehand as plain data (`gradwire.traces.program`).
+"""Programs: what jobs and traffic do, written down beforehand as plain data (`gradwire.experiment.program`).
 
-The simulator's jobs (`gradwire.sim.job`, `gradwire.sim.collectives`, `gradwire.sim.traffic`) act as deliveries come. A
-testbed has no common process that could: every host has to know its part. Here is one file for every exchange, and one
-for traffic. They ask the same objects for partitions, buckets and messages as the simulator does; what is said anew is
-only what follows from what, and tests hold both equal message by message, to the picosecond.
+The simulator's jobs (`gradwire.sim.job`, `gradwire.sim.collectives`, `gradwire.experiment.traffic`) act as deliveries
+come. A testbed has no common process that could: every host has to know its part. Here is one file for every exchange,
+and one for traffic. They ask the same objects for partitions, buckets and messages as the simulator does; what is said
+anew is only what follows from what, and tests hold both equal message by message, to the picosecond.
 
 To add one: a file with a function `Job -> None`, and a line in EXCHANGES.
 """

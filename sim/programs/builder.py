@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.program import Messages, Process, Program, Step, Table
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Message
-from gradwire.traces.program import Messages, Process, Program, Step, Table
 
 Ints = NDArray[np.int64]
 
@@ -19,7 +19,7 @@ Course = tuple[int, Any] | tuple[int, Any, int]
 
 
 class Event:
-    """Something that happens at a host when all has happened that it needs; see `gradwire.traces.program`."""
+    """Something that happens at a host when all has happened that it needs; see `gradwire.experiment.program`."""
 
     __slots__ = ("after", "effort", "host", "needs", "number", "posts", "station")
 
@@ -49,7 +49,7 @@ class Post(Event):
     """The delivery of a message, at its destination.
 
     turn : (iteration, the earliest time in it at which the message could be ready): messages are numbered by them.
-    captured, first, sums, own : see `gradwire.traces.program`.
+    captured, first, sums, own : see `gradwire.experiment.program`.
     """
 
     __slots__ = ("captured", "first", "message", "own", "sums", "table", "turn")
@@ -162,7 +162,7 @@ def _ints(values: Any) -> Ints:
 
 
 def _lists(lists: Sequence[Sequence[Event]]) -> tuple[Ints, Ints]:
-    """(first, list) of `gradwire.traces.program.Program`."""
+    """(first, list) of `gradwire.experiment.program.Program`."""
     first = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(each) for each in lists], out=first[1:])
     return first, _ints(event.number for each in lists for event in each)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gradwire.experiment.program import FIRE, UNTIL
+from gradwire.experiment.traffic.base import Flows
 from gradwire.sim.coupling import Message
 from gradwire.sim.programs.builder import Builder, Event, Post
-from gradwire.sim.traffic.base import Flows
-from gradwire.traces.program import FIRE, UNTIL
 
 
 def add_traffic(builder: Builder, table: Any, number: int, batches: Iterator[Flows]) -> None:

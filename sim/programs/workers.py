@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradwire.sim.collectives import ALL_LAYERS, Exchange
-from gradwire.sim.programs.builder import Builder, Course, Event
-from gradwire.sim.replay import Replay, Timetable
-from gradwire.traces.program import (
+from gradwire.experiment.program import (
     BACKWARD_END,
     COMPUTE,
     END,
@@ -24,6 +21,9 @@ from gradwire.traces.program import (
     UNTIL,
     WAIT,
 )
+from gradwire.experiment.replay import Replay, Timetable
+from gradwire.sim.collectives import ALL_LAYERS, Exchange
+from gradwire.sim.programs.builder import Builder, Course, Event
 
 
 @dataclass(eq=False)

@@ -10,11 +10,11 @@ import networkx
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, Network, from_networkx
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, Network, from_networkx
 
 US = 10**6  # picoseconds
 MS = 10**9

@@ -14,13 +14,13 @@ import pytest
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA, STOP
 
+from gradwire.experiment.topology import LinkSpec, from_networkx, star
 from gradwire.scenarios.schema import Scenario
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno, UserTransport
 from gradwire.sim.fabric.draws import key_of, tie_break
 from gradwire.sim.fabric.memory import TIE_DRAWS
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, from_networkx, star
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 US = 10**6

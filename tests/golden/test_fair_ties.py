@@ -16,13 +16,13 @@ import pytest
 from measured import MS, US
 from numpy.typing import NDArray
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, dumbbell, star
 from gradwire.scenarios.load import load_scenario, pick_variant
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, TcpNewReno
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.routing import build_routing
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, dumbbell, star
 
 SENDERS, BYTES = 4, 50_000_000
 FRAME = 4096 + 66

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dcqcn, HpccTransport
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, star
 
 US, MS = 10**6, 10**9
 GBPS = 10**9

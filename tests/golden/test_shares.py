@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from measured import GBPS, MS, US, Seen, mean_and_error, network_of, watch
 
+from gradwire.experiment.topology import Network
 from gradwire.scenarios.schema_transport import Dctcp
-from gradwire.sim.topology import Network
 
 FRAME = 1066
 DCTCP = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 
+from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.load import load_scenario, pick_variant
 from gradwire.scenarios.schema import UserTransport
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric.components import resolve
 from gradwire.sim.fabric.specialise import _digest as digest_of
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, leaf_spine
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 US = 10**6

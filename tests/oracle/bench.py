@@ -6,9 +6,9 @@ import resource
 import time
 from typing import Any
 
+from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp
-from gradwire.sim.topology import LinkSpec, leaf_spine
 
 from .cases import Case, Letter, run_oracle
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import Network
 from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.schema_network import Switch as SwitchTable
 from gradwire.sim import balancers, transports
@@ -20,8 +22,6 @@ from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.flows import FLOW_ENTROPY
 from gradwire.sim.fabric.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.sim.fabric.tables import CAUSES
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import Network
 from gradwire.sim.transports.base import Context, persists
 
 from .flows import Carried, Flow, Protocol, Stream, Words

@@ -7,9 +7,9 @@ import pytest
 from numba import njit
 
 import gradwire.sim.fabric.fabric
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.fabric.draws import draw
-from gradwire.sim.topology import LinkSpec, star
 from gradwire.sim.transports import base
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA, Packet, packet_of

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from oracle import Case, Letter
 
+from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine, star
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-from gradwire.sim.topology import LinkSpec, from_networkx, leaf_spine, star
 
 US = 10**6
 PAYLOADS = (64, 1000, 1460, 4096, 8960)

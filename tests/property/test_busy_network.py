@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from oracle import Case, Letter, first_difference, run_engine
 
+from gradwire.experiment.topology import LinkSpec, fat_tree
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.fabric.memory import LOG_ENTRIES
-from gradwire.sim.topology import LinkSpec, fat_tree
 
 HOSTS = 128
 

@@ -6,10 +6,10 @@ import networkx
 from oracle import Case
 from oracle.cases import fabric_of
 
+from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.topology import LinkSpec, from_networkx
 
 US = 10**6
 SECOND = 10**12

@@ -15,8 +15,8 @@ from random_cases import LATENCY, US, budget, cases
 from test_pause import dctcp, paused_cases, together
 from test_receiver_driven import cut_cases
 
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema_network import Switch
-from gradwire.sim.topology import LinkSpec, star
 
 SOON = 20_000 * US  # what is cut for good never ends
 MOMENTS = (1, 100_000, US, 5 * US, 20 * US, 77 * US)

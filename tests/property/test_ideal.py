@@ -11,11 +11,11 @@ from oracle import Case, Letter
 from oracle.cases import fabric_of
 from random_cases import LATENCIES, LATENCY, RATES, budget
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import ConstantRate
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, from_networkx
-from gradwire.sim.traffic.ideal import ideal_times
+from gradwire.sim.ideal import ideal_times
 
 TABLE = ConstantRate.model_validate({"kind": "constant_rate", "payload": "1000B"})
 ROOMY = Switch.model_validate({"buffer": "1GB"})

@@ -9,9 +9,9 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import US, budget, cases
 
 import gradwire.sim.fabric.fabric
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-from gradwire.sim.topology import LinkSpec, star
 
 
 def tables():

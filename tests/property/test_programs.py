@@ -135,8 +135,8 @@ def test_records_and_words_are_given_back():
     """Programs one after the other need no more room than one."""
     from random_cases import DLCP
 
+    from gradwire.experiment.topology import LinkSpec, star
     from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-    from gradwire.sim.topology import LinkSpec, star
 
     tables = [
         TcpNewReno.model_validate({"kind": "tcp_newreno"}),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.base import Mistakes
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp
-from gradwire.sim.topology import LinkSpec, star
 
 
 def dctcp(**more: Any) -> Dctcp:

@@ -13,9 +13,9 @@ from gradwire.emu.plan import Plan, Queues, TransportPlan
 from gradwire.emu.prepare import ports_of, routes_of
 from gradwire.emu.round_trips import RoundTrips as PlannedTrips
 from gradwire.emu.round_trips import base_round_trip_ns
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import Network
-from gradwire.sim.trips import RoundTrips
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import Network
+from gradwire.experiment.trips import RoundTrips
 
 
 def brute(network: Network, src: int, dst: int, size: int) -> int:

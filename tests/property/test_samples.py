@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from oracle import Case, Letter, run_engine, run_oracle
 from random_cases import US, budget, cases
 
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.telemetry import Samples
-from gradwire.sim.topology import LinkSpec, star
 
 END = 1500 * US
 

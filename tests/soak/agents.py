@@ -25,7 +25,7 @@ from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.agent.stream import HEAD, MAGIC, MOST_BYTES, REPORTED, VERSION, Decoder, encode
 from gradwire.emu.transports.door import Door
 from gradwire.emu.wire import Frames, Header, NotOurs, Opening
-from gradwire.traces.program import Messages, Program, Table
+from gradwire.experiment.program import Messages, Program, Table
 
 Case = tuple[str, Callable[[], str]]
 TOKEN = bytes(range(16))

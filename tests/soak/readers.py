@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import gradwire.traces.room
+from gradwire.experiment.topology.hpcc import read_hpcc
+from gradwire.experiment.traffic import flow_list
 from gradwire.scenarios.errors import GradwireError
-from gradwire.sim.topology.hpcc import read_hpcc
-from gradwire.sim.traffic import flow_list
 from gradwire.traces.formats import FORMATS, export_trace, import_trace, importers
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.messages import layer_priorities

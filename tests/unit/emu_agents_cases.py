@@ -25,8 +25,8 @@ from gradwire.emu.controller import Controller
 from gradwire.emu.launchers import Forked
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan, host_address
 from gradwire.emu.switches.base import TestbedError
+from gradwire.experiment.program import Messages, Program, Table
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
-from gradwire.traces.program import Messages, Program, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -7,11 +7,11 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import ACK, DATA
 from transport_bench import transport
 
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim import transports
 from gradwire.sim.fabric.components import resolve
-from gradwire.sim.topology import LinkSpec, star
 from gradwire.sim.transports.base import control_important
 
 NEWRENO, DCTCP, DLCP = 0, 1, 2

@@ -110,7 +110,7 @@ def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scale_network() -> Any:
-    from gradwire.sim.topology import LinkSpec, star
+    from gradwire.experiment.topology import LinkSpec, star
 
     return star(4, LinkSpec(10**11, 10**6))
 

@@ -10,10 +10,9 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.placement import host_sequence, place
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import (
+from gradwire.experiment.placement import host_sequence, place
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import (
     Cable,
     LinkSpec,
     Network,
@@ -26,6 +25,7 @@ from gradwire.sim.topology import (
     read_hpcc,
     star,
 )
+from gradwire.scenarios.errors import ScenarioError
 
 GBPS, US = 10**9, 10**6
 LINK = LinkSpec(100 * GBPS, US)

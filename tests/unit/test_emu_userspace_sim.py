@@ -13,13 +13,13 @@ from userspace_cases import Driven, Packet, no_program
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.emu.userspace.layout import N_CHOICES
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.wire import GRADWIRE_PORT, PACKET_KINDS
 from gradwire.sim.fabric.draws import key_of
 from gradwire.sim.fabric.flows import FLOW_ENTROPY
-from gradwire.sim.routing import build_routing
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import build_network
 
 STAR = {"kind": "star", "hosts": 5}
 LEAF_SPINE = {"kind": "leaf_spine", "leaves": 3, "hosts_per_leaf": 2, "spines": 3}

@@ -14,6 +14,7 @@ from oracle import Case, Letter, first_difference, run_engine
 from typer.testing import CliRunner
 
 from gradwire import cli
+from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema_network import Switch
@@ -22,7 +23,6 @@ from gradwire.sim.fabric import engines, specialise, whole
 from gradwire.sim.fabric.components import resolve
 from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, leaf_spine
 
 ROOT = Path(__file__).parents[2]
 US = 10**6

@@ -6,11 +6,11 @@ import networkx
 import numpy as np
 import pytest
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, fat_tree, from_networkx, leaf_spine, star, torus
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.memory import build
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, fat_tree, from_networkx, leaf_spine, star, torus
 
 LINK = LinkSpec(10**11, 10**6)
 NETWORKS = {

@@ -15,6 +15,8 @@ from pydantic import TypeAdapter
 from sim_cases import MS, US, Ideal, make_trace, ring_job, rows, scenario
 
 import gradwire.sim.faults
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, leaf_spine, rail, star
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import check_loss_invariant
@@ -25,9 +27,7 @@ from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.faults import Faults
 from gradwire.sim.precheck import check_variants
-from gradwire.sim.routing import build_routing
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, leaf_spine, rail, star
 
 LINK = LinkSpec(10**11, US)
 BYTE = 80  # picoseconds at 100 Gbps

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.sim.patience import LEAST_PS, patience_ps
-from gradwire.sim.routing import build_routing
 from gradwire.sim.simulate import Stalled, simulate
-from gradwire.sim.topology import build_network
 
 
 def tables(**fields):

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.checks import remarks
 from gradwire.scenarios.checks_switch import carriers
 from gradwire.scenarios.errors import ScenarioError
@@ -20,9 +22,7 @@ from gradwire.scenarios.schema_transport import AnyTransport
 from gradwire.sim.fabric.components import resolve
 from gradwire.sim.fabric.layout import STAMP_MOST
 from gradwire.sim.precheck import check_variants
-from gradwire.sim.routing import build_routing
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import build_network
 from gradwire.sim.transports import KINDS
 
 USER = "mine:Mine"

@@ -16,13 +16,14 @@ import pytest
 import gradwire
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("scenarios", "traces", "sim", "emu", "analysis", "benchmarks")
+ROOMS = ("scenarios", "traces", "experiment", "sim", "emu", "analysis", "benchmarks")
 
 ALLOWED = {
     "scenarios": set(),
     "traces": {"scenarios"},
-    "sim": {"scenarios", "traces"},
-    "emu": {"scenarios", "traces"},
+    "experiment": {"scenarios", "traces"},
+    "sim": {"scenarios", "traces", "experiment"},
+    "emu": {"scenarios", "traces", "experiment"},
     "analysis": {"scenarios", "traces"},
 }
 """Which rooms the modules of a room may import."""

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.sim.precheck import check_variants
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import build_network
 
 TRAFFIC = {"name": "t", "kind": "permutation", "size": "10kB"}
 JOB = {"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}

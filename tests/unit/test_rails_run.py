@@ -10,6 +10,10 @@ import pytest
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
+from gradwire.experiment.topology import LinkSpec, build_network, rail
+from gradwire.experiment.traffic import flows_of
+from gradwire.experiment.traffic.base import Flows
+from gradwire.experiment.traffic.rails import ends
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import Result, check_loss_invariant
@@ -17,10 +21,6 @@ from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp
 from gradwire.sim import collectives
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, build_network, rail
-from gradwire.sim.traffic import flows_of
-from gradwire.sim.traffic.base import Flows
-from gradwire.sim.traffic.rails import ends
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741
 FRAME = BYTE * (4096 + 66)

@@ -9,10 +9,9 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim import routing as module
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import (
+from gradwire.experiment import routing as module
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import (
     Cable,
     LinkSpec,
     Network,
@@ -24,6 +23,7 @@ from gradwire.sim.topology import (
     star,
     torus,
 )
+from gradwire.scenarios.errors import ScenarioError
 
 LINK = LinkSpec(10**11, 10**6)
 

@@ -7,6 +7,7 @@ from ideal_fabric import Delivery
 from sim_cases import make_trace, ps_job, scenario
 from transport_bench import US, star_of, transport
 
+from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.schema import Switch
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
@@ -14,7 +15,6 @@ from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.fabric.fabric import Delivery as Delivered
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.sends import Settled
-from gradwire.sim.routing import build_routing
 from gradwire.sim.schedulers import LayerOrder
 from gradwire.sim.simulate import simulate
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.wire import serialisation_ps
 from gradwire.sim.shaken import shaken
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import build_network
 
 
 def scenario(**more):

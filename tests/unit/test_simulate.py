@@ -10,10 +10,10 @@ import pytest
 from ideal_fabric import IdealFabric
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
+from gradwire.experiment.placement import host_sequence, place
+from gradwire.experiment.topology import LinkSpec, fat_tree, leaf_spine, star
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
-from gradwire.sim.placement import host_sequence, place
 from gradwire.sim.simulate import Interrupted, simulate
-from gradwire.sim.topology import LinkSpec, fat_tree, leaf_spine, star
 
 LINK = LinkSpec(10**11, US)
 TRACE = make_trace([[2000], [90_000]], iterations=3, skew=3 * US)

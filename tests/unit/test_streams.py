@@ -10,15 +10,15 @@ from oracle import Case, Change, Letter, Outcome, first_difference, run_engine, 
 from oracle.packets import ACK, DATA
 from transport_bench import MS, US, Ends, transport
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, leaf_spine, star
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.routing import build_routing
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import LinkSpec, leaf_spine, star
 from gradwire.sim.transports.cubic import EPOCH, SEEN, Cubic
 from gradwire.sim.transports.tcp_newreno import TcpNewReno
 from gradwire.sim.transports.window import CWND, SHIFT, SRTT, SSTHRESH

@@ -195,8 +195,8 @@ def test_ports_by_their_names_and_by_nodes():
 
 def test_parallel_cables_are_all_sampled(tmp_path: Any):
     """Two cables between the same switches have one name, and both are meant by it."""
+    from gradwire.experiment.topology import build_network
     from gradwire.sim.telemetry import ports_of
-    from gradwire.sim.topology import build_network
 
     scenario = case()
     network = build_network(scenario.topology, scenario.link, scenario.link_override)

@@ -10,9 +10,7 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.schema import Link, LinkOverride, Scenario
-from gradwire.sim.topology import (
+from gradwire.experiment.topology import (
     Cable,
     LinkSpec,
     Override,
@@ -27,6 +25,8 @@ from gradwire.sim.topology import (
     star,
     torus,
 )
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema import Link, LinkOverride, Scenario
 
 GBPS, US = 10**9, 10**6
 LINK = LinkSpec(100 * GBPS, US)
@@ -285,7 +285,7 @@ def test_a_bad_default_link_is_one_mistake_not_one_per_cable():
 
 def test_importing_sim_is_cheap():
     heavy = "{'torch', 'numba', 'pyarrow', 'networkx'}"
-    code = f"import sys, gradwire.sim.topology; print(*({heavy} & set(sys.modules)))"
+    code = f"import sys, gradwire.experiment.topology; print(*({heavy} & set(sys.modules)))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

@@ -8,9 +8,9 @@ import networkx
 import numpy as np
 import pytest
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, Override, from_networkx, read_graph, read_hpcc
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, Override, from_networkx, read_graph, read_hpcc
 
 GBPS, US = 10**9, 10**6
 LINK = LinkSpec(100 * GBPS, US)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from transport_bench import Flow, play, transport
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import TOPOLOGIES, Network, build_network
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
 from gradwire.scenarios.schema import Scenario
@@ -19,8 +21,6 @@ from gradwire.scenarios.schema_topology import MAX_HOSTS
 from gradwire.scenarios.wire import frame_bytes, serialisation_ps
 from gradwire.sim.fabric.layout import MAX_HOSTS as ENGINE_HOSTS
 from gradwire.sim.precheck import check_variants
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import TOPOLOGIES, Network, build_network
 
 JOB = {"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}
 GBPS, US = 10**9, 10**6

@@ -10,9 +10,8 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import (
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import (
     LinkSpec,
     Network,
     Override,
@@ -22,6 +21,7 @@ from gradwire.sim.topology import (
     leaf_spine,
     torus,
 )
+from gradwire.scenarios.errors import ScenarioError
 
 GBPS, US = 10**9, 10**6
 LINK = LinkSpec(100 * GBPS, US)

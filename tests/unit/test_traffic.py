@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradwire.experiment.topology import build_network
+from gradwire.experiment.traffic import base, flows_of
+from gradwire.experiment.traffic.base import Flows
+from gradwire.experiment.traffic.cdf import distribution
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema_traffic import DISTRIBUTIONS
 from gradwire.sim.fabric.sends import Sends
-from gradwire.sim.topology import build_network
-from gradwire.sim.traffic import base, flows_of
-from gradwire.sim.traffic.base import Flows
-from gradwire.sim.traffic.cdf import distribution
 
 US, MS = 10**6, 10**9
 KS = 2.7  # sqrt(n) times the largest distance of a distribution's n draws from it exceeds this once in a million
@@ -205,8 +205,8 @@ def test_rounds_until_stop(stop):
 
 
 def test_all_to_all_at_once(monkeypatch):
-    monkeypatch.setattr("gradwire.sim.traffic.all_to_all.BATCH", 20)
-    monkeypatch.setattr("gradwire.sim.traffic.base.BATCH", 20)
+    monkeypatch.setattr("gradwire.experiment.traffic.all_to_all.BATCH", 20)
+    monkeypatch.setattr("gradwire.experiment.traffic.base.BATCH", 20)
     parts = batches({"kind": "all_to_all", "size": "1kB", "rounds": 2, "period": "9us"})
     assert len(parts) > 2
     flows = drawn({"kind": "all_to_all", "size": "1kB", "rounds": 2, "period": "9us"})

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwire import cli
+from gradwire.experiment.topology import build_network
+from gradwire.experiment.traffic import cdf, check_files, flow_list, flows_of, matrix
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
-from gradwire.sim.topology import build_network
-from gradwire.sim.traffic import cdf, check_files, flow_list, flows_of, matrix
 
 LIST = "3\n0 1 3 100 20000 2.000000001\n2 0 3 100 1 2.0\n1 2 3 70000 2.5\n"
 MATRIX = """Nodes 4

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from gradwire import cli
 from gradwire.analysis.compare import compare
 from gradwire.analysis.flows import flow_times
+from gradwire.experiment.placement import place
+from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import Result, check_loss_invariant
-from gradwire.sim.placement import place
 from gradwire.sim.simulate import simulate
-from gradwire.sim.topology import build_network
 
 US, MS = 10**6, 10**9
 FRAME = 80 * (4096 + 66)  # picoseconds of a full packet at 100 Gbps

@@ -7,11 +7,11 @@ from oracle import Case, Letter, Outcome, first_difference, run_engine, run_orac
 from oracle.packets import ACK
 from transport_bench import US, Ends, Reply, transport
 
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric.layout import R_TIMER
-from gradwire.sim.topology import LinkSpec, star
 from gradwire.sim.transports.dctcp import Dctcp
 from gradwire.sim.transports.tcp_newreno import TcpNewReno
 

@@ -7,10 +7,10 @@ import random
 import pytest
 from transport_bench import MS, US, Ends, incast, play, star_of, transport
 
+from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.layout import ACK, BITMAP, PULL, R_PULLED, R_RIDER, R_TIMER, S_DONE, S_RIDER, S_TIMER
-from gradwire.sim.routing import build_routing
 from gradwire.sim.transports.coalesced import LATE, PLACES, ROOM
 from gradwire.sim.transports.nscc import AVERAGE, BASE, CREDIT, Nscc
 from gradwire.sim.transports.window import CWND, FLIGHT, LOST, NXT, SHIFT, UNA

@@ -8,9 +8,9 @@ import pytest
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from transport_bench import GBPS, US, Flow, play, transport
 
+from gradwire.experiment.topology import LinkSpec, Network, Override, star
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric.layout import PROBE
-from gradwire.sim.topology import LinkSpec, Network, Override, star
 
 
 def lossy(loss: float) -> Network:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transport_bench import GBPS, MS, US, Flow, incast, play, star_of, transport
 
-from gradwire.sim.topology import LinkSpec, Override, leaf_spine
+from gradwire.experiment.topology import LinkSpec, Override, leaf_spine
 
 MB = 1 << 20
 SENDERS = 8

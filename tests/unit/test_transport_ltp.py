@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Ends, Flow, Word, incast, plain, play, star_of, transport
 
+from gradwire.experiment.topology import LinkSpec, Override, leaf_spine, star
 from gradwire.sim.fabric.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
-from gradwire.sim.topology import LinkSpec, Override, leaf_spine, star
 from gradwire.sim.transports import ltp
 from gradwire.sim.transports.base import MUST, ONE
 from gradwire.sim.transports.ltp import DRAIN, MODE, RATE, SMALLEST, STARTUP, Ltp

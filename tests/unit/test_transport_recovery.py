@@ -10,8 +10,8 @@ import pytest
 from oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
 from transport_bench import MS, US, Ends, transport
 
+from gradwire.experiment.topology import LinkSpec, star
 from gradwire.sim.fabric.layout import S_DONE, S_SENT, S_TIMER
-from gradwire.sim.topology import LinkSpec, star
 from gradwire.sim.transports.cubic import Cubic
 from gradwire.sim.transports.dctcp import Dctcp
 from gradwire.sim.transports.tcp_newreno import TcpNewReno

@@ -9,10 +9,10 @@ import heapq
 import pytest
 from transport_bench import GBPS, MS, US, Flow, incast, play, star_of, transport
 
+from gradwire.experiment.topology import LinkSpec, fat_tree
 from gradwire.scenarios import checks
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
-from gradwire.sim.topology import LinkSpec, fat_tree
 
 KB, MB = 1000, 1_000_000
 PAYLOAD = 4096

@@ -10,12 +10,12 @@ import pytest
 from oracle import Case, Letter, run_engine
 from transport_bench import transport
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, Network, build_network, leaf_spine, star
+from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema_network import Switch
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, Network, build_network, leaf_spine, star
-from gradwire.sim.trips import RoundTrips
 
 US, GBPS = 10**6, 10**9
 DATA, ACK = 4096 + 66, 66

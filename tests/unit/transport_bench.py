@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, Network, Override, star
 from gradwire.scenarios.schema import Switch, Transport
 from gradwire.scenarios.schema_transport import AnyTransport
 from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.components import RECEIVER_SIDE, SENDER_SIDE
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
-from gradwire.sim.routing import build_routing
-from gradwire.sim.topology import LinkSpec, Network, Override, star
 from gradwire.sim.transports.base import Context
 
 US, MS = 10**6, 10**9

@@ -14,7 +14,7 @@ from gradwire.emu.userspace import rules
 from gradwire.emu.userspace.compiled import compiled
 from gradwire.emu.userspace.fabric import Fabric, port_counts
 from gradwire.emu.userspace.memory import words_at
-from gradwire.traces.program import Messages, Program
+from gradwire.experiment.program import Messages, Program
 
 US = 10**6
 MBPS = 10**6

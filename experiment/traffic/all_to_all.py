@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradwire.sim.traffic.base import BATCH, Flows, Setting, in_batches, rounds
+from gradwire.experiment.traffic.base import BATCH, Flows, Setting, in_batches, rounds
 
 
 def all_to_all(setting: Setting) -> Iterator[Flows]:

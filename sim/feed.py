@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import simpy
 
+from gradwire.experiment.topology import Cards
+from gradwire.experiment.traffic.base import Flows
+from gradwire.experiment.traffic.rails import ends
 from gradwire.sim.coupling import Block, Coupling
 from gradwire.sim.fabric.sends import Sends
-from gradwire.sim.topology import Cards
-from gradwire.sim.traffic.base import Flows
-from gradwire.sim.traffic.rails import ends
 
 KINDS = ("flow",)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gradwire.experiment.traffic.base import Flows, Setting, in_batches, rounds
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.traffic.base import Flows, Setting, in_batches, rounds
 
 
 def incast(setting: Setting) -> Iterator[Flows]:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gradwire.experiment.traffic.base import BATCH, Flows, Ints, Setting
+from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.units import MAX_INNER, S
-from gradwire.sim.traffic.base import BATCH, Flows, Ints, Setting
-from gradwire.sim.traffic.reading import Reader
 
 MOST_HOSTS = 2**31  # where it is not known yet how many there are
 LINE = "src dst group port bytes start-in-seconds"

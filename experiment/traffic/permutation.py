@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradwire.sim.traffic.base import Flows, Ints, Setting, in_batches, rounds
+from gradwire.experiment.traffic.base import Flows, Ints, Setting, in_batches, rounds
 
 
 def permutation(setting: Setting) -> Iterator[Flows]:

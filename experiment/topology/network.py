@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.topology.cards import Cards, split
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.sim.topology.cards import Cards, split
 
 if TYPE_CHECKING:
     import networkx

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.scenarios.wire import MIN_FRAME
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.wire import MIN_FRAME, speed_of
 from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.room import speed_of
-from gradwire.sim.routing import Routing
-from gradwire.sim.topology import Network
 
 Ints = NDArray[np.int64]
 

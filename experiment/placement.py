@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradwire.experiment.topology import Network
+from gradwire.experiment.topology.network import listed
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.sim.topology import Network
-from gradwire.sim.topology.network import listed
 
 
 class Places(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from math import prod
 
+from gradwire.experiment.topology.cables import LinkSpec, Override, build, check, numbered
+from gradwire.experiment.topology.network import Cable, Network, refuse
 from gradwire.scenarios.errors import Mistake
-from gradwire.sim.topology.cables import LinkSpec, Override, build, check, numbered
-from gradwire.sim.topology.network import Cable, Network, refuse
 
 GLOBAL_COST = 3
 """Of a dragonfly's global cable, where a local one costs 1: the way local-global-local (5) is cheaper than any

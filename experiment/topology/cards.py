@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from gradwire.sim.topology.network import Cable
+    from gradwire.experiment.topology.network import Cable
 
 
 @dataclass(frozen=True, eq=False)

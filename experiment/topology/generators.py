@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gradwire.experiment.topology.cables import LinkSpec, Override, build, check, interleave, numbered
+from gradwire.experiment.topology.network import Cable, Network, refuse
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema_topology import edge_ports, edge_ratios
-from gradwire.sim.topology.cables import LinkSpec, Override, build, check, interleave, numbered
-from gradwire.sim.topology.network import Cable, Network, refuse
 
 __all__ = ["LinkSpec", "Override", "dumbbell", "fat_tree", "leaf_spine", "rail", "star"]
 
@@ -163,11 +163,11 @@ def rail(
     Notes
     -----
     Between cards of one rail there is 1 shortest path inside a group and `spines` between groups; messages stay on
-    their rail (`gradwire.sim.topology.cards`), so that the spines carry what goes between groups only.  NVIDIA's DGX
-    SuperPOD with B200 of 128 hosts is ``rail(128, 8, 16, link, hosts_per_group=32)`` with uplinks of twice the rate: 32
-    rail switches, 16 spines, 1024 cables up from the hosts and two from each rail switch to each spine [its reference
-    architecture].  In Alibaba's HPN (Qian et al., SIGCOMM 2024) a card has two ports, to two switches [recalled]: here
-    those would be two cards.
+    their rail (`gradwire.experiment.topology.cards`), so that the spines carry what goes between groups only.  NVIDIA's
+    DGX SuperPOD with B200 of 128 hosts is ``rail(128, 8, 16, link, hosts_per_group=32)`` with uplinks of twice the
+    rate: 32 rail switches, 16 spines, 1024 cables up from the hosts and two from each rail switch to each spine [its
+    reference architecture].  In Alibaba's HPN (Qian et al., SIGCOMM 2024) a card has two ports, to two switches
+    [recalled]: here those would be two cards.
 
     References
     ----------

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.scenarios.wire import crossing_ps
-from gradwire.sim.fabric.room import speed_of
-from gradwire.sim.routing import Routing
-from gradwire.sim.topology import Network
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.wire import crossing_ps, speed_of
 
 Ints = NDArray[np.int64]
 SLOWEST = -1

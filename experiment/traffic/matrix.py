@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.traffic.base import Flows, Ints, Setting
+from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.units import MAX_INNER
-from gradwire.sim.traffic.base import Flows, Ints, Setting
-from gradwire.sim.traffic.reading import Reader
 
 HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
 LINE = "src->dst id N start PS size BYTES"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from gradwire.experiment.topology.cards import cables_of, card_name
+from gradwire.experiment.topology.network import Cable, Network, assemble, refuse
 from gradwire.scenarios.errors import Mistake
-from gradwire.sim.topology.cards import cables_of, card_name
-from gradwire.sim.topology.network import Cable, Network, assemble, refuse
 
 
 class LinkSpec(NamedTuple):

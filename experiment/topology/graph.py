@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.experiment.topology.cables import LinkSpec, Override, numbered, override_cables
+from gradwire.experiment.topology.network import HOST, SWITCH, Cable, Network, assemble
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.units import MAX_INNER, UnitError, parse_rate, parse_time
-from gradwire.sim.topology.cables import LinkSpec, Override, numbered, override_cables
-from gradwire.sim.topology.network import HOST, SWITCH, Cable, Network, assemble
 
 if TYPE_CHECKING:
     import networkx

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gradwire.experiment.topology.cables import Override, override_cables
+from gradwire.experiment.topology.network import SHOWN, Cable, Network, assemble, refuse
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.files import regular
 from gradwire.scenarios.units import UnitError, parse_rate, parse_time
-from gradwire.sim.topology.cables import Override, override_cables
-from gradwire.sim.topology.network import SHOWN, Cable, Network, assemble, refuse
 
 HEADER = "nodes switches links, such as: 320 28 800"
 ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
@@ -49,8 +49,8 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
     Notes
     -----
     A host with several cables (HPCC's own 320-host network) has as many network cards, see
-    `gradwire.sim.topology.cards`. Rates are read as "100Gbps" or "100Gb/s", delays with any unit of time.  SimAI's
-    topologies, whose first line has more numbers, are refused.
+    `gradwire.experiment.topology.cards`. Rates are read as "100Gbps" or "100Gb/s", delays with any unit of time.
+    SimAI's topologies, whose first line has more numbers, are refused.
 
     References
     ----------

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gradwire.experiment.topology.cables import LinkSpec, Override
+from gradwire.experiment.topology.cards import Cards
+from gradwire.experiment.topology.direct import dragonfly, torus
+from gradwire.experiment.topology.generators import dumbbell, fat_tree, leaf_spine, rail, star
+from gradwire.experiment.topology.graph import from_networkx, read_graph
+from gradwire.experiment.topology.hpcc import read_hpcc
+from gradwire.experiment.topology.network import HOST, SWITCH, Cable, Network, assemble
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.topology.cables import LinkSpec, Override
-from gradwire.sim.topology.cards import Cards
-from gradwire.sim.topology.direct import dragonfly, torus
-from gradwire.sim.topology.generators import dumbbell, fat_tree, leaf_spine, rail, star
-from gradwire.sim.topology.graph import from_networkx, read_graph
-from gradwire.sim.topology.hpcc import read_hpcc
-from gradwire.sim.topology.network import HOST, SWITCH, Cable, Network, assemble
 
 __all__ = [
     "HOST",

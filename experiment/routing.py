@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.topology.network import Network, listed, refuse
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.sim.topology.network import Network, listed, refuse
 
 UNREACHED = -1
 

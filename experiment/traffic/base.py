@@ -78,7 +78,7 @@ class Flows:
 
     @property
     def rails(self) -> Ints:
-        """The numbers that choose network cards (see `gradwire.sim.traffic.rails`)."""
+        """The numbers that choose network cards (see `gradwire.experiment.traffic.rails`)."""
         return self.flow if self.rail is None else self.rail
 
 

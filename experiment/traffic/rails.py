@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.sim.topology import Cards
-from gradwire.sim.traffic.base import Flows, Ints
+from gradwire.experiment.topology import Cards
+from gradwire.experiment.traffic.base import Flows, Ints
 
 
 def ends(flows: Flows, cards: Cards) -> tuple[Ints, Ints]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradwire.sim.traffic.base import BATCH, Flows, Setting
-from gradwire.sim.traffic.cdf import distribution
+from gradwire.experiment.traffic.base import BATCH, Flows, Setting
+from gradwire.experiment.traffic.cdf import distribution
 
 SOONER = 1 << 8
 """The first batch is small, so that a short run draws little; batches double up to `BATCH`."""

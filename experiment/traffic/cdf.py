@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.schema_traffic import DISTRIBUTIONS
 from gradwire.scenarios.units import parse_size
-from gradwire.sim.traffic.reading import Reader
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ def distribution(sizes: str, where: str = "sizes") -> Distribution:
         The file is missing or no distribution; says in which lines.
     """
     if sizes in DISTRIBUTIONS:
-        return read(Path(str(resources.files("gradwire.sim.traffic") / "cdf" / f"{sizes}.txt")), where)
+        return read(Path(str(resources.files("gradwire.experiment.traffic") / "sizes" / f"{sizes}.txt")), where)
     if "/" in sizes or sizes.endswith(".txt"):
         return read(Path(sizes), where)
     size = float(parse_size(sizes))

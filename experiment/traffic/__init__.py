@@ -1,7 +1,7 @@
 """Traffic besides jobs: kinds by name, and what a scenario's `[[traffic]]` tables come to.
 
-A kind is a function `Setting -> Iterator[Flows]` (see `gradwire.sim.traffic.base`) in a file of its own, registered
-here.
+A kind is a function `Setting -> Iterator[Flows]` (see `gradwire.experiment.traffic.base`) in a file of its own,
+registered here.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.limits import MAX_FLOWS, MAX_PACKETS
+from gradwire.experiment.traffic import all_to_all, flow_list, incast, matrix, permutation, poisson
+from gradwire.experiment.traffic.base import Flows, Kind, Setting, generator
+from gradwire.experiment.traffic.cdf import distribution
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema_traffic import AllToAll, FlowList, Matrix, Poisson, Repeated, Traffic
 from gradwire.scenarios.units import format_size
-from gradwire.sim.fabric.layout import MAX_FLOWS, MAX_PACKETS
-from gradwire.sim.traffic import all_to_all, flow_list, incast, matrix, permutation, poisson
-from gradwire.sim.traffic.base import Flows, Kind, Setting, generator
-from gradwire.sim.traffic.cdf import distribution
 
 if TYPE_CHECKING:
+    from gradwire.experiment.topology import Network
     from gradwire.scenarios.schema import Scenario
-    from gradwire.sim.topology import Network
 
 KINDS: dict[str, Kind] = {
     "poisson": poisson.poisson,
