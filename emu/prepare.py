@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
-from gradwire.experiment.program import Program
+from gradwire.experiment.resolved import Resolved
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema import Scenario
 from gradwire.scenarios.schema_transport import Dlcp
@@ -19,46 +21,6 @@ TRANSPORTS = ("dlcp", "constant_rate", "tcp_newreno", "cubic", "dctcp", "bbr")
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
 MOST_HOSTS = 64
 """Processes, network namespaces and cables of one machine; our choice."""
-
-
-class NetworkLike(Protocol):
-    """What is needed of `gradwire.experiment.topology.Network`, which the testbed does not import; see there."""
-
-    names: tuple[str, ...]
-    host_count: int
-    link_src: Any
-    link_dst: Any
-    link_rate: Any
-    link_latency: Any
-    link_loss: Any
-    cards: Any
-
-
-class RoutingLike(Protocol):
-    """What is needed of `gradwire.experiment.routing.Routing`; see there."""
-
-    edge_of: Any
-    down_link: Any
-    group_of: Any
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]: ...
-
-
-class Resolved(Protocol):
-    """A scenario with its network, routes, traces and program (`gradwire.sim.resolve`)."""
-
-    @property
-    def network(self) -> Any: ...
-
-    @property
-    def routing(self) -> Any: ...
-
-    @property
-    def traces(self) -> Any: ...
-
-    @property
-    def program(self) -> Program: ...
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -199,7 +161,7 @@ def make_plan(
     )
 
 
-def sampled_ports(names: Sequence[str] | None, network: NetworkLike) -> tuple[int, ...]:
+def sampled_ports(names: Sequence[str] | None, network: Network) -> tuple[int, ...]:
     """Numbers of ports by their names or those of nodes (all their ports); None: all ports of switches.
 
     ScenarioError with every name that is neither.
@@ -219,7 +181,7 @@ def sampled_ports(names: Sequence[str] | None, network: NetworkLike) -> tuple[in
     return tuple(port.number for port in ports if port.name in names or network.names[port.src] in names)
 
 
-def ports_of(network: NetworkLike) -> tuple[Port, ...]:
+def ports_of(network: Network) -> tuple[Port, ...]:
     """The directed links of a network, by number."""
     names = network.names
     columns = (network.link_src, network.link_dst, network.link_rate, network.link_latency, network.link_loss)
@@ -231,7 +193,7 @@ def ports_of(network: NetworkLike) -> tuple[Port, ...]:
     )
 
 
-def routes_of(network: NetworkLike, routing: RoutingLike) -> dict[tuple[int, int], tuple[int, ...]]:
+def routes_of(network: Network, routing: Routing) -> dict[tuple[int, int], tuple[int, ...]]:
     """(switch, host) -> the equally good ports of the switch towards the host; none where there is no way."""
     first = network.host_count
     groups = routing.groups

@@ -22,13 +22,14 @@ import numpy as np
 from gradwire.emu import machines
 from gradwire.emu.outcome import make_result
 from gradwire.emu.plan import Plan
-from gradwire.emu.prepare import Resolved, check_rates, check_scenario, kernel_options, make_plan
+from gradwire.emu.prepare import check_rates, check_scenario, kernel_options, make_plan
 from gradwire.emu.raw import Raw
 from gradwire.emu.scratch import scratch
 from gradwire.emu.supervise import EmulationInterrupted, Heard, run
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.uml.watch import StoodStill
 from gradwire.emu.virtual import kernel_or_error
+from gradwire.experiment.resolved import Resolved
 from gradwire.scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:

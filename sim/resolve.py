@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import FIFO, LAYER, Program, Table
 from gradwire.experiment.replay import Replay
-from gradwire.experiment.routing import Routing, build_routing
+from gradwire.experiment.resolved import Resolved
+from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.traffic import flows_of
 from gradwire.scenarios.errors import Mistake, ScenarioError
@@ -28,21 +29,6 @@ from gradwire.sim.schedulers.layer import CREDIT_PARTITIONS
 if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario
     from gradwire.traces.trace import Trace
-
-
-class Resolved(NamedTuple):
-    """A scenario with everything looked up.
-
-    places : of the workers and servers of every job.
-    traces : the distinct ones; `Table.trace` is an index into them.
-    program : tables are the jobs of the scenario, then its traffic.
-    """
-
-    network: Network
-    routing: Routing
-    places: list[Places]
-    traces: list[Trace]
-    program: Program
 
 
 def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
