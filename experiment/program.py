@@ -19,7 +19,7 @@ nothing between them but the messages. Times are integer picoseconds, sizes byte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
-"""Operations of a process; see `Step`."""
+"""What a process does; see `Operation`."""
 
 START, FORWARD_END, BACKWARD_END, END = range(4)
 """What NOTE notes."""
@@ -37,8 +37,8 @@ START, FORWARD_END, BACKWARD_END, END = range(4)
 FIFO, LAYER = "fifo", "layer"
 
 
-class Step(NamedTuple):
-    """One step of a process: an operation and what it is about.
+class Operation(NamedTuple):
+    """What a process does next, and what it is about.
 
     COMPUTE  `value` picoseconds pass.
     WAIT     until event `value` has fired.
@@ -66,7 +66,7 @@ class Process:
     host: int
     job: int
     worker: int
-    steps: tuple[Step, ...]
+    steps: tuple[Operation, ...]
     compute: tuple[int, ...] = ()
 
 
@@ -95,6 +95,28 @@ class Table(NamedTuple):
     trace: int = -1
     buckets: tuple[tuple[int, ...], ...] = ()
     segments: int = 1
+
+
+class Importance(Sequence[Any]):
+    """Which packets of messages are important: per message None (whatever its transport sends), True, False, or
+    bool[packets].
+
+    patterns : the distinct bool[packets].
+    pattern : int64[n]: which of them a message has, or AS_SENT, ALL, NONE.
+    """
+
+    AS_SENT, ALL, NONE = -1, -2, -3
+    _PLAIN = (None, None, True, False)  # by -pattern
+
+    def __init__(self, patterns: Sequence[NDArray[np.bool_]], pattern: Ints) -> None:
+        self.patterns, self.pattern = patterns, pattern
+
+    def __len__(self) -> int:
+        return len(self.pattern)
+
+    def __getitem__(self, index: Any) -> Any:
+        which = int(self.pattern[index])
+        return self.patterns[which] if which >= 0 else self._PLAIN[-which]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +153,61 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.src)
+
+
+Lists = tuple[Ints, Ints]
+"""Lists of numbers, one after the other, as (first, list): those of i are `list[first[i] : first[i + 1]]`."""
+
+
+class Course(NamedTuple):
+    """What a process does in one step: rows of (operation, value, iteration), see `Operation`. Events are counted
+    through all steps of the part, so that a process can wait for those of an earlier step."""
+
+    process: int
+    operations: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a part: an iteration of a job, or a batch of flows. Events are counted from its first; the first n
+    are the deliveries of its n messages.
+
+    needs, host, station, effort : int64[events], as in `Program`; stations are counted through the part.
+    after, posts : as in `Program`.
+    begins : int64[n], or None: the picoseconds at which a message enters its host's interface by itself, -1 where an
+        event posts it.
+    contents : asked for `sums` (as `Lists`) and `own` (bool[n]) of `Program`; None for traffic.
+    """
+
+    messages: Messages
+    needs: Ints
+    host: Ints
+    after: Lists
+    posts: Lists
+    station: Ints
+    effort: Ints
+    courses: tuple[Course, ...] = ()
+    begins: Ints | None = None
+    contents: Callable[[], tuple[Lists, NDArray[np.bool_]]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.needs)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one job or traffic does.
+
+    hosts, workers : int64[processes]: the node of every process, and the number of the worker that it is.
+    stations : int64[stations], their nodes.
+    steps : a new iterator over the steps; each is made when it is asked for.
+    """
+
+    table: Table
+    hosts: Ints
+    workers: Ints
+    stations: Ints
+    steps: Callable[[], Iterator[Step]]
 
 
 @dataclass(frozen=True, eq=False)

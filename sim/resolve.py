@@ -6,25 +6,20 @@ plain data (`gradwire.experiment.program`) instead of processes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gradwire.experiment.placement import Places
-from gradwire.experiment.program import FIFO, LAYER, Program, Table
-from gradwire.experiment.replay import Replay
+from gradwire.experiment.jobs import Job
+from gradwire.experiment.program import Program
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.traffic import flows_of
+from gradwire.experiment.traffic.part import traffic_part
+from gradwire.experiment.written import written_out
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.sim.collectives import EXCHANGES as SIMULATED
-from gradwire.sim.collectives import Exchange, Ring
-from gradwire.sim.coupling import Message
-from gradwire.sim.job import job_context
-from gradwire.sim.precheck import find_needs
-from gradwire.sim.programs import EXCHANGES, Builder, Job, add_traffic
-from gradwire.sim.schedulers.layer import CREDIT_PARTITIONS
+from gradwire.sim.precheck import Needs, find_needs
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario
@@ -47,14 +42,25 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
     network, places = needs.network, needs.places
     _check_finite(scenario, network)
     traces = list(dict.fromkeys(needs.traces))
-    builder = Builder()
-    for number, its in enumerate(needs.traces):
-        _add_job(builder, scenario, number, its, traces.index(its), network, places[number])
+    parts = [job.part for job in jobs_of(scenario, needs)]
     for number, table in enumerate(scenario.traffic):
-        transport = scenario.transport_of(table)
-        row = builder.table(Table(table.name, transport, FIFO, 0, is_job=False, element_bytes=1))
-        add_traffic(builder, table, row, flows_of(scenario, number, network))
-    return Resolved(network, build_routing(network), places, traces, _tagged(builder.finish(), scenario))
+        flows = partial(flows_of, scenario, number, network)
+        parts.append(traffic_part(table, len(parts), scenario.transport_of(table), flows, network.cards))
+    program = _tagged(written_out(parts), scenario)
+    return Resolved(network, build_routing(network), places, traces, program)
+
+
+def jobs_of(scenario: Scenario, needs: Needs) -> list[Job]:
+    """The jobs of a scenario, in its order."""
+    traces = list(dict.fromkeys(needs.traces))
+    return [
+        Job.of(
+            table, needs.traces[number], needs.places[number], needs.network.cards, number=number,
+            seed=scenario.seed, payload=(table.transport or scenario.transport).payload,
+            transport=scenario.transport_of(table), source=traces.index(needs.traces[number]), where=f"job[{number}]",
+        )
+        for number, table in enumerate(scenario.job)
+    ]  # fmt: skip
 
 
 def _tagged(program: Program, scenario: Scenario) -> Program:
@@ -89,40 +95,3 @@ def _check_finite(scenario: Scenario, network: Network) -> None:
         raise ScenarioError(
             "cannot be written down for hosts to run on their own:", scenario.name, mistakes=mistakes
         )
-
-
-def _add_job(
-    builder: Builder,
-    scenario: Scenario,
-    number: int,
-    trace: Trace,
-    source: int,
-    network: Network,
-    places: Places,
-) -> None:
-    table = scenario.job[number]
-    transport = scenario.transport_of(table)
-    replay = Replay(table, trace, scenario.seed, f"job[{number}]")
-    payload = scenario.transports[transport].payload
-    context = job_context(replay, places, network.cards, payload, transport, None, _refuse)
-    exchange = SIMULATED[table.exchange.kind](context)
-    widest = max(tensor.element_bytes for tensor in trace.tensors)
-    credit = CREDIT_PARTITIONS * exchange.unit_bytes if table.order == LAYER else 0
-    row = builder.table(
-        Table(table.name, transport, table.order, credit, True, widest, source, *_buckets(exchange))
-    )
-    nodes = tuple(network.cards.node(host, 0) for host in places.workers)
-    job = Job(builder, row, table, exchange, replay, nodes)
-    EXCHANGES[table.exchange.kind](job)
-    job.add_workers()
-
-
-def _buckets(exchange: Exchange) -> tuple[tuple[tuple[int, ...], ...], int]:
-    if not isinstance(exchange, Ring):
-        return (), 1
-    buckets: Sequence[tuple[int, ...]] = [bucket.tensors for bucket in exchange.buckets]
-    return tuple(buckets), len(exchange.context.workers) * exchange.rails
-
-
-def _refuse(message: Message) -> None:
-    raise AssertionError(f"{message} is sent, where nothing runs")

@@ -22,7 +22,7 @@ from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.wire import NotOurs
-from gradwire.experiment.program import Messages, Process, Program, Step, Table
+from gradwire.experiment.program import Messages, Process, Program, Operation, Table
 
 HEAD: Final = struct.Struct(">4sH16sI")
 """magic, version, token, bytes that follow"""
@@ -48,7 +48,7 @@ def _named(*classes: type) -> Records:
 
 REPORTED: Final = _named(HostReport, Sent, Received, CheckSums, IterationRow)
 """What agents tell of."""
-PLANNED: Final = _named(Plan, Port, Queues, TransportPlan, Program, Messages, Process, Step, Table)
+PLANNED: Final = _named(Plan, Port, Queues, TransportPlan, Program, Messages, Process, Operation, Table)
 """What they are told."""
 _ALL: Final = {**REPORTED, **PLANNED}
 

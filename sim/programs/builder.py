@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.experiment.program import Messages, Process, Program, Step, Table
+from gradwire.experiment.program import Messages, Operation, Process, Program, Table
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Message
 
@@ -152,9 +152,9 @@ class Builder:
         )
 
 
-def _step(course: Course) -> Step:
+def _step(course: Course) -> Operation:
     operation, what, *iteration = course
-    return Step(operation, what.number if isinstance(what, Event) else what, *iteration)
+    return Operation(operation, what.number if isinstance(what, Event) else what, *iteration)
 
 
 def _ints(values: Any) -> Ints:

@@ -1,0 +1,154 @@
+"""What a collective is: an exchange of gradients, written down as the steps of a part of a program."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
+from gradwire.experiment.topology import Cards
+from gradwire.scenarios.result import KINDS
+from gradwire.traces.trace import Trace
+
+EVERYTHING = -1
+"""In place of a layer: all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobContext:
+    """What an exchange may use of its job.
+
+    Attributes
+    ----------
+    number : of its table in the program.
+    table : the scenario's [[job]] table.
+    workers, servers : numbers of their hosts.
+    cards : the hosts, and which nodes are their network cards; a message goes from card to card.
+    priorities : the switch queue of every tensor's packets.
+    captured : (worker, iteration) -> the iteration of the trace that is replayed.
+    ready_order : tensors in the order in which their gradients become ready.
+    tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
+    payload : data bytes of a full packet.
+    """
+
+    number: int
+    table: Any
+    trace: Trace
+    workers: Sequence[int]
+    servers: Sequence[int]
+    cards: Cards
+    priorities: Sequence[int]
+    captured: Callable[[int, int], int]
+    ready_order: Sequence[int]
+    tagger: Any
+    payload: int
+
+    @property
+    def rails(self) -> int:
+        """Network cards of the host of the job that has the most: into so many shares an exchange is divided."""
+        hosts = [*self.workers, *self.servers]
+        return int(self.cards.counts[hosts].max())
+
+    @property
+    def nodes(self) -> Ints:
+        """The nodes at which workers compute: their first network cards."""
+        return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """One iteration of an exchange.
+
+    Attributes
+    ----------
+    step : its messages and events, without courses.
+    fires : per worker and tensor (worker * tensors + tensor) the events that its gradient fires, in order.
+    gates : int64[workers, layers + 1]: the event that a worker waits for, for each layer and, in the last column, for
+        everything; -1 where there is nothing to wait for.
+    """
+
+    step: Step
+    fires: Lists
+    gates: Ints
+
+
+class Exchange(ABC):
+    """One job's exchange of gradients.
+
+    Attributes
+    ----------
+    layerwise : forward of a layer waits for this layer only; otherwise for everything.
+    worker_optimizes : the workers run the captured optimiser step once everything is there (in a parameter
+        server the servers do).
+    """
+
+    layerwise = False
+    worker_optimizes = False
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+
+    @property
+    def stations(self) -> Ints:
+        """The nodes of what takes time to do one thing after the other, such as a server's adder."""
+        return np.zeros(0, dtype=np.int64)
+
+    @abstractmethod
+    def iteration(self, number: int, ready: Ints, last: bool) -> Exchanged:
+        """One iteration. `ready`: int64[workers, tensors], picoseconds from its beginning at which gradients are ready
+        where nothing is waited for: messages are numbered by it. `last`: nothing follows it."""
+
+    @abstractmethod
+    def pieces(self) -> list[int]:
+        """Per layer: how much a worker waits for; 0: nothing."""
+
+    @property
+    @abstractmethod
+    def unit_bytes(self) -> int:
+        """Bytes of the largest message."""
+
+    @property
+    @abstractmethod
+    def bytes_per_iteration(self) -> int:
+        """Bytes of all messages of one iteration."""
+
+
+class Patterns:
+    """Distinct patterns of importance, by key."""
+
+    def __init__(self) -> None:
+        self.found: list[NDArray[np.bool_]] = []
+        self._number: dict[Any, int] = {}
+
+    def of(self, key: Any, make: Callable[[], NDArray[np.bool_]]) -> int:
+        """The number of a pattern; `make` makes it when its key is new."""
+        number = self._number.get(key)
+        if number is None:
+            number = self._number[key] = len(self.found)
+            self.found.append(make())
+        return number
+
+
+def messages(context: JobContext, kind: NDArray[Any], importance: Importance, **columns: Any) -> Messages:
+    """Columns of messages of a job, those that are one number for all included. `kind`: of `KINDS`, by name."""
+    n = len(kind)
+    names = {name: KINDS.index(name) for name in np.unique(kind).tolist()}
+    numbers = np.array([names[each] for each in kind.tolist()], dtype=np.int64)
+    bound = np.array(np.broadcast_to(columns.pop("bound"), n), dtype=np.float64)
+    given = {"table": context.number, **columns}
+    full = {name: np.array(np.broadcast_to(value, n), dtype=np.int64) for name, value in given.items()}
+    return Messages(kind=numbers, important=importance, bound=bound, **full)
+
+
+def lists(pairs: Sequence[tuple[Any, Any]], owners: int) -> Lists:
+    """The items of every owner, in the order in which they are given, as pairs of arrays: owners, and their items."""
+    owner, item = (np.concatenate([np.ravel(pair[side]) for pair in pairs]) for side in (0, 1))
+    order = np.argsort(owner, kind="stable")
+    first = np.zeros(owners + 1, dtype=np.int64)
+    np.cumsum(np.bincount(owner, minlength=owners), out=first[1:])
+    return first, np.asarray(item[order], dtype=np.int64)

@@ -1,0 +1,262 @@
+"""Parameter servers: workers push gradients, servers add them up, workers pull the result.
+
+Tensors are cut into partitions, and every partition lives on one server; the largest partitions are placed first,
+each on the server with the fewest bytes so far.  Where hosts have several network cards, a partition travels by one
+of them, chosen in the same turn: the card with the fewest bytes of that server, then of all.  A worker pushes a
+tensor's partitions as soon as its gradient is ready.  When a server has the pushes of all workers for a partition
+it sends the result to every worker: nobody asks for it, as the "pull" of the literature does, because the request
+would only be one more small packet [notes: P3 broadcasts right after aggregation].  So workers are synchronised by
+their data alone: layer-wise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
+
+As events, per iteration and partition:  gradient ready -> leave: push ... -> [adder ->] sum: pull ... -> gate.
+
+Our choices: the server's optimiser step is part of `server_rate` (the captured optimiser time belongs to a
+worker that updates the whole model and is not charged); pulls to the workers start with another worker for
+each partition, so that none is always last; a worker and a server on the same host exchange through memory,
+in no time and without a message.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Patterns, lists, messages
+from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
+
+PS_PER_SECOND = 10**12
+
+
+class Partition(NamedTuple):
+    """A run of a tensor's elements that is pushed, summed and pulled as one message."""
+
+    tensor: int
+    part: int
+    """number within the tensor"""
+    first: int
+    elements: int
+    bytes: int
+    layer: int
+    server: int
+    """index of the server it lives on"""
+    card: int
+    """number of the network card that it travels by, at both ends"""
+
+
+class ParameterServers(Exchange):
+    """The exchange of one job with its servers."""
+
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(context)
+        table = context.table.exchange
+        self.layerwise = table.pull == "layerwise"
+        self.partitions = partition_tensors(context, table.partition, len(context.servers), context.rails)
+        columns = np.array(self.partitions, dtype=np.int64).T
+        self._tensor, self._part, self._first, _, self._bytes, self._layer, self._server, self._card = columns
+        self._pieces = np.bincount(self._layer, minlength=len(context.trace.layers)).tolist()
+        self._server_rate: int | None = table.server_rate
+        workers, servers = np.array(context.workers), np.array(context.servers)
+        cards = context.cards
+        self._worker_node = cards.nodes(workers[:, None], self._card[None, :])  # [W, P]
+        self._server_node = cards.nodes(servers[self._server], self._card)  # [P]
+        self._home = np.array([cards.node(host, 0) for host in context.servers])[self._server]  # where it is added up
+        self._local = workers[:, None] == servers[self._server][None, :]
+        # partitions of a tensor that leave a worker together: those between two that stay
+        several = np.cumsum(self._local, axis=1)
+        runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
+        self._run = runs + several
+        self._patterns = Patterns()
+
+    def pieces(self) -> list[int]:
+        return self._pieces
+
+    @property
+    def unit_bytes(self) -> int:
+        return int(self._bytes.max())
+
+    @property
+    def bytes_per_iteration(self) -> int:
+        return int(2 * (self._bytes * (~self._local).sum(axis=0)).sum())
+
+    @property
+    def stations(self) -> Ints:
+        if self._server_rate is None:
+            return super().stations
+        return np.array([self.context.cards.node(server, 0) for server in self.context.servers], dtype=np.int64)
+
+    @property
+    def efforts(self) -> Ints:
+        """Picoseconds that a server takes to add up a push of every partition; 0 where that is free."""
+        if self._server_rate is None:
+            return np.zeros(len(self.partitions), dtype=np.int64)
+        return np.array([-(-each.bytes * 8 * PS_PER_SECOND // self._server_rate) for each in self.partitions])
+
+    def iteration(self, number: int, ready: Ints, last: bool) -> Exchanged:
+        workers, parts, local = len(self.context.workers), len(self.partitions), self._local
+        moment = ready[:, self._tensor]  # [W, P]
+        push_w, push_p = np.nonzero(~local)
+        order = np.lexsort((push_p, push_w, moment[push_w, push_p]))
+        push_w, push_p = push_w[order], push_p[order]
+        pull_p, turn = np.divmod(np.arange(parts * workers), workers)
+        pull_w = (pull_p + turn) % workers
+        away = ~local[pull_w, pull_p]
+        pull_w, pull_p = pull_w[away], pull_p[away]
+        due = np.concatenate((moment[push_w, push_p], moment.max(axis=0)[pull_p]))
+        order = np.argsort(due, kind="stable")
+        worker, part = np.concatenate((push_w, pull_w))[order], np.concatenate((push_p, pull_p))[order]
+        pushed = order < len(push_w)
+        place = np.empty(len(order), dtype=np.int64)  # the number of every push, then of every pull in turn
+        place[order] = np.arange(len(order))
+        return self._wired(number, last, worker, part, pushed, (push_w, push_p), (pull_w, pull_p), place)
+
+    def _wired(
+        self, iteration: int, last: bool, worker: Ints, part: Ints, pushed: NDArray[np.bool_],
+        pushes: tuple[Ints, Ints], pulls: tuple[Ints, Ints], place: Ints,
+    ) -> Exchanged:  # fmt: skip
+        """What follows from what. `place`: numbers of the messages of `pushes`, then of `pulls`, by worker and
+        partition."""
+        context, local, efforts = self.context, self._local, self.efforts
+        workers, parts, tensors = len(context.workers), len(self.partitions), len(context.trace.tensors)
+        push_no, pull_no = place[: len(pushes[0])], place[len(pushes[0]) :]
+        own_w, own_p = np.nonzero(local)
+        total = len(place) + np.arange(parts)  # the sum of every partition
+        count = len(place) + parts
+        gates, needs_of_gates, gate_of = self._gates(count, last)
+        count += len(needs_of_gates)
+        run = self._run[pushes]
+        leaving, lead, key = np.unique(run, return_index=True, return_inverse=True)
+        leave = count + np.arange(len(leaving))
+        count += len(leaving)
+        adding = np.full((workers, parts), -1, dtype=np.int64)
+        if self._server_rate is not None:
+            adding[:] = count + np.arange(workers * parts).reshape(workers, parts)
+            count += workers * parts
+        counted = np.where(adding >= 0, adding, total)  # what a push counts towards
+        needs, host = np.ones(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        needs[total] = workers
+        needs[total[-1] + 1 : total[-1] + 1 + len(needs_of_gates)] = needs_of_gates
+        nodes = context.nodes
+        host[push_no], host[pull_no] = self._server_node[pushes[1]], self._worker_node[pulls]
+        host[total] = self._home
+        host[total[-1] + 1 : total[-1] + 1 + len(needs_of_gates)] = nodes[gate_of]
+        host[leave] = nodes[pushes[0][lead]]
+        station, effort = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        if self._server_rate is not None:
+            host[adding], station[adding] = self._home[None, :], self._server[None, :]
+            effort[adding] = efforts[None, :]
+        after = [(push_no, counted[pushes]), (pull_no, gates[pulls[0], self._column(pulls[1], last)])]
+        after.append((total[own_p], gates[own_w, self._column(own_p, last)]))
+        if self._server_rate is not None:
+            after.append((adding, np.broadcast_to(total, adding.shape)))
+        by_tensor = np.lexsort((pushes[1], key))
+        posts = [(leave[key[by_tensor]], push_no[by_tensor]), (total[pulls[1]], pull_no)]
+        fires = np.concatenate((  # worker, partition, event
+            np.stack((pushes[0][lead], pushes[1][lead], leave)), np.stack((own_w, own_p, counted[own_w, own_p])),
+        ), axis=1)  # fmt: skip
+        fires = fires[:, np.lexsort(fires[1::-1])]
+        step = Step(
+            messages=self._messages(iteration, worker, part, pushed),
+            needs=needs, host=host, station=station, effort=effort,
+            after=lists(after, count),
+            posts=lists(posts, count),
+            contents=lambda: self._contents(part, pushed, pushes, push_no),
+        )  # fmt: skip
+        return Exchanged(step, lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors), gates)
+
+    def _column(self, part: Ints, last: bool) -> Ints:
+        """The column of the gates that a partition counts towards."""
+        return self._layer[part] if self.layerwise and not last else np.full(len(part), -1, dtype=np.int64)
+
+    def _gates(self, first: int, last: bool) -> tuple[Ints, Ints, Ints]:
+        """Gates, numbered from `first`; what each of them needs, and whose it is."""
+        workers, layers = len(self.context.workers), len(self._pieces)
+        gates = np.full((workers, layers + 1), -1, dtype=np.int64)
+        pieces = np.array(self._pieces, dtype=np.int64)
+        used = np.flatnonzero(pieces) if self.layerwise and not last else np.array([layers])
+        needs = np.append(pieces, pieces.sum())[used]
+        gates[:, used] = first + np.arange(workers * len(used)).reshape(workers, len(used))
+        return gates, np.tile(needs, workers), np.repeat(np.arange(workers), len(used))
+
+    def _messages(self, iteration: int, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> Messages:
+        context = self.context
+        captured = np.array([context.captured(each, iteration) for each in range(len(context.workers))])
+        own = self._own(part)
+        ends = self._worker_node[worker, part], self._server_node[part]
+        return messages(
+            context, np.where(pushed, "push", "pull"), self._importance(captured, worker, part, pushed),
+            iteration=iteration, tensor=self._tensor[part], layer=self._layer[part], part=self._part[part],
+            src=np.where(pushed, ends[0], ends[1]), dst=np.where(pushed, ends[1], ends[0]),
+            nbytes=self._bytes[part], priority=np.array(context.priorities)[self._tensor[part]],
+            bound=np.where(pushed, context.table.push_bound, context.table.pull_bound), rank=self._layer[part],
+            captured=np.where(pushed, captured[worker], np.where(own >= 0, captured[own], -1)),
+            first=self._first[part],
+        )  # fmt: skip
+
+    def _own(self, part: Ints) -> Ints:
+        """The worker on the server's host, -1 where there is none."""
+        return np.where(self._local.any(axis=0), self._local.argmax(axis=0), -1)[part]
+
+    def _importance(self, captured: Ints, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> Importance:
+        if self.context.tagger is None:
+            return Importance((), np.full(len(part), Importance.AS_SENT))
+        # The magnitudes of a sum were not captured; those of the first worker's gradient stand for them.
+        whose = np.where(pushed, captured[worker], captured[0])
+        keys = whose * len(self.partitions) + part
+        wanted = pushed if self.context.table.pull_important else np.ones(len(part), dtype=np.bool_)
+        found, inverse = np.unique(keys[wanted], return_inverse=True)
+        numbers = [self._pattern(*divmod(key, len(self.partitions))) for key in found.tolist()]
+        pattern = np.full(len(part), Importance.ALL, dtype=np.int64)
+        pattern[wanted] = np.array(numbers, dtype=np.int64)[inverse]
+        return Importance(self._patterns.found, pattern)
+
+    def _pattern(self, captured: int, number: int) -> int:
+        piece, context = self.partitions[number], self.context
+        return self._patterns.of(
+            (captured, number),
+            lambda: context.tagger.important(captured, piece.tensor, piece.first, piece.elements, context.payload),
+        )
+
+    def _contents(
+        self, part: Ints, pushed: NDArray[np.bool_], pushes: tuple[Ints, Ints], push_no: Ints
+    ) -> tuple[Lists, NDArray[np.bool_]]:
+        """A pull carries the sum of its partition's pushes, by worker, and of what the worker beside the server has."""
+        order = np.lexsort(pushes)
+        first, members = lists([(pushes[1][order], push_no[order])], len(self.partitions))
+        counts = np.where(pushed, 0, first[part + 1] - first[part])
+        begins = np.zeros(len(part) + 1, dtype=np.int64)
+        np.cumsum(counts, out=begins[1:])
+        inside = np.arange(begins[-1]) - np.repeat(begins[:-1], counts)
+        return (begins, members[np.repeat(first[part], counts) + inside]), pushed | self._local.any(axis=0)[part]
+
+
+def partition_tensors(context: JobContext, partition: int, servers: int, cards: int = 1) -> list[Partition]:
+    """Cut all tensors into partitions of at most `partition` bytes and place them on servers, and on their `cards`.
+
+    Whole partitions first and the remainder last, in tensor order.  Placement is greedy: by falling size
+    (then tensor, part), each to the server with the fewest bytes (then the lowest index), and there to the
+    network card with the fewest bytes of that server, then with the fewest in all (then the lowest number).
+    """
+    cuts = []
+    for tensor, info in enumerate(context.trace.tensors):
+        step = max(1, partition // info.element_bytes)
+        for part, first in enumerate(range(0, info.numel, step)):
+            elements = min(step, info.numel - first)
+            cuts.append(
+                Partition(tensor, part, first, elements, elements * info.element_bytes, info.layer, -1, -1)
+            )
+    load = [0] * servers
+    of_server = [[0] * cards for _ in range(servers)]
+    of_card = [0] * cards
+    home = [(-1, -1)] * len(cuts)
+    for number in sorted(range(len(cuts)), key=lambda number: -cuts[number].bytes):
+        server = load.index(min(load))
+        card = min(range(cards), key=lambda card: (of_server[server][card], of_card[card]))
+        load[server] += cuts[number].bytes
+        of_server[server][card] += cuts[number].bytes
+        of_card[card] += cuts[number].bytes
+        home[number] = (server, card)
+    return [
+        piece._replace(server=server, card=card) for piece, (server, card) in zip(cuts, home, strict=True)
+    ]
