@@ -16,6 +16,7 @@ from gradwire.experiment.program import (
     NOTE,
     UNTIL,
     WAIT,
+    Course,
     Ints,
     Lists,
     Messages,

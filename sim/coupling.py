@@ -1,27 +1,28 @@
-"""Where the jobs' time and the network's time meet.
+"""Where the time of programs and of Python's processes meets the network's.
 
-Jobs are SimPy processes that think in messages; the fabric is compiled code that thinks in packets.  Both
-count the same integer picoseconds, and neither may run ahead of what the other could still do to it:
+A program (`gradwire.experiment.program`) is played by the engine itself, where the network is the packet engine; on
+another network, and where somebody writes a job or a controller of their own, SimPy processes think in messages while
+the network is compiled code that thinks in packets.  Both count the same integer picoseconds, and neither may run ahead
+of what the other could still do to it:
 
-* A job that sends at time s is heard by the fabric at s + h, where h is the host's software latency.  So if
-  the next thing any job could do is at time P, the fabric may run up to P + h: nothing can enter it earlier.
-* A message delivered at c is seen by its job at c, and may make it send, which enters at c + h or later.  So
-  the fabric stops early after a delivery, having run no further than c + h.  It does so, too, when a sender has heard
-  that it is done, if a scheduler waits for that.  The messages of a `Block` start each other inside the fabric,
-  which stops for the last of them only.
+* A process that sends at time s is heard by the network at s + h, where h is the host's software latency.  So if
+  the next thing any process could do is at time P, the network may run up to P + h: nothing can enter it earlier.
+* A message delivered at c is seen by its process at c, and may make it send, which enters at c + h or later.  So
+  the network stops early after a delivery, having run no further than c + h.  It does so, too, when a sender has heard
+  that it is done, if somebody waits for that, and when a part of a program has come to its end.
 
 The loop alternates between the two rules.  It is exact, not an approximation with a step size: h is a delay
 of the modelled host, and any h > 0 gives the same events as one global queue would.
 
-What the fabric tells comes before anything else that happens at the same picosecond, in the order of message numbers,
-so that nothing depends on where the fabric happened to stop.
+What the network tells comes before anything else that happens at the same picosecond, in the order of message numbers,
+so that nothing depends on where the network happened to stop.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,9 +30,10 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import URGENT
 
+from gradwire.experiment.program import Part
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.units import format_time
-from gradwire.sim.fabric.sends import Joined, Settled
+from gradwire.sim.fabric.settled import Finished, Settled
 from gradwire.sim.patience import LEAST_PS
 
 BESIDE_TRAFFIC = 10
@@ -82,6 +84,10 @@ class FabricLike(Protocol):
     def finish(self) -> Any: ...
 
 
+def _nothing(message: Any) -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class Message:
     """One tensor partition or ring segment from one host to another.
@@ -104,8 +110,6 @@ class Message:
     bound: float
     """fraction of the bytes that may be lost"""
     important: Importance
-    rank: int
-    """order="layer": lower ranks are released first"""
     arrived: Callable[[Message], None]
     """called at the time of delivery"""
     settled: Callable[[Message], None] | None = None
@@ -119,42 +123,40 @@ class Message:
     """the fabric's number of the transport"""
     received_bytes: int = 0
     lost_bytes: int = 0
+    sent: Callable[[Message], None] = _nothing
+    """called when it has its number"""
 
 
-@dataclass(slots=True, eq=False)
-class Block:
-    """Messages of a collective, or flows of traffic, that start by themselves inside the fabric
-    (`gradwire.sim.fabric.sends`), m of them.
+class Track(Protocol):
+    """A part of a program that is being played."""
 
-    Whoever submits it fills it in up to `joined`, and the fields after it if they are not as usual.
-    """
+    part: Part
 
-    job: str
-    iteration: Any
-    """one for all, or int[m]"""
-    kinds: Sequence[str]
-    kind: NDArray[Any]
-    """int[m]: index into `kinds`"""
-    part: NDArray[Any]
-    """int[m]"""
-    sends: Any
-    """`Sends` between node ids; what waits for a release has one gate"""
-    joined: Callable[[int], None]
-    """called with the number of a join at the time of the last of its deliveries"""
-    transport: int = 0
-    """the fabric's number of the transport"""
-    timed: bool = False
-    """whether the sends have start times of their own, at which they enter the hosts' interfaces: traffic, which is
-    nobody's decision and which nobody waits for"""
-    receivers: str = "hosts"
-    """what the joins stand for: hosts, or "network cards" where they have several"""
-    program: int = -1
-    first: int = -1
-    """the fabric's number of its first message"""
-    released_ps: NDArray[Any] | None = None
-    """int64[m]: when the job let a message go, -1: not yet"""
-    left: int = 0
-    """joins that are still to come"""
+    @property
+    def begun(self) -> NDArray[np.int64]:
+        """int64[processes]: how many steps every process has come to the end of."""
+
+    @property
+    def left(self) -> int:
+        """Messages of the steps so far that have not been delivered."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything has been played: the courses of all processes; without any, all messages."""
+
+    @property
+    def ended_ps(self) -> int:
+        """When the last thing happened."""
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """What is known of every step so far: see `gradwire.sim.fabric.program.Over`."""
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """(process, event) of those that wait; events are counted through the part."""
+
+    def slow(self, host: int, factor: float) -> None:
+        """From now on computing takes `factor` times as long on a host (a node)."""
 
 
 class _News(simpy.Event):
@@ -175,9 +177,8 @@ class Coupling:
     Attributes
     ----------
     env : the jobs' clock, integer picoseconds.
-    messages : every message handed to the fabric by itself, in the order of its number.
-    blocks : every block of messages handed to it.
-    programs : whether the fabric takes blocks.
+    messages : every message that processes other than players have sent, in the order of its number.
+    tracks : every part that is played, or has been.
     logged : jobs and traffic of which packets are to be noted, where the fabric does so; or all.
     patience : how far the fabric runs alone before it is asked whether it is stalled, picoseconds.
     """
@@ -199,18 +200,15 @@ class Coupling:
         self.logged = logged
         self.patience = patience_ps
         self.messages: list[Message] = []
-        self.blocks: list[Block] = []
-        self.programs = hasattr(fabric, "submit")
+        self.tracks: list[Track] = []
+        self._plays = hasattr(fabric, "play")
         self._under_way: dict[int, Message] = {}
         self._unsettled: dict[int, Message] = {}
-        self._running: dict[int, Block] = {}
-        self._timed: dict[int, bool] = {}  # by program, running or not
-        self._traffic = False  # whether there was any
 
-    def send(self, message: Message) -> None:
-        """Hand a message to its host's network interface: it gets there after the software latency."""
+    def send(self, message: Message, at_ps: int | None = None) -> None:
+        """Hand a message to its host's network interface: it gets there after the software latency, or at `at_ps`."""
         number = self.fabric.send(
-            int(self.env.now) + self.latency,
+            int(self.env.now) + self.latency if at_ps is None else at_ps,
             message.src,
             message.dst,
             message.bytes,
@@ -222,33 +220,33 @@ class Coupling:
             logged=self._logged(message.job),
         )
         message.number = number
-        self.messages.append(message)
+        if message.sent is _nothing:
+            self.messages.append(message)
         self._under_way[number] = message
         if message.settled is not None:
             self._unsettled[number] = message
 
-    def submit(self, block: Block) -> None:
-        """Hand over a block. Its messages without edges and gates start after the software latency."""
-        fabric: Any = self.fabric
-        begin = block.sends.start_ps if block.timed else int(self.env.now) + self.latency
-        block.sends = replace(
-            block.sends, start_ps=begin, transport=block.transport, logged=self._logged(block.job)
-        )
-        block.program, block.first = fabric.submit(block.sends)
-        ungated = np.broadcast_to(block.sends.gates, len(block.sends)) == 0
-        block.released_ps = np.where(ungated, begin if block.timed else int(self.env.now), -1)
-        block.left = int(block.sends.join.max()) + 1
-        self.blocks.append(block)
-        self._running[block.program] = block
-        self._timed[block.program] = block.timed
-        self._traffic |= block.timed
+    def play(self, part: Part) -> Track:
+        """Begin to play a part of a program: by the network itself, if it can, or by processes."""
+        if hasattr(self.fabric, "play"):
+            track: Track = self.fabric.play(part, self._logged(part.table.name))
+        else:
+            from gradwire.sim.player import Player
 
-    def release(self, block: Block, those: NDArray[Any]) -> None:
-        """Open the gate of messages of a block."""
-        fabric: Any = self.fabric
-        assert block.released_ps is not None
-        block.released_ps[those] = int(self.env.now)
-        fabric.release(block.program, those, int(self.env.now) + self.latency)
+            track = Player(part, self)
+        self.tracks.append(track)
+        return track
+
+    def at(self, time_ps: int, action: Callable[[int], None]) -> None:
+        """Have something done to what is played at a time, before anything else that happens then."""
+        if self._plays:
+            self.fabric.agenda.add(time_ps, action)  # type: ignore[attr-defined]  # the packet engine's
+            return
+        event = simpy.Event(self.env)
+        event._ok, event._value = True, None
+        assert event.callbacks is not None
+        event.callbacks.append(lambda _: action(time_ps))
+        self.env.schedule(event, priority=URGENT, delay=time_ps - int(self.env.now))
 
     def run(
         self,
@@ -272,11 +270,11 @@ class Coupling:
         """
         env, fabric = self.env, self.fabric
         limit = math.inf if until is None else until
-        heard = fabric.now
+        heard, waited = fabric.now, 0
         while not finished():
             head = env.peek()
-            if not (self._under_way or self._unsettled or self._running):
-                # no news can come: the jobs are alone until they send
+            if not (self._under_way or self._unsettled or self._playing()):
+                # no news can come: the processes are alone until they send
                 if head >= limit:
                     return False
                 if head == math.inf:
@@ -296,8 +294,9 @@ class Coupling:
                 env.step()
             if tick is not None:
                 tick(now)
-            if not self._kept_waiting() or not all(self._of_traffic(each) for each in news):
-                heard = now
+            jobs = self._left_of_jobs()
+            if not jobs or jobs != waited or not self._traffic():
+                heard, waited = now, jobs
             elif now - heard > BESIDE_TRAFFIC * self.patience and now < limit:
                 raise self._stall(f"jobs have heard nothing since {format_time(heard)}", waiting())
             if alone and not news:
@@ -325,7 +324,7 @@ class Coupling:
 
     @property
     def under_way(self) -> int:
-        """Messages handed to the fabric and not delivered yet, those of blocks aside."""
+        """Messages handed to the fabric and not delivered yet, those of programs that the network plays aside."""
         return len(self._under_way)
 
     def describe(self, message: Message) -> str:
@@ -342,13 +341,16 @@ class Coupling:
     def _logged(self, job: str) -> bool:
         return self.logged if isinstance(self.logged, bool) else job in self.logged
 
-    def _kept_waiting(self) -> bool:
-        """Whether there is traffic, now and then at least, and a job waits for something else."""
-        jobs = bool(self._under_way) or not all(block.timed for block in self._running.values())
-        return jobs and self._traffic
+    def _playing(self) -> bool:
+        """Whether the network plays something that has not come to its end."""
+        return self._plays and not all(track.finished for track in self.tracks)
 
-    def _of_traffic(self, news: Any) -> bool:
-        return isinstance(news, Joined) and self._timed[news.program]
+    def _traffic(self) -> bool:
+        return any(not len(track.part.hosts) for track in self.tracks)
+
+    def _left_of_jobs(self) -> int:
+        """Messages that jobs wait for, as far as they are known; 0 while any of them computes."""
+        return len(self._under_way) + int(getattr(self.fabric, "jobs_left", 0))
 
     def _hear(self, event: simpy.Event) -> None:
         delivery: Any = event.value
@@ -357,12 +359,7 @@ class Coupling:
             assert settled.settled is not None
             settled.settled(settled)
             return
-        if isinstance(delivery, Joined):
-            block = self._running[delivery.program]
-            block.left -= 1
-            if not block.left:
-                del self._running[delivery.program]
-            block.joined(delivery.join)
+        if isinstance(delivery, Finished):
             return
         message = self._under_way.pop(delivery.message)
         message.end_ps = delivery.time_ps
@@ -379,24 +376,7 @@ class Coupling:
         lines += _some(
             [f"{self.describe(each)}: delivered, but its sender does not know" for each in late], "such messages"
         )
-        lines += _some(
-            [_in_words(block) for block in self._running.values()], "collectives or traffic under way"
-        )
         return StallError("\n  ".join(lines))
-
-
-def _in_words(block: Block) -> str:
-    what = " and ".join(block.kinds)
-    if block.timed:
-        last = block.first + len(block.sends) - 1
-        return (
-            f"traffic {block.job}: messages {block.first} to {last}: {block.left} {block.receivers} have not "
-            f"received everything"
-        )
-    return (
-        f"job {block.job}: {what} of iteration {block.iteration}, messages {block.first} to "
-        f"{block.first + len(block.sends) - 1}: {block.left} {block.receivers} have not received everything"
-    )
 
 
 def _by_time(news: Any) -> tuple[int, int, bool]:

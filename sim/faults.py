@@ -74,6 +74,20 @@ class Faults:
                     factor *= table.factor
         return factor
 
+    def slow_down(self, coupling: Any, tracks: Sequence[Any]) -> None:
+        """Have the hosts of jobs compute more slowly while they are to: it counts what a worker begins to compute."""
+        cards = self.network.cards
+        for table, hosts in zip(self.tables, self.hosts, strict=True):
+            if not isinstance(table, HostSlow):
+                continue
+            for time in (table.at, table.until):
+                for host in hosts if time is not None else ():
+                    coupling.at(time, partial(self._slow, tracks, host, cards.node(host, 0)))
+
+    def _slow(self, tracks: Sequence[Any], host: int, node: int, now: int) -> None:
+        for track in tracks:
+            track.slow(node, self.slowness(host, now))
+
     # --- what happens -------------------------------------------------------------------------------------------
 
     def _begin(self, fabric: Any, number: int, now: int) -> None:

@@ -1,5 +1,4 @@
-"""The Result's table of messages: those that jobs sent one by one, those of collectives that ran as programs, and the
-flows of traffic."""
+"""The Result's tables of messages and of iterations: what was played of programs, and what processes have sent."""
 
 from __future__ import annotations
 
@@ -9,43 +8,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.sim.coupling import Block, Message
+from gradwire.experiment.program import BACKWARD_END, END, FORWARD_END, START
+from gradwire.scenarios.result import KINDS
+from gradwire.sim.coupling import Message, Track
+from gradwire.sim.fabric.over import NOTES, Over
 
-TAKEN = (
-    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "end_ps",
-    "received_bytes", "lost_bytes", "bound", "transport",
-)  # fmt: skip
+OWN = ("job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "bound", "transport")
 """Columns that are attributes of `Message`."""
 
 
 def message_columns(
     messages: Sequence[Message],
-    blocks: Sequence[Block],
+    tracks: Sequence[Track],
     names: Sequence[str],
     payloads: Sequence[int],
     tables: Any,
     latency: int,
     end_ps: int,
 ) -> dict[str, Any]:
-    """The columns, by number of the message.
-
-    Messages of a block that had not become ready when the run ended have no row, just as a message that no job has
-    sent.
+    """The columns, by number of the message. Messages that had not become ready when the run ended have no row.
 
     Parameters
     ----------
+    messages : of processes. `tracks` : of programs.
     payloads : bytes of a full packet, by transport.
-    tables : what the fabric has counted.
+    tables : what the network has counted.
     latency : the hosts' software latency, ps.
     end_ps : when the run ended.
     """
-    of_blocks = (_of_block(block, names, tables, latency, end_ps) for block in blocks)
-    parts = [_of_messages(messages, names), *of_blocks]
+    parts = [_of_messages(messages, names)]
+    parts += [_of_step(track, step, names, latency, end_ps) for track in tracks for step in track.steps]
     parts = [part for part in parts if len(part["message"])] or parts[:1]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(columns["message"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     numbers = columns["message"]
+    end = np.asarray(tables.end_ps, dtype=np.int64)[numbers]
+    got = np.asarray(tables.received_bytes, dtype=np.int64)[numbers]
+    columns["end_ps"] = end
+    columns["received_bytes"] = np.where(end >= 0, got, 0)
+    columns["lost_bytes"] = np.where(end >= 0, columns["bytes"] - got, 0)
     payload = np.asarray(payloads)[columns.pop("transport").astype(np.int64)]
     columns["packets"] = -(-columns["bytes"] // payload)
     for name in ("sent_packets", "retransmitted", "marked", "trimmed"):
@@ -54,7 +56,8 @@ def message_columns(
 
 
 def _of_messages(messages: Sequence[Message], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    columns = {name: _array([getattr(message, name) for message in messages]) for name in TAKEN}
+    columns = {name: _array([getattr(message, name) for message in messages]) for name in OWN}
+    columns["layer"] = np.full(len(messages), -1, dtype=np.int64)
     columns["message"] = np.array([message.number for message in messages], dtype=np.int64)
     columns["src"] = _array([names[message.src] for message in messages])
     columns["dst"] = _array([names[message.dst] for message in messages])
@@ -67,39 +70,56 @@ def _array(values: list[Any]) -> NDArray[Any]:
     return np.array(values, dtype=object)
 
 
-def _of_block(
-    block: Block, names: Sequence[str], tables: Any, latency: int, end_ps: int
-) -> dict[str, NDArray[Any]]:
-    sends, many = block.sends, len(block.sends)
-    end = tables.end_ps[block.first : block.first + many]
-    got = tables.received_bytes[block.first : block.first + many]
-    assert block.released_ps is not None
-    start = block.released_ps.copy()
-    before, after = sends.edges.T
-    # a flow of traffic starts when it enters the interface, a job's message when the job has it ready
-    np.maximum.at(start, after, end[before] + (latency if block.timed else 0))
-    ready = block.released_ps >= 0
-    ready[after[end[before] < 0]] = False
-    if block.timed:
-        ready &= start <= end_ps
-    # a message without a gate is released at once, but starts only after those it waits for
+def seen(step: Over, latency: int, end_ps: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which messages of a step have become ready by the end of the run, and when each was. A flow of traffic is when it
+    enters its host's interface, a job's message when the job has it."""
+    start, begins = step.ready, step.step.begins
+    if begins is not None:
+        start = np.where((begins < 0) & (start >= 0), start + latency, start)
+    ready = (step.numbers >= 0) & (start >= 0)
+    return (ready if begins is None else ready & (start <= end_ps)), start
+
+
+def _of_step(track: Track, step: Over, names: Sequence[str], latency: int, end_ps: int) -> dict[str, NDArray[Any]]:
+    rows, table = step.step.messages, track.part.table
+    ready, start = seen(step, latency, end_ps)
+    nodes = np.array(names, dtype=object)
     columns: dict[str, Any] = {
-        "job": block.job,
-        "iteration": block.iteration,
-        "tensor": -1,
-        "part": block.part,
-        "kind": np.array(block.kinds, dtype=object)[block.kind],
-        "bytes": sends.nbytes,
-        "priority": sends.priority,
+        "job": table.name,
+        "iteration": rows.iteration,
+        "tensor": rows.tensor,
+        "layer": rows.layer,
+        "part": rows.part,
+        "kind": np.array(KINDS, dtype=object)[rows.kind],
+        "bytes": rows.nbytes,
+        "priority": rows.priority,
         "start_ps": start,
-        "end_ps": end,
-        "received_bytes": np.where(end >= 0, got, 0),
-        "lost_bytes": np.where(end >= 0, sends.nbytes - got, 0),
-        "bound": sends.bound,
-        "transport": block.transport,
-        "message": block.first + np.arange(many),
-        "src": np.array(names, dtype=object)[sends.src],
-        "dst": np.array(names, dtype=object)[sends.dst],
+        "bound": rows.bound,
+        "transport": table.transport,
+        "message": step.numbers,
+        "src": nodes[rows.src],
+        "dst": nodes[rows.dst],
     }
-    return {name: np.broadcast_to(np.asarray(values, dtype=object if isinstance(values, str) else None), many)[ready]
-            for name, values in columns.items()}  # fmt: skip
+    found = {}
+    for name, values in columns.items():
+        column = np.asarray(values, dtype=object if isinstance(values, str) else None)
+        found[name] = np.broadcast_to(column, len(ready))[ready]
+    return found
+
+
+def iteration_columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
+    """The table of iterations: of every worker those that are over, by job, worker and iteration."""
+    found = []
+    for track in tracks:
+        for number, step in enumerate(track.steps):
+            for process in np.flatnonzero(step.notes[:, END] >= 0).tolist():
+                notes = step.notes[process].tolist()
+                start, end, compute = notes[START], notes[END], notes[NOTES - 1]
+                times = (start, notes[FORWARD_END], notes[BACKWARD_END], end, compute, end - start - compute)
+                found.append((track.part.table.name, int(track.part.workers[process]), number, *times))
+    found.sort()
+    names = (
+        "job", "worker", "iteration", "start_ps", "forward_end_ps", "backward_end_ps", "end_ps", "compute_ps",
+        "exposed_ps",
+    )  # fmt: skip
+    return {name: [row[place] for row in found] for place, name in enumerate(names)}

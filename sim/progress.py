@@ -93,17 +93,42 @@ class Lookout:
         return self._end is not None and time.monotonic() >= self._end
 
 
-def share_of_jobs(jobs: Any, feeds: Any, fabric: Any) -> float:
+def share_of_jobs(run: Any) -> float:
     """How much of the messages of jobs has arrived, of the bytes that they have in all."""
-    expected = sum(job.expected_bytes for job in jobs)
+    fabric, jobs = run.coupling.fabric, run.jobs
+    expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
     if not expected or not hasattr(fabric, "settled_bytes"):
-        return sum(job.iterations for job in jobs) / sum(job.table.iterations for job in jobs)
-    others = sum(fabric.settled_of(block.first, len(block.sends)) for feed in feeds for block in feed.blocks)
+        return float(run.iterations / sum(job.table.iterations for job in jobs))
+    others = sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
     return min(1.0, (fabric.settled_bytes - others) / expected)
 
 
-def share_of_flows(feeds: Any, fabric: Any) -> float:
+def _settled(fabric: Any, numbers: Any) -> int:
+    return int(fabric.settled_of(int(numbers[0]), len(numbers))) if len(numbers) else 0
+
+
+def share_of_flows(run: Any) -> float:
     """How much of traffic has arrived, of the bytes that it will have as far as one can tell."""
-    expected = sum(feed.expected_bytes for feed in feeds)
-    arrived = getattr(fabric, "settled_bytes", 0)
+    tables = run.scenario.traffic
+    expected = sum(expected_bytes(table, track) for table, track in zip(tables, run.tracks, strict=True))
+    arrived = getattr(run.coupling.fabric, "settled_bytes", 0)
     return min(1.0, arrived / expected) if expected else 0.0
+
+
+def expected_bytes(table: Any, track: Any) -> float:
+    """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
+    steps = track.steps
+    so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))
+    if not steps or not track.more_to_come:
+        return so_far
+    last, submitted = steps[-1].step, sum(len(step.numbers) for step in steps)
+    flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
+    ahead = []  # how many times as many
+    if isinstance(flows, int):
+        ahead.append(flows / submitted)
+    if isinstance(rounds, int):
+        ahead.append(rounds / (1 + int(last.messages.iteration.max())))
+    reached = int(last.begins.max()) - table.start
+    if table.stop is not None and reached > 0:
+        ahead.append((table.stop - table.start) / reached)
+    return so_far * max(1.0, min(ahead, default=1.0))

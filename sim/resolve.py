@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradwire.experiment.jobs import Job
-from gradwire.experiment.program import Program
+from gradwire.experiment.program import Part, Program
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
@@ -42,10 +42,7 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
     network, places = needs.network, needs.places
     _check_finite(scenario, network)
     traces = list(dict.fromkeys(needs.traces))
-    parts = [job.part for job in jobs_of(scenario, needs)]
-    for number, table in enumerate(scenario.traffic):
-        flows = partial(flows_of, scenario, number, network)
-        parts.append(traffic_part(table, len(parts), scenario.transport_of(table), flows, network.cards))
+    parts = [job.part for job in jobs_of(scenario, needs)] + traffic_of(scenario, network)
     program = _tagged(written_out(parts), scenario)
     return Resolved(network, build_routing(network), places, traces, program)
 
@@ -60,6 +57,17 @@ def jobs_of(scenario: Scenario, needs: Needs) -> list[Job]:
             transport=scenario.transport_of(table), source=traces.index(needs.traces[number]), where=f"job[{number}]",
         )
         for number, table in enumerate(scenario.job)
+    ]  # fmt: skip
+
+
+def traffic_of(scenario: Scenario, network: Network) -> list[Part]:
+    """What the traffic of a scenario does, in its order."""
+    return [
+        traffic_part(
+            table, len(scenario.job) + number, scenario.transport_of(table),
+            partial(flows_of, scenario, number, network), network.cards,
+        )
+        for number, table in enumerate(scenario.traffic)
     ]  # fmt: skip
 
 

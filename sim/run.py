@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
-from gradwire.sim.coupling import Coupling
-from gradwire.sim.feed import Feed
-from gradwire.sim.job import IterationRecord, TrainingJob
-from gradwire.sim.message_table import message_columns
+from gradwire.sim.coupling import Coupling, Track
+from gradwire.sim.message_table import iteration_columns, message_columns, seen
 from gradwire.sim.progress import Standing, share_of_flows, share_of_jobs
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 
@@ -32,8 +30,9 @@ class Run:
     network: Network
     routing: Routing
     coupling: Coupling
-    jobs: Sequence[TrainingJob]
-    feeds: Sequence[Feed]
+    jobs: Sequence[Job]
+    tracks: Sequence[Track]
+    """of the jobs, then of traffic"""
     samples: Samples | None = None
     ended_by: str = "interrupt"
     """done, duration, max_wall, stall, or interrupt, which it is unless one of the others becomes known"""
@@ -41,7 +40,16 @@ class Run:
     @property
     def done(self) -> bool:
         """Whether the jobs are done; without jobs: whether all flows have been delivered."""
-        return all(part.done for part in (self.jobs or self.feeds))
+        return all(track.finished for track in (self.tracks[: len(self.jobs)] or self.tracks))
+
+    @property
+    def traffic(self) -> Sequence[Track]:
+        return self.tracks[len(self.jobs) :]
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that are over at all workers, of all jobs."""
+        return sum(int(track.begun.min()) for track in self.tracks[: len(self.jobs)])
 
     @property
     def finished(self) -> bool:
@@ -71,9 +79,9 @@ class Run:
     def progress(self) -> tuple[int, int]:
         """(done, in all): iterations that are over at all workers, or without jobs flows."""
         if self.jobs:
-            return sum(job.iterations for job in self.jobs), sum(job.table.iterations for job in self.jobs)
-        submitted = sum(feed.submitted for feed in self.feeds)
-        return submitted - getattr(self.coupling.fabric, "undelivered", 0), submitted
+            return self.iterations, sum(job.table.iterations for job in self.jobs)
+        submitted = sum(len(step.numbers) for track in self.tracks for step in track.steps)
+        return submitted - sum(track.left for track in self.tracks), submitted
 
     def standing(self, now_ps: int) -> Standing:
         """How far it is at a time of the network's."""
@@ -81,9 +89,9 @@ class Run:
         if self.done or self.ended_by == "duration":
             share = 1.0
         elif self.jobs:
-            share = share_of_jobs(self.jobs, self.feeds, self.coupling.fabric)
+            share = share_of_jobs(self)
         else:
-            share = share_of_flows(self.feeds, self.coupling.fabric)
+            share = share_of_flows(self)
         if self.scenario.duration is not None:
             share = max(share, min(1.0, now_ps / self.scenario.duration))
         return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
@@ -101,29 +109,25 @@ def collect_result(
 
     scenario, coupling, jobs = state.scenario, state.coupling, state.jobs
     tables = coupling.fabric.finish()
-    records = sorted(
-        (record for job in jobs for record in job.records),
-        key=lambda record: (record.job, record.worker, record.iteration),
-    )
+    iterations = iteration_columns(state.tracks[: len(jobs)])
     hops = int(tables.packet_hops)
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
     messages = message_columns(
         coupling.messages,
-        coupling.blocks,
+        state.tracks,
         state.network.names,
         [transport.payload for transport in scenario.transports],
         tables,
         coupling.latency,
         state.end_ps,
     )
-    messages["layer"] = layers_of(messages, jobs)
     ends = np.asarray(messages["end_ps"])
     totals = {
         "simulated_ps": state.end_ps,
         "finished": state.finished,
         "ended_by": state.ended_by,
-        "iterations": len(records),
-        "iterations_wanted": sum(job.total for job in jobs),
+        "iterations": len(iterations["job"]),
+        "iterations_wanted": sum(job.table.workers * job.table.iterations for job in jobs),
         "messages": len(ends),
         "messages_under_way": int((ends < 0).sum()),
         "bytes": int(np.sum(messages["bytes"])),
@@ -132,11 +136,9 @@ def collect_result(
     return Result.build(
         summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
         {
-            "iterations": {
-                name: [getattr(record, name) for record in records] for name in IterationRecord._fields
-            },
+            "iterations": iterations,
             "messages": messages,
-            "flows": flow_columns(state, messages),
+            "flows": flow_columns(state),
             "drops": dict(tables.drops),
             "missing": dict(tables.missing),
             "ports": dict(tables.ports),
@@ -152,18 +154,6 @@ def collect_result(
     )
 
 
-def layers_of(messages: Mapping[str, Any], jobs: Sequence[TrainingJob]) -> NDArray[np.int64]:
-    """The layer of the tensor that every message carries, -1 for those that carry none."""
-    names = np.asarray(messages["job"], dtype=object)
-    tensors = np.asarray(messages["tensor"], dtype=np.int64)
-    layers = np.full(len(tensors), -1, dtype=np.int64)
-    for job in jobs:
-        own = np.flatnonzero((names == job.name) & (tensors >= 0))
-        of_tensor = np.array([tensor.layer for tensor in job.trace.tensors], dtype=np.int64)
-        layers[own] = of_tensor[tensors[own]]
-    return layers
-
-
 def telemetry(state: Run) -> dict[str, dict[str, Any]]:
     """The tables that the scenario has asked for besides."""
     output, engine, network = state.scenario.output, state.coupling.fabric, state.network
@@ -177,23 +167,24 @@ def telemetry(state: Run) -> dict[str, dict[str, Any]]:
     return found
 
 
-def flow_columns(state: Run, messages: Mapping[str, Any]) -> dict[str, Any]:
+def flow_columns(state: Run) -> dict[str, Any]:
     """The table of flows: how long each would have taken on an empty network, by number of the message."""
     from gradwire.sim.ideal import ideal_times
 
-    known = np.asarray(messages["message"])
     numbers, ideal = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for block in (block for feed in state.feeds for block in feed.blocks):
-        rows = np.flatnonzero(np.isin(block.first + np.arange(len(block.sends)), known, assume_unique=True))
-        if len(rows):
-            sends, transport = block.sends, state.scenario.transports[block.transport]
-            numbers.append(block.first + rows)
-            ideal.append(
-                ideal_times(
-                    state.network, state.routing, sends.src[rows], sends.dst[rows], sends.nbytes[rows],
-                    transport.payload, transport.overhead, state.scenario.load_balancing,
-                )
-            )  # fmt: skip
+    for track in state.traffic:
+        transport = state.scenario.transports[track.part.table.transport]
+        for step in track.steps:
+            ready, _ = seen(step, state.coupling.latency, state.end_ps)
+            if ready.any():
+                rows = step.step.messages
+                numbers.append(step.numbers[ready])
+                ideal.append(
+                    ideal_times(
+                        state.network, state.routing, rows.src[ready], rows.dst[ready], rows.nbytes[ready],
+                        transport.payload, transport.overhead, state.scenario.load_balancing,
+                    )
+                )  # fmt: skip
     message = np.concatenate(numbers)
     order = np.argsort(message)
     return {"message": message[order], "ideal_ps": np.concatenate(ideal)[order]}

@@ -1,8 +1,8 @@
 """simulate: from a scenario and a trace to a Result.
 
 Scenario -> Network -> Routing -> Fabric      where packets go
-Scenario -> places, Trace -> TrainingJobs     what is sent
-Scenario -> Flows -> Feeds                    traffic besides jobs
+Scenario -> places, Trace -> Jobs -> Parts    what is sent: steps of a program
+Scenario -> Flows -> Parts                    traffic besides jobs
 Coupling                                      both, advanced together
 Result                                        what was seen
 """
@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
-from gradwire.experiment.traffic import flows_of
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.sim.coupling import Coupling, FabricLike
-from gradwire.sim.feed import Feed
-from gradwire.sim.job import TrainingJob
+from gradwire.sim.explain import waiting
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_needs
 from gradwire.sim.progress import Lookout, OutOfTime, Progress
+from gradwire.sim.resolve import jobs_of, traffic_of
 from gradwire.sim.run import Run, collect_result
 from gradwire.sim.telemetry import Samples
 
@@ -102,27 +101,11 @@ def simulate(
     samples = None
     if scenario.output.queue_samples is not None:
         samples = Samples(engine, network, needs.sampled, scenario.output.queue_samples)
-    jobs = [
-        TrainingJob(
-            job,
-            traces[number],
-            coupling,
-            needs.places[number],
-            network.cards,
-            seed=scenario.seed,
-            payload=(job.transport or scenario.transport).payload,
-            transport=scenario.transport_of(job),
-            where=f"job[{number}]",
-            slowness=faults.slowness,
-        )
-        for number, job in enumerate(scenario.job)
-    ]
-    feeds = make_feeds(scenario, network, coupling)
-    for job in jobs:
-        job.start()
-    for feed in feeds:
-        feed.start()
-    state = Run(scenario, network, routing, coupling, jobs, feeds, samples)
+    jobs = jobs_of(scenario, needs)
+    parts = [job.part for job in jobs] + traffic_of(scenario, network)
+    tracks = [coupling.play(part) for part in parts]
+    faults.slow_down(coupling, tracks[: len(jobs)])
+    state = Run(scenario, network, routing, coupling, jobs, tracks, samples)
     ready = time.perf_counter()
 
     def collect() -> Result:
@@ -138,7 +121,7 @@ def simulate(
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
-                waiting=lambda: [line for job in jobs for line in job.waiting()],
+                waiting=lambda: waiting(tracks, network.names, engine.finish().end_ps),
                 tick=lookout.between,
             )
             state.ended_by = "done" if reached else "duration"
@@ -191,21 +174,3 @@ def check_simulated(scenario: Scenario) -> None:
                 where="transport",
                 expected="gradwire emulate, or another transport",
             )
-
-
-def make_feeds(scenario: Scenario, network: Network, coupling: Coupling) -> list[Feed]:
-    """One process per `[[traffic]]` table.
-
-    Raises
-    ------
-    ScenarioError
-        Hosts that the network does not have, or a file that cannot be used.
-    """
-    if not scenario.traffic:
-        return []
-    return [
-        Feed(
-            table, flows_of(scenario, number, network), coupling, scenario.transport_of(table), network.cards
-        )
-        for number, table in enumerate(scenario.traffic)
-    ]

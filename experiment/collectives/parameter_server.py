@@ -163,7 +163,8 @@ class ParameterServers(Exchange):
             posts=lists(posts, count),
             contents=lambda: self._contents(part, pushed, pushes, push_no),
         )  # fmt: skip
-        return Exchanged(step, lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors), gates)
+        return Exchanged(step, lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors),
+        gates)
 
     def _column(self, part: Ints, last: bool) -> Ints:
         """The column of the gates that a partition counts towards."""

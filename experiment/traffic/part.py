@@ -17,7 +17,8 @@ NOBODY = np.zeros(0, dtype=np.int64)
 
 
 def traffic_part(table: Any, number: int, transport: int, flows: Callable[[], Iterator[Flows]], cards: Cards) -> Part:
-    """What a [[traffic]] table does. `number`: of its table in the program; `flows`: a new iterator over its batches."""
+    """What a [[traffic]] table does. `number`: of its table in the program; `flows`: a new iterator over its
+    batches."""
     return Part(
         Table(table.name, transport, FIFO, 0, is_job=False, element_bytes=1),
         hosts=NOBODY,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.program import Part
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.missing import missing_columns
@@ -29,8 +30,8 @@ from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARK
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
-from gradwire.sim.fabric.program import Programs
-from gradwire.sim.fabric.sends import Joined, Sends, Settled
+from gradwire.sim.fabric.program import Programs, Track
+from gradwire.sim.fabric.settled import Finished, Settled
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports
 from gradwire.sim.fabric.team import Team
@@ -54,7 +55,7 @@ class Delivery:
     lost_bytes: int
 
 
-Event = Delivery | Joined | Settled
+Event = Delivery | Finished | Settled
 
 
 class Fabric:
@@ -143,10 +144,11 @@ class Fabric:
         M[self.memory.node_base[0] + at.N_HEAP_COUNT] = 0
         M[self.memory.next + self.memory.positions[0]] = at.FOREVER
         self.compile_s = time.perf_counter() - started
+        M[at.H_TIMER_NEXT] = at.FOREVER
         M[at.H_NOW] = 0
         sets = ParameterSets(self.memory, self.transports, trips, line)
         self.flows = Flows(self.memory, self.transports, sets, line, seed)
-        self._programs = Programs(self.flows, host_latency_ps, self._start)
+        self._programs = Programs(self.flows, self._start, self._post)
         self._logs = Logs(self.memory, self.flows)
         self._undelivered = 0
         self._missing: list[NDArray[np.int64]] | None = [] if missing else None
@@ -207,37 +209,23 @@ class Fabric:
         self._undelivered += 1
         return self.flows.count - 1
 
-    def submit(self, sends: Sends) -> tuple[int, int]:
-        """Hand over many messages that start at their times, or after each other (see `Sends`); those whose time is
-        past start now. Returns the number of the program and the number of its first message; the others follow.
-
-        `run` does not return for their deliveries, only for their joins.
+    def play(self, part: Part, logged: bool = True) -> Track:
+        """Begin to play a part of a program: its messages start by themselves. `run` does not return for their
+        deliveries, only for the end of the part. `logged`: its packets are noted, if any are.
 
         Raises
         ------
         ValueError
-            Arrays that do not fit together.
+            A message has more packets than can be numbered.
         """
-        sends.check(self.network.host_count)
-        program = self._programs.submit(sends, self.now)
-        self._undelivered += len(sends)
-        return program, self.flows.count - len(sends)
-
-    def release(self, program: int, messages: NDArray[np.int64], at_ps: int) -> None:
-        """Open one gate of messages of a program (counted from its first): their hosts may start them from `at_ps` on.
-
-        Raises
-        ------
-        ValueError
-            A time in the past.
-        """
-        if at_ps < self.now:
-            raise ValueError(f"a message cannot be released at {at_ps} ps: it is {self.now} ps already")
-        self._programs.release(program, messages, at_ps)
+        return self._programs.play(part, self.now, logged)
 
     def _start(self, src: int, time_ps: int, f: int) -> None:
         key = int(self.memory.M[f + at.S_ORDER]) | f << 2 | at.WHAT_START
         self.kernel.post(self.memory.address, int(self.memory.node_base[src]), time_ps, key)
+
+    def _post(self, node: int, time_ps: int, key: int) -> None:
+        self.kernel.post(self.memory.address, node, time_ps, key)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +237,14 @@ class Fabric:
     @property
     def undelivered(self) -> int:
         """Messages that were handed over and have not been delivered."""
-        return self._undelivered
+        return self._undelivered + sum(track.left for track in self._programs.tracks)
+
+    @property
+    def jobs_left(self) -> int:
+        """The same of the messages of jobs, as far as they are known; 0 while any of them computes."""
+        if self._programs.timer < at.FOREVER:
+            return 0
+        return sum(track.left for track in self._programs.tracks if len(track.part.hosts))
 
     @property
     def settled_bytes(self) -> int:
@@ -275,12 +270,13 @@ class Fabric:
         due = M[self.memory.next : self.memory.next + nodes]
         wake = int(M[at.H_WAKE])
         quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
-        return bool(quiet and min(self._programs.soonest(), self.agenda.next_action) >= at.FOREVER)
+        soon = min(self._programs.soonest(), self._programs.timer, self.agenda.next_action)
+        return bool(quiet and soon >= at.FOREVER)
 
     def run(self, until_ps: int) -> list[Event]:
         """Advance to `until_ps`, or, after the first event at c - a delivery of a message that was `send`, its sender's
-        end where that was asked for, a join - to at most c + host latency. It returns early, once, when `deadlock` has
-        come to say that flow control has stopped ports for good.
+        end where that was asked for, the end of a part - to at most c + host latency. It returns early, once, when
+        `deadlock` has come to say that flow control has stopped ports for good.
 
         Raises
         ------
@@ -304,6 +300,7 @@ class Fabric:
             M[at.H_UNTIL] = until
             told = self._advance(events)
             programs.closed(self.flows.close(CLOSE_BATCH))
+            events += programs.finished()
             if told:
                 break
         self.wall_s += time.perf_counter() - started
@@ -316,7 +313,7 @@ class Fabric:
         happens before; then to where something does, or to where somebody looks who has not seen what there was."""
         M, nodes = self.memory.M, len(self.network.names)
         wake, soon = int(M[at.H_WAKE]), self.agenda.next_watcher
-        due = int(M[self.memory.next : self.memory.next + nodes].min())
+        due = min(int(M[self.memory.next : self.memory.next + nodes].min()), self._programs.timer)
         if (
             M[wake : wake + 2 * nodes].any()
             or due < soon
@@ -367,11 +364,11 @@ class Fabric:
 
     def _watch(self) -> None:
         """Note when time passes and no byte arrives: then something will never end."""
-        if not self._undelivered:
+        if not self.undelivered:
             return
         total = self.flows.received() + self.flows.count
         since, seen = self._quiet
-        if total != seen:
+        if total != seen or self._programs.timer < at.FOREVER:
             self._quiet = (self.now, total)
         elif self.idle:
             self.stalled = "no packet is on its way and no timer is set"
@@ -418,7 +415,6 @@ class Fabric:
     ) -> None:
         """Deliveries by time and message, as rows of the log, and their messages."""
         M, flows = self.memory.M, self.flows
-        self._undelivered -= len(rows)
         flows.book[numbers, END] = rows[:, 0]
         flows.book[numbers, GOT] = rows[:, 3]
         if self._missing is not None:
@@ -426,11 +422,10 @@ class Fabric:
                 flows.missing(number) for number in numbers[rows[:, 3] < flows.book[numbers, BYTES]].tolist()
             ]
         tell = M[flows.receiver(rows[:, 1]) + at.R_TELL] & at.TELL_DELIVERED > 0
+        self._undelivered -= int(tell.sum())
         for i in np.flatnonzero(tell).tolist():
             number, got = int(numbers[i]), int(rows[i, 3])
             events.append(Delivery(number, int(rows[i, 0]), got, int(flows.book[number, BYTES]) - got))
-        if not tell.all():
-            events += self._programs.delivered(numbers, rows[:, 0])
 
     def finish(self) -> Tables:
         """What the network has counted so far, as columns."""

@@ -39,7 +39,7 @@ class Records:
     """What the records of one message, or of many, begin with. Every field is a number or int64[messages].
 
     `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `logged`: 1 if its packets are
-    noted; `wait`, `earliest`, `tell`, `follow`, `join`: see the layout. `stream`: number of the records of its stream,
+    noted; `tell`, `home`, `event`, `left`: see the layout. `stream`: number of the records of its stream,
     -1 = none.
     """
 
@@ -52,11 +52,10 @@ class Records:
     allowed: Any
     tags: Any
     wanted: Any
-    wait: Any = 0
-    earliest: Any = 0
     tell: Any = at.TELL_DELIVERED
-    follow: Any = 0
-    join: Any = 0
+    home: Any = 0
+    event: Any = 0
+    left: Any = 0
     logged: int = 1
     stream: Any = -1
     entropy: Any = None
@@ -251,8 +250,7 @@ class Flows:
             (at.S_PEER, peer),
             (at.S_LINE, self._line[begin.src]),
             (at.S_TAGS, begin.tags),
-            (at.S_WAIT, begin.wait),
-            (at.S_EARLIEST, begin.earliest),
+            (at.S_HOME, begin.home),
             (at.S_STAMPS, stamps),
             (at.S_SLOTS, slots - 1),
             (at.S_STREAM, shared * self.sender(begin.stream)),
@@ -270,8 +268,8 @@ class Flows:
             (at.R_ALLOWED, begin.allowed),
             (at.R_IMPORTANT, begin.wanted),
             (at.R_TELL, begin.tell),
-            (at.R_FOLLOW, begin.follow),
-            (at.R_JOIN, begin.join),
+            (at.R_EVENT, begin.event),
+            (at.R_LEFT, begin.left),
             (at.R_STREAM, shared * self.receiver(begin.stream)),
         )
         return sender, receiver
@@ -435,8 +433,6 @@ class Flows:
         self.words.give_many(np.where(book[:, TAGS] > 0, words, 0), book[:, TAGS])
         stamps = M[f + at.S_STAMPS]
         self.words.give_many(np.where(stamps > 0, (M[f + at.S_SLOTS] + 1) * at.SLOT_WORDS, 0), stamps)
-        follow = M[r + at.R_FOLLOW]
-        self.words.give_many(np.where(follow > 0, 1 + M[follow], 0), follow)
         self.dropped[flows] = 0
         self._free.extend(flows.tolist())
         return numbers

@@ -59,6 +59,13 @@ H_HYSTERESIS = 67  # pause: so far below the limit the far end is told to go on
 H_PAUSE_CLASSES = 68  # classes that can be paused
 H_BACK = 70  # region: for every entry of INGRESS the port that leads back
 H_TIES = 71  # region: for every entry of INGRESS the key of what breaks ties between arrivals
+H_TIMERS = 80  # programs: base of the heap of their timers, entries of TIMER_WORDS (time, number, what)
+H_TIMER_COUNT = 81
+H_TIMER_SET = 82  # timers ever set
+H_TIMER_NEXT = 83  # time of the first one, FOREVER without any
+H_SORT = 84  # scratch: what has been told, as a heap of the same kind
+H_SOON = 85  # the earliest thing that followed from what was played last
+H_TOLD = 86  # the earliest thing in it of which Python has to hear
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
 
@@ -180,6 +187,7 @@ T_KEYS = 13  # scratch: sort keys
 T_ADDRESS = 14  # scratch: ring entries
 T_BUCKETS = 15  # scratch: counts of the bucket sort
 T_LOG_LIMIT = 16  # entries any log may hold before the engine has to return
+T_PLAYED = 20  # how many of the deliveries logged the player of programs has seen
 T_SPARE = 17  # second scratch for keys
 T_PORTS = 19  # scratch: the egress ports of a switch's arrivals
 T_BACK = 18  # scratch: the port opposite to the link that a packet came by
@@ -187,7 +195,7 @@ T_EARLIEST = 24  # earliest arrival it has put on any link in this window
 T_DELIVERED = 25  # earliest delivery, or sender's end, in this window that Python has to hear of
 T_WAKE = 26  # base of the half of the wake flags that the next window reads
 T_WORK = 27  # packets handled in this window
-T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work
+T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work, to be played
 T_CLAIM = 48  # how many of its nodes have been claimed in this window, two halves of 8 words
 DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
 DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
@@ -216,8 +224,7 @@ S_HEARD = 15  # control packets that came back
 S_PEER = 16  # base of the receiver's bitmaps
 S_LINE = 17  # picoseconds per byte << 16 of the host's port
 S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
-S_WAIT = 19  # things that still have to happen before it starts
-S_EARLIEST = 20  # it starts no earlier than this
+S_HOME = 19  # base of the words of its message in a program, where a queue releases it; 0 = none
 S_USER = 21  # first word that belongs to the transport
 SENDER_USER_WORDS = 35
 S_RIDER = (
@@ -261,8 +268,8 @@ R_ARRIVED = 11  # data packets that arrived
 R_SENT = 12  # control packets sent
 R_IMPORTANT = 13  # important packets of the message
 R_TELL = 14  # bits TELL_*
-R_FOLLOW = 15  # base of the list of senders that wait for the delivery: how many, then their bases; 0 = none
-R_JOIN = 16  # base of a count of deliveries, of the last of which Python has to hear; 0 = none
+R_EVENT = 15  # base of the event that its delivery is, where something follows from it; 0 = none
+R_LEFT = 16  # base of the count of the deliveries left in its step of a program; 0 = of no program
 R_MARKED = 17  # data packets that arrived with a mark
 R_USER = 18  # first word that belongs to the transport
 RECEIVER_USER_WORDS = 14
@@ -331,3 +338,45 @@ WHAT_START, WHAT_PACE, WHAT_TIMER, WHAT_PULL = 0, 1, 2, 3
 # what a sender's `pull` may answer beside a sequence number
 BLOCKED = -1
 PULL_PROBE = 1 << 40  # plus the argument: send a probe now
+
+# --- programs (`gradwire.experiment.program`), played by `core.play`
+TIMER_WORDS = 3
+FIRED = -1
+EVENT_WORDS = 10
+E_NEEDS = 0  # firings it waits for; FIRED when it has happened
+E_AFTER = 1  # base of the list of events that count it, and their number
+E_AFTER_COUNT = 2
+E_POSTS = 3  # base of the list of messages that it posts, and their number
+E_POSTS_COUNT = 4
+E_STATION = 5  # base of its station (a word: busy until then), 0 = firing takes no work
+E_EFFORT = 6
+E_WAITER = 7  # base of the process that waits for it, 0 = none
+E_AT = 8  # while it fires: how many of those after it have counted
+E_PARENT = 9  # while it fires: the event it follows from, 0 = none
+MESSAGE_WORDS = 7
+G_FLOW = 0  # its sender's record, 0 = none yet
+G_NODE = 1  # base of its host
+G_QUEUE = 2  # base of the queue that releases it, 0 = none
+G_RANK = 3
+G_BYTES = 4
+G_READY = 5  # when it was ready, -1 = not yet
+G_RELEASED = 6  # when it starts, -1 = not released yet
+QUEUE_WORDS = 5
+Q_HEAP = 0  # base of its heap, entries of two words (rank | order of readiness, base of the message's words)
+Q_COUNT = 1
+Q_OFFERED = 2  # messages it has ever had
+Q_CREDIT = 3  # bytes that may be under way
+Q_UNDER_WAY = 4
+PROCESS_WORDS = 9
+W_AT = 0  # base of its next operation
+W_END = 1  # end of what is known of its course ...
+W_NEXT = 2  # ... and what comes then, 0 = not known yet
+W_NEXT_END = 3
+W_BEGUN = 4  # stretches of its course that it has come to the end of
+W_STARVED = 5  # 1 when it has come to the end of all of them
+W_ENDED = 6  # ... and when
+W_SLOW = 7  # how many times longer computing takes, times SLOW_UNIT
+W_COMPUTED = 8  # ps spent computing since it was noted last
+SLOW_UNIT = 1_000_000
+OPERATION_WORDS = 2  # what, and of what: ps, the base of an event, or that of a word for the time
+O_COMPUTE, O_WAIT, O_FIRE, O_UNTIL, O_NOTE, O_COMPUTED = 0, 1, 2, 3, 4, 5

@@ -60,6 +60,8 @@ class Logs:
                 start = int(M[thread + base])
                 parts.append(M[start : start + n * words].reshape(n, words).copy())
                 M[thread + count] = 0
+                if count == at.T_DONE:
+                    M[thread + at.T_PLAYED] = 0
         return joined(parts, words)
 
 

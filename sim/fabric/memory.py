@@ -28,6 +28,7 @@ PAUSE_FRAME = 60
 HEAP_WORDS = 1 << 26
 FIRST_HEAP = 32  # entries
 MOST_SETS = 1 << 22  # parameter sets
+MOST_TIMERS = 1 << 24  # of programs
 
 NODE_DRAWS, LINK_DRAWS, RED_DRAWS, TIE_DRAWS = 1, 2, 4, 5
 
@@ -166,6 +167,8 @@ def build(
     done_base = [plan.take((LOG_ENTRIES + burst + held + ends) * at.DONE_WORDS) for _ in range(threads)]
     drop_base = [plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in range(threads)]
     trace_base = [plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if trace else 8) for _ in range(threads)]
+    timers = plan.take(at.TIMER_WORDS * MOST_TIMERS)
+    sort = plan.take(at.TIMER_WORDS * threads * (LOG_ENTRIES + burst + held + ends))
     rings = plan.take(int(ring_sizes.sum()) * at.RING_WORDS)
     spills = plan.take(int(spill_sizes.sum()) * at.RING_WORDS)
     pools = [plan.take(POOL_ENTRIES * MOST_POOL_WORDS) for _ in range(threads)]
@@ -289,6 +292,9 @@ def build(
         at.H_PAUSE_CLASSES: sum(1 << c for c in switch.pfc_classes or range(queues)),
         at.H_BACK: back,
         at.H_TIES: ties,
+        at.H_TIMERS: timers,
+        at.H_TIMER_NEXT: at.FOREVER,
+        at.H_SORT: sort,
     }
     for word, value in header.items():
         M[word] = value

@@ -1,15 +1,20 @@
-"""What Python puts into a host's heap, between calls of the engine."""
+"""What Python puts into a host's heap, or among the timers of programs, between calls of the engine."""
 
 from gradwire.sim.fabric.atomics import words_at
 from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.core.play import set_timer
 from gradwire.sim.fabric.heap import push
 from gradwire.sim.fabric.layout import H_NEXT, N_POSITION
 
 
 @njit("void(int64, int64, int64, int64)")
 def post(address, node, time, key):
-    """Put an entry on a host's heap from outside, between calls of `advance`."""
+    """Put an entry on a host's heap from outside, between calls of `advance`; without a node (0) a timer of a
+    program."""
     M = words_at(address)
+    if node == 0:
+        set_timer(M, time, key)
+        return
     push(M, node, time, key)
     due = M[H_NEXT] + M[node + N_POSITION]
     if time < M[due]:

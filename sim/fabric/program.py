@@ -1,295 +1,480 @@
-"""Messages that were submitted and have no flow record yet, and what they wait for.
+"""Programs in the engine: the parts that jobs and traffic play, step by step (`gradwire.experiment.program`).
 
-Records are taken in the order of the program, as far as there is room, long before a message starts; the engine then
-starts it by itself (`_follow` in `core.host`). Where a delivery concerns a message that has no record yet, the engine
-stops in time, and the record is made here: late opening costs speed, never exactness.
+A step is laid into the state as records: events, the words of its messages, the courses of its processes. The engine
+plays them (`core.play`); Python lays the next step when the first process has come to the last one that is known, gives
+messages their flow records, as far as there is room, long before they start, and frees a step of which nothing is left.
+Where the player releases a message that has no record yet, or a process has come to the end of its course, the engine
+stops in time: being late costs speed, never exactness.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.program import FIRE, LAYER, NOTE, WAIT, Importance, Ints, Part, Step
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, STATE, TRANSPORT, Flows, Records
-from gradwire.sim.fabric.sends import Joined, Sends
+from gradwire.sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, TRANSPORT, Flows, Records
+from gradwire.sim.fabric.over import NOTES, Over
+from gradwire.sim.fabric.settled import Finished
 
 MOST_OPEN = 1 << 16  # messages of programs that may have records at once
 BATCH = 1 << 12  # they are opened when there is room for so many, or for all that are left
+AHEAD = 2  # steps of a process that are known beyond the one it is in: one, and its successor
 
 Post = Callable[[int, int, int], None]
-"""(host, time, sender's record): put its start on the host's heap"""
+"""(base of a host's node or 0, time, key): put something on its heap, or among the timers of programs."""
 
 
-class Program:
-    """One submitted `Sends`, and how far it has come."""
+@dataclass(eq=False)
+class Laid:
+    """A step in the state.
 
-    def __init__(self, sends: Sends, first: int, flows: Flows, now: int) -> None:
-        n = len(sends)
-        self.sends, self.first, self.flows = sends, first, flows
-        self.opened = np.zeros(n, dtype=np.bool_)
-        self.position = 0  # no message before it is unopened
-        self.closed = 0
-        self.waiting = np.array(np.broadcast_to(sends.gates, n), dtype=np.int64)  # of the unopened only
-        self.earliest = np.maximum(np.broadcast_to(sends.start_ps, n), now)  # of the unopened only
-        before, after = sends.edges.T
-        np.add.at(self.waiting, after, 1)
-        self.order = np.argsort(before, kind="stable")
-        self.after = after[self.order]  # edges by their first message ...
-        self.place = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n))))  # ... begin here
-        self.back = np.argsort(self.after, kind="stable")  # the same edges by their second message ...
-        self.back_place = np.concatenate(([0], np.cumsum(np.bincount(after, minlength=n))))  # ... begin here
-        self.before = before[self.order]
-        roots = np.where(self.waiting == 0, self.earliest, at.FOREVER)
-        self.soonest = np.minimum.accumulate(roots[::-1])[::-1]  # first start of any root from a message on
-        packets = np.maximum(1, -(-sends.nbytes // self._payload()))
-        if packets.max() > at.MAX_PACKETS:
-            raise ValueError(f"a message of {packets.max()} packets")
-        book = flows.book[first : first + n]
-        book[:] = 0
-        for column, values in (
-            (SRC, sends.src), (DST, sends.dst), (BYTES, sends.nbytes), (PACKETS, packets),
-            (TRANSPORT, sends.transport), (FLOW, -1), (END, -1),
-        ):  # fmt: skip
-            book[:, column] = values
-        kinds = np.array([
-            kind.important if sends.important is None else sends.important for kind in flows.transports
-        ])  # fmt: skip
-        self.tags = kinds[book[:, TRANSPORT]].astype(np.int64)
-        self.wanted = self.tags * packets
-        self.patterns: list[tuple[int, int]] = []  # words, base
-        if sends.pattern is not None and len(sends.patterns):
-            self._lay_out_patterns(sends.pattern, packets)
-        self.join_left = np.zeros(0, dtype=np.int64)
-        self.join_base = 0
-        if len(sends.join):
-            self.join_left = np.bincount(sends.join[sends.join >= 0])
-            self.join_base = flows.words.take(len(self.join_left))
-            flows.memory.M[self.join_base : self.join_base + len(self.join_left)] = self.join_left
+    first : number of its first message. event : number of its first event, counted through the part.
+    events, messages, notes, left : bases; `left`: deliveries that are left, and the time of the last one so far.
+    stretches : words that are given back with it, (how many, base).
+    opened : which messages have had a record; `position`: none before it is unopened.
+    soonest : the first start of any message that begins by itself, from a message on.
+    """
 
-    def _payload(self) -> NDArray[np.int64]:
-        payloads = np.array([kind.payload for kind in self.flows.transports])
-        return np.asarray(payloads[np.broadcast_to(self.sends.transport, len(self.sends))])
-
-    def _lay_out_patterns(self, pattern: NDArray[np.int64], packets: NDArray[np.int64]) -> None:
-        bases, counts = [], []
-        for flags in self.sends.patterns:
-            base, wanted = self.flows.tags(flags, len(flags))
-            self.patterns.append((-(-len(flags) // 32), base))
-            bases.append(base)
-            counts.append(wanted)
-        lengths = np.array([len(flags) for flags in self.sends.patterns])
-        chosen = pattern >= 0
-        if (lengths[pattern[chosen]] != packets[chosen]).any():
-            raise ValueError("a pattern of importance does not have one flag per packet")
-        self.tags[chosen] = np.array(bases)[pattern[chosen]]
-        self.wanted[chosen] = np.array(counts)[pattern[chosen]]
+    step: Step
+    first: int
+    event: int
+    events: int = 0
+    messages: int = 0
+    notes: int = 0
+    left: int = 0
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    opened: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    position: int = 0
+    closed: int = 0
+    soonest: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    tags: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    wanted: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def unopened(self) -> bool:
         return self.position < len(self.opened)
 
-    def open(self, those: NDArray[np.int64], post: Post) -> None:
-        """Give messages their records, and start those that wait for nothing any more."""
-        flows, sends, book = self.flows, self.sends, self.flows.book
-        M = flows.memory.M
-        n = len(sends)
-        self.opened[those] = True
-        followers = self.place[those + 1] - self.place[those]
-        follow = flows.words.take_many(np.where(followers > 0, 1 + followers, 0))
-        M[follow[followers > 0]] = followers[followers > 0]
-        join = np.zeros(len(those), dtype=np.int64)
-        if len(sends.join):
-            join = np.where(sends.join[those] >= 0, self.join_base + sends.join[those], 0)
-        rows = book[self.first + those]
-        bound = np.broadcast_to(sends.bound, n)[those]
-        priority = np.broadcast_to(sends.priority, n)[those]
-        senders = np.zeros(len(those), dtype=np.int64)
-        for kind in np.unique(rows[:, TRANSPORT]).tolist():
-            part = np.flatnonzero(rows[:, TRANSPORT] == kind)
-            row, which = rows[part], those[part]
-            begin = Records(
-                number=self.first + which, src=row[:, SRC], dst=row[:, DST], nbytes=row[:, BYTES],
-                packets=row[:, PACKETS], priority=priority[part],
-                allowed=allowed_losses(row[:, BYTES], bound[part]), tags=self.tags[which],
-                wanted=self.wanted[which], wait=self.waiting[which], earliest=self.earliest[which], tell=0,
-                follow=follow[part], join=join[part], logged=int(sends.logged),
-            )  # fmt: skip
-            senders[part] = flows.open_many(begin, kind)
-        self._enlist(those, senders)
-        for i in np.flatnonzero(self.waiting[those] == 0).tolist():
-            post(int(rows[i, SRC]), int(self.earliest[those[i]]), int(senders[i]))
 
-    def _enlist(self, those: NDArray[np.int64], senders: NDArray[np.int64]) -> None:
-        """Enter the new records into the lists of the messages they wait for."""
-        edges, owner = _ranges(self.back_place, those)
-        edges = self.back[edges]
-        before = self.first + self.before[edges]
-        book = self.flows.book[before]
-        due = (book[:, STATE] & 1) == 0  # the others have been delivered: nothing waits for them
-        edges, before, owner = edges[due], before[due], owner[due]
-        M = self.flows.memory.M
-        lists = M[self.flows.receiver(book[due][:, FLOW]) + at.R_FOLLOW]
-        M[lists + 1 + edges - self.place[before - self.first]] = senders[owner]
+class Track:
+    """One part, and how far it has come.
 
-    def delivered(
-        self, those: NDArray[np.int64], times: NDArray[np.int64], latency: int
-    ) -> NDArray[np.int64]:
-        """Note deliveries. Returns the messages without a record that may start now."""
-        edges, owner = _ranges(self.place, those)
-        after = self.after[edges]
-        unopened = ~self.opened[after]
-        after, owner = after[unopened], owner[unopened]
-        if not len(after):
-            return after
-        np.subtract.at(self.waiting, after, 1)
-        np.maximum.at(self.earliest, after, times[owner] + latency)
-        after = np.unique(after)
-        return after[self.waiting[after] == 0]
+    Attributes
+    ----------
+    steps : all steps so far, as `Over`.
+    begun : int64[processes]: how many stretches of its course (steps) every process has come to the end of.
+    """
 
-    def joined(self, number: int, those: NDArray[np.int64], times: NDArray[np.int64]) -> list[Joined]:
-        """The joins that these deliveries, in order of time, complete."""
-        if not len(self.join_left):
-            return []
-        done = []
-        joins = self.sends.join[those]
-        for i in np.flatnonzero(joins >= 0).tolist():
-            join = int(joins[i])
-            self.join_left[join] -= 1
-            if not self.join_left[join]:
-                done.append(Joined(number, join, self.first + int(those[i]), int(times[i])))
-        return done
+    def __init__(self, part: Part, number: int, flows: Flows, post: Post) -> None:
+        self.part, self.number, self._flows, self._post = part, number, flows, post
+        M, words = flows.memory.M, flows.words
+        self._steps = part.steps()
+        self._next: Step | None = next(self._steps, None)
+        self.live: list[Laid] = []
+        self.over: list[Over] = []
+        self.laid = 0
+        self._events = 0
+        count = len(part.hosts)
+        self._processes = words.take(at.PROCESS_WORDS * count) if count else 0
+        self._pending: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
+        self._started = np.zeros(count, dtype=np.bool_)
+        if count:
+            self._table(self._processes, count, at.PROCESS_WORDS)[:, at.W_SLOW] = at.SLOW_UNIT
+        self._stations = words.take(len(part.stations)) if len(part.stations) else 0
+        self._queues: dict[int, int] = {}  # by node
+        self._rooms: dict[int, int] = {}
+        self.done_ps, self.last_ps = -1, 0
+        self._M = M
 
-    def release(self, those: NDArray[np.int64], time: int, post: Post) -> NDArray[np.int64]:
-        """One release more of messages, whose hosts can start them from `time` on. Returns those without a record that
-        may start now."""
-        M, flows = self.flows.memory.M, self.flows
-        opened = self.opened[those]
-        late = those[~opened]
-        self.waiting[late] -= 1
-        self.earliest[late] = np.maximum(self.earliest[late], time)
-        rows = flows.book[self.first + those[opened]]
-        f = flows.sender(rows[:, FLOW])
-        M[f + at.S_EARLIEST] = np.maximum(M[f + at.S_EARLIEST], time)
-        M[f + at.S_WAIT] -= 1
-        for i in np.flatnonzero(M[f + at.S_WAIT] == 0).tolist():
-            post(int(rows[i, SRC]), int(M[f[i] + at.S_EARLIEST]), int(f[i]))
-        return late[self.waiting[late] == 0]
+    def _table(self, base: int, rows: int, columns: int) -> Ints:
+        return self._flows.memory.M[base : base + rows * columns].reshape(rows, columns)
 
-    def free(self) -> None:
-        """Give back what the messages shared; no record is left."""
-        for words, base in self.patterns:
-            self.flows.words.give(words, base)
-        if self.join_base:
-            self.flows.words.give(len(self.join_left), self.join_base)
+    @property
+    def more_to_come(self) -> bool:
+        """Whether there are steps that have not been begun."""
+        return self._next is not None
 
+    @property
+    def begun(self) -> Ints:
+        return self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN]
 
-def _ranges(
-    place: NDArray[np.int64], those: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The entries place[i] to place[i + 1] of every i in `those`, one after the other, and whose (index) each is."""
-    counts = place[those + 1] - place[those]
-    owner = np.repeat(np.arange(len(those)), counts)
-    inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return place[those][owner] + inside, owner
+    @property
+    def delivered(self) -> bool:
+        """Whether every message of the steps so far has been."""
+        return all(self._M[laid.left] == 0 for laid in self.live)
+
+    @property
+    def left(self) -> int:
+        """Messages of the steps so far that have not been delivered."""
+        return int(sum(self._M[laid.left] for laid in self.live))
+
+    @property
+    def steps(self) -> list[Over]:
+        """What is known of every step so far."""
+        return [*self.over, *(self._seen(laid) for laid in self.live)]
+
+    def slow(self, host: int, factor: float) -> None:
+        """From now on computing takes `factor` times as long on a host."""
+        for process in np.flatnonzero(self.part.hosts == host).tolist():
+            base = self._processes + at.PROCESS_WORDS * process
+            self._M[base + at.W_SLOW] = round(factor * at.SLOW_UNIT)
+
+    # --- laying steps -------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> int:
+        """When the next step has to be laid: in time for what begins by itself; FOREVER where processes ask for it."""
+        if self._next is None or len(self.part.hosts):
+            return at.FOREVER
+        begins = self._next.begins
+        assert begins is not None
+        own = begins[begins >= 0]
+        return int(own.min()) if len(own) else 0
+
+    def more(self, now: int) -> None:
+        """Lay the steps that will be needed soon."""
+        while self._next is not None:
+            wanted = self.due <= now
+            if len(self.part.hosts):
+                wanted = self.laid < int(self.begun.max()) + AHEAD
+            if not wanted:
+                return
+            step, self._next = self._next, next(self._steps, None)
+            self._lay(step, now)
+
+    def _lay(self, step: Step, now: int) -> None:
+        flows, words, M = self._flows, self._flows.words, self._M
+        n, count = len(step.messages), len(step)
+        laid = Laid(step, flows.enter(n), self._events)
+        self._events += count
+        self.laid += 1
+
+        def take(size: int) -> int:
+            base = words.take(size)
+            laid.stretches.append((size, base))
+            return base
+
+        laid.left = take(2)
+        M[laid.left] = n
+        laid.messages = take(max(1, n * at.MESSAGE_WORDS))
+        self._lay_messages(laid)
+        if len(self.part.hosts) or count > n:
+            laid.events = take(count * at.EVENT_WORDS)
+            self._lay_events(laid, take)
+        if step.courses:
+            laid.notes = take(NOTES * len(self.part.hosts))
+            M[laid.notes : laid.notes + NOTES * len(self.part.hosts)] = -1
+        self.live.append(laid)
+        for course in step.courses:
+            operations = self._operations(laid, course.process, course.operations)
+            base = take(operations.size)
+            M[base : base + operations.size] = operations.ravel()
+            self._pending[course.process].append((base, base + operations.size))
+            self._feed(course.process, now)
+
+    def _lay_messages(self, laid: Laid) -> None:
+        flows, rows, memory = self._flows, laid.step.messages, self._flows.memory
+        n, kind = len(rows), self._flows.transports[self.part.table.transport]
+        packets = np.maximum(1, -(-rows.nbytes // kind.payload))
+        if n and int(packets.max()) > at.MAX_PACKETS:
+            raise ValueError(f"a message of {packets.max()} packets")
+        book = flows.book[laid.first : laid.first + n]
+        book[:] = 0
+        for column, values in (
+            (SRC, rows.src), (DST, rows.dst), (BYTES, rows.nbytes), (PACKETS, packets),
+            (TRANSPORT, self.part.table.transport), (FLOW, -1), (END, -1),
+        ):  # fmt: skip
+            book[:, column] = values
+        self._tag(laid, packets)
+        table = self._table(laid.messages, n, at.MESSAGE_WORDS)
+        table[:, at.G_NODE] = memory.node_base[rows.src]
+        table[:, at.G_RANK] = rows.rank
+        table[:, at.G_BYTES] = rows.nbytes
+        table[:, at.G_READY] = -1
+        table[:, at.G_RELEASED] = -1
+        laid.opened = np.zeros(n, dtype=np.bool_)
+        begins = laid.step.begins if laid.step.begins is not None else np.full(n, -1, dtype=np.int64)
+        own = begins >= 0
+        table[own, at.G_READY] = table[own, at.G_RELEASED] = begins[own]
+        laid.soonest = np.minimum.accumulate(np.where(own, begins, at.FOREVER)[::-1])[::-1]
+        if self.part.table.order == LAYER:
+            table[:, at.G_QUEUE] = [self._queue(node) for node in rows.src.tolist()]
+            for node, more in zip(*(each.tolist() for each in np.unique(rows.src, return_counts=True)), strict=True):
+                self._widen(node, more)
+
+    def _tag(self, laid: Laid, packets: Ints) -> None:
+        """Lay out which packets are important."""
+        important, flows = laid.step.messages.important, self._flows
+        default = int(flows.transports[self.part.table.transport].important)
+        assert isinstance(important, Importance)
+        plain = np.select(
+            [important.pattern == Importance.ALL, important.pattern == Importance.NONE], [1, 0], default
+        ).astype(np.int64)
+        laid.tags, laid.wanted = plain, plain * packets
+        for which in np.unique(important.pattern[important.pattern >= 0]).tolist():
+            flags = important.patterns[which]
+            those = important.pattern == which
+            if (packets[those] != len(flags)).any():
+                raise ValueError("a pattern of importance does not have one flag per packet")
+            base, wanted = flows.tags(flags, len(flags))
+            laid.stretches.append((-(-len(flags) // 32), base))
+            laid.tags[those], laid.wanted[those] = base, wanted
+
+    def _lay_events(self, laid: Laid, take: Callable[[int], int]) -> None:
+        step, M = laid.step, self._M
+        table = self._table(laid.events, len(step), at.EVENT_WORDS)
+        table[:, at.E_NEEDS] = step.needs
+        table[:, at.E_EFFORT] = step.effort
+        table[:, at.E_STATION] = np.where(step.station >= 0, self._stations + step.station, 0)
+        for lists, base_word, count_word, first, size in (
+            (step.after, at.E_AFTER, at.E_AFTER_COUNT, laid.events, at.EVENT_WORDS),
+            (step.posts, at.E_POSTS, at.E_POSTS_COUNT, laid.messages, at.MESSAGE_WORDS),
+        ):
+            place, members = lists
+            if len(members):
+                base = take(len(members))
+                M[base : base + len(members)] = first + members * size
+                table[:, base_word] = base + place[:-1]
+            table[:, count_word] = np.diff(place)
+
+    def _operations(self, laid: Laid, process: int, rows: Ints) -> Ints:
+        """The words of a course."""
+        kind, value = rows[:, 0], rows[:, 1].copy()
+        named = np.flatnonzero((kind == WAIT) | (kind == FIRE))
+        value[named] = [self._event(number) for number in value[named].tolist()]
+        assert not ((kind == FIRE) & (value == 0)).any(), "an event of the past is fired"
+        noted = kind == NOTE
+        notes = laid.notes + NOTES * process
+        value[noted] += notes
+        words = np.stack((kind, value), axis=1)
+        ends = np.flatnonzero(noted & (value == notes + NOTES - 2))  # what was computed is noted with the end
+        return np.insert(words, ends + 1, (at.O_COMPUTED, notes + NOTES - 1), axis=0)
+
+    def _event(self, number: int) -> int:
+        """The base of an event, counted through the part; 0 if it has long happened."""
+        for laid in reversed(self.live):
+            if number >= laid.event:
+                return laid.events + at.EVENT_WORDS * (number - laid.event)
+        return 0
+
+    def _queue(self, node: int) -> int:
+        """The queue that releases the messages of a host."""
+        if node not in self._queues:
+            base = self._queues[node] = self._flows.words.take(at.QUEUE_WORDS)
+            self._M[base + at.Q_CREDIT] = self.part.table.credit
+            self._rooms[node] = 0
+        return self._queues[node]
+
+    def _widen(self, node: int, more: int) -> None:
+        """A host has more messages: its queue has room for all of those that are known."""
+        base, words, M = self._queue(node), self._flows.words, self._M
+        used = int(M[base + at.Q_COUNT])
+        waiting = used + sum(
+            int(((laid.step.messages.src == node) & (self._column(laid, at.G_READY) < 0)).sum()) for laid in self.live
+        )
+        if (need := 2 * (waiting + more)) <= self._rooms[node]:
+            return
+        heap, old = words.take(2 * need), int(M[base + at.Q_HEAP])
+        M[heap : heap + 2 * used] = M[old : old + 2 * used]
+        if old:
+            words.give(self._rooms[node], old)
+        M[base + at.Q_HEAP], self._rooms[node] = heap, 2 * need
+
+    def _column(self, laid: Laid, word: int) -> Ints:
+        return self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)[:, word]
+
+    def released(self, laid: Laid) -> NDArray[np.bool_]:
+        """Which messages may start, of those that do not begin by themselves."""
+        free = self._column(laid, at.G_RELEASED) >= 0
+        return free if laid.step.begins is None else free & (laid.step.begins < 0)
+
+    def _feed(self, process: int, now: int) -> None:
+        """Give a process the next stretch of its course, if it has nowhere to go on."""
+        M, base, pending = self._M, self._processes + at.PROCESS_WORDS * process, self._pending[process]
+        if pending and not self._started[process]:
+            self._started[process] = True
+            M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
+            self._post(0, now, base << 1)
+        if pending and M[base + at.W_STARVED]:
+            M[base + at.W_STARVED] = 0
+            M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
+            self._post(0, int(M[base + at.W_ENDED]), base << 1)
+        if pending and M[base + at.W_NEXT] == 0:
+            M[base + at.W_NEXT], M[base + at.W_NEXT_END] = pending.popleft()
+
+    # --- while it is played -------------------------------------------------------------------------------------
+
+    def attend(self, now: int) -> None:
+        """Lay what is needed, and give processes their courses."""
+        self.more(now)
+        for process in range(len(self._pending)):
+            if self._pending[process]:
+                self._feed(process, now)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything has been played: the courses of all processes; without any, all messages."""
+        if self._next is not None:
+            return False
+        if not len(self.part.hosts):
+            return self.delivered
+        table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+        return bool(table[:, at.W_STARVED].all()) and not any(self._pending)
+
+    @property
+    def ended_ps(self) -> int:
+        """When the last thing happened."""
+        if not len(self.part.hosts):
+            return max((int(self._M[laid.left + 1]) for laid in self.live), default=self.last_ps)
+        table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+        return int(table[:, at.W_ENDED].max())
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """(process, event) of those that wait; events are counted through the part."""
+        found = []
+        for process in range(len(self.part.hosts)):
+            base = self._processes + at.PROCESS_WORDS * process
+            last = int(self._M[base + at.W_AT]) - at.OPERATION_WORDS
+            if not self._started[process] or self._M[base + at.W_STARVED] or self._M[last] != at.O_WAIT:
+                continue
+            event = int(self._M[last + 1])
+            for laid in self.live:
+                place = event - laid.events
+                if 0 <= place < len(laid.step) * at.EVENT_WORDS and self._M[event + at.E_WAITER] == base:
+                    found.append((process, laid.event + place // at.EVENT_WORDS))
+        return found
+
+    def open(self, laid: Laid, those: Ints, post: Callable[[int, int, int], None]) -> None:
+        """Give messages their records, and start those that have been released. `post`: (host, time, sender)."""
+        rows, flows = laid.step.messages, self._flows
+        laid.opened[those] = True
+        event = np.zeros(len(those), dtype=np.int64)
+        if laid.events:
+            event = laid.events + at.EVENT_WORDS * those
+            if not len(self.part.hosts):
+                followers = np.diff(laid.step.after[0])[those] + np.diff(laid.step.posts[0])[those]
+                event = np.where(followers > 0, event, 0)
+        words = self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)
+        book = flows.book[laid.first + those]
+        begin = Records(
+            number=laid.first + those, src=book[:, SRC], dst=book[:, DST], nbytes=book[:, BYTES],
+            packets=book[:, PACKETS], priority=rows.priority[those],
+            allowed=allowed_losses(book[:, BYTES], rows.bound[those]), tags=laid.tags[those],
+            wanted=laid.wanted[those], tell=0, event=event, left=laid.left,
+            home=np.where(words[those, at.G_QUEUE] > 0, laid.messages + at.MESSAGE_WORDS * those, 0),
+            logged=int(self.logged),
+        )  # fmt: skip
+        senders = flows.open_many(begin, self.part.table.transport)
+        words[those, at.G_FLOW] = senders
+        released = words[those, at.G_RELEASED]
+        for i in np.flatnonzero(released >= 0).tolist():
+            post(int(book[i, SRC]), int(released[i]), int(senders[i]))
+
+    logged = True
+
+    def _seen(self, laid: Laid) -> Over:
+        notes = np.zeros((len(self.part.hosts), NOTES), dtype=np.int64)
+        if laid.notes:
+            notes = self._table(laid.notes, len(self.part.hosts), NOTES).copy()
+        numbers = laid.first + np.arange(len(laid.opened))
+        return Over(laid.step, numbers, self._column(laid, at.G_READY).copy(), notes)
+
+    def sweep(self) -> None:
+        """Free the first steps, as far as nothing is left of them: no message, no event that is to happen, no process
+        that could ask for one."""
+        while self.live:
+            laid = self.live[0]
+            if laid.closed < len(laid.opened) or self._M[laid.left]:
+                return
+            if len(self.part.hosts):
+                needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
+                if self.begun.min() < len(self.over) + 2 or (needs != at.FIRED).any():
+                    return
+            self.over.append(self._seen(laid))
+            self._flows.words.give_many(*np.array(laid.stretches, dtype=np.int64).T)
+            self.last_ps = max(self.last_ps, int(self._M[laid.left + 1]))
+            del self.live[0]
 
 
 class Programs:
-    """The programs of one fabric."""
+    """The parts that one fabric plays."""
 
-    def __init__(self, flows: Flows, latency: int, post: Post) -> None:
-        self.flows, self.latency, self.post = flows, latency, post
-        self.submitted = 0
-        self._live: dict[int, Program] = {}
-        self._first: list[int] = []  # of the live ones, rising
-        self._numbers: list[int] = []
+    def __init__(self, flows: Flows, start: Callable[[int, int, int], None], post: Post) -> None:
+        """`start`: (host, time, base of a sender's record): have a message begin."""
+        self.flows, self._start, self._post = flows, start, post
+        self.tracks: list[Track] = []
         self._open = 0
 
-    def submit(self, sends: Sends, now: int) -> int:
-        """Enter messages. Returns the number of the program; the messages follow each other from its `first`."""
-        number = self.submitted
-        first = self.flows.enter(len(sends))
-        self._live[number] = Program(sends, first, self.flows, now)
-        self.submitted += 1
-        self._first.append(first)
-        self._numbers.append(number)
-        return number
+    def play(self, part: Part, now: int, logged: bool) -> Track:
+        """Begin a part."""
+        track = Track(part, len(self.tracks), self.flows, self._post)
+        track.logged = logged
+        self.tracks.append(track)
+        track.attend(now)
+        return track
 
-    def release(self, number: int, those: NDArray[np.int64], time: int) -> None:
-        """Open a gate of messages of a program."""
-        program = self._live[number]
-        self._force(program, program.release(those, time, self.post))
+    @property
+    def _live(self) -> list[tuple[Track, Laid]]:
+        return [(track, laid) for track in self.tracks for laid in track.live]
 
     def fill(self, now: int) -> None:
-        """Open what there is room for, and what starts now."""
-        for program in self._live.values():
-            room = MOST_OPEN - self._open
-            while program.unopened and program.soonest[program.position] <= now:
-                self._next(program, BATCH)
-            left = len(program.opened) - program.position
+        """Lay what is needed; open what there is room for, what starts now, and what has been released."""
+        for track in self.tracks:
+            track.attend(now)
+        for track, laid in self._live:
+            if not laid.unopened:
+                continue
+            while laid.unopened and laid.soonest[laid.position] <= now:
+                self._next(track, laid, BATCH)
+            late = np.flatnonzero(~laid.opened & track.released(laid))
+            if len(late):
+                track.open(laid, late, self._start)
+                self._open += len(late)
+            room, left = MOST_OPEN - self._open, len(laid.opened) - laid.position
             if left and room >= min(left, BATCH):
-                self._next(program, min(left, room))
+                self._next(track, laid, min(left, room))
 
-    def _next(self, program: Program, many: int) -> None:
-        end = min(program.position + many, len(program.opened))
-        those = program.position + np.flatnonzero(~program.opened[program.position : end])
+    def _next(self, track: Track, laid: Laid, many: int) -> None:
+        end = min(laid.position + many, len(laid.opened))
+        those = laid.position + np.flatnonzero(~laid.opened[laid.position : end])
         if len(those):
-            program.open(those, self.post)
+            track.open(laid, those, self._start)
         self._open += len(those)
-        program.position = end
-
-    def _force(self, program: Program, those: NDArray[np.int64]) -> None:
-        if len(those):
-            program.open(those, self.post)
-            self._open += len(those)
+        laid.position = end
 
     def soonest(self) -> int:
-        """When a message without a record would start; FOREVER if only others' deliveries and releases can tell."""
-        return min(
-            (int(p.soonest[p.position]) for p in self._live.values() if p.unopened), default=at.FOREVER
-        )
+        """When something has to be laid or opened that only Python can."""
+        opens = (int(laid.soonest[laid.position]) for _, laid in self._live if laid.unopened)
+        return min((*opens, *(track.due for track in self.tracks)), default=at.FOREVER)
 
-    def delivered(self, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> list[Joined]:
-        """Note deliveries of any messages, in order of time. Returns the joins that are complete."""
-        if not self._live:
-            return []
-        joined: list[Joined] = []
-        for number, those, when in self._by_program(numbers, times):
-            program = self._live[number]
-            joined += program.joined(number, those, when)
-            self._force(program, program.delivered(those, when, self.latency))
-        return joined
+    @property
+    def timer(self) -> int:
+        """When the next timer of a program is due."""
+        return int(self.flows.memory.M[at.H_TIMER_NEXT])
 
-    def closed(self, numbers: NDArray[np.int64]) -> None:
-        """Note that records are free again."""
-        for number, those, _ in self._by_program(numbers, numbers):
-            program = self._live[number]
-            program.closed += len(those)
-            self._open -= len(those)
-            if program.closed == len(program.opened):
-                program.free()
-                del self._live[number]
-                at_ = self._numbers.index(number)
-                del self._numbers[at_], self._first[at_]
-
-    def _by_program(
-        self, numbers: NDArray[np.int64], times: NDArray[np.int64]
-    ) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """(program, its messages counted from its first, times) for each live program that has any."""
-        if not self._first:
-            return []
-        place = np.searchsorted(self._first, numbers, side="right") - 1
+    def finished(self) -> list[Finished]:
+        """The parts that have come to their end since the last time."""
         found = []
-        for index in np.unique(place).tolist():
-            if index < 0:
-                continue
-            number = self._numbers[index]
-            program = self._live[number]
-            those = numbers - program.first
-            mine = (place == index) & (those < len(program.opened))
-            if mine.any():
-                found.append((number, those[mine], times[mine]))
+        for track in self.tracks:
+            if track.done_ps < 0 and track.finished:
+                track.done_ps = track.ended_ps
+                found.append(Finished(track.number, track.done_ps))
         return found
+
+    def closed(self, numbers: Ints) -> None:
+        """Note that records are free again."""
+        if not len(numbers):
+            return
+        for _, laid in self._live:
+            mine = (numbers >= laid.first) & (numbers < laid.first + len(laid.opened))
+            count = int(mine.sum())
+            laid.closed += count
+            self._open -= count
+        for track in self.tracks:
+            track.sweep()

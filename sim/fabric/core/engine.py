@@ -2,7 +2,8 @@
 
 L is at most the lookahead, the shortest time in which anything a node does can reach another node. So within a window
 nodes are independent, and the order in which they are advanced, or by which thread, cannot matter. One barrier per
-window is enough because what threads tell each other (wake flags, the slots below) is kept twice, by turns.
+window is enough because what threads tell each other (wake flags, the slots below) is kept twice, by turns. Where jobs
+react to what a window has brought, one thread plays that (`play`) while the others wait for it.
 
 A node is visited when it is due - its own next thing happens in the window - or when a neighbour has put a packet on a
 link to it since its last visit. The start of the next window is the earliest next thing of all nodes and the earliest
@@ -34,9 +35,12 @@ from gradwire.sim.fabric.layout import (
     H_POSITIONS,
     H_QUIT,
     H_SENSE,
+    H_SOON,
     H_STATUS,
     H_STREAK,
     H_THREAD,
+    H_TIMER_NEXT,
+    H_TOLD,
     H_UNTIL,
     H_WAKE,
     H_WINDOW,
@@ -55,6 +59,7 @@ from gradwire.sim.fabric.layout import (
     T_EARLIEST,
     T_FIRST,
     T_LOG_LIMIT,
+    T_PLAYED,
     T_SLOT,
     T_TRACE,
     T_WAKE,
@@ -64,6 +69,7 @@ from gradwire.sim.fabric.layout import (
 
 from .gather import BUCKET_BITS, TIME_SHIFT
 from .host import host_step
+from .play import play
 from .switch import switch_step
 
 MANY = 600  # packets in a window that are worth a meeting of threads (measured on two cores)
@@ -164,6 +170,8 @@ def _window(M, begin, end, thread, threads, alone, parity):
     M[slot + 1] = M[th + T_DELIVERED]
     M[slot + 2] = M[th + T_DONE] >= limit or M[th + T_DROPS] >= limit or M[th + T_TRACE] >= limit
     M[slot + 3] = M[th + T_WORK]
+    M[slot + 4] = M[th + T_DONE] - M[th + T_PLAYED]
+    M[slot + 5] = M[H_TIMER_NEXT]  # which nobody changes before all have met
 
 
 @njit
@@ -194,12 +202,25 @@ def _advance(M, thread, threads, alone):
         delivered = FOREVER
         full = 0
         work = 0
+        told = 0
+        timer = FOREVER
         for other in range(threads):
             slot = first + other * THREAD_WORDS + T_SLOT + 8 * parity
             earliest = min(earliest, M[slot])
             delivered = min(delivered, M[slot + 1])
             full |= M[slot + 2]
             work += M[slot + 3]
+            told += M[slot + 4]
+            timer = M[slot + 5]
+        if told or timer < end:
+            if thread == 0:
+                play(M, end, threads)
+            if not alone:
+                meet(M, threads)
+            earliest = min(earliest, M[H_SOON])
+            delivered = min(delivered, M[H_TOLD])
+        else:
+            earliest = min(earliest, timer)
         if delivered != FOREVER:
             until = max(end, min(until, delivered + latency))
         parity = 1 - parity

@@ -294,7 +294,7 @@ def _arrival(M, th, node, p, A, B, now):
         if reply:
             _answer(M, th, node, p, r, reply, A, B, now)
         if done == 0 and M[r + R_DONE]:
-            log_delivery(M, th, node, r, flow, now)
+            log_delivery(M, th, r, flow, now)
         return
     f = M[H_SENDERS] + flow * SENDER_WORDS
     M[f + S_HEARD] += 1

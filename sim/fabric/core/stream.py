@@ -196,6 +196,6 @@ def deliver_from_stream(M, th, node, s, now):
     front = M[s + R_FRONT]
     while front and M[front + R_FIRST] + M[front + R_PACKETS] <= place:
         M[front + R_DONE] = 1
-        log_delivery(M, th, node, front, (front - M[H_RECEIVERS]) // RECEIVER_WORDS, now)
+        log_delivery(M, th, front, (front - M[H_RECEIVERS]) // RECEIVER_WORDS, now)
         front = M[front + R_BEHIND]
     M[s + R_FRONT] = front

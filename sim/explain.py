@@ -1,0 +1,76 @@
+"""Why workers wait: what stands between a process and the event that it waits for, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradwire.experiment.program import Step
+from gradwire.scenarios.result import KINDS
+from gradwire.sim.coupling import Track
+from gradwire.sim.fabric.over import Over
+
+SHOWN = 3
+"""Messages that are named of those that somebody waits for."""
+
+
+def waiting(tracks: Sequence[Track], names: Sequence[str], ends: Sequence[int]) -> list[str]:
+    """One line per worker that waits. `names`: of nodes; `ends`: of messages by number, -1 while under way."""
+    lines = []
+    for track in tracks:
+        steps, first = track.steps, 0
+        begins = []
+        for step in steps:
+            begins.append(first)
+            first += len(step.step)
+        for process, event in track.waiting():
+            index = int(np.searchsorted(begins, event, side="right")) - 1
+            missing = _missing(steps[index], event - begins[index], ends)
+            host = names[int(track.part.hosts[process])]
+            named = "; ".join(_named(steps[index], message, names) for message in missing[:SHOWN])
+            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            lines.append(
+                f"job {track.part.table.name}: worker {int(track.part.workers[process])} on {host} waits for iteration "
+                f"{int(steps[index].step.messages.iteration[0]) if len(steps[index].step.messages) else index}: "
+                f"{named}{more}"
+            )
+    return lines
+
+
+def _missing(step: Over, event: int, ends: Sequence[int]) -> list[int]:
+    """The messages of a step that have not been delivered and that an event needs; those that are under way first."""
+    before = _needed_by(step.step)
+    found, waiting, known = [], [event], {event}
+    n = len(step.step.messages)
+    while waiting:
+        for each in before.get(waiting.pop(), ()):
+            if each in known:
+                continue
+            known.add(each)
+            if each >= n:
+                waiting.append(each)
+            elif step.numbers[each] < 0 or ends[step.numbers[each]] < 0:
+                found.append(each)
+                if step.ready[each] < 0:  # not even sent: because of what it waits for itself
+                    waiting.append(each)
+    return sorted(found, key=lambda message: (step.ready[message] < 0, message))
+
+
+def _needed_by(step: Step) -> dict[int, list[int]]:
+    """By event, what counts towards it; by message also what posts it."""
+    found: dict[int, list[int]] = {}
+    for place, members in (step.after, step.posts):
+        owners = np.repeat(np.arange(len(step)), np.diff(place))
+        for owner, member in zip(owners.tolist(), members.tolist(), strict=True):
+            found.setdefault(member, []).append(owner)
+    return found
+
+
+def _named(step: Over, message: int, names: Sequence[str]) -> str:
+    rows = step.step.messages
+    tensor = int(rows.tensor[message])
+    what = f"tensor {tensor} part" if tensor >= 0 else "part"
+    state = "under way" if step.ready[message] >= 0 else "not sent yet"
+    ends = f"{names[rows.src[message]]} -> {names[rows.dst[message]]}"
+    return f"{KINDS[rows.kind[message]]} of {what} {int(rows.part[message])}, {ends} ({state})"

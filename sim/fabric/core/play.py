@@ -1,0 +1,398 @@
+"""The player of programs: what jobs do about deliveries, between two windows.
+
+A program is an event graph (`gradwire.experiment.program`). Its events, the messages they post, processes, stations and
+queues of release lie in the state as records (`gradwire.sim.fabric.program` writes them). After every window in which a
+message of a program was delivered, a sender has heard that it is done, or a timer of a program is due, one thread plays
+all of that in order of time. It can do so after the fact, because what follows enters the network one software latency
+later at the earliest, and a window is not longer than that.
+
+At one time comes first what the network tells, by message, senders before receivers; then timers, in the order in which
+they were set. A process that an event wakes goes on by a timer that is due at once.
+"""
+
+from gradwire.sim.fabric.compiled import njit
+from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.layout import (
+    DELIVERED,
+    DONE_WORDS,
+    E_AFTER,
+    E_AFTER_COUNT,
+    E_AT,
+    E_EFFORT,
+    E_NEEDS,
+    E_PARENT,
+    E_POSTS,
+    E_POSTS_COUNT,
+    E_STATION,
+    E_WAITER,
+    FIRED,
+    FOREVER,
+    G_BYTES,
+    G_FLOW,
+    G_NODE,
+    G_QUEUE,
+    G_RANK,
+    G_READY,
+    G_RELEASED,
+    H_HOST_LATENCY,
+    H_NEXT,
+    H_RECEIVERS,
+    H_SENDERS,
+    H_SOON,
+    H_SORT,
+    H_THREAD,
+    H_TIMER_COUNT,
+    H_TIMER_NEXT,
+    H_TIMER_SET,
+    H_TIMERS,
+    H_TOLD,
+    KEY_ORDER,
+    N_POSITION,
+    O_COMPUTE,
+    O_FIRE,
+    O_NOTE,
+    O_UNTIL,
+    O_WAIT,
+    OPERATION_WORDS,
+    Q_COUNT,
+    Q_CREDIT,
+    Q_HEAP,
+    Q_OFFERED,
+    Q_UNDER_WAY,
+    R_EVENT,
+    R_LEFT,
+    RECEIVER_WORDS,
+    S_HOME,
+    S_ORDER,
+    SENDER_WORDS,
+    SLOW_UNIT,
+    T_DONE,
+    T_DONE_BASE,
+    T_PLAYED,
+    THREAD_WORDS,
+    TIMER_WORDS,
+    W_AT,
+    W_BEGUN,
+    W_COMPUTED,
+    W_END,
+    W_ENDED,
+    W_NEXT,
+    W_NEXT_END,
+    W_SLOW,
+    W_STARVED,
+    WHAT_START,
+)
+
+
+@njit
+def _add(M, base, count, time, number, key):
+    """Add to a heap of (time, number, key), lowest time and number first, that has `count` entries."""
+    i = count
+    while i > 0:
+        parent = (i - 1) >> 1
+        at = base + TIMER_WORDS * parent
+        if M[at] < time or (M[at] == time and M[at + 1] < number):
+            break
+        place = base + TIMER_WORDS * i
+        M[place] = M[at]
+        M[place + 1] = M[at + 1]
+        M[place + 2] = M[at + 2]
+        i = parent
+    place = base + TIMER_WORDS * i
+    M[place] = time
+    M[place + 1] = number
+    M[place + 2] = key
+
+
+@njit
+def _drop(M, base, count):
+    """Remove the first entry; `count` are left."""
+    last = base + TIMER_WORDS * count
+    time = M[last]
+    number = M[last + 1]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= count:
+            break
+        at = base + TIMER_WORDS * child
+        if child + 1 < count:
+            other = at + TIMER_WORDS
+            if M[other] < M[at] or (M[other] == M[at] and M[other + 1] < M[at + 1]):
+                child += 1
+                at = other
+        if time < M[at] or (time == M[at] and number < M[at + 1]):
+            break
+        place = base + TIMER_WORDS * i
+        M[place] = M[at]
+        M[place + 1] = M[at + 1]
+        M[place + 2] = M[at + 2]
+        i = child
+    if count:
+        place = base + TIMER_WORDS * i
+        M[place] = time
+        M[place + 1] = number
+        M[place + 2] = M[last + 2]
+
+
+@njit
+def set_timer(M, time, key):
+    """Have something of a program looked at: `key` is the base of a process << 1, or of an event << 1 | 1. Of equal
+    times the timer that was set first comes first."""
+    count = M[H_TIMER_COUNT]
+    M[H_TIMER_COUNT] = count + 1
+    M[H_TIMER_SET] += 1
+    _add(M, M[H_TIMERS], count, time, M[H_TIMER_SET], key)
+    M[H_TIMER_NEXT] = M[M[H_TIMERS]]
+
+
+@njit
+def _drop_timer(M):
+    count = M[H_TIMER_COUNT] - 1
+    M[H_TIMER_COUNT] = count
+    _drop(M, M[H_TIMERS], count)
+    M[H_TIMER_NEXT] = M[M[H_TIMERS]] if count else FOREVER
+
+
+@njit
+def _tell(M, now):
+    """Python has to hear of something before a host could react to it."""
+    M[H_TOLD] = min(M[H_TOLD], now)
+
+
+@njit
+def _release(M, g, now):
+    """A message may go: it starts one software latency later."""
+    begin = now + M[H_HOST_LATENCY]
+    M[g + G_RELEASED] = begin
+    f = M[g + G_FLOW]
+    if f == 0:  # it has no record yet
+        _tell(M, now)
+        return
+    node = M[g + G_NODE]
+    push(M, node, begin, M[f + S_ORDER] | (f << 2) | WHAT_START)
+    due = M[H_NEXT] + M[node + N_POSITION]
+    M[due] = min(M[due], begin)
+    M[H_SOON] = min(M[H_SOON], begin)
+
+
+@njit
+def _fill(M, q, now):
+    """Release what the credit of a queue allows; a message larger than all of it goes when nothing else does."""
+    heap = M[q + Q_HEAP]
+    while M[q + Q_COUNT]:
+        g = M[heap + 1]
+        if M[q + Q_UNDER_WAY] and M[q + Q_UNDER_WAY] + M[g + G_BYTES] > M[q + Q_CREDIT]:
+            return
+        count = M[q + Q_COUNT] - 1
+        M[q + Q_COUNT] = count
+        key = M[heap + 2 * count]
+        other = M[heap + 2 * count + 1]
+        i = 0
+        while True:
+            child = 2 * i + 1
+            if child >= count:
+                break
+            if child + 1 < count and M[heap + 2 * child + 2] < M[heap + 2 * child]:
+                child += 1
+            if key <= M[heap + 2 * child]:
+                break
+            M[heap + 2 * i] = M[heap + 2 * child]
+            M[heap + 2 * i + 1] = M[heap + 2 * child + 1]
+            i = child
+        M[heap + 2 * i] = key
+        M[heap + 2 * i + 1] = other
+        M[q + Q_UNDER_WAY] += M[g + G_BYTES]
+        _release(M, g, now)
+
+
+@njit
+def _ready(M, g, now):
+    """A message is ready at its host: it goes at once, or queues up for release, by rank and then by readiness."""
+    M[g + G_READY] = now
+    q = M[g + G_QUEUE]
+    if q == 0:
+        _release(M, g, now)
+        return
+    heap = M[q + Q_HEAP]
+    key = (M[g + G_RANK] << KEY_ORDER) | M[q + Q_OFFERED]
+    M[q + Q_OFFERED] += 1
+    i = M[q + Q_COUNT]
+    M[q + Q_COUNT] = i + 1
+    while i > 0:
+        parent = (i - 1) >> 1
+        if M[heap + 2 * parent] <= key:
+            break
+        M[heap + 2 * i] = M[heap + 2 * parent]
+        M[heap + 2 * i + 1] = M[heap + 2 * parent + 1]
+        i = parent
+    M[heap + 2 * i] = key
+    M[heap + 2 * i + 1] = g
+    _fill(M, q, now)
+
+
+@njit
+def _begin_firing(M, e, now):
+    """An event happens: the messages that it posts become ready, and who waits for it goes on."""
+    M[e + E_NEEDS] = FIRED
+    M[e + E_AT] = 0
+    posts = M[e + E_POSTS]
+    for i in range(M[e + E_POSTS_COUNT]):
+        _ready(M, M[posts + i], now)
+    if M[e + E_WAITER]:
+        set_timer(M, now, M[e + E_WAITER] << 1)
+        M[e + E_WAITER] = 0
+
+
+@njit
+def _fire(M, e, now):
+    """An event happens, with all that follows from it at once: one of those that count it does so, with all that
+    follows from that, before the next counts."""
+    M[e + E_PARENT] = 0
+    _begin_firing(M, e, now)
+    while e:
+        if M[e + E_AT] == M[e + E_AFTER_COUNT]:
+            e = M[e + E_PARENT]
+            continue
+        following = M[M[e + E_AFTER] + M[e + E_AT]]
+        M[e + E_AT] += 1
+        M[following + E_NEEDS] -= 1
+        if M[following + E_NEEDS] == 0 and not _works(M, following, now):
+            M[following + E_PARENT] = e
+            e = following
+            _begin_firing(M, e, now)
+
+
+@njit
+def _works(M, e, now):
+    """Whether an event that has all it needs takes work first: its station does it when it has done what came
+    before."""
+    station = M[e + E_STATION]
+    if station == 0:
+        return False
+    end = max(now, M[station]) + M[e + E_EFFORT]
+    M[station] = end
+    set_timer(M, end, e << 1 | 1)
+    return True
+
+
+@njit
+def _count(M, e, now):
+    """One of the things that an event needs has happened."""
+    M[e + E_NEEDS] -= 1
+    if M[e + E_NEEDS] == 0 and not _works(M, e, now):
+        _fire(M, e, now)
+
+
+@njit
+def _proceed(M, w, now):
+    """A process goes on until it computes, waits, or has come to the end of what is known of its course."""
+    while True:
+        at = M[w + W_AT]
+        if at == M[w + W_END]:
+            M[w + W_BEGUN] += 1
+            _tell(M, now)
+            if M[w + W_NEXT] == 0:
+                M[w + W_STARVED] = 1
+                M[w + W_ENDED] = now
+                return
+            M[w + W_AT] = M[w + W_NEXT]
+            M[w + W_END] = M[w + W_NEXT_END]
+            M[w + W_NEXT] = 0
+            continue
+        operation = M[at]
+        value = M[at + 1]
+        M[w + W_AT] = at + OPERATION_WORDS
+        if operation == O_COMPUTE:
+            if M[w + W_SLOW] != SLOW_UNIT:
+                value = value // SLOW_UNIT * M[w + W_SLOW] + (value % SLOW_UNIT) * M[w + W_SLOW] // SLOW_UNIT
+            M[w + W_COMPUTED] += value
+            set_timer(M, now + value, w << 1)
+            return
+        if operation == O_WAIT:
+            if value and M[value + E_NEEDS] != FIRED:
+                M[value + E_WAITER] = w
+                return
+        elif operation == O_FIRE:
+            _count(M, value, now)
+        elif operation == O_UNTIL:
+            if value > now:
+                set_timer(M, value, w << 1)
+                return
+        elif operation == O_NOTE:
+            M[value] = now
+        else:
+            M[value] = M[w + W_COMPUTED]
+            M[w + W_COMPUTED] = 0
+
+
+@njit
+def _collect(M, threads):
+    """Sort what has been told since the last time, by all threads, by time and message; returns how much it is. What
+    nothing waits for is only counted."""
+    n = 0
+    for thread in range(threads):
+        th = M[H_THREAD] + thread * THREAD_WORDS
+        for row in range(M[th + T_PLAYED], M[th + T_DONE]):
+            at = M[th + T_DONE_BASE] + row * DONE_WORDS
+            flow = M[at + 1]
+            r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
+            left = M[r + R_LEFT]
+            if left == 0:
+                continue
+            f = M[H_SENDERS] + flow * SENDER_WORDS
+            delivered = M[at + 2] == DELIVERED
+            if delivered:
+                M[left] -= 1
+                M[left + 1] = max(M[left + 1], M[at])
+                if M[left] == 0:
+                    _tell(M, M[left + 1])
+                if M[r + R_EVENT] == 0:
+                    continue
+            elif M[f + S_HOME] == 0:
+                continue
+            _add(M, M[H_SORT], n, M[at], (M[f + S_ORDER] >> KEY_ORDER) << 1 | delivered, flow)
+            n += 1
+        M[th + T_PLAYED] = M[th + T_DONE]
+    return n
+
+
+@njit
+def _hear(M, flow, delivered, now):
+    """A message has been delivered, or its sender is done, which gives its queue credit back."""
+    if delivered:
+        _count(M, M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_EVENT], now)
+        return
+    g = M[M[H_SENDERS] + flow * SENDER_WORDS + S_HOME]
+    q = M[g + G_QUEUE]
+    M[q + Q_UNDER_WAY] -= M[g + G_BYTES]
+    _fill(M, q, now)
+
+
+@njit
+def play(M, end, threads):
+    """Play everything before `end`. H_SOON: the earliest thing that follows in the network or here; H_TOLD: the
+    earliest of which Python has to hear."""
+    M[H_SOON] = FOREVER
+    M[H_TOLD] = FOREVER
+    sort = M[H_SORT]
+    n = _collect(M, threads)
+    while True:
+        if n and M[sort] <= M[H_TIMER_NEXT]:
+            now = M[sort]
+            delivered = M[sort + 1] & 1
+            flow = M[sort + 2]
+            n -= 1
+            _drop(M, sort, n)
+            _hear(M, flow, delivered, now)
+            continue
+        now = M[H_TIMER_NEXT]
+        if now >= end:
+            break
+        key = M[M[H_TIMERS] + 2]
+        _drop_timer(M)
+        if key & 1:
+            _fire(M, key >> 1, now)
+        else:
+            _proceed(M, key >> 1, now)
+    M[H_SOON] = min(M[H_SOON], M[H_TIMER_NEXT])

@@ -1,0 +1,24 @@
+"""What is known of a step of a program that is played, or was."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gradwire.experiment.program import Ints, Step
+
+NOTES = 5
+"""Columns of `notes`: the four times that a process notes, and the time spent computing."""
+
+
+class Over(NamedTuple):
+    """What is kept of a step.
+
+    numbers : int64[messages], the network's; -1 where it has none yet.
+    ready : int64[messages], picoseconds; -1: not yet.
+    notes : int64[processes, NOTES], picoseconds; -1: not yet.
+    """
+
+    step: Step
+    numbers: Ints
+    ready: Ints
+    notes: Ints

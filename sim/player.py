@@ -1,0 +1,298 @@
+"""A program played by SimPy: the same as the engine's player does (`gradwire.sim.fabric.core.play`), event by event, on
+any network that a `Coupling` can have.
+
+The oracle of the tests plays its programs by this one, and so does an ideal network; both players are held equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from gradwire.experiment.program import COMPUTE, FIFO, FIRE, NOTE, UNTIL, WAIT, Part, Step
+from gradwire.scenarios.result import KINDS
+from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.fabric.over import NOTES, Over
+
+SLOW_UNIT = 1_000_000
+
+
+class Event:
+    """Something that happens when all has happened that it needs."""
+
+    __slots__ = ("after", "effort", "fired", "needs", "number", "posts", "station", "waiter")
+
+    def __init__(self, number: int, needs: int, effort: int, station: int) -> None:
+        self.number, self.needs, self.effort, self.station = number, needs, effort, station
+        self.after: list[Event] = []
+        self.posts: list[tuple[Played, int]] = []
+        self.fired = False
+        self.waiter: simpy.Event | None = None
+
+
+class Played:
+    """A step that is being played."""
+
+    def __init__(self, step: Step, first: int, processes: int) -> None:
+        count, n = len(step), len(step.messages)
+        self.step, self.left = step, n
+        columns = (step.needs, step.effort, step.station)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        self.events = [Event(first + i, *row) for i, row in enumerate(rows)]
+        for place, members, name in ((*step.after, "after"), (*step.posts, "posts")):
+            for i in range(count):
+                mine = members[place[i] : place[i + 1]].tolist()
+                value = [self.events[e] for e in mine] if name == "after" else [(self, m) for m in mine]
+                setattr(self.events[i], name, value)
+        self.numbers = np.full(n, -1, dtype=np.int64)
+        self.ready = np.full(n, -1, dtype=np.int64)
+        self.notes = np.full((processes, NOTES), -1, dtype=np.int64)
+
+
+class Queue:
+    """Messages of one host that wait for their release, by rank and then by readiness."""
+
+    def __init__(self, credit: int) -> None:
+        self.credit, self.under_way, self.offered = credit, 0, 0
+        self.heap: list[tuple[int, int, Message]] = []
+
+
+class Player:
+    """One part, played by processes of a coupling's environment. See `gradwire.sim.coupling.Track`."""
+
+    def __init__(self, part: Part, coupling: Coupling) -> None:
+        self.part, self._coupling, self._env = part, coupling, coupling.env
+        self._steps = part.steps()
+        self._played: list[Played] = []
+        self._events = [0]  # of the steps before each
+        self._more = True
+        self._ended = -1
+        self._begun = np.zeros(len(part.hosts), dtype=np.int64)
+        self._over = np.zeros(len(part.hosts), dtype=np.bool_)
+        self._waits: dict[int, int] = {}
+        self._slow = np.full(len(part.hosts), SLOW_UNIT, dtype=np.int64)
+        self._busy = [0] * len(part.stations)
+        self._queues: dict[int, Queue] = {}
+        if len(part.hosts):
+            for process in range(len(part.hosts)):
+                self._env.process(self._run(process))
+        else:
+            flow = self._flow()
+            first = next(flow, None)  # what begins at once is sent at once: the network would hear of it too late
+            if first is not None:
+                self._env.process(_rest(first, flow))
+
+    # --- what others see of it ----------------------------------------------------------------------------------
+
+    @property
+    def more_to_come(self) -> bool:
+        """Whether there are steps that have not been begun."""
+        return self._more
+
+    @property
+    def begun(self) -> NDArray[np.int64]:
+        return self._begun
+
+    @property
+    def left(self) -> int:
+        return sum(played.left for played in self._played)
+
+    @property
+    def finished(self) -> bool:
+        if len(self.part.hosts):
+            return bool(self._over.all())
+        return not self._more and not self.left
+
+    @property
+    def ended_ps(self) -> int:
+        return self._ended
+
+    @property
+    def steps(self) -> list[Over]:
+        return [Over(each.step, each.numbers, each.ready, each.notes) for each in self._played]
+
+    def waiting(self) -> list[tuple[int, int]]:
+        return sorted(self._waits.items())
+
+    def slow(self, host: int, factor: float) -> None:
+        self._slow[self.part.hosts == host] = round(factor * SLOW_UNIT)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def _step(self, number: int) -> Played | None:
+        """A step, made when it is asked for first; None behind the last one."""
+        while self._more and number >= len(self._played):
+            step = next(self._steps, None)
+            if step is None:
+                self._more = False
+                break
+            self._played.append(Played(step, self._events[-1], len(self.part.hosts)))
+            self._events.append(self._events[-1] + len(step))
+        return self._played[number] if number < len(self._played) else None
+
+    def _event(self, number: int) -> Event:
+        index = int(np.searchsorted(self._events, number, side="right")) - 1
+        return self._played[index].events[number - self._events[index]]
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _run(self, process: int) -> Generator[simpy.Event, Any, None]:
+        number = 0
+        while (played := self._step(number)) is not None:
+            for course in played.step.courses:
+                if course.process == process:
+                    yield from self._course(process, played, course.operations.tolist())
+            self._begun[process] += 1
+            number += 1
+        self._over[process] = True
+        self._ended = int(self._env.now)
+
+    def _course(
+        self, process: int, played: Played, operations: list[tuple[int, int, int]]
+    ) -> Generator[simpy.Event, Any, None]:
+        env, computed = self._env, 0
+        for operation, value, _ in operations:
+            if operation == COMPUTE:
+                whole, rest = divmod(value, SLOW_UNIT)
+                value = whole * int(self._slow[process]) + rest * int(self._slow[process]) // SLOW_UNIT
+                computed += value
+                yield env.timeout(value)
+            elif operation == WAIT:
+                event = self._event(value)
+                if not event.fired:
+                    event.waiter = env.event()
+                    self._waits[process] = value
+                    yield event.waiter
+                    del self._waits[process]
+            elif operation == FIRE:
+                self._count(self._event(value))
+            elif operation == UNTIL:
+                if value > env.now:
+                    yield env.timeout(value - int(env.now))
+            elif operation == NOTE:
+                played.notes[process, value] = int(env.now)
+                if value == NOTES - 2:
+                    played.notes[process, value + 1], computed = computed, 0
+
+    def _flow(self) -> Generator[simpy.Event, Any, None]:
+        """Messages that begin by themselves enter the interfaces at their times."""
+        env, latency, number = self._env, self._coupling.latency, 0
+        while (played := self._step(number)) is not None:
+            begins = played.step.begins
+            assert begins is not None
+            for message in np.argsort(begins, kind="stable").tolist():
+                if begins[message] < 0:
+                    continue
+                early = int(begins[message]) - latency - int(env.now)
+                if early > 0:
+                    yield env.timeout(early)
+                played.ready[message] = begins[message]
+                self._send(played, message, int(begins[message]))
+            number += 1
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    def _count(self, event: Event) -> None:
+        """One of the things that an event needs has happened."""
+        event.needs -= 1
+        if event.needs == 0 and not self._works(event):
+            self._fire(event)
+
+    def _works(self, event: Event) -> bool:
+        if event.station < 0:
+            return False
+        end = max(int(self._env.now), self._busy[event.station]) + event.effort
+        self._busy[event.station] = end
+        done = self._env.timeout(end - int(self._env.now))
+        assert done.callbacks is not None
+        done.callbacks.append(lambda _: self._fire(event))
+        return True
+
+    def _fire(self, event: Event) -> None:
+        """An event happens, with all that follows from it at once."""
+        open_: list[tuple[Event, int]] = [(self._begin(event), 0)]
+        while open_:
+            current, place = open_.pop()
+            if place == len(current.after):
+                continue
+            open_.append((current, place + 1))
+            following = current.after[place]
+            following.needs -= 1
+            if following.needs == 0 and not self._works(following):
+                open_.append((self._begin(following), 0))
+
+    def _begin(self, event: Event) -> Event:
+        event.fired = True
+        for played, message in event.posts:
+            self._ready(played, message)
+        if event.waiter is not None:
+            event.waiter.succeed()
+        return event
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def _ready(self, played: Played, message: int) -> None:
+        played.ready[message] = now = int(self._env.now)
+        if self.part.table.order == FIFO:
+            self._send(played, message, now)
+            return
+        row = played.step.messages
+        queue = self._queues.setdefault(int(row.src[message]), Queue(self.part.table.credit))
+        made = self._message(played, message, now)
+        made.settled = lambda each: self._settled(queue, each)
+        heappush(queue.heap, (int(row.rank[message]), queue.offered, made))
+        queue.offered += 1
+        self._fill(queue)
+
+    def _settled(self, queue: Queue, message: Message) -> None:
+        queue.under_way -= message.bytes
+        self._fill(queue)
+
+    def _fill(self, queue: Queue) -> None:
+        """Release what the credit allows; a message larger than all of it goes when nothing else does."""
+        while queue.heap and (not queue.under_way or queue.under_way + queue.heap[0][2].bytes <= queue.credit):
+            message = heappop(queue.heap)[2]
+            queue.under_way += message.bytes
+            self._hand_over(message, int(self._env.now) + self._coupling.latency)
+
+    def _send(self, played: Played, message: int, start: int) -> None:
+        begins = played.step.begins
+        timed = begins is not None and begins[message] >= 0
+        at = start if timed else start + self._coupling.latency
+        self._hand_over(self._message(played, message, start), at)
+
+    def _hand_over(self, message: Message, at: int) -> None:
+        self._coupling.send(message, at)
+        message.sent(message)
+
+    def _message(self, played: Played, message: int, start: int) -> Message:
+        rows, table = played.step.messages, self.part.table
+
+        def arrived(made: Message) -> None:
+            played.left -= 1
+            if not len(self.part.hosts):
+                self._ended = int(self._env.now)
+            self._count(played.events[message])
+
+        def sent(made: Message) -> None:
+            played.numbers[message] = made.number
+
+        def value(name: str) -> int:
+            return int(getattr(rows, name)[message])
+
+        return Message(
+            table.name, KINDS[rows.kind[message]], value("iteration"), value("tensor"), value("part"), value("src"),
+            value("dst"), value("nbytes"), value("priority"), float(rows.bound[message]), rows.important[message],
+            arrived, start_ps=start, transport=table.transport, sent=sent,
+        )  # fmt: skip
+
+
+
+def _rest(first: simpy.Event, flow: Generator[simpy.Event, Any, None]) -> Generator[simpy.Event, Any, None]:
+    yield first
+    yield from flow
