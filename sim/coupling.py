@@ -218,6 +218,7 @@ class Coupling:
             important=message.important,
             settled=message.settled is not None,
             logged=self._logged(message.job),
+            **({} if message.number < 0 else {"number": message.number}),
         )
         message.number = number
         if message.sent is _nothing:

@@ -50,6 +50,7 @@ class Played:
                 value = [self.events[e] for e in mine] if name == "after" else [(self, m) for m in mine]
                 setattr(self.events[i], name, value)
         self.numbers = np.full(n, -1, dtype=np.int64)
+        self.reserved = -1
         self.ready = np.full(n, -1, dtype=np.int64)
         self.notes = np.full((processes, NOTES), -1, dtype=np.int64)
 
@@ -79,6 +80,7 @@ class Player:
         self._busy = [0] * len(part.stations)
         self._queues: dict[int, Queue] = {}
         if len(part.hosts):
+            self._step(1)
             for process in range(len(part.hosts)):
                 self._env.process(self._run(process))
         else:
@@ -132,6 +134,8 @@ class Player:
                 self._more = False
                 break
             self._played.append(Played(step, self._events[-1], len(self.part.hosts)))
+            if hasattr(self._coupling.fabric, "reserve"):
+                self._played[-1].reserved = self._coupling.fabric.reserve(len(step.messages))
             self._events.append(self._events[-1] + len(step))
         return self._played[number] if number < len(self._played) else None
 
@@ -149,6 +153,7 @@ class Player:
                     yield from self._course(process, played, course.operations.tolist())
             self._begun[process] += 1
             number += 1
+            self._step(number + 1)  # one step more than the first process is in
         self._over[process] = True
         self._ended = int(self._env.now)
 
@@ -289,6 +294,7 @@ class Player:
             table.name, KINDS[rows.kind[message]], value("iteration"), value("tensor"), value("part"), value("src"),
             value("dst"), value("nbytes"), value("priority"), float(rows.bound[message]), rows.important[message],
             arrived, start_ps=start, transport=table.transport, sent=sent,
+            number=-1 if played.reserved < 0 else played.reserved + message,
         )  # fmt: skip
 
 

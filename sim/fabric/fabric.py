@@ -182,12 +182,13 @@ class Fabric:
         important: NDArray[Any] | bool | None = None,
         settled: bool = False,
         logged: bool = True,
+        number: int | None = None,
     ) -> int:
         """Hand `nbytes` bytes to the network interface of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
         by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
-        has nothing more to send. `logged`: its packets are noted, if any are.
+        has nothing more to send. `logged`: its packets are noted, if any are. `number`: one that was reserved.
 
         Raises
         ------
@@ -203,11 +204,15 @@ class Fabric:
             )
         f = self.flows.open(
             src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important,
-            settled=settled, logged=logged,
+            settled=settled, logged=logged, number=number,
         )  # fmt: skip
         self._start(src, at_ps, f)
         self._undelivered += 1
-        return self.flows.count - 1
+        return self.flows.count - 1 if number is None else number
+
+    def reserve(self, many: int) -> int:
+        """Numbers for so many messages, which they are given when they are sent (`number`); returns the first."""
+        return self.flows.enter(many)
 
     def play(self, part: Part, logged: bool = True) -> Track:
         """Begin to play a part of a program: its messages start by themselves. `run` does not return for their

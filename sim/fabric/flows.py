@@ -140,6 +140,7 @@ class Flows:
         important: NDArray[Any] | bool | None,
         settled: bool = False,
         logged: bool = True,
+        number: int | None = None,
     ) -> int:
         """A new message with both its records. Returns the base of the sender's."""
         M = self.memory.M
@@ -154,7 +155,7 @@ class Flows:
         else:
             bits = self.words.take(words * kind.owner.sender_bitmaps)
             peer = self.words.take(words * kind.owner.receiver_bitmaps)
-        number = self.enter(1)
+        number = self.enter(1) if number is None else number
         flow = self._take(1)[0]
         self.book[number] = (
             src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0,

@@ -367,7 +367,7 @@ Q_COUNT = 1
 Q_OFFERED = 2  # messages it has ever had
 Q_CREDIT = 3  # bytes that may be under way
 Q_UNDER_WAY = 4
-PROCESS_WORDS = 9
+PROCESS_WORDS = 13
 W_AT = 0  # base of its next operation
 W_END = 1  # end of what is known of its course ...
 W_NEXT = 2  # ... and what comes then, 0 = not known yet
@@ -377,6 +377,7 @@ W_STARVED = 5  # 1 when it has come to the end of all of them
 W_ENDED = 6  # ... and when
 W_SLOW = 7  # how many times longer computing takes, times SLOW_UNIT
 W_COMPUTED = 8  # ps spent computing since it was noted last
+W_TIMES = 9  # when it came to the end of the last four stretches, by turns
 SLOW_UNIT = 1_000_000
 OPERATION_WORDS = 2  # what, and of what: ps, the base of an event, or that of a word for the time
 O_COMPUTE, O_WAIT, O_FIRE, O_UNTIL, O_NOTE, O_COMPUTED = 0, 1, 2, 3, 4, 5

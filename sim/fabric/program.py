@@ -25,7 +25,7 @@ from gradwire.sim.fabric.settled import Finished
 
 MOST_OPEN = 1 << 16  # messages of programs that may have records at once
 BATCH = 1 << 12  # they are opened when there is room for so many, or for all that are left
-AHEAD = 2  # steps of a process that are known beyond the one it is in: one, and its successor
+AHEAD = 2  # steps that are known when the first process begins: one is asked for at the end of every step of it
 
 Post = Callable[[int, int, int], None]
 """(base of a host's node or 0, time, key): put something on its heap, or among the timers of programs."""
@@ -129,24 +129,27 @@ class Track:
 
     @property
     def due(self) -> int:
-        """When the next step has to be laid: in time for what begins by itself; FOREVER where processes ask for it."""
-        if self._next is None or len(self.part.hosts):
+        """When the next step has to be laid: for processes, when the first of them had one step less before it than it
+        is to know; else in time for what begins by itself. FOREVER if nothing asks for it."""
+        if self._next is None:
             return at.FOREVER
+        if len(self.part.hosts):
+            asked = self.laid - AHEAD  # the stretch whose end asked for it
+            if asked < 0:
+                return 0
+            table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+            those = table[table[:, at.W_BEGUN] > asked]
+            return int(those[:, at.W_TIMES + (asked & 3)].min()) if len(those) else at.FOREVER
         begins = self._next.begins
         assert begins is not None
         own = begins[begins >= 0]
         return int(own.min()) if len(own) else 0
 
     def more(self, now: int) -> None:
-        """Lay the steps that will be needed soon."""
-        while self._next is not None:
-            wanted = self.due <= now
-            if len(self.part.hosts):
-                wanted = self.laid < int(self.begun.max()) + AHEAD
-            if not wanted:
-                return
-            step, self._next = self._next, next(self._steps, None)
-            self._lay(step, now)
+        """Lay the next step."""
+        assert self._next is not None
+        step, self._next = self._next, next(self._steps, None)
+        self._lay(step, now)
 
     def _lay(self, step: Step, now: int) -> None:
         flows, words, M = self._flows, self._flows.words, self._M
@@ -176,7 +179,7 @@ class Track:
             base = take(operations.size)
             M[base : base + operations.size] = operations.ravel()
             self._pending[course.process].append((base, base + operations.size))
-            self._feed(course.process, now)
+        self.feed(now)
 
     def _lay_messages(self, laid: Laid) -> None:
         flows, rows, memory = self._flows, laid.step.messages, self._flows.memory
@@ -310,9 +313,8 @@ class Track:
 
     # --- while it is played -------------------------------------------------------------------------------------
 
-    def attend(self, now: int) -> None:
-        """Lay what is needed, and give processes their courses."""
-        self.more(now)
+    def feed(self, now: int) -> None:
+        """Give processes what is known of their courses."""
         for process in range(len(self._pending)):
             if self._pending[process]:
                 self._feed(process, now)
@@ -416,7 +418,8 @@ class Programs:
         track = Track(part, len(self.tracks), self.flows, self._post)
         track.logged = logged
         self.tracks.append(track)
-        track.attend(now)
+        while track.due <= now:
+            track.more(now)
         return track
 
     @property
@@ -425,8 +428,7 @@ class Programs:
 
     def fill(self, now: int) -> None:
         """Lay what is needed; open what there is room for, what starts now, and what has been released."""
-        for track in self.tracks:
-            track.attend(now)
+        self._lay(now)
         for track, laid in self._live:
             if not laid.unopened:
                 continue
@@ -440,6 +442,16 @@ class Programs:
             if left and room >= min(left, BATCH):
                 self._next(track, laid, min(left, room))
 
+    def _lay(self, now: int) -> None:
+        """Lay what has been asked for, in the order of asking: messages are numbered in it, wherever the engine stops."""
+        while True:
+            due, number = min(((track.due, track.number) for track in self.tracks), default=(at.FOREVER, 0))
+            if due > now:
+                break
+            self.tracks[number].more(now)
+        for track in self.tracks:
+            track.feed(now)
+
     def _next(self, track: Track, laid: Laid, many: int) -> None:
         end = min(laid.position + many, len(laid.opened))
         those = laid.position + np.flatnonzero(~laid.opened[laid.position : end])
@@ -451,7 +463,8 @@ class Programs:
     def soonest(self) -> int:
         """When something has to be laid or opened that only Python can."""
         opens = (int(laid.soonest[laid.position]) for _, laid in self._live if laid.unopened)
-        return min((*opens, *(track.due for track in self.tracks)), default=at.FOREVER)
+        lays = (track.due for track in self.tracks)
+        return min((*opens, *lays), default=at.FOREVER)
 
     @property
     def timer(self) -> int:

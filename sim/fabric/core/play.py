@@ -80,6 +80,7 @@ from gradwire.sim.fabric.layout import (
     W_NEXT_END,
     W_SLOW,
     W_STARVED,
+    W_TIMES,
     WHAT_START,
 )
 
@@ -290,6 +291,7 @@ def _proceed(M, w, now):
     while True:
         at = M[w + W_AT]
         if at == M[w + W_END]:
+            M[w + W_TIMES + (M[w + W_BEGUN] & 3)] = now
             M[w + W_BEGUN] += 1
             _tell(M, now)
             if M[w + W_NEXT] == 0:
