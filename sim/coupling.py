@@ -84,7 +84,7 @@ class FabricLike(Protocol):
     def finish(self) -> Any: ...
 
 
-def _nothing(message: Any) -> None:
+def _nothing(message: Any, at_ps: int) -> None:
     pass
 
 
@@ -123,8 +123,8 @@ class Message:
     """the fabric's number of the transport"""
     received_bytes: int = 0
     lost_bytes: int = 0
-    sent: Callable[[Message], None] = _nothing
-    """called when it has its number"""
+    sent: Callable[[Message, int], None] = _nothing
+    """called when it has its number, with the time at which it enters its host's interface"""
 
 
 class Track(Protocol):
@@ -242,6 +242,9 @@ class Coupling:
         """Have something done to what is played at a time, before anything else that happens then."""
         if self._plays:
             self.fabric.agenda.add(time_ps, action)  # type: ignore[attr-defined]  # the packet engine's
+            return
+        if time_ps <= self.env.now:
+            action(time_ps)
             return
         event = simpy.Event(self.env)
         event._ok, event._value = True, None

@@ -23,7 +23,6 @@ def message_columns(
     names: Sequence[str],
     payloads: Sequence[int],
     tables: Any,
-    latency: int,
     end_ps: int,
 ) -> dict[str, Any]:
     """The columns, by number of the message. Messages that had not become ready when the run ended have no row.
@@ -33,11 +32,10 @@ def message_columns(
     messages : of processes. `tracks` : of programs.
     payloads : bytes of a full packet, by transport.
     tables : what the network has counted.
-    latency : the hosts' software latency, ps.
     end_ps : when the run ended.
     """
     parts = [_of_messages(messages, names)]
-    parts += [_of_step(track, step, names, latency, end_ps) for track in tracks for step in track.steps]
+    parts += [_of_step(track, step, names, end_ps) for track in tracks for step in track.steps]
     parts = [part for part in parts if len(part["message"])] or parts[:1]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(columns["message"], kind="stable")
@@ -70,19 +68,17 @@ def _array(values: list[Any]) -> NDArray[Any]:
     return np.array(values, dtype=object)
 
 
-def seen(step: Over, latency: int, end_ps: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def seen(step: Over, end_ps: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which messages of a step have become ready by the end of the run, and when each was. A flow of traffic is when it
     enters its host's interface, a job's message when the job has it."""
-    start, begins = step.ready, step.step.begins
-    if begins is not None:
-        start = np.where((begins < 0) & (start >= 0), start + latency, start)
+    start = step.ready if step.step.begins is None else step.started
     ready = (step.numbers >= 0) & (start >= 0)
-    return (ready if begins is None else ready & (start <= end_ps)), start
+    return (ready if step.step.begins is None else ready & (start <= end_ps)), start
 
 
-def _of_step(track: Track, step: Over, names: Sequence[str], latency: int, end_ps: int) -> dict[str, NDArray[Any]]:
+def _of_step(track: Track, step: Over, names: Sequence[str], end_ps: int) -> dict[str, NDArray[Any]]:
     rows, table = step.step.messages, track.part.table
-    ready, start = seen(step, latency, end_ps)
+    ready, start = seen(step, end_ps)
     nodes = np.array(names, dtype=object)
     columns: dict[str, Any] = {
         "job": table.name,

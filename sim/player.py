@@ -52,6 +52,7 @@ class Played:
         self.numbers = np.full(n, -1, dtype=np.int64)
         self.reserved = -1
         self.ready = np.full(n, -1, dtype=np.int64)
+        self.started = np.full(n, -1, dtype=np.int64)
         self.notes = np.full((processes, NOTES), -1, dtype=np.int64)
 
 
@@ -72,6 +73,7 @@ class Player:
         self._played: list[Played] = []
         self._events = [0]  # of the steps before each
         self._more = True
+        self._next: Step | None = None
         self._ended = -1
         self._begun = np.zeros(len(part.hosts), dtype=np.int64)
         self._over = np.zeros(len(part.hosts), dtype=np.bool_)
@@ -116,7 +118,7 @@ class Player:
 
     @property
     def steps(self) -> list[Over]:
-        return [Over(each.step, each.numbers, each.ready, each.notes) for each in self._played]
+        return [Over(each.step, each.numbers, each.ready, each.started, each.notes) for each in self._played]
 
     def waiting(self) -> list[tuple[int, int]]:
         return sorted(self._waits.items())
@@ -126,13 +128,17 @@ class Player:
 
     # --- steps --------------------------------------------------------------------------------------------------
 
+    def _peek(self) -> Step | None:
+        """The step after those that are played; None behind the last one."""
+        if self._next is None and self._more:
+            self._next = next(self._steps, None)
+            self._more = self._next is not None
+        return self._next
+
     def _step(self, number: int) -> Played | None:
         """A step, made when it is asked for first; None behind the last one."""
-        while self._more and number >= len(self._played):
-            step = next(self._steps, None)
-            if step is None:
-                self._more = False
-                break
+        while number >= len(self._played) and (step := self._peek()) is not None:
+            self._next = None
             self._played.append(Played(step, self._events[-1], len(self.part.hosts)))
             if hasattr(self._coupling.fabric, "reserve"):
                 self._played[-1].reserved = self._coupling.fabric.reserve(len(step.messages))
@@ -185,20 +191,18 @@ class Player:
                     played.notes[process, value + 1], computed = computed, 0
 
     def _flow(self) -> Generator[simpy.Event, Any, None]:
-        """Messages that begin by themselves enter the interfaces at their times."""
-        env, latency, number = self._env, self._coupling.latency, 0
-        while (played := self._step(number)) is not None:
-            begins = played.step.begins
-            assert begins is not None
-            for message in np.argsort(begins, kind="stable").tolist():
-                if begins[message] < 0:
-                    continue
-                early = int(begins[message]) - latency - int(env.now)
-                if early > 0:
-                    yield env.timeout(early)
-                played.ready[message] = begins[message]
-                self._send(played, message, int(begins[message]))
-            number += 1
+        """Messages that begin by themselves are sent one software latency before the first of their step does so."""
+        env, latency = self._env, self._coupling.latency
+        while (step := self._peek()) is not None:
+            assert step.begins is not None
+            own = np.flatnonzero(step.begins >= 0)
+            if len(own) and (early := int(step.begins[own].min()) - latency - int(env.now)) > 0:
+                yield env.timeout(early)
+            played = self._step(len(self._played))
+            assert played is not None
+            for message in own.tolist():
+                played.ready[message] = step.begins[message]
+                self._send(played, message, int(step.begins[message]))
 
     # --- events -------------------------------------------------------------------------------------------------
 
@@ -273,7 +277,7 @@ class Player:
 
     def _hand_over(self, message: Message, at: int) -> None:
         self._coupling.send(message, at)
-        message.sent(message)
+        message.sent(message, at)
 
     def _message(self, played: Played, message: int, start: int) -> Message:
         rows, table = played.step.messages, self.part.table
@@ -284,8 +288,8 @@ class Player:
                 self._ended = int(self._env.now)
             self._count(played.events[message])
 
-        def sent(made: Message) -> None:
-            played.numbers[message] = made.number
+        def sent(made: Message, at: int) -> None:
+            played.numbers[message], played.started[message] = made.number, at
 
         def value(name: str) -> int:
             return int(getattr(rows, name)[message])

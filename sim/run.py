@@ -59,11 +59,16 @@ class Run:
     @property
     def end_ps(self) -> int:
         """When it ended; where it was ended from outside: as far as the network has come."""
-        if self.ended_by == "duration" and not self.jobs and self.scenario.duration is not None:
+        if self.ended_by == "duration" and self.scenario.duration is not None:
             return self.scenario.duration
-        if self.ended_by in ("done", "duration"):
-            return self.coupling.now
+        if self.ended_by == "done":
+            return self.done_ps
         return max(self.coupling.now, self.coupling.fabric.now)
+
+    @property
+    def done_ps(self) -> int:
+        """When the last of what it is about was done."""
+        return max(track.ended_ps for track in (self.tracks[: len(self.jobs)] or self.tracks))
 
     @property
     def last_ps(self) -> int:
@@ -72,7 +77,7 @@ class Run:
         limit = self.scenario.duration
         if self.ended_by == "duration" and limit is not None:
             return limit
-        last = self.coupling.now + self.coupling.latency
+        last = self.done_ps + self.coupling.latency
         return last if limit is None else min(last, limit)
 
     @property
@@ -118,7 +123,6 @@ def collect_result(
         state.network.names,
         [transport.payload for transport in scenario.transports],
         tables,
-        coupling.latency,
         state.end_ps,
     )
     ends = np.asarray(messages["end_ps"])
@@ -175,7 +179,7 @@ def flow_columns(state: Run) -> dict[str, Any]:
     for track in state.traffic:
         transport = state.scenario.transports[track.part.table.transport]
         for step in track.steps:
-            ready, _ = seen(step, state.coupling.latency, state.end_ps)
+            ready, _ = seen(step, state.end_ps)
             if ready.any():
                 rows = step.step.messages
                 numbers.append(step.numbers[ready])

@@ -130,7 +130,8 @@ class Track:
     @property
     def due(self) -> int:
         """When the next step has to be laid: for processes, when the first of them had one step less before it than it
-        is to know; else in time for what begins by itself. FOREVER if nothing asks for it."""
+        is to know; else one software latency before the first of it begins by itself, as a process would. FOREVER
+        if nothing asks for it."""
         if self._next is None:
             return at.FOREVER
         if len(self.part.hosts):
@@ -143,7 +144,7 @@ class Track:
         begins = self._next.begins
         assert begins is not None
         own = begins[begins >= 0]
-        return int(own.min()) if len(own) else 0
+        return max(0, int(own.min()) - int(self._M[at.H_HOST_LATENCY])) if len(own) else 0
 
     def more(self, now: int) -> None:
         """Lay the next step."""
@@ -385,7 +386,8 @@ class Track:
         if laid.notes:
             notes = self._table(laid.notes, len(self.part.hosts), NOTES).copy()
         numbers = laid.first + np.arange(len(laid.opened))
-        return Over(laid.step, numbers, self._column(laid, at.G_READY).copy(), notes)
+        ready, started = (self._column(laid, word).copy() for word in (at.G_READY, at.G_RELEASED))
+        return Over(laid.step, numbers, ready, started, notes)
 
     def sweep(self) -> None:
         """Free the first steps, as far as nothing is left of them: no message, no event that is to happen, no process
@@ -443,7 +445,8 @@ class Programs:
                 self._next(track, laid, min(left, room))
 
     def _lay(self, now: int) -> None:
-        """Lay what has been asked for, in the order of asking: messages are numbered in it, wherever the engine stops."""
+        """Lay what has been asked for, in the order of asking: messages are numbered in it, wherever the engine
+        stops."""
         while True:
             due, number = min(((track.due, track.number) for track in self.tracks), default=(at.FOREVER, 0))
             if due > now:

@@ -1,14 +1,15 @@
-"""One scenario through everything: what `check` says of it, the engine on several threads, the oracle packet by packet.
+"""One scenario through everything: what `check` says of it, the engine on several threads and with its programs played by
+SimPy instead, the oracle packet by packet.
 
-The engine is given to `simulate` by a maker that notes down what jobs and traffic hand to it. The same messages, each
-with the time at which it started, are then sent through the oracle, and what both saw is compared. When a message
-starts that waits for others is worked out from the times of their deliveries, by the rule of `gradwire.sim.fabric.sends`.
+The engine is given to `simulate` by a maker that keeps it. The messages of its programs, each with the time at which it
+started, are then sent through the oracle, and what both saw is compared; whether they started when they should is what
+the other player says.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,13 +44,11 @@ class Recorder:
 
     threads: int = 1
     log: bool = True
-    sends: list[Any] = field(default_factory=list)
-    """per message sent by itself: (number, Letter)"""
-    programs: list[Any] = field(default_factory=list)
-    """(first message, Sends, time of submission, {message: time of release})"""
+    by_processes: bool = False
+    """programs are played by SimPy"""
     made: Any = None
 
-    def __call__(self, scenario: Scenario, network: Any, routing: Any, threads: int) -> Fabric:
+    def __call__(self, scenario: Scenario, network: Any, routing: Any, threads: int) -> Any:
         fabric = self.made = Fabric(
             network, routing, switch=scenario.switch, transports=scenario.transports,
             balancing=scenario.load_balancing, seed=scenario.seed, host_latency_ps=scenario.host.software_latency,
@@ -58,55 +57,45 @@ class Recorder:
         )  # fmt: skip
         fabric._alone = self.threads == 1
         self.network = network
-        send, submit, release = fabric.send, fabric.submit, fabric.release
+        begin = fabric.play
+        if self.log:
+            fabric.play = lambda part, logged=True: begin(part)  # type: ignore[method-assign]
+        return Plain(fabric) if self.by_processes else fabric
 
-        def noted_send(at_ps: int, src: int, dst: int, nbytes: int, **more: Any) -> int:
-            number = send(at_ps, src, dst, nbytes, **more | {"logged": True})
-            told = {name: more[name] for name in ("transport", "priority", "bound", "important") if name in more}
-            self.sends.append((number, Letter(at_ps, src, dst, nbytes, **told)))
-            return number
-
-        def noted_submit(sends: Any) -> tuple[int, int]:
-            now = fabric.now
-            program, first = submit(replace(sends, logged=True))
-            self.programs.append((first, sends, now, {}))
-            return program, first
-
-        def noted_release(program: int, messages: Any, at_ps: int) -> None:
-            release(program, messages, at_ps)
-            for message in np.asarray(messages).tolist():
-                released = self.programs[program][3]
-                released.setdefault(message, []).append(at_ps)
-
-        fabric.send, fabric.submit, fabric.release = noted_send, noted_submit, noted_release  # type: ignore[method-assign]
-        return fabric
-
-    def letters(self, ends: Any, latency: int) -> list[Letter]:
-        """Every message with the time at which it started; `ends`: when messages were delivered, -1 for not."""
-        found = dict(self.sends)
-        for first, sends, now, released in self.programs:
-            count = len(sends)
-            column = {
-                name: np.broadcast_to(getattr(sends, name), count).tolist()
-                for name in ("src", "dst", "nbytes", "transport", "priority", "bound", "start_ps", "gates")
-            }
-            starts = [max(start, now) for start in column["start_ps"]]
-            for n in range(count):
-                times = released.get(n, [])
-                starts[n] = max([starts[n], *times]) if len(times) >= column["gates"][n] else NEVER
-            for before, after in sends.edges.tolist():
-                end = int(ends[first + before])
-                starts[after] = max(starts[after], end + latency) if end >= 0 else NEVER
-            for n in range(count):
-                important: Any = sends.important
-                if sends.pattern is not None and sends.pattern[n] >= 0:
-                    important = sends.patterns[sends.pattern[n]].tolist()
-                found[first + n] = Letter(
-                    starts[n], column["src"][n], column["dst"][n], column["nbytes"][n], column["transport"][n],
-                    column["priority"][n], column["bound"][n], important,
-                )  # fmt: skip
+    def letters(self) -> list[Letter]:
+        """Every message with the time at which it started."""
+        found: dict[int, Letter] = {}
+        for track in self.made._programs.tracks:
+            for step in track.steps:
+                rows = step.step.messages
+                started = np.where(step.started >= 0, step.started, NEVER)
+                columns = (step.numbers, started, rows.src, rows.dst, rows.nbytes, rows.priority, rows.bound)
+                for place, (number, time, src, dst, nbytes, priority, bound) in enumerate(
+                    zip(*(column.tolist() for column in columns), strict=True)
+                ):
+                    important: Any = rows.important[place]
+                    if isinstance(important, np.ndarray):
+                        important = important.tolist()
+                    found[number] = Letter(
+                        time, src, dst, nbytes, track.part.table.transport, priority, bound, important
+                    )
         assert sorted(found) == list(range(len(found)))
         return [found[number] for number in range(len(found))]
+
+
+class Plain:
+    """A fabric that plays no programs, so that SimPy has to."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        object.__setattr__(self, "fabric", fabric)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("play", "jobs_left"):
+            raise AttributeError(name)
+        return getattr(self.fabric, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.fabric, name, value)
 
 
 def changes_of(scenario: Scenario, network: Any) -> list[Change]:
@@ -183,12 +172,14 @@ def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> str:
         return "cut"
     for threads in (2, 3):
         again = simulate(scenario, threads=threads, fabric=Recorder(threads, log=bool(scenario.output.packet_log)))
-        _same(result, again, threads)
+        _same(result, again, "1 thread", f"{threads} threads")
+    other = simulate(scenario, fabric=Recorder(log=bool(scenario.output.packet_log), by_processes=True))
+    _same(result, other, "the engine's player", "SimPy's")
     tables = fabric.finish()
     packets = int(np.sum(tables.sent_packets))
     if not against_oracle or packets > MOST_PACKETS:
         return "ok"
-    letters = recorder.letters(tables.end_ps, scenario.host.software_latency)
+    letters = recorder.letters()
     case = Case(
         recorder.network, scenario.transports, letters, scenario.switch, scenario.load_balancing, scenario.seed,
         scenario.host.software_latency, changes_of(scenario, recorder.network),
@@ -199,13 +190,13 @@ def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> str:
     return "ok"
 
 
-def _same(one: Any, other: Any, threads: int) -> None:
-    """Results of 1 and of more threads are the same."""
+def _same(one: Any, other: Any, this: str, that: str) -> None:
+    """Two Results are the same."""
     for name in TABLES:
         if not getattr(one, name).equals(getattr(other, name)):
-            raise Difference(f"table {name} differs between 1 and {threads} threads")
+            raise Difference(f"table {name} differs between {this} and {that}")
     if one.summary != other.summary:
-        raise Difference(f"the summary differs between 1 and {threads} threads: {one.summary} {other.summary}")
+        raise Difference(f"the summary differs between {this} and {that}: {one.summary} {other.summary}")
 
 
 def _difference(fabric: Fabric, case: Case, tables: Any) -> str:
