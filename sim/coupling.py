@@ -142,7 +142,7 @@ class Track(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether everything has been played: the courses of all processes; without any, all messages."""
+        """Whether everything has been played: the courses of all processes, and all messages delivered."""
 
     @property
     def ended_ps(self) -> int:

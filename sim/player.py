@@ -50,7 +50,6 @@ class Played:
                 value = [self.events[e] for e in mine] if name == "after" else [(self, m) for m in mine]
                 setattr(self.events[i], name, value)
         self.numbers = np.full(n, -1, dtype=np.int64)
-        self.reserved = -1
         self.ready = np.full(n, -1, dtype=np.int64)
         self.started = np.full(n, -1, dtype=np.int64)
         self.notes = np.full((processes, NOTES), -1, dtype=np.int64)
@@ -108,9 +107,7 @@ class Player:
 
     @property
     def finished(self) -> bool:
-        if len(self.part.hosts):
-            return bool(self._over.all())
-        return not self._more and not self.left
+        return not self._more and self._next is None and bool(self._over.all()) and not self.left
 
     @property
     def ended_ps(self) -> int:
@@ -141,7 +138,8 @@ class Player:
             self._next = None
             self._played.append(Played(step, self._events[-1], len(self.part.hosts)))
             if hasattr(self._coupling.fabric, "reserve"):
-                self._played[-1].reserved = self._coupling.fabric.reserve(len(step.messages))
+                self._played[-1].numbers[:] = self._coupling.fabric.reserve(len(step.messages))
+                self._played[-1].numbers += np.arange(len(step.messages))
             self._events.append(self._events[-1] + len(step))
         return self._played[number] if number < len(self._played) else None
 
@@ -284,8 +282,7 @@ class Player:
 
         def arrived(made: Message) -> None:
             played.left -= 1
-            if not len(self.part.hosts):
-                self._ended = int(self._env.now)
+            self._ended = int(self._env.now)
             self._count(played.events[message])
 
         def sent(made: Message, at: int) -> None:
@@ -298,7 +295,7 @@ class Player:
             table.name, KINDS[rows.kind[message]], value("iteration"), value("tensor"), value("part"), value("src"),
             value("dst"), value("nbytes"), value("priority"), float(rows.bound[message]), rows.important[message],
             arrived, start_ps=start, transport=table.transport, sent=sent,
-            number=-1 if played.reserved < 0 else played.reserved + message,
+            number=int(played.numbers[message]),
         )  # fmt: skip
 
 

@@ -322,21 +322,18 @@ class Track:
 
     @property
     def finished(self) -> bool:
-        """Whether everything has been played: the courses of all processes; without any, all messages."""
-        if self._next is not None:
+        """Whether everything has been played: the courses of all processes, and all messages delivered."""
+        if self._next is not None or not self.delivered:
             return False
-        if not len(self.part.hosts):
-            return self.delivered
         table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
         return bool(table[:, at.W_STARVED].all()) and not any(self._pending)
 
     @property
     def ended_ps(self) -> int:
         """When the last thing happened."""
-        if not len(self.part.hosts):
-            return max((int(self._M[laid.left + 1]) for laid in self.live), default=self.last_ps)
         table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
-        return int(table[:, at.W_ENDED].max())
+        last = max((int(self._M[laid.left + 1]) for laid in self.live), default=0)
+        return max(last, self.last_ps, int(table[:, at.W_ENDED].max(initial=0)))
 
     def waiting(self) -> list[tuple[int, int]]:
         """(process, event) of those that wait; events are counted through the part."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from gradwire.sim.fabric.sends import Settled
+from gradwire.sim.fabric.settled import Settled
 
 PS = 10**12
 
@@ -32,6 +32,8 @@ class Tables:
     retransmitted: list[int]
     marked: list[int]
     trimmed: list[int]
+    end_ps: list[int]
+    received_bytes: list[int]
     packet_hops: int = 0
     ports: dict[str, list[Any]] = field(default_factory=dict)
     drops: dict[str, list[Any]] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class IdealFabric:
         self._free: dict[int, int] = {}
         self._done: list[tuple[int, int]] = []  # (time, number)
         self._asked: set[int] = set()
+        self.ends: dict[int, tuple[int, int]] = {}  # number -> (time, bytes)
 
     @property
     def idle(self):
@@ -84,6 +87,7 @@ class IdealFabric:
             _, _, _, nbytes, _, bound, _ = self.sent[number]
             lost = self.lossy(number, nbytes, bound) if self.lossy else 0
             found.append(Delivery(number, time, nbytes - lost, lost))
+            self.ends[number] = time, nbytes - lost
             if number in self._asked:
                 found.append(Settled(number, time))
         self.now = until_ps
@@ -116,4 +120,5 @@ class IdealFabric:
 
     def finish(self):
         none = [0] * len(self.sent)
-        return Tables([1] * len(self.sent), none, none, none)
+        ends, got = zip(*(self.ends.get(number, (-1, 0)) for number in range(len(self.sent))), strict=True) if none else ((), ())
+        return Tables([1] * len(self.sent), none, none, none, list(ends), list(got))

@@ -7,11 +7,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
-from ideal_fabric import PS, Delivery, IdealFabric
+from ideal_fabric import PS
 
 from gradwire.emu.agent.script import Script, part_of
 from gradwire.scenarios.result import KINDS
-from gradwire.sim.fabric.sends import Joined, Settled
 
 
 class Clock:
@@ -132,61 +131,3 @@ def simulated(result, fabric):
             important = kind not in ("tcp_newreno", "cubic", "constant_rate")
         found[key] = (*shown, bits(important), row["start_ps"], row["end_ps"])
     return found
-
-
-class IdealTraffic(IdealFabric):
-    """The ideal network with lists of flows: what traffic needs of `Fabric.submit`."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.end_ps, self.received_bytes, self.blocks = {}, {}, []
-        self.place: dict[int, tuple[int, int]] = {}
-
-    def submit(self, sends):
-        sends.check(10**6)
-        assert np.all(np.broadcast_to(sends.gates, len(sends)) == 0)
-        first, program = len(self.sent), len(self.blocks)
-        begins = np.broadcast_to(sends.start_ps, len(sends)).tolist()
-        waits = np.bincount(sends.edges[:, 1], minlength=len(sends)).tolist()
-        joins = np.bincount(sends.join).tolist()
-        self.blocks.append((sends, first, waits, joins))
-        for place in range(len(sends)):
-            src, size = int(sends.src[place]), int(sends.nbytes[place])
-            priority, bound = int(sends.priority), float(sends.bound)
-            number = len(self.sent)
-            self.place[number] = program, place
-            self.sent.append(
-                (begins[place], src, int(sends.dst[place]), size, priority, bound, sends.important)
-            )
-            if not waits[place]:
-                assert begins[place] >= self.now
-                heappush(self._arrivals, (begins[place], number, src))
-        return program, first
-
-    def run(self, until_ps):
-        answer = []
-        for delivery in sorted(super().run(until_ps), key=lambda each: (each.time_ps, each.message)):
-            if delivery.message not in self.place:
-                answer.append(delivery)
-                continue
-            self.end_ps[delivery.message] = delivery.time_ps
-            program, place = self.place[delivery.message]
-            sends, first, waits, joins = self.blocks[program]
-            for before, after in sends.edges.tolist():
-                if before == place:
-                    waits[after] -= 1
-                    if not waits[after]:
-                        source = int(sends.src[after])
-                        heappush(self._arrivals, (delivery.time_ps + self.lookahead, first + after, source))
-            join = int(sends.join[place])
-            joins[join] -= 1
-            if not joins[join]:
-                answer.append(Joined(program, join, delivery.message, delivery.time_ps))
-        assert all(isinstance(each, Delivery | Joined | Settled) for each in answer)
-        return answer
-
-    def finish(self):
-        tables = super().finish()
-        tables.end_ps = np.array([self.end_ps.get(number, -1) for number in range(len(self.sent))])
-        tables.received_bytes = np.array([sent[3] for sent in self.sent])
-        return tables

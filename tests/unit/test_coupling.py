@@ -44,7 +44,7 @@ class Scripted:
 
 
 def message(arrived):
-    return Message("j", "flow", 0, 0, 0, 0, 1, 1, 0, 0.0, True, 0, arrived)
+    return Message("j", "flow", 0, 0, 0, 0, 1, 1, 0, 0.0, True, arrived)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 5])

@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ideal_fabric import IdealFabric
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
+from gradwire.experiment.collectives.parameter_server import partition_tensors
 from gradwire.scenarios.result import check_loss_invariant
-from gradwire.sim.collectives import Inbox
-from gradwire.sim.collectives.parameter_server import partition_tensors
-from gradwire.sim.coupling import Coupling
 from gradwire.sim.simulate import simulate
 from gradwire.traces.messages import Tagger, layer_priorities
 from gradwire.traces.trace import Trace
@@ -359,18 +356,3 @@ def test_losses_are_booked_per_message_and_a_broken_bound_is_seen():
     assert result.summary["totals"]["lost_bytes"] == 2000
     lose = Ideal(lossy=lambda number, size, bound: int(size * bound) + 1)
     assert len(check_loss_invariant(simulate(case, make_trace([[1000]]), fabric=lose))) == 4
-
-
-# --- inbox ----------------------------------------------------------------------------------------
-
-
-def test_an_inbox_opens_its_gate_when_the_layer_is_complete():
-    env = Coupling(IdealFabric(), 1, []).env
-    inbox = Inbox([2, 1])
-    gate = inbox.wait(env, 0)
-    inbox.arrive(1)
-    inbox.arrive(0)
-    assert not gate.triggered and inbox.lacks(0) and not inbox.lacks(1)
-    inbox.arrive(0)
-    assert gate.triggered and inbox.total == 0
-    assert inbox.wait(env, 1).triggered

@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from program_cases import IdealTraffic, Scripts, simulated
+from ideal_fabric import IdealFabric
+from program_cases import Scripts, simulated
 from sim_cases import MS, US, make_trace, ps_job, ring_job, scenario
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim import collectives
 from gradwire.sim.resolve import resolve
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
-
-
-@pytest.fixture(autouse=True)
-def one_by_one(monkeypatch):
-    """Rings message by message."""
-    monkeypatch.setattr(collectives, "COMPILED", {})
 
 
 def compare(case, trace=None):
@@ -31,7 +25,7 @@ def compare(case, trace=None):
     made = []
 
     def fabric(scenario, network, routing, threads):
-        made.append(IdealTraffic(lookahead=scenario.host.software_latency))
+        made.append(IdealFabric(lookahead=scenario.host.software_latency))
         return made[0]
 
     result = simulate(case, trace, fabric=fabric)

@@ -1,11 +1,17 @@
-"""Tensor schedulers, alone and in a job: who overtakes whom, to the picosecond."""
+"""The order of release: by readiness, or by layer within a credit; who overtakes whom, to the picosecond."""
 
 from __future__ import annotations
 
+import pytest
+from ideal_fabric import IdealFabric
+from part_cases import burst
 from sim_cases import MS, US, Ideal, make_trace, ps_job, rows, scenario
+from transport_bench import star_of, transport
 
-from gradwire.sim.coupling import Message
-from gradwire.sim.schedulers import Fifo, LayerOrder
+from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.schema import Switch
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
 
 h, l, BYTE = 2 * US, US, 80  # software latency, network latency, picoseconds a byte at 100 Gbps  # noqa: E741
@@ -15,39 +21,38 @@ def run(job, trace, fabric=None):
     return rows(simulate(scenario(job), trace, fabric=fabric or Ideal()).messages)
 
 
-def message(rank, size=100):
-    return Message("j", "push", 0, rank, 0, 0, 1, size, 0, 0.0, True, rank, lambda message: None)
+def released(made, by):
+    """When each message of a part entered the network, played by the engine or by SimPy."""
+    if by == "engine":
+        network = star_of(2)
+        fabric = Fabric(network, build_routing(network), switch=Switch(buffer="1MB"), transports=[transport("dlcp")])
+    else:
+        fabric = IdealFabric(lookahead=2 * US)
+    coupling = Coupling(fabric, 2 * US, ["a", "b"])
+    track = coupling.play(made)
+    coupling.run(lambda: track.finished and not track.left)
+    return track.steps[0].started.tolist()
 
 
-def test_fifo_releases_at_once():
-    released = []
-    scheduler = Fifo(released.append, 100)
-    for rank in (3, 1, 2):
-        scheduler.offer(message(rank))
-    assert [each.rank for each in released] == [3, 1, 2]
+def order(times):
+    """Numbers of the messages in the order of their release, those of one moment together."""
+    return [[n for n, each in enumerate(times) if each == time] for time in sorted(set(times))]
 
 
-def test_layer_order_releases_front_layers_first_within_its_credit():
-    released = []
-    scheduler = LayerOrder(released.append, 100)
-    for rank in (9, 8, 7, 6, 5, 2, 3, 2):
-        scheduler.offer(message(rank))
-    assert [each.rank for each in released] == [9, 8, 7, 6], "four partitions of credit"
-    for each in released[:4]:
-        each.settled(each)
-    assert [each.rank for each in released[4:]] == [2, 2, 3, 5]
+@pytest.mark.parametrize("by", ["engine", "simpy"])
+def test_by_readiness_all_go_at_once(by):
+    assert released(burst([100] * 3, [3, 1, 2], 0), by) == [2 * US] * 3
 
 
-def test_a_message_larger_than_the_credit_goes_alone():
-    released = []
-    scheduler = LayerOrder(released.append, 100)
-    for size in (1000, 1, 1000):
-        scheduler.offer(message(0, size))
-    assert [each.bytes for each in released] == [1000]
-    released[0].settled(released[0])
-    assert [each.bytes for each in released] == [1000, 1]
-    released[1].settled(released[1])
-    assert [each.bytes for each in released] == [1000, 1, 1000]
+@pytest.mark.parametrize("by", ["engine", "simpy"])
+def test_front_layers_go_first_within_the_credit(by):
+    times = released(burst([100] * 8, [9, 8, 7, 6, 5, 2, 3, 2], 400), by)
+    assert order(times) == [[0, 1, 2, 3], [5], [7], [6], [4]], "four of them are the credit; then the layers in order"
+
+
+@pytest.mark.parametrize("by", ["engine", "simpy"])
+def test_a_message_larger_than_the_credit_goes_alone(by):
+    assert order(released(burst([1000, 1, 1000], [0, 0, 0], 400), by)) == [[0], [1], [2]]
 
 
 def test_layer_order_lets_the_front_layer_overtake():

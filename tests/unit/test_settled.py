@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ideal_fabric import Delivery
+from part_cases import burst
 from sim_cases import make_trace, ps_job, scenario
 from transport_bench import US, star_of, transport
 
@@ -14,8 +15,7 @@ from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.fabric.fabric import Delivery as Delivered
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.fabric.sends import Settled
-from gradwire.sim.schedulers import LayerOrder
+from gradwire.sim.fabric.settled import Settled
 from gradwire.sim.simulate import simulate
 
 BYTE = 80  # ps on a link of 100 Gbps
@@ -122,32 +122,17 @@ class Scripted:
 
 def message(log, size=1):
     made = Message(
-        "j", "push", 0, 0, 0, 0, 1, size, 0, 0.0, True, 0, lambda each: log.append(("arrived", each.number))
+        "j", "push", 0, 0, 0, 0, 1, size, 0, 0.0, True, lambda each: log.append(("arrived", each.number))
     )
     return made
 
 
 def test_credit_comes_back_when_the_sender_knows_and_not_before():
-    log = []
+    """The credit of four goes at once, and the fifth when the first of them is known to be there."""
     coupling = Coupling(Scripted([100, 200, 300, 400, 950], [500, 450, 700, 800, 960]), 5, ["a", "b"])
-
-    def release(each):
-        log.append(("released", coupling.now))
-        coupling.send(each)
-
-    scheduler = LayerOrder(release, 1)
-    for _ in range(5):
-        scheduler.offer(message(log))
-    coupling.run(lambda: len(log) == 10)
-    released = [time for what, time in log if what == "released"]
-    assert released == [
-        0,
-        0,
-        0,
-        0,
-        450,
-    ]  # the credit of four; then with the first of them that is known to be there
-    assert [number for what, number in log if what == "arrived"] == [0, 1, 2, 3, 4]
+    track = coupling.play(burst([1] * 5, [0] * 5, 4))
+    coupling.run(lambda: not track.left)
+    assert track.steps[0].started.tolist() == [5, 5, 5, 5, 455]
 
 
 def test_delivery_and_knowledge_at_the_same_moment_come_in_that_order_of_use():
@@ -163,20 +148,14 @@ def test_delivery_and_knowledge_at_the_same_moment_come_in_that_order_of_use():
 
 def test_jobs_are_not_alone_while_a_sender_has_not_heard():
     """All is delivered; the only thing to come is that one sender hears of it, and then it sends more."""
-    log = []
     coupling = Coupling(Scripted([10, 20, 30, 40, 5000], [3000, 3001, 3002, 3003, 6000]), 5, ["a", "b"])
-    scheduler = LayerOrder(coupling.send, 1)
-    for _ in range(5):
-        scheduler.offer(message(log))
-    assert coupling.run(lambda: ("arrived", 4) in log)
+    track = coupling.play(burst([1] * 5, [0] * 5, 4))
+    assert coupling.run(lambda: not track.left)
 
 
 def test_a_stall_names_senders_that_never_hear():
-    log = []
     coupling = Coupling(Scripted([10, 20, 30, 40], [None] * 4), 5, ["a", "b"])
-    scheduler = LayerOrder(coupling.send, 1)
-    for _ in range(5):
-        scheduler.offer(message(log))
+    coupling.play(burst([1] * 5, [0] * 5, 4))
     with pytest.raises(StallError, match=r"message 3 of .* delivered, but its sender does not know"):
         coupling.run(lambda: False)
 
