@@ -125,6 +125,8 @@ class Flows:
             self.book = np.concatenate(
                 (self.book, np.zeros((room - len(self.book), BOOK_WORDS), dtype=np.int64))
             )
+        self.book[first : self.count] = 0
+        self.book[first : self.count, [FLOW, END]] = -1
         return first
 
     def open(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gradwire.experiment.program import FIRE, LAYER, NOTE, WAIT, Importance, Ints, Part, Step
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.flows import BYTES, DST, END, FLOW, PACKETS, SRC, TRANSPORT, Flows, Records
+from gradwire.sim.fabric.flows import BYTES, DST, PACKETS, SRC, TRANSPORT, Flows, Records
 from gradwire.sim.fabric.over import NOTES, Over
 from gradwire.sim.fabric.settled import Finished
 
@@ -189,10 +189,9 @@ class Track:
         if n and int(packets.max()) > at.MAX_PACKETS:
             raise ValueError(f"a message of {packets.max()} packets")
         book = flows.book[laid.first : laid.first + n]
-        book[:] = 0
         for column, values in (
             (SRC, rows.src), (DST, rows.dst), (BYTES, rows.nbytes), (PACKETS, packets),
-            (TRANSPORT, self.part.table.transport), (FLOW, -1), (END, -1),
+            (TRANSPORT, self.part.table.transport),
         ):  # fmt: skip
             book[:, column] = values
         self._tag(laid, packets)
