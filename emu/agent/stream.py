@@ -22,7 +22,7 @@ from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.wire import NotOurs
-from gradwire.experiment.program import Messages, Process, Program, Operation, Table
+from gradwire.experiment.program import Messages, Operation, Process, Program, Table
 
 HEAD: Final = struct.Struct(">4sH16sI")
 """magic, version, token, bytes that follow"""

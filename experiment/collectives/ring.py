@@ -97,7 +97,7 @@ class Ring(Exchange):
         number_of = np.empty(len(order), dtype=np.int64)
         number_of[order] = np.arange(len(order))
         place = number_of.reshape(buckets, each)
-        bucket, column = np.divmod(order, max(1, each))
+        bucket, column = np.divmod(order, each)
         # events: deliveries, starts [buckets, workers], complete [buckets, workers], gates [workers], both
         n = len(order)
         start = n + np.arange(buckets * workers).reshape(buckets, workers)
@@ -112,7 +112,7 @@ class Ring(Exchange):
         host[both] = nodes[self._worker[own]]
         needs[start] = np.array([[len(each.tensors)] for each in self.buckets])
         needs[start[1:]] += 1
-        needs[complete] = 2 * (workers - 1) * self.rails if workers > 1 else 1
+        needs[complete] = 2 * (workers - 1) * self.rails
         needs[gate] = buckets
         needs[both] = 2
         after, posts = self._wiring(place, start, complete, gate, own, both)
@@ -140,7 +140,7 @@ class Ring(Exchange):
                 if step < workers:
                     moment = np.maximum(moment, earliest)
             rows.append(np.repeat(moment, rails, axis=1))
-        return np.concatenate(rows, axis=1) if rows else np.zeros((len(self.buckets), 0), dtype=np.int64)
+        return np.concatenate(rows, axis=1)
 
     def _wiring(
         self, place: Ints, start: Ints, complete: Ints, gate: Ints, own: Ints, both: Ints
@@ -151,7 +151,7 @@ class Ring(Exchange):
         worker = self._worker
         before = ((self._step - 1) * workers + (worker - 1) % workers) * rails + self._rail  # what came in
         later = np.flatnonzero(self._step >= workers)
-        first = np.arange(min(width, place.shape[1]))
+        first = np.arange(width)
         posts = [
             (start[:, worker[first]], place[:, first]),
             (both, place[:, own]),
@@ -164,8 +164,6 @@ class Ring(Exchange):
             (place, complete[:, self._receiver]),  # after what it lets go
             (complete, np.broadcast_to(gate, (buckets, workers))),
         ]
-        if workers == 1:
-            after.append((start, complete))
         return after, posts
 
     def _messages(self, iteration: int, bucket: Ints, column: Ints) -> Messages:

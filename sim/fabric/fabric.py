@@ -304,6 +304,7 @@ class Fabric:
                 until = self._until_seen(until)
             M[at.H_UNTIL] = until
             told = self._advance(events)
+            programs.go_on(self.now)
             programs.closed(self.flows.close(CLOSE_BATCH))
             events += programs.finished()
             if told:

@@ -66,6 +66,8 @@ H_TIMER_NEXT = 83  # time of the first one, FOREVER without any
 H_SORT = 84  # scratch: what has been told, as a heap of the same kind
 H_SOON = 85  # the earliest thing that followed from what was played last
 H_TOLD = 86  # the earliest thing in it of which Python has to hear
+H_SORTED = 87  # entries of H_SORT
+H_STARVED = 88  # base of the process at whose end of course the player has stopped, 0 = none
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
 
@@ -373,7 +375,7 @@ W_END = 1  # end of what is known of its course ...
 W_NEXT = 2  # ... and what comes then, 0 = not known yet
 W_NEXT_END = 3
 W_BEGUN = 4  # stretches of its course that it has come to the end of
-W_STARVED = 5  # 1 when it has come to the end of all of them
+W_STARVED = 5  # 1 when it has come to the end of what is known
 W_ENDED = 6  # ... and when
 W_SLOW = 7  # how many times longer computing takes, times SLOW_UNIT
 W_COMPUTED = 8  # ps spent computing since it was noted last

@@ -307,7 +307,6 @@ class Track:
         if pending and M[base + at.W_STARVED]:
             M[base + at.W_STARVED] = 0
             M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
-            self._post(0, int(M[base + at.W_ENDED]), base << 1)
         if pending and M[base + at.W_NEXT] == 0:
             M[base + at.W_NEXT], M[base + at.W_NEXT_END] = pending.popleft()
 
@@ -439,6 +438,13 @@ class Programs:
             room, left = MOST_OPEN - self._open, len(laid.opened) - laid.position
             if left and room >= min(left, BATCH):
                 self._next(track, laid, min(left, room))
+
+    def go_on(self, now: int) -> None:
+        """Tell processes how they go on that have come to the end of what they knew; everything waits for them."""
+        M = self.flows.memory.M
+        while M[at.H_STARVED]:
+            self._lay(int(M[M[at.H_STARVED] + at.W_ENDED]))
+            self._post(0, now, -1)
 
     def _lay(self, now: int) -> None:
         """Lay what has been asked for, in the order of asking: messages are numbered in it, wherever the engine

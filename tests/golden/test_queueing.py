@@ -28,8 +28,8 @@ from measured import MS, Seen, mean_and_error, network_of, watch
 
 from gradwire.scenarios.schema import Scenario
 from gradwire.scenarios.schema_transport import UserTransport
-from gradwire.sim.fabric.sends import Sends
 from gradwire.sim.simulate import simulate
+from testing.part_cases import messages, part, step
 
 HOSTS = 40
 HEADERS = 58
@@ -56,12 +56,13 @@ class Port:
         start = np.cumsum(draw.exponential(gap, COUNT)).astype(np.int64)
         hosts = np.array([network.index[f"h{n:02d}"] for n in range(HOSTS)])
         target = network.index["hz"]
-        sends = Sends(
-            hosts[draw.integers(0, HOSTS, COUNT)], np.full(COUNT, target), nbytes, start_ps=start,
+        rows = messages(
+            [(source, target) for source in hosts[draw.integers(0, HOSTS, COUNT)].tolist()], nbytes,
             priority=np.resize(high, len(sizes))[which],
         )  # fmt: skip
+        made = part([step(rows, begins=start)])
         transport = UserTransport.model_validate(ONCE)
-        seen = watch(network, lambda fabric: fabric.submit(sends), None, transport, queues=queues)
+        seen = watch(network, lambda fabric: fabric.play(made), None, transport, queues=queues)
         self._take(seen, target, which)
         self.services = services[self.kind]
         self.waits = self.begun - self.arrived

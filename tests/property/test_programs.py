@@ -1,185 +1,161 @@
-"""Programs - messages that wait for each other inside the fabric - against the same messages sent one by one.
-
-The reference is told when each message starts, computed by the rule (one software latency after the last delivery or
-release it waits for) from the deliveries that the program run has seen: if the engine broke the rule anywhere, the two
-runs would part at the first such message.
-"""
+"""Random programs, played by the engine and by SimPy: every message ready, started and delivered, every note of a
+process, at the same picosecond - with one thread and two, with room for all records or for hardly any."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import first_difference, run_engine
-from oracle.cases import FOREVER, Case, Letter, fabric_of, seen
-from random_cases import BALANCERS, LATENCY, US, budget, cases
+from oracle.cases import FOREVER, fabric_of
+from random_cases import DLCP, budget
 
+from gradwire.experiment.program import (
+    BACKWARD_END,
+    COMPUTE,
+    END,
+    FIRE,
+    FORWARD_END,
+    NOTE,
+    START,
+    UNTIL,
+    WAIT,
+    Course,
+)
+from gradwire.experiment.topology import LinkSpec, star
+from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric import program as programs
-from gradwire.sim.fabric.sends import Joined, Sends
+from testing.part_cases import ints, messages, part, step
+from tests.oracle import Case
+from tests.soak.played import Plain
 
-BEGIN = 5 * US  # of the releases
-
-
-def sends_of(case: Case, edges: list[tuple[int, int]], gates: list[int], **more: Any) -> Sends:
-    letters = case.letters
-    patterns = [np.array(x.important, bool) for x in letters if isinstance(x.important, (list, tuple))]
-    pattern, found = [], 0
-    for x in letters:
-        mixed = isinstance(x.important, (list, tuple))
-        pattern.append(found if mixed else -1)
-        found += mixed
-    column = {name: np.array([getattr(x, name) for x in letters]) for name in (
-        "src", "dst", "nbytes", "transport", "priority", "bound")}  # fmt: skip
-    return Sends(
-        **column, patterns=patterns, pattern=np.array(pattern), start_ps=np.array([x.time for x in letters]),
-        edges=np.array(edges, dtype=np.int64).reshape(-1, 2), gates=np.array(gates), **more,
-    )  # fmt: skip
+US = 10**6
+HOSTS, LATENCY = 4, 2 * US
+TABLES = [
+    TcpNewReno.model_validate({"kind": "tcp_newreno"}),
+    Dctcp.model_validate({"kind": "dctcp"}),
+    Dlcp.model_validate({"kind": "dlcp", "payload": "1000B"}),
+]
 
 
 @st.composite
-def programs_of(draw: st.DrawFn, gated: bool = True) -> tuple[Case, list[tuple[int, int]], list[int]]:
-    """A case whose letters wait for earlier ones that come to their host; some for a release as well."""
-    case = draw(cases(BALANCERS, most=16))
-    letters = [replace(x, after=None, important=None if isinstance(x.important, bool) else x.important)
-               for x in case.letters]  # fmt: skip
-    edges, gates, time = [], [], 0
-    for number, letter in enumerate(letters):
-        near = [i for i in range(number) if letters[i].dst == letter.src]
-        waits = draw(st.lists(st.sampled_from(near), unique=True, max_size=3)) if near else []
-        edges += [(i, number) for i in waits]
-        gates.append(draw(st.sampled_from((0, 0, 0, 1))) if gated else 0)
-        if waits or gates[-1]:
-            letters[number] = replace(letter, time=0)
+def parts(draw: st.DrawFn) -> Any:
+    """A part of a few steps. Whatever an event needs comes before it, so all of them happen in the end."""
+    steps, first, gates = [], 0, {}
+    processes = draw(st.integers(1, 3))
+    stations = draw(st.integers(0, 2))
+    for number in range(draw(st.integers(1, 4))):
+        made, gates, count = draw(one_step(number, first, gates, processes, stations))
+        steps.append(made)
+        first += count
+    homes = [draw(st.integers(0, HOSTS - 1)) for _ in range(processes)]
+    credit = draw(st.sampled_from((0, 0, 3_000, 20_000)))
+    return part(steps, homes, credit=credit, stations=[0] * stations, transport=draw(st.sampled_from((0, 1, DLCP))))
+
+
+@st.composite
+def one_step(draw: st.DrawFn, number: int, first: int, before: dict[int, list[int]], processes: int, stations: int) -> Any:
+    """(step, the events that every process may wait for in the next one, how many events there are)"""
+    n, more = draw(st.integers(0, 8)), draw(st.integers(1, 6))
+    ends = [draw(st.sampled_from([(a, b) for a in range(HOSTS) for b in range(HOSTS) if a != b])) for _ in range(n)]
+    sizes = [draw(st.sampled_from((1, 900, 5_000, 40_000))) for _ in range(n)]
+    # an order in which things happen: events that are fired, messages that are posted by what was before them
+    order = [n, *draw(st.permutations([*range(n), *range(n + 1, n + more)]))]  # a message is nothing's beginning
+    after, posts, needs, fires = [], [], [0] * (n + more), []
+    seen: list[int] = []
+    for event in order:
+        if event < n:
+            posts.append((draw(st.sampled_from(seen)), event))
+            needs[event] = 1
         else:
-            time = max(time, letter.time)
-            letters[number] = replace(letter, time=time)
-    return replace(case, letters=letters), draw(st.permutations(edges)), gates
+            causes = draw(st.lists(st.sampled_from(seen), unique=True, max_size=2)) if seen else []
+            after += [(cause, event) for cause in causes]
+            if not causes or draw(st.booleans()):
+                fires.append(event)
+                needs[event] += 1
+            needs[event] += len(causes)
+        seen.append(event)
+    owner = {event: draw(st.integers(0, processes - 1)) for event in fires}
+    courses = []
+    for process in range(processes):
+        rows: list[tuple[int, int, int]] = [(NOTE, START, number)]
+        if number == 0 and draw(st.booleans()):
+            rows.insert(0, (UNTIL, draw(st.integers(1, 9 * US)), -1))
+        for event in before.get(process, []):
+            rows.append((WAIT, event, number - 1))
+        rows.append((NOTE, FORWARD_END, number))
+        for event in [each for each in fires if owner[each] == process]:
+            if draw(st.booleans()):
+                rows.append((COMPUTE, draw(st.sampled_from((1, 700, US, 30 * US))), -1))
+            rows.append((FIRE, first + event, -1))
+        rows.append((NOTE, BACKWARD_END, number))
+        rows.append((COMPUTE, draw(st.integers(1, 3 * US)), -1))
+        rows.append((NOTE, END, number))
+        courses.append(Course(process, ints(rows)))
+    waits: dict[int, list[int]] = {}
+    for event in draw(st.lists(st.sampled_from(range(n, n + more)), unique=True, max_size=processes)):
+        waits.setdefault(len(waits), []).append(first + event)
+    station = [-1] * n + [draw(st.integers(-1, stations - 1)) for _ in range(more)]
+    made = step(
+        messages(ends, sizes, [draw(st.integers(0, 3)) for _ in range(n)], bound=draw(st.sampled_from((0.0, 0.3))), iteration=number),
+        [0] * more, needs=needs, after=after, posts=posts, courses=courses, station=station,
+        effort=[0 if each < 0 else draw(st.integers(1, 5 * US)) for each in station],
+    )  # fmt: skip
+    return made, waits, n + more
 
 
-def run_program(case: Case, sends: Sends, threads: int) -> tuple[Any, Any, list[int], list[Any]]:
-    """(outcome, times of delivery, times of release, joins)"""
+def played(made: Any, *, simpy: bool, threads: int = 1, loss: float = 0.0) -> Any:
+    """What is known of every step when all is over, and when every message was delivered."""
+    case = Case(star(HOSTS, LinkSpec(10**10, US, loss)), TABLES, [], host_latency=LATENCY)
     fabric = fabric_of(case, threads=threads)
     fabric._alone = threads == 1
-    number, first = fabric.submit(sends)
-    assert first == 0
-    gated = np.flatnonzero(sends.gates)
-    released = [0] * len(sends)
-    joins: list[Any] = []
-    while fabric.now < FOREVER and not (fabric.idle and fabric.now > 0 and not len(gated)):
-        until = FOREVER
-        if len(gated):  # one after the other, each a while after the one before
-            until = max(fabric.now, BEGIN) + 3 * US
-        while fabric.now < until and not fabric.idle:
-            joins += fabric.run(until)
-        if len(gated):
-            fabric.run(until)
-            time = fabric.now + int(gated[0]) % 3
-            released[int(gated[0])] = time
-            fabric.release(number, gated[:1], time)
-            gated = gated[1:]
-    outcome = seen(fabric, [])
-    return outcome, fabric.finish().end_ps, released, joins
+    coupling = Coupling(Plain(fabric) if simpy else fabric, LATENCY, ["a", "b", "c", "d"])
+    track = coupling.play(made)
+    assert coupling.run(lambda: track.finished, until=FOREVER)
+    ends = fabric.finish().end_ps
+    found = [
+        (over.numbers.tolist(), over.ready.tolist(), over.started.tolist(), over.notes.tolist(), ends[over.numbers].tolist())
+        for over in track.steps
+    ]
+    fabric.close()
+    return found, track.ended_ps
 
 
 @pytest.mark.parametrize(("most_open", "batch", "threads"), [(1 << 16, 1 << 12, 1), (2, 2, 1), (3, 1, 2)])
 @budget(0.5)
-@given(made=programs_of())
-def test_a_program_is_what_its_hosts_would_send(made, most_open, batch, threads):
-    case, edges, gates = made
+@given(made=parts(), loss=st.sampled_from((0.0, 0.05)))
+def test_both_players_play_the_same(made, loss, most_open, batch, threads):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "MOST_OPEN", most_open)
         patch.setattr(programs, "BATCH", batch)
-        outcome, ends, released, _ = run_program(case, sends_of(case, edges, gates), threads)
-    starts = [max(letter.time, released[n]) for n, letter in enumerate(case.letters)]
-    started = [True] * len(starts)
-    for before, after in sorted(edges, key=lambda edge: edge[1]):
-        if not started[before] or ends[before] < 0:
-            started[after] = False
-        starts[after] = max(starts[after], int(ends[before]) + LATENCY)
-    assert all(started), "everything arrives in the end"
-    reference = run_engine(
-        replace(case, letters=[replace(x, time=t) for x, t in zip(case.letters, starts, strict=True)])
-    )
-    arrived = {arrival.message: arrival.time for arrival in reference.arrivals}
-    assert [arrived.get(n, -1) for n in range(len(starts))] == ends.tolist()
-    assert first_difference(outcome, replace(reference, arrivals=[])) == ""
-
-
-@budget(0.3)
-@given(made=programs_of(gated=False), data=st.data())
-def test_the_last_delivery_of_a_join_is_told_in_time(made, data):
-    """A join is told with its time, and before its host could have reacted to it."""
-    case, edges, _ = made
-    hosts = case.network.host_count
-    group = data.draw(st.integers(1, 3))
-    join = np.array([letter.dst + hosts * (n % group) for n, letter in enumerate(case.letters)])
-    _, join = np.unique(join, return_inverse=True)
-    fabric = fabric_of(case)
-    fabric.submit(sends_of(case, edges, [0] * len(case.letters), join=join))
-    joined: list[Joined] = []
-    while fabric.now < FOREVER and not (fabric.idle and fabric.now > 0):
-        for event in fabric.run(FOREVER):
-            assert isinstance(event, Joined) and event.time_ps < fabric.now <= event.time_ps + LATENCY
-            joined.append(event)
-    ends = fabric.finish().end_ps
-    assert sorted(event.join for event in joined) == sorted(set(join.tolist()))
-    for event in joined:
-        assert event.time_ps == ends[event.message] == ends[join == event.join].max()
+        found = played(made, simpy=False, threads=threads, loss=loss)
+    assert found == played(made, simpy=True, loss=loss)
 
 
 def test_records_and_words_are_given_back():
-    """Programs one after the other need no more room than one."""
-    from random_cases import DLCP
+    """A thousand steps need no more room than ten."""
 
-    from gradwire.experiment.topology import LinkSpec, star
-    from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+    def steps(count):
+        for number in range(count):
+            rows = messages([(0, 1), (1, 0)], [20_000, 20_000], iteration=number)
+            again = [] if number == 0 else [(WAIT, 3 * number - 2, number - 1)]  # the answer of the step before
+            fire = [(NOTE, START, number), *again, (COMPUTE, US, -1), (FIRE, 3 * number + 2, -1), (NOTE, END, number)]
+            yield step(rows, [0], posts=[(2, 0), (0, 1)], courses=[Course(0, ints(fire))])
 
-    tables = [
-        TcpNewReno.model_validate({"kind": "tcp_newreno"}),
-        Dctcp.model_validate({"kind": "dctcp"}),
-        Dlcp.model_validate({"kind": "dlcp", "payload": "1000B"}),
-    ]
-    hosts, steps = 4, 6
-    letters = [Letter(0, n % hosts, (n + 1) % hosts, 20_000, DLCP) for n in range(hosts * steps)]
-    edges = [(n - hosts + (0 if n % hosts else hosts) - 1, n) for n in range(hosts, hosts * steps)]
-    case = Case(star(hosts, LinkSpec(10**10, US)), tables, letters)
-    fabric = fabric_of(case)
     used = []
-    for _ in range(4):
-        sends = replace(
-            sends_of(case, edges, [0] * len(letters), join=np.array([n % hosts for n in range(len(letters))])),
-            patterns=[np.arange(20) % 2 == 0],
-            pattern=np.zeros(len(letters), dtype=np.int64),
-        )
-        fabric.submit(sends)
-        joins = 0
-        for _ in range(1000):
-            joins += len(fabric.run(fabric.now + 10**9))
-            if fabric.idle:
-                break
-        assert joins == hosts
-        fabric._programs.closed(fabric.flows.close())
-        used.append((fabric.flows._records, fabric.flows.words._next, len(fabric._programs._live)))
-    assert used == [used[0]] * 4 and used[0][2] == 0
-
-
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        ({"edges": np.array([[1, 0]])}, "from an earlier message to a later one"),
-        ({"edges": np.array([[0, 1]])}, "to its own host only"),
-        ({"join": np.array([0, 0])}, "more than one destination"),
-        ({"dst": np.array([1])}, "dst has 1 entries"),
-        ({"dst": np.array([1, 9])}, "where there are 3"),
-        ({"nbytes": np.array([1000, 0])}, "no bytes"),
-        ({"start_ps": np.array([5, 4])}, "start_ps falls"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(wrong, why):
-    sends = Sends(np.array([0, 0]), np.array([1, 2]), np.array([1000, 1000]))
-    with pytest.raises(ValueError, match=why):
-        replace(sends, **wrong).check(3)
+    for count in (30, 300):
+        case = Case(star(2, LinkSpec(10**10, US)), TABLES, [], host_latency=LATENCY)
+        fabric = fabric_of(case)
+        coupling = Coupling(fabric, LATENCY, ["a", "b"])
+        made = part([], [0])
+        track = coupling.play(type(made)(made.table, made.hosts, made.workers, made.stations, lambda count=count: steps(count)))
+        patch = pytest.MonkeyPatch()
+        patch.setattr("gradwire.sim.fabric.fabric.CLOSE_BATCH", 1)
+        assert coupling.run(lambda track=track: track.finished, until=10**14)
+        patch.undo()
+        assert len(track.steps) == count and len(track.live) <= 4
+        used.append((fabric.flows._records, fabric.flows.words._next - fabric.memory.bits))
+        fabric.close()
+    assert used[0] == used[1]

@@ -19,7 +19,6 @@ from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import Result, check_loss_invariant
 from gradwire.scenarios.schema_network import Switch
 from gradwire.scenarios.schema_transport import Dctcp
-from gradwire.sim import collectives
 from gradwire.sim.simulate import simulate
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741
@@ -52,13 +51,10 @@ def exposed(result: Result) -> list[int]:
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("cards", [1, 2, 3, 6])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_cards_divide_a_segment(monkeypatch, workers, cards, compiled):
+def test_cards_divide_a_segment(workers, cards):
     """Segments of six packets: n = 6 / cards of them leave back to back by each card, and are stored and forwarded at one
     switch; they fit the initial window, and are gone before a worker has to acknowledge any. So a step is
     h + (n + 1) F + 2 l, and there are 2(N-1)."""
-    if not compiled:
-        monkeypatch.setattr(collectives, "COMPILED", {})
     trace = make_trace([[workers * 6 * 1024]])
     result = run(ring_job(workers), trace, rails(4, cards), transport="dctcp")
     step = h + (6 // cards + 1) * FRAME + 2 * l
@@ -86,26 +82,6 @@ def test_twice_the_cards_half_the_time():
     assert 0.5 < two / one < 0.53
     line = 2 * 3 * 4_000_000 * BYTE  # six segments of 4 MB at 100 Gbps
     assert line < one < 1.06 * line
-
-
-@pytest.mark.parametrize("transport", ["dctcp", "dlcp"])
-def test_a_compiled_ring_on_rails_is_the_ring(monkeypatch, transport):
-    """As in test_ring_program.py: every row of both tables is the same but for the numbers of the messages."""
-    trace = make_trace([[3000], [40_000, 500], [90_001]], iterations=2, skew=777_777, optimizer=10_000)
-    job = ring_job(4, bucket="100KB", iterations=2, jitter=0.1)
-    if transport == "dlcp":
-        job |= {"push_bound": 0.3, "pull_bound": 0.1, "pull_important": False, "tagging": {"magnitude": True}}
-    switch = {"queues": 8, "buffer": "60KB", "ecn_threshold": "20KB", "selective_drop": transport == "dlcp"}
-    results = []
-    for patched in (False, True):
-        if patched:
-            monkeypatch.setattr(collectives, "COMPILED", {})
-        results.append(run(job, trace, rails(4, 3), transport=transport, switch=switch))
-    assert results[0].iterations.equals(results[1].iterations)
-    names = [name for name in results[0].messages.column_names if name != "message"]
-    found = [sorted(zip(*(r.messages[name].to_pylist() for name in names), strict=True)) for r in results]
-    assert found[0] == found[1] and len(found[0]) > 0
-    assert cards_of(results[0]) == {(f"nic{card}",) * 2 for card in range(3)}
 
 
 def test_hosts_with_different_numbers_of_cards(tmp_path):

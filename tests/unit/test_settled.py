@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from ideal_fabric import Delivery
-from part_cases import burst
 from sim_cases import make_trace, ps_job, scenario
 from transport_bench import US, star_of, transport
 
@@ -17,6 +16,7 @@ from gradwire.sim.fabric.fabric import Delivery as Delivered
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.settled import Settled
 from gradwire.sim.simulate import simulate
+from testing.part_cases import burst
 
 BYTE = 80  # ps on a link of 100 Gbps
 

@@ -36,6 +36,7 @@ from gradwire.sim.fabric.layout import (
     H_QUIT,
     H_SENSE,
     H_SOON,
+    H_STARVED,
     H_STATUS,
     H_STREAK,
     H_THREAD,
@@ -223,6 +224,8 @@ def _advance(M, thread, threads, alone):
             earliest = min(earliest, timer)
         if delivered != FOREVER:
             until = max(end, min(until, delivered + latency))
+        if M[H_STARVED]:
+            until = end
         parity = 1 - parity
         now = max(end, min(earliest, until))
         budget -= 1

@@ -40,6 +40,8 @@ from gradwire.sim.fabric.layout import (
     H_SENDERS,
     H_SOON,
     H_SORT,
+    H_SORTED,
+    H_STARVED,
     H_THREAD,
     H_TIMER_COUNT,
     H_TIMER_NEXT,
@@ -297,6 +299,7 @@ def _proceed(M, w, now):
             if M[w + W_NEXT] == 0:
                 M[w + W_STARVED] = 1
                 M[w + W_ENDED] = now
+                M[H_STARVED] = w
                 return
             M[w + W_AT] = M[w + W_NEXT]
             M[w + W_END] = M[w + W_NEXT_END]
@@ -330,9 +333,8 @@ def _proceed(M, w, now):
 
 @njit
 def _collect(M, threads):
-    """Sort what has been told since the last time, by all threads, by time and message; returns how much it is. What
-    nothing waits for is only counted."""
-    n = 0
+    """Sort what has been told since the last time, by all threads, by time and message. What nothing waits for is only
+    counted."""
     for thread in range(threads):
         th = M[H_THREAD] + thread * THREAD_WORDS
         for row in range(M[th + T_PLAYED], M[th + T_DONE]):
@@ -353,10 +355,9 @@ def _collect(M, threads):
                     continue
             elif M[f + S_HOME] == 0:
                 continue
-            _add(M, M[H_SORT], n, M[at], (M[f + S_ORDER] >> KEY_ORDER) << 1 | delivered, flow)
-            n += 1
+            _add(M, M[H_SORT], M[H_SORTED], M[at], (M[f + S_ORDER] >> KEY_ORDER) << 1 | delivered, flow)
+            M[H_SORTED] += 1
         M[th + T_PLAYED] = M[th + T_DONE]
-    return n
 
 
 @njit
@@ -374,18 +375,24 @@ def _hear(M, flow, delivered, now):
 @njit
 def play(M, end, threads):
     """Play everything before `end`. H_SOON: the earliest thing that follows in the network or here; H_TOLD: the
-    earliest of which Python has to hear."""
+    earliest of which Python has to hear. Where a process comes to the end of what is known of its course (H_STARVED),
+    everything stops: Python tells how it goes on, and calls again before the network goes any further."""
     M[H_SOON] = FOREVER
     M[H_TOLD] = FOREVER
     sort = M[H_SORT]
-    n = _collect(M, threads)
-    while True:
-        if n and M[sort] <= M[H_TIMER_NEXT]:
+    _collect(M, threads)
+    w = M[H_STARVED]
+    if w:
+        M[H_STARVED] = 0
+        if M[w + W_STARVED] == 0:  # otherwise it has come to its end
+            _proceed(M, w, M[w + W_ENDED])
+    while M[H_STARVED] == 0:
+        if M[H_SORTED] and M[sort] <= M[H_TIMER_NEXT]:
             now = M[sort]
             delivered = M[sort + 1] & 1
             flow = M[sort + 2]
-            n -= 1
-            _drop(M, sort, n)
+            M[H_SORTED] -= 1
+            _drop(M, sort, M[H_SORTED])
             _hear(M, flow, delivered, now)
             continue
         now = M[H_TIMER_NEXT]

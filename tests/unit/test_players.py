@@ -1,0 +1,107 @@
+"""The engine's player of programs against SimPy's: the same Results, whoever plays, with any number of threads."""
+
+from __future__ import annotations
+
+import pytest
+from sim_cases import make_trace, ps_job, ring_job, scenario
+
+from gradwire.scenarios.errors import StallError
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.result import TABLES
+from gradwire.sim.simulate import packet_fabric, simulate
+from tests.soak.played import Plain
+
+TRACE = make_trace([[3000], [40_000, 500], [90_001]], iterations=3, skew=777_777, optimizer=10_000)
+SWITCH = {"queues": 8, "buffer": "60KB", "ecn_threshold": "20KB", "selective_drop": True}
+TAGGED = {"push_bound": 0.3, "pull_bound": 0.1, "pull_important": False, "tagging": {"magnitude": True}}
+LAYERS = {"push_bound": 0.3, "tagging": {"magnitude": True, "layer_priority": True}}
+FEW = {"iterations": 3, "jitter": 0.1}
+
+
+def by_simpy(*given):
+    return Plain(packet_fabric(*given))
+
+
+def assert_equal(one, other):
+    for name in TABLES:
+        assert getattr(one, name).equals(getattr(other, name)), name
+    assert one.summary == other.summary
+
+
+def both(case, trace=TRACE):
+    """Run by both players; returns the Result."""
+    one = simulate(case, trace)
+    assert_equal(one, simulate(case, trace, fabric=by_simpy))
+    assert_equal(one, simulate(case, trace, threads=2))
+    return one
+
+
+@pytest.mark.parametrize(
+    ("job", "transport"),
+    [
+        (ps_job(4, **FEW), "dctcp"),
+        (ps_job(4, **FEW, order="layer"), "dctcp"),
+        (ps_job(4, **FEW, **TAGGED), "dlcp"),
+        (ps_job(4, **FEW, **LAYERS, order="layer"), "dlcp"),
+        (ps_job(4, **FEW, exchange={"pull": "barrier", "server_rate": "20Gbps"}), "dctcp"),
+        (ring_job(2, **FEW), "dctcp"),
+        (ring_job(3, **FEW, **TAGGED, bucket="100KB"), "dlcp"),
+        (ring_job(8, **FEW, **LAYERS, bucket="100KB", order="layer"), "dlcp"),
+    ],
+)
+def test_jobs(job, transport):
+    result = both(scenario(job, transport=transport, switch=SWITCH | {"selective_drop": transport == "dlcp"}))
+    assert result.summary["totals"]["finished"] and result.iterations.num_rows == job["workers"] * 3
+
+
+@pytest.mark.parametrize("transport", ["dctcp", "dlcp"])
+def test_hosts_with_several_cards(transport):
+    topology = {"kind": "rail", "hosts": 4, "cards": 3, "spines": 2}
+    job = ring_job(4, bucket="100KB", **FEW, **(TAGGED if transport == "dlcp" else {}))
+    result = both(scenario(job, topology=topology, transport=transport, switch=SWITCH | {"selective_drop": transport == "dlcp"}))
+    nics = {(row["src"].split(".")[1], row["dst"].split(".")[1]) for row in result.messages.to_pylist()}
+    assert nics == {(f"nic{card}",) * 2 for card in range(3)}
+
+
+def test_two_jobs_and_traffic_with_edges_and_slow_hosts():
+    """Everything at once, cut short while it goes on."""
+    jobs = [ps_job(3, **FEW, name="a"), ring_job(4, **FEW, name="b", start="1ms")]
+    traffic = [
+        {"kind": "all_to_all", "name": "x", "size": "20kB", "order": "shifts", "rounds": 3, "period": "1ms"},
+        {"kind": "incast", "name": "y", "size": "30kB", "fan_in": 3, "receiver": "h0", "start": "500us"},
+    ]
+    faults = [{"kind": "host_slow", "host": "h1", "factor": 2.5, "at": "1ms", "until": "4ms"}]
+    case = scenario(*jobs, traffic=traffic, fault=faults, switch=SWITCH | {"selective_drop": False})
+    whole = both(case)
+    assert whole.summary["totals"]["ended_by"] == "done"
+    last = max(row["start_ps"] for row in whole.messages.to_pylist() if row["iteration"] == 1 and row["job"] == "b")
+    cut = both(case.model_copy(update={"duration": last + 3_000_000}))
+    assert 0 < cut.summary["totals"]["messages_under_way"] < cut.messages.num_rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["dctcp", "dlcp"])
+def test_the_demo(policy):
+    case = load_scenario("demo", set=["job.iterations=2"], policy=policy)
+    both(case, None)
+
+
+def test_a_slow_host_computes_longer_from_then_on():
+    """Three iterations, the second one slow in part."""
+    trace = make_trace([[1]], iterations=1)
+    plain = simulate(scenario(ps_job(1, iterations=3)), trace).iterations.to_pylist()
+    length = plain[0]["compute_ps"]
+    begin = plain[1]["start_ps"]
+    fault = {"kind": "host_slow", "host": "h0", "factor": 3.0, "at": f"{begin - 1000}ps", "until": f"{begin + 1000}ps"}
+    slow = simulate(scenario(ps_job(1, iterations=3), fault=[fault]), trace).iterations.to_pylist()
+    assert slow[0]["compute_ps"] == length and slow[2]["compute_ps"] == length
+    assert slow[1]["compute_ps"] == 2 * length, "forward, one of two equal halves, takes three times as long"
+
+
+@pytest.mark.parametrize("fabric", [None, by_simpy])
+def test_a_stall_says_what_workers_wait_for(fabric):
+    """Nothing gets through a link that loses everything."""
+    job = {"workers": 3, "exchange": {"kind": "ring", "bucket": "100KB"}}
+    case = scenario(job, transport="dlcp", link={"rate": "100Gbps", "latency": "1us", "loss": 0.9999999})
+    with pytest.raises(StallError, match=r"worker 0 on h0 waits for .*reduce_scatter of part .* \(under way\)"):
+        simulate(case, make_trace([[1000]]), fabric=fabric)
