@@ -6,7 +6,10 @@
     gradwire.experiment.trips       base round trips
     gradwire.experiment.traffic     flows besides jobs
     gradwire.experiment.replay      which captured iteration a worker replays, and its times
-    gradwire.experiment.program     Program: what every host computes, waits for and sends
+    gradwire.experiment.program     Part, Step: what a job or traffic does, as an event graph, step by step
+    gradwire.experiment.jobs        a training job as a part: its workers, its collective
+    gradwire.experiment.collectives how gradients are exchanged: parameter servers, rings
+    gradwire.experiment.written     all parts written out to the end, for hosts that run on their own
 
 Both worlds import this room, and it imports neither of them.
 """

@@ -2,7 +2,7 @@
 
 Ranks of a data-parallel job run the same model on different data, so their traces agree in layers, tensors and
 steps and differ in times and magnitudes. The merged trace holds the iterations of all of them, rank after rank,
-and the simulator lets worker w replay rank w mod R (see `gradwire.sim.job`).
+and the simulator lets worker w replay rank w mod R (see `gradwire.experiment.jobs`).
 
 A tensor's scale becomes that of the rank with the largest gradient. Scales are powers of two, so this changes no
 value but those that float16 then holds only as subnormals, and turns none into zero.
