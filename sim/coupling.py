@@ -279,10 +279,10 @@ class Coupling:
             head = env.peek()
             if not (self._under_way or self._unsettled or self._playing()):
                 # no news can come: the processes are alone until they send
+                if head == math.inf and until is None:
+                    raise self._stall("no message is under way", waiting())
                 if head >= limit:
                     return False
-                if head == math.inf:
-                    raise self._stall("no message is under way", waiting())
                 env.step()
                 continue
             before = fabric.now

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sim_cases import US, scenario
+from sim_cases import US, ps_job, scenario
 
 from gradwire.scenarios.errors import StallError
 from gradwire.sim.own_process import Wires
@@ -17,7 +17,7 @@ FRAME, BYTE = 4096 + 66, 80  # bytes of a full packet of DCTCP, ps a byte at 100
 
 
 def wires(**fields):
-    return Wires(scenario(transport="dctcp", **fields))
+    return Wires(scenario(ps_job(1), transport="dctcp", **fields))
 
 
 def test_a_message_takes_latency_store_and_forward_and_the_links():
