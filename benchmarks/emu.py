@@ -38,8 +38,8 @@ from gradwire.scenarios.errors import GradwireError, ScenarioError
 if TYPE_CHECKING:
     from gradwire.emu.plan import Plan
     from gradwire.emu.switches.userspace import UserspaceSwitch
+    from gradwire.experiment.resolve import Resolved
     from gradwire.scenarios.schema import Scenario
-    from gradwire.sim.resolve import Resolved
 
 CASES = ("core", "tun", "agents", "virtual")
 REPEATS = 3
@@ -199,8 +199,8 @@ def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = 
 
 def _resolved(**tables: Any) -> tuple[Scenario, Resolved]:
     """A scenario from its tables, and what the simulator's code makes of it."""
+    from gradwire.experiment.resolve import resolve
     from gradwire.scenarios.load import build_scenario
-    from gradwire.sim.resolve import resolve
 
     scenario = build_scenario({"name": "bench", "seed": 1, **tables})
     return scenario, resolve(scenario)

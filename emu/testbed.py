@@ -75,7 +75,7 @@ def emulate(
 
     Parameters
     ----------
-    resolved : its network, routes, traces and program (`gradwire.sim.resolve.resolve`).
+    resolved : its network, routes, traces and program (`gradwire.experiment.resolve.resolve`).
     ideal : picoseconds on the empty network, by message of traffic.
     heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
         {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still.

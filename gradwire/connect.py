@@ -96,7 +96,7 @@ def emulate(
 ) -> Result:
     """Run a scenario on real sockets, with `trace` in every job if one is given; see `gradwire.emu.testbed.emulate`."""
     from gradwire.emu import testbed
-    from gradwire.sim.resolve import resolve
+    from gradwire.experiment.resolve import resolve
 
     testbed.check_scenario(scenario)
     resolved = resolve(scenario, trace)

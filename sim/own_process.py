@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
+from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.result import KINDS, make_table
@@ -28,7 +29,6 @@ from gradwire.scenarios.units import parse_size
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.message_table import message_columns
 from gradwire.sim.patience import patience_ps
-from gradwire.sim.resolve import traffic_of
 
 if TYPE_CHECKING:
     import pyarrow

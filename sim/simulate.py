@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gradwire.experiment.resolve import jobs_of, traffic_of
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError, StallError
@@ -20,9 +21,8 @@ from gradwire.scenarios.interrupt import CtrlC
 from gradwire.sim.coupling import Coupling, FabricLike
 from gradwire.sim.explain import waiting
 from gradwire.sim.patience import patience_ps
-from gradwire.sim.precheck import check_paths, find_needs
+from gradwire.sim.precheck import check_paths, find_all
 from gradwire.sim.progress import Lookout, OutOfTime, Progress
-from gradwire.sim.resolve import jobs_of, traffic_of
 from gradwire.sim.run import Run, collect_result
 from gradwire.sim.telemetry import Samples
 
@@ -88,8 +88,9 @@ def simulate(
     """
     begin = time.perf_counter()
     check_simulated(scenario)
-    needs = find_needs(scenario, trace)
-    network, traces, faults = needs.network, needs.traces, needs.faults
+    found = find_all(scenario, trace)
+    needs, faults = found.needs, found.faults
+    network, traces = needs.network, needs.traces
     routing = build_routing(network)
     check_paths(scenario, routing)
     engine = (fabric or packet_fabric)(scenario, network, routing, threads)
@@ -100,7 +101,7 @@ def simulate(
     faults.schedule(engine)
     samples = None
     if scenario.output.queue_samples is not None:
-        samples = Samples(engine, network, needs.sampled, scenario.output.queue_samples)
+        samples = Samples(engine, network, found.sampled, scenario.output.queue_samples)
     jobs = jobs_of(scenario, needs)
     parts = [job.part for job in jobs] + traffic_of(scenario, network)
     tracks = [coupling.play(part) for part in parts]

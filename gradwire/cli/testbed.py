@@ -69,7 +69,7 @@ def cmd_probe(
     kernel = probe()
     choice, why = None, ""
     if loaded is not None:
-        from gradwire.sim.resolve import resolve
+        from gradwire.experiment.resolve import resolve
 
         chosen = _clock(clock) or loaded.emulation.clock
         try:

@@ -138,7 +138,7 @@ def test_ssh_asks_nothing_and_starts_the_agent():
 
 def test_every_host_needs_a_machine_and_every_machine_a_host():
     from gradwire.emu.prepare import make_plan
-    from gradwire.sim.resolve import resolve
+    from gradwire.experiment.resolve import resolve
 
     scenario = build_scenario(tables([]), "test")
     plan = make_plan(scenario, resolve(scenario), clock="wall", switch="none")

@@ -9,8 +9,8 @@ from gradwire.emu.agent.base import Arrival
 from gradwire.emu.agent.contents import CheckSums, Contents
 from gradwire.emu.agent.magnitudes import Magnitudes, prepare
 from gradwire.emu.verify import Evidence
+from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.sim.resolve import resolve
 
 
 class Network(Scripts):

@@ -22,11 +22,11 @@ from gradwire.emu.raw import Raw
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.switches.userspace import UserspaceSwitch
 from gradwire.emu.uml import build
+from gradwire.experiment.resolve import resolve
 from gradwire.experiment.topology.cables import LinkSpec
 from gradwire.experiment.topology.graph import from_networkx
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema_emulation import RealHost
-from gradwire.sim.resolve import resolve
 from testing import star_scenario
 
 # rates

@@ -21,9 +21,9 @@ from gradwire.emu.prepare import make_plan
 from gradwire.emu.raw import Raw
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.testbed import LIMIT_S, Request, emulate
+from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema_emulation import RealHost
-from gradwire.sim.resolve import resolve
 
 HOSTS = [
     RealHost.model_validate({"name": f"h{number}", "address": f"192.0.2.{10 + number}", "ssh": f"user@node{number}"})

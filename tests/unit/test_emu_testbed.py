@@ -25,8 +25,8 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.testbed import Request
 from gradwire.emu.transports import make_carriers
 from gradwire.emu.uml.watch import StoodStill
+from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.interrupt import CtrlC
-from gradwire.sim.resolve import resolve
 from testing import star_scenario
 
 # runs that are repeated

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire import cli
+from gradwire.experiment.needs import find_needs
+from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.errors import ScenarioError, ScenarioNote
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.overrides import put_in_traces
-from gradwire.sim.precheck import find_needs
-from gradwire.sim.resolve import resolve
 
 SCALE = 0.02  # of the library's demo, which replays resnet50
 

@@ -14,8 +14,8 @@ from ideal_fabric import IdealFabric
 from program_cases import Scripts, simulated
 from sim_cases import MS, US, make_trace, ps_job, ring_job, scenario
 
+from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.resolve import resolve
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
 

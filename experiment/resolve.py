@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradwire.experiment.jobs import Job
+from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.program import Part, Program
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import build_routing
@@ -19,7 +20,6 @@ from gradwire.experiment.traffic import flows_of
 from gradwire.experiment.traffic.part import traffic_part
 from gradwire.experiment.written import written_out
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.sim.precheck import Needs, find_needs
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario

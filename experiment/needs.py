@@ -1,0 +1,149 @@
+"""What a scenario needs besides itself, found and checked before anything begins: traces, files, network, places.
+
+A graph file may be damaged, an override or a placement may name nodes that do not exist, jobs may need more hosts than
+a file's network has, a trace may lack a phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.experiment.limits import MAX_PACKETS
+from gradwire.experiment.placement import Places, place
+from gradwire.experiment.replay import captured_iterations
+from gradwire.experiment.topology import Network, build_network
+from gradwire.experiment.traffic import check_files, check_hosts
+from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
+from gradwire.scenarios.schema_job import Ring
+from gradwire.scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
+from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema import Scenario
+    from gradwire.traces.trace import Trace
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a scenario needs. `traces` and `places`: one per job."""
+
+    network: Network
+    traces: list[Trace]
+    places: list[Places]
+
+
+def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
+    """Everything that a scenario needs; `trace` is replayed instead of those that its jobs name.
+
+    Raises
+    ------
+    ScenarioError
+        Something does not fit: with every fault of the first part that has any.
+    TraceError
+        A trace is missing or damaged.
+    """
+    traces = load_traces(scenario, trace)
+    check_files(scenario)
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    _check_size(network)
+    _check_messages(scenario, traces)
+    check_lookahead(scenario, network)
+    check_hosts(scenario, network)
+    return Needs(network, traces, place(scenario.job, network, scenario.seed))
+
+
+def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
+    """Messages of jobs that have more packets than can be numbered; `check_files` looks at those of traffic."""
+    mistakes = []
+    for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
+        exchange, payload = job.exchange, (job.transport or scenario.transport).payload
+        longest = max(tensor.bytes for tensor in trace.tensors)
+        if isinstance(exchange, Ring):
+            field, largest = "bucket", (exchange.bucket + longest) // job.workers
+        else:
+            field, largest = "partition", min(exchange.partition, longest)
+        if largest > payload * MAX_PACKETS:
+            what = f"makes messages of {-(-largest // payload)} packets of {format_size(payload)}"
+            path = f"job[{number}].exchange.{field}"
+            mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
+    if mistakes:
+        raise ScenarioError("has messages that are too long:", scenario.name, mistakes=mistakes)
+
+
+def _check_size(network: Network) -> None:
+    """Networks from files: of the other kinds, `gradwire.scenarios.checks` knows it before they are built."""
+    for what, count, most in (
+        ("network cards of hosts", network.host_count, MAX_HOSTS),
+        ("switches", network.switch_count, MAX_SWITCHES),
+        ("cables", network.link_count // 2, MAX_CABLES),
+    ):
+        if count > most:
+            raise ScenarioError(f"has {count} {what}", "topology", f"at most {most}")
+
+
+def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
+    """The trace of every job; a trace that several jobs name is loaded once.
+
+    Raises
+    ------
+    TraceError
+        A trace is missing or damaged.
+    ScenarioError
+        A job wants a phase that its trace does not have, or has a `compute_scale` meant for another trace than the one
+        that is put in; all such jobs are named.
+    """
+    from gradwire.traces.trace import load_trace
+
+    loaded: dict[str, Trace] = {}
+    traces = []
+    for job in scenario.job:
+        if trace is None and job.trace not in loaded:
+            loaded[job.trace] = load_trace(job.trace)
+        traces.append(trace if trace is not None else loaded[job.trace])
+    mistakes = []
+    for number, (job, its) in enumerate(zip(scenario.job, traces, strict=True)):
+        try:
+            captured_iterations(its, job.phase, f"job[{number}]")
+        except ScenarioError as error:
+            mistakes.append(Mistake(error.where, error.what, expected=error.expected))
+        if trace is not None and job.compute_scale not in (0, 1) and not _same(trace, job.trace):
+            what = f"is meant for the trace {job.trace}, not for {trace.name}"
+            expected = f'1, or trace = "{trace.name}" in the job that has it'
+            mistakes.append(Mistake(f"job[{number}].compute_scale", what, job.compute_scale, expected))
+    if mistakes:
+        raise ScenarioError("the trace does not have what the scenario asks for", mistakes=mistakes)
+    return traces
+
+
+def _same(trace: Trace, named: str) -> bool:
+    """Whether a job names this trace: by its name, or as the directory that it was read from."""
+    from gradwire.traces.trace import load_trace
+
+    if Path(named).name == trace.name:
+        return True
+    try:
+        return load_trace(named).digest() == trace.digest()
+    except TraceError:
+        return False
+
+
+def check_lookahead(scenario: Scenario, network: Network) -> None:
+    """Raise ScenarioError if hosts react faster than the network can: between a delivery
+    and what follows from it lies the software latency.
+
+    The scenario's own checks say this earlier for all topologies but graph files.
+    """
+    lookahead = min(
+        int(latency) + serialisation_ps(MIN_FRAME, int(rate))
+        for rate, latency in {*zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)}
+    )
+    latency = scenario.host.software_latency
+    if latency < lookahead:
+        raise ScenarioError(
+            f"{format_time(latency)} is below the time of the smallest packet on the fastest link",
+            where="host.software_latency",
+            expected=f"at least {format_time(lookahead)}",
+        )
