@@ -304,7 +304,9 @@ class Fabric:
                 until = self._until_seen(until)
             M[at.H_UNTIL] = until
             told = self._advance(events)
-            programs.go_on(self.now)
+            while programs.starved():
+                M[at.H_UNTIL] = self.now  # a window of no length, in which nothing is done but playing on
+                told |= self._advance(events)
             programs.closed(self.flows.close(CLOSE_BATCH))
             events += programs.finished()
             if told:

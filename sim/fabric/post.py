@@ -2,21 +2,18 @@
 
 from gradwire.sim.fabric.atomics import words_at
 from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.core.play import play, set_timer
+from gradwire.sim.fabric.core.play import set_timer
 from gradwire.sim.fabric.heap import push
-from gradwire.sim.fabric.layout import H_NEXT, H_THREADS, N_POSITION
+from gradwire.sim.fabric.layout import H_NEXT, N_POSITION
 
 
 @njit("void(int64, int64, int64, int64)")
 def post(address, node, time, key):
-    """Put an entry on a host's heap from outside, between calls of `run`; without a node (0) a timer of a program,
-    without a key (-1) go on playing until the time."""
+    """Put an entry on a host's heap from outside, between calls of `run`; without a node (0) a timer of a
+    program."""
     M = words_at(address)
     if node == 0:
-        if key < 0:
-            play(M, time, M[H_THREADS])
-        else:
-            set_timer(M, time, key)
+        set_timer(M, time, key)
         return
     push(M, node, time, key)
     due = M[H_NEXT] + M[node + N_POSITION]

@@ -439,12 +439,13 @@ class Programs:
             if left and room >= min(left, BATCH):
                 self._next(track, laid, min(left, room))
 
-    def go_on(self, now: int) -> None:
-        """Tell processes how they go on that have come to the end of what they knew; everything waits for them."""
+    def starved(self) -> bool:
+        """Whether everything waits for a process to be told how it goes on, which it is now."""
         M = self.flows.memory.M
-        while M[at.H_STARVED]:
-            self._lay(int(M[M[at.H_STARVED] + at.W_ENDED]))
-            self._post(0, now, -1)
+        if not M[at.H_STARVED]:
+            return False
+        self._lay(int(M[M[at.H_STARVED] + at.W_ENDED]))
+        return True
 
     def _lay(self, now: int) -> None:
         """Lay what has been asked for, in the order of asking: messages are numbered in it, wherever the engine

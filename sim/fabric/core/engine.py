@@ -172,7 +172,7 @@ def _window(M, begin, end, thread, threads, alone, parity):
     M[slot + 2] = M[th + T_DONE] >= limit or M[th + T_DROPS] >= limit or M[th + T_TRACE] >= limit
     M[slot + 3] = M[th + T_WORK]
     M[slot + 4] = M[th + T_DONE] - M[th + T_PLAYED]
-    M[slot + 5] = M[H_TIMER_NEXT]  # which nobody changes before all have met
+    M[slot + 5] = 0 if M[H_STARVED] else M[H_TIMER_NEXT]  # which nobody changes before all have met
 
 
 @njit
@@ -213,7 +213,7 @@ def _advance(M, thread, threads, alone):
             work += M[slot + 3]
             told += M[slot + 4]
             timer = M[slot + 5]
-        if told or timer < end:
+        if told or timer < end:  # a process that knows how it goes on now counts as one that was due before
             if thread == 0:
                 play(M, end, threads)
             if not alone:
