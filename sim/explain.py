@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradwire.experiment.program import Step
+from gradwire.experiment.topology import Network
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Track
 from gradwire.sim.fabric.over import Over
@@ -15,27 +16,32 @@ SHOWN = 3
 """Messages that are named of those that somebody waits for."""
 
 
-def waiting(tracks: Sequence[Track], names: Sequence[str], ends: Sequence[int]) -> list[str]:
-    """One line per worker that waits. `names`: of nodes; `ends`: of messages by number, -1 while under way."""
+def waiting(tracks: Sequence[Track], network: Network, ends: Sequence[int]) -> list[str]:
+    """One line per worker that waits. `ends`: of messages by number, -1 while under way."""
     lines = []
     for track in tracks:
-        steps, first = track.steps, 0
-        begins = []
-        for step in steps:
-            begins.append(first)
-            first += len(step.step)
+        steps = track.steps
+        begins = np.cumsum([0, *(len(step.step) for step in steps)])
         for process, event in track.waiting():
             index = int(np.searchsorted(begins, event, side="right")) - 1
-            missing = _missing(steps[index], event - begins[index], ends)
-            host = names[int(track.part.hosts[process])]
-            named = "; ".join(_named(steps[index], message, names) for message in missing[:SHOWN])
+            step = steps[index]
+            missing = _missing(step, event - int(begins[index]), ends)
+            layers = set(step.step.messages.layer[missing].tolist())
+            what = f"layer {layers.pop()}" if len(layers) == 1 and layers != {-1} else "all layers"
+            named = "; ".join(_named(step, message, network.names) for message in missing[:SHOWN])
             more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
             lines.append(
-                f"job {track.part.table.name}: worker {int(track.part.workers[process])} on {host} waits for iteration "
-                f"{int(steps[index].step.messages.iteration[0]) if len(steps[index].step.messages) else index}: "
-                f"{named}{more}"
+                f"job {track.part.table.name}: worker {int(track.part.workers[process])} on "
+                f"{_host(network, int(track.part.hosts[process]))} waits for {what} of iteration {index}: "
+                f"{len(missing)} messages: {named}{more}"
             )
     return lines
+
+
+def _host(network: Network, node: int) -> str:
+    """The name of the host that has a network card."""
+    cards = network.cards
+    return cards.hosts[int(np.searchsorted(cards.first, node, side="right")) - 1]
 
 
 def _missing(step: Over, event: int, ends: Sequence[int]) -> list[int]:

@@ -122,7 +122,7 @@ def simulate(
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
-                waiting=lambda: waiting(tracks, network.names, engine.finish().end_ps),
+                waiting=lambda: waiting(tracks, network, engine.finish().end_ps),
                 tick=lookout.between,
             )
             state.ended_by = "done" if reached else "duration"

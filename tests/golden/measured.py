@@ -73,7 +73,7 @@ def watch(
         seed=seed,
     )
     send(fabric)
-    while fabric.undelivered if until is None else fabric.now < until:
+    while (fabric.undelivered or not fabric.idle) if until is None else fabric.now < until:
         fabric.run(fabric.now + 1000 * MS if until is None else until)
     fabric.close()
     start, link, a, _, _, message = fabric.packet_log().T
