@@ -90,8 +90,8 @@ class HostPaused(Fault):
 
 
 class HostSlow(Fault):
-    """A host computes more slowly: what workers begin to compute there meanwhile (a layer, the time to the next gradient)
-    takes `factor` times as long."""
+    """A host computes more slowly: what workers begin to compute there meanwhile (a layer, the time to the next
+    gradient) takes `factor` times as long."""
 
     kind: Literal["host_slow"]
     host: str
