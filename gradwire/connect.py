@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
     Source = Result | Scenario | str | Path
 
+RUNS = "Results, Scenarios, and names of these"
 
-def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), threads: int = 1) -> Comparison:
+
+def compare(
+    *sources: Source | Sequence[Source], set: Sequence[str] | str = (), threads: int = 1
+) -> Comparison:
     """Several runs side by side: what `gradwire compare` does, without its files.
 
     Parameters
@@ -38,20 +42,24 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
     ScenarioError, TraceError
         A scenario cannot be run; all are looked at before the first one is.
     ResultError
-        A directory cannot be read, or there are overrides and nothing to run.
+        A directory cannot be read, there is nothing to compare, or there are overrides and nothing to run.
     StallError
         A simulation can make no progress.
     """
     from gradwire.analysis.compare import compare as side_by_side
-    from gradwire.scenarios.errors import ResultError
+    from gradwire.scenarios.errors import ResultError, ScenarioError
+    from gradwire.scenarios.given import whole_number
+    from gradwire.scenarios.load import overrides_of
     from gradwire.scenarios.result import Result
     from gradwire.sim.fabric.specialise import compile_ahead
     from gradwire.sim.simulate import simulate
 
-    found = [each for source in sources for each in _runs_of(source, set)]
+    overrides = overrides_of(set, "compare(set)")
+    threads = whole_number(threads, "compare(threads)", 1, ScenarioError)
+    found = [each for source in sources for each in _runs_of(source, overrides)]
     if not found:
-        raise ValueError("nothing to compare")
-    if set and all(isinstance(each, Result) for each in found):
+        raise ResultError("there is nothing to compare", "compare", RUNS)
+    if overrides and all(isinstance(each, Result) for each in found):
         expected = "a scenario to be run, or no overrides"
         raise ResultError("has been run already: overrides change nothing in it", "compare", expected)
     compile_ahead([each for each in found if not isinstance(each, Result)])
@@ -62,6 +70,8 @@ def compare(*sources: Source | Sequence[Source], set: Sequence[str] = (), thread
 
 def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
     """What is to be compared of one source: Results, and scenarios that are still to be run."""
+    from gradwire.scenarios.errors import ResultError
+    from gradwire.scenarios.given import unfit
     from gradwire.scenarios.load import list_library, load_scenario
     from gradwire.scenarios.record import members
     from gradwire.scenarios.result import Result
@@ -77,7 +87,7 @@ def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
         return list(load_scenario(source, set=overrides).variants())
     if isinstance(source, Sequence):
         return [each for member in source for each in _runs_of(member, overrides)]
-    raise TypeError(f"{type(source).__name__} is neither a Result, a Scenario, nor the name of one")
+    raise unfit(source, "compare(sources)", RUNS, ResultError)
 
 
 def plot(*sources: Source | Comparison | Sequence[Source]) -> dict[str, Figure]:
@@ -92,12 +102,24 @@ def plot(*sources: Source | Comparison | Sequence[Source]) -> dict[str, Figure]:
 
 
 def emulate(
-    scenario: Scenario, trace: Trace | None = None, request: Request | None = None, **more: Any
+    scenario: Scenario | str | Path,
+    trace: Trace | str | Path | None = None,
+    request: Request | None = None,
+    **more: Any,
 ) -> Result:
-    """Run a scenario on real sockets, with `trace` in every job if one is given; see `gradwire.emu.testbed.emulate`."""
+    """Run a scenario on real sockets, with `trace` in every job if one is given; both may be named, as for `simulate`.
+    See `gradwire.emu.testbed.emulate` for the rest."""
     from gradwire.emu import testbed
     from gradwire.experiment.resolve import resolve
+    from gradwire.scenarios.errors import ScenarioError
+    from gradwire.scenarios.given import instance_of
+    from gradwire.scenarios.load import scenario_of
+    from gradwire.traces.trace import trace_of
 
+    scenario = scenario_of(scenario, "emulate(scenario)")
+    trace = trace_of(trace, "emulate(trace)")
+    if request is not None:
+        instance_of(request, testbed.Request, "emulate(request)", "gradwire.emu.testbed.Request", ScenarioError)
     testbed.check_scenario(scenario)
     resolved = resolve(scenario, trace)
     return testbed.emulate(scenario, resolved, request, ideal=_ideal(scenario, resolved), **more)

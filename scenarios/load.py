@@ -23,11 +23,13 @@ from gradwire.scenarios.base import Mistakes
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.explain import Location, entries, explain, file_location
 from gradwire.scenarios.files import regular
+from gradwire.scenarios.given import instance_of, path_of, texts_of
 from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
 from gradwire.scenarios.policy import Policy, overlay
 from gradwire.scenarios.schema import GraphFile, Scenario
 from gradwire.scenarios.units import format_size
 
+NAMED_BY = "a scenario file, or a name of the library"
 MOST_BYTES = 8 * 2**20
 """No scenario is larger; a file that is would only be read for minutes before it turned out to be none."""
 
@@ -38,7 +40,7 @@ def list_library() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def load_scenario(source: str | Path, set: Sequence[str] = (), policy: str | None = None) -> Scenario:
+def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str | None = None) -> Scenario:
     """Read a scenario from a file, or by name from the library, with `set` overrides such as "job.workers=8".
 
     A path in an override is dotted, "[2]" picks one of several tables and a table that is left unpicked
@@ -50,12 +52,14 @@ def load_scenario(source: str | Path, set: Sequence[str] = (), policy: str | Non
     laid over the policy then, except for those of policies themselves. Raises `ScenarioError` with every mistake.
     """
     path, text = _read(source)
+    set = overrides_of(set, "load_scenario(set)")
     tables = _parse(path, text)
     if policy is None:
         scenario = build_scenario(put_in_traces(tables, set), str(path))
     else:
         tables = lay_over(tables, [each for each in set if of_policies(each)])
-        chosen = _policy(tables, policy, str(path))
+        name = instance_of(policy, str, "load_scenario(policy)", "the name of a policy", ScenarioError)
+        chosen = _policy(tables, name, str(path))
         rest = {key: value for key, value in tables.items() if key != "policy"}
         tables = put_in_traces(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
         scenario = build_scenario(tables, str(path)).under(chosen)
@@ -64,6 +68,19 @@ def load_scenario(source: str | Path, set: Sequence[str] = (), policy: str | Non
         mistake = Mistake("topology.file", "no such file", scenario.topology.file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
     return scenario
+
+
+def scenario_of(given: Any, where: str) -> Scenario:
+    """A Scenario as it is; a file or a name of the library loaded, without a policy. Raises `ScenarioError`."""
+    if isinstance(given, Scenario):
+        return given
+    path_of(given, where, f"a Scenario, {NAMED_BY}", ScenarioError)
+    return load_scenario(given)
+
+
+def overrides_of(given: Any, where: str) -> list[str]:
+    """Overrides as a list; one alone needs no list around it. Raises `ScenarioError`."""
+    return texts_of(given, where, 'overrides, such as ["job.workers=8"]', ScenarioError)
 
 
 def build_scenario(tables: dict[str, Any], where: str = "scenario") -> Scenario:
@@ -110,7 +127,7 @@ def _policy(tables: dict[str, Any], name: str, where: str) -> Policy:
 
 def _read(source: str | Path) -> tuple[Path, str]:
     """A scenario's path and text. A bare name is a file if there is one, else a name of the library."""
-    path = Path(source).expanduser()
+    path = path_of(source, "load_scenario(source)", NAMED_BY, ScenarioError).expanduser()
     bare = isinstance(source, str) and path.name == source and path.suffix != ".toml"
     if bare and not path.exists():
         entry = resources.files("gradwire.scenarios") / "library" / f"{source}.toml"

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire import __version__
 from gradwire.scenarios.errors import MissingExtraError, ResultError
+from gradwire.scenarios.given import path_of
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.output import new_folder
 
@@ -223,11 +224,11 @@ class Result:
         ------
         MissingExtraError
             pandas is not installed.
-        ValueError
+        ResultError
             There is no such table.
         """
-        if table not in TABLES:
-            raise ValueError(f"no such table: {table}; expected one of {', '.join(TABLES)}")
+        if table not in list(TABLES):
+            raise ResultError(f"there is no table {table!r}", "to_pandas(table)", f"one of {', '.join(TABLES)}")
         return as_pandas(getattr(self, table))
 
     def write(self, directory: str | Path) -> Path:
@@ -250,7 +251,7 @@ class Result:
     @classmethod
     def read(cls, directory: str | Path) -> Result:
         """Read what `write` wrote. Raises `ResultError` for what is missing, damaged or of another format."""
-        folder = Path(directory)
+        folder = path_of(directory, "Result.read(directory)", "a Result directory", ResultError)
         if not folder.is_dir():
             raise ResultError("no such directory", str(folder), "a Result directory")
         summary = _read_json(folder / "result.json")

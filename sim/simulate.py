@@ -17,7 +17,9 @@ from gradwire.experiment.resolve import jobs_of, traffic_of
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError, StallError
+from gradwire.scenarios.given import instance_of, whole_number
 from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.load import scenario_of
 from gradwire.sim.coupling import Coupling, FabricLike
 from gradwire.sim.explain import waiting
 from gradwire.sim.patience import patience_ps
@@ -25,8 +27,11 @@ from gradwire.sim.precheck import check_paths, find_all
 from gradwire.sim.progress import Lookout, OutOfTime, Progress
 from gradwire.sim.run import Run, collect_result
 from gradwire.sim.telemetry import Samples
+from gradwire.traces.trace import trace_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema import Scenario
     from gradwire.traces.trace import Trace
@@ -52,8 +57,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def simulate(
-    scenario: Scenario,
-    trace: Trace | None = None,
+    scenario: Scenario | str | Path,
+    trace: Trace | str | Path | None = None,
     *,
     threads: int = 1,
     progress: Progress | None = None,
@@ -64,7 +69,8 @@ def simulate(
 
     Parameters
     ----------
-    trace : replayed by every job instead of the traces that they name.
+    scenario : as loaded, or the name or file of one, which runs without a policy, as `gradwire run` has it.
+    trace : replayed by every job instead of the traces that they name; may be named as well.
     threads : of the fabric; the Result does not depend on it.
     progress : called now and then (about every 0.1 s) and once at the end.
     max_wall_s : ends the run after so many seconds on the wall clock, counted from the first event on: building the
@@ -87,6 +93,11 @@ def simulate(
         Ctrl-C, with the Result so far.
     """
     begin = time.perf_counter()
+    scenario = scenario_of(scenario, "simulate(scenario)")
+    trace = trace_of(trace, "simulate(trace)")
+    threads = whole_number(threads, "simulate(threads)", 1, ScenarioError)
+    if max_wall_s is not None:
+        instance_of(max_wall_s, (int, float), "simulate(max_wall_s)", "seconds, or None", ScenarioError)
     check_simulated(scenario)
     found = find_all(scenario, trace)
     needs, faults = found.needs, found.faults

@@ -54,9 +54,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import path_of
 
 SCHEMA_VERSION = 2
 CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
+NAMED_BY = "a trace directory, or the name of a bundled trace"
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -400,15 +402,23 @@ def bundled_traces() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob("*/manifest.json"))
 
 
+def trace_of(given: Any, where: str) -> Trace | None:
+    """A Trace as it is, or None; a directory or the name of a bundled trace loaded. Raises `TraceError`."""
+    if given is None or isinstance(given, Trace):
+        return given
+    path_of(given, where, f"a Trace, {NAMED_BY}", TraceError)
+    return load_trace(given)
+
+
 def load_trace(name: str | Path) -> Trace:
     """The bundled trace of that name, else the trace in that directory. TraceError if neither, or if it is
     damaged.
     """
     from gradwire.traces.storage import read
 
+    path = path_of(name, "load_trace(name)", NAMED_BY, TraceError)
     if str(name) in bundled_traces():
         return read(BUNDLED / str(name))
-    path = Path(name)
     if path.is_dir():
         return read(path)
     known = bundled_traces()

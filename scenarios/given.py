@@ -1,0 +1,78 @@
+"""What callers of the Python API hand over: of a type that can be used, or refused in words, before any work.
+
+The command line needs none of this: what is typed there is text. `where` says whose argument it is, as in
+"load_trace(name)"; `error` is what the function promises to raise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gradwire.scenarios.errors import GradwireError
+
+MOST_SHOWN = 60
+"""Characters of a value in a message."""
+
+
+def instance_of[T](
+    value: Any, kind: type[T] | tuple[type[T], ...], where: str, expected: str, error: type[GradwireError]
+) -> T:
+    """`value` itself, if it is of the type, or one of the types; else `error` is raised."""
+    if isinstance(value, kind):
+        return value
+    raise unfit(value, where, expected, error)
+
+
+def path_of(value: Any, where: str, expected: str, error: type[GradwireError]) -> Path:
+    """A path from text or from anything like one. Raises `error` for what can be no name of a file."""
+    try:
+        text = os.fspath(value)
+    except TypeError:
+        raise unfit(value, where, expected, error) from None
+    if not isinstance(text, str):
+        raise unfit(value, where, expected, error)
+    if not text or "\0" in text:
+        raise error("is empty" if not text else "has a zero byte in it", where, expected)
+    return Path(text)
+
+
+def texts_of(value: Any, where: str, expected: str, error: type[GradwireError]) -> list[str]:
+    """A list of texts; one alone counts as a list of it."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable):
+        raise unfit(value, where, expected, error)
+    return [instance_of(each, str, where, expected, error) for each in value]
+
+
+def whole_number(value: Any, where: str, least: int, error: type[GradwireError]) -> int:
+    """A whole number of at least `least`, NumPy's among them. True and False are none."""
+    expected = f"a whole number from {least}"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise unfit(value, where, expected, error)
+    try:
+        number = int(value.__index__())
+    except TypeError:  # an array of several
+        raise unfit(value, where, expected, error) from None
+    if number < least:
+        raise error(f"is {number}", where, expected)
+    return number
+
+
+def unfit(value: Any, where: str, expected: str, error: type[GradwireError]) -> GradwireError:
+    """What to raise for a value of a type that cannot be used."""
+    if value is None:
+        return error("is None", where, expected)
+    return error(f"is {_shown(value)}, of type {type(value).__name__}", where, expected)
+
+
+def _shown(value: Any) -> str:
+    """The first line of its repr, of bounded length."""
+    try:
+        text = next(iter(repr(value).splitlines()), "")
+    except Exception:  # whatever a stranger's __repr__ raises
+        return "something"
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
