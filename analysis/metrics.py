@@ -18,7 +18,6 @@ What is measured where:
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -303,7 +302,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
 
 def _work(result: Result, job: str) -> str:
     """Trace and phase of a job, from the scenario that the Result holds; empty without one."""
-    tables = tomllib.loads(result.scenario).get("job", [])
+    tables = result.tables.get("job", [])
     mine = [table for table in tables if table.get("name") == job]
     return " ".join(str(mine[0][key]) for key in ("trace", "phase") if key in mine[0]) if mine else ""
 

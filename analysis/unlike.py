@@ -7,7 +7,6 @@ holds of its scenario, and the digests of traces and files, which tell those of 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ def differences(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     ----------
     names : what each Result is called.
     """
-    tables = [tomllib.loads(result.scenario) for result in results]
+    tables = [result.tables for result in results]
     if any(tables) and not tables[0]:
         return [f"{names[0]} holds no scenario: whether the others differ from it in more than policy is not known"]
     found: dict[str, list[str]] = {}

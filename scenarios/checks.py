@@ -17,6 +17,7 @@ from gradwire.scenarios.checks_traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
 from gradwire.scenarios.schema_job import HostPlacement, Job, ParameterServer
+from gradwire.scenarios.schema_network import entries, fits
 from gradwire.scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
 from gradwire.scenarios.units import format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
@@ -171,10 +172,10 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
             ("transport.payload", "transport.kind"),
         )  # fmt: skip
     if switch.ecn_threshold is not None:
-        if len(switch.ecn_threshold) not in (1, switch.queues):
-            what = f"has {len(switch.ecn_threshold)} entries for {switch.queues} queues"
+        if not fits(switch.ecn_threshold, switch.queues):
+            what = f"has {entries(switch.ecn_threshold)} for {switch.queues} queues"
             value = [format_size(size) for size in switch.ecn_threshold]
-            expected = f"one size, or {switch.queues} of them"
+            expected = f"one size without brackets, or a list of {switch.queues}"
             yield Mistake("switch.ecn_threshold", what, value, expected, ("switch.queues",))
         if min(switch.ecn_threshold) >= switch.buffer:
             yield Mistake(

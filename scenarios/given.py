@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradwire.scenarios.errors import GradwireError
 
+T = TypeVar("T")
 MOST_SHOWN = 60
 """Characters of a value in a message."""
 
 
-def instance_of[T](
+def instance_of(
     value: Any, kind: type[T] | tuple[type[T], ...], where: str, expected: str, error: type[GradwireError]
 ) -> T:
     """`value` itself, if it is of the type, or one of the types; else `error` is raised."""

@@ -4,13 +4,17 @@
     ...
     keep(place, comparison.write, ...)   after it: fills it, or puts everything where there is room
 
-A folder is claimed by making it, which only one of two programs can do. What is written is built under another name
-beside it and then takes its place, which the file system does at once, and only where the folder is still empty.
+A folder is claimed by locking it while it is empty, which only one of two programs can do; it is made first where it
+is not there. The lock goes with the program: what one leaves behind that was killed is an empty folder, which the next
+may have. What is written is built under another name beside it and then takes its place, which the file system does at
+once, and only where the folder is still empty.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -21,10 +25,12 @@ from types import TracebackType
 from typing import NamedTuple
 
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.given import path_of
 
 _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""
-FREE = "a directory that does not exist yet"
+FREE = "a directory that does not exist yet, or an empty one"
+NEW_FILE = "a file that does not exist yet"
 
 
 @contextmanager
@@ -38,14 +44,18 @@ def claimed(path: str | Path | None) -> Iterator[Path | None]:
 
 
 class Claim:
-    """A new folder that waits for its content: leave the context without any, and it is gone again.
+    """A folder that waits for its content: leave the context without any, and what was made for it is gone again.
 
-    Raises `ResultError` if it cannot be made there.
+    Raises `ResultError` if it cannot be made there, has something in it, or is another program's.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._made = _make(self.path)
+        while True:
+            self._made = _make(self.path)
+            with contextlib.suppress(FileNotFoundError):  # it has just been somebody else's, and is gone: once more
+                self._lock = _locked(self.path, made=self.path in self._made)
+                break
         _ours.add(self.path.absolute())
 
     def __enter__(self) -> Path:
@@ -55,11 +65,8 @@ class Claim:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _ours.discard(self.path.absolute())
-        for folder in self._made:  # the innermost first; what holds something stays
-            try:
-                folder.rmdir()
-            except OSError:
-                return
+        _remove(self._made)
+        os.close(self._lock)  # after it: nobody else may have the folder while it is about to go
 
 
 def claim_numbered(base: str | Path) -> Claim:
@@ -76,18 +83,28 @@ def claim_numbered(base: str | Path) -> Claim:
         number += 1
 
 
+def is_taken(path: str | Path) -> bool:
+    """Whether a new folder at `path` would be refused: there is something, and no empty folder that nobody else has."""
+    try:
+        refuse_existing(path)
+    except ResultError:
+        return True
+    return False
+
+
 def refuse_existing(path: str | Path) -> None:
-    """Raise `ResultError` if there is something at `path` already, other than a folder claimed for it."""
+    """Raise `ResultError` if there is something at `path` already, other than an empty folder that nobody else has."""
     if os.path.lexists(path) and Path(path).absolute() not in _ours:
-        raise ResultError("exists already", str(path), FREE)
+        with contextlib.suppress(FileNotFoundError):
+            os.close(_locked(Path(path)))
 
 
-def refuse_unwritable(path: str | Path) -> None:
-    """Raise `ResultError` unless a new file or folder can be made at `path`: it is tried. Ask before the work."""
-    where = Path(path)
-    if os.path.lexists(where):
-        raise ResultError("exists already", str(path), FREE)
-    with Claim(where):
+def refuse_unwritable(path: str | Path, file: bool = False) -> None:
+    """Raise `ResultError` unless a new folder, or a new `file`, can be made at `path`: it is tried. Ask before the
+    work."""
+    if file and os.path.lexists(path):
+        raise ResultError("exists already", str(path), NEW_FILE)
+    with Claim(path):
         pass
 
 
@@ -100,7 +117,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     ResultError
         There is something already, or it cannot be written.
     """
-    where = Path(target)
+    where = path_of(target, "directory", FREE, ResultError)
     refuse_existing(where)
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -120,9 +137,9 @@ def new_folder(target: str | Path) -> Iterator[Path]:
 @contextmanager
 def new_file(target: str | Path) -> Iterator[Path]:
     """The same for one file: a name to write to, of the same ending, which becomes `target`."""
-    where = Path(target)
+    where = path_of(target, "file", NEW_FILE, ResultError)
     if os.path.lexists(where):
-        raise ResultError("exists already", str(target), "a file that does not exist yet")
+        raise ResultError("exists already", str(target), NEW_FILE)
     partial: Path | None = None
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -224,17 +241,67 @@ def _make(path: Path) -> list[Path]:
         for parent in reversed(missing):
             parent.mkdir(exist_ok=True)
             made.insert(0, parent)
-        path.mkdir()
-        made.insert(0, path)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            made.insert(0, path)
     except OSError as error:
-        for folder in made:
-            folder.rmdir()
-        if isinstance(error, FileExistsError):
-            raise ResultError("exists already", str(path), FREE) from None
+        _remove(made)
         raise cannot_write(error, path) from None
     except ValueError:  # a zero byte
         raise ResultError("is no name for a file", str(path), FREE) from None
     return made
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    """Remove empty folders, the innermost first; what holds something stays, and what is above it."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _locked(path: Path, made: bool = False) -> int:
+    """A lock on an empty folder, held until it is closed. `made`: it has just been made.
+
+    Raises `ResultError`, and FileNotFoundError if the folder is not there, or another one by now.
+    """
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _taken(path, error) from None
+    try:
+        _lock(lock, made)
+        if not os.path.samestat(os.fstat(lock), os.stat(path)):
+            raise FileNotFoundError
+        # What lies there now, not what was opened: somebody may have been faster. Nothing can take the place of a mount
+        # point, and nobody wants to stand in a folder that is gone.
+        if os.listdir(path) or os.path.ismount(path) or os.path.samefile(path, os.getcwd()):
+            raise FileExistsError
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "")
+    except OSError as error:
+        os.close(lock)
+        raise _taken(path, error) from None
+    return lock  # of what was made and then taken by a faster one nothing is removed: it is theirs
+
+
+def _lock(folder: int, made: bool) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks: there only who makes a folder may be sure of it
+        if not made:
+            raise FileExistsError from None
+
+
+def _taken(path: Path, error: OSError) -> Exception:
+    """What to raise where a folder cannot be had."""
+    if isinstance(error, FileNotFoundError) and not path.is_symlink():
+        return error
+    if isinstance(error, BlockingIOError):
+        return ResultError("another program is about to write there", str(path), FREE)
+    there = isinstance(error, FileExistsError | NotADirectoryError) or error.errno == errno.ELOOP
+    return ResultError("exists already", str(path), FREE) if there else cannot_write(error, path)
 
 
 def _umask() -> int:

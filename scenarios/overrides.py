@@ -17,9 +17,8 @@ from typing import Any
 from gradwire.scenarios.errors import ScenarioError, ScenarioNote
 from gradwire.scenarios.explain import Location
 from gradwire.scenarios.policy import NAMED
+from gradwire.scenarios.toml import SEVERAL
 
-TABLES = ("job", "traffic", "fault", "policy", "link_override")
-"""What a scenario may have several of, as [[tables]]."""
 FILES = ("trace", "file", "sizes", "modules")
 """Fields that name a file or a folder; some of them something else as well."""
 STEP = re.compile(r"([^\[\].]+)((?:\[[0-9]{1,9}\])*)", re.ASCII)
@@ -92,7 +91,7 @@ def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         value = text.strip()
-    if steps[0] in TABLES and len(steps) > 1 and not tables.get(str(steps[0])):
+    if steps[0] in SEVERAL and len(steps) > 1 and not tables.get(str(steps[0])):
         raise ScenarioError(f"the scenario has no [[{steps[0]}]]", where, "a key of a table that is there")
     laid: dict[str, Any] = _laid_over(tables, steps, _from_here(steps[-1], value), where)
     return laid

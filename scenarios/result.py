@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire import __version__
-from gradwire.scenarios.errors import MissingExtraError, ResultError
+from gradwire.scenarios.errors import MissingExtraError, ResultError, shorten
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.output import new_folder
+from gradwire.scenarios.toml import SEVERAL
 
 if TYPE_CHECKING:
     import pandas
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from gradwire.scenarios.schema import Scenario
 
+RAN = "the scenario that ran"
 SCENARIO_FILE = "scenario.toml"
 
 FORMAT = 4
@@ -170,6 +172,12 @@ class Result:
     """Wall-clock figures of the run, such as packet-hops per second, and the command. Kept apart: they never repeat."""
     scenario: str = ""
     """The scenario that ran, as TOML; empty if it is not known."""
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables of the scenario that ran, as `tomllib` returns them; none if it is not known. Raises `ResultError`
+        if it is no scenario."""
+        return _tables_of(self.scenario, SCENARIO_FILE) if self.scenario else {}
 
     @classmethod
     def build(
@@ -395,14 +403,30 @@ def _read_scenario(path: Path) -> str:
     """The text of the scenario; empty where there is none, as in Results of older versions."""
     try:
         text = path.read_text(encoding="utf-8")
-        tomllib.loads(text)
     except FileNotFoundError:
         return ""
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ResultError(f"is no TOML: {error}", str(path), "the scenario that ran") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ResultError(f"cannot be read ({error})", str(path)) from None
+    _tables_of(text, str(path))
     return text
+
+
+def _tables_of(text: str, where: str) -> dict[str, Any]:
+    """What a scenario's text says, once it is known to have the shape of one. Raises `ResultError`.
+
+    Whether its values are right is not asked: a Result of an older version may hold what would be refused today.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ResultError(f"is no TOML: {error}", where, RAN) from None
+    if not tables:
+        raise ResultError("is empty", where, RAN)
+    for key in SEVERAL:
+        several = tables.get(key, [])
+        if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
+            raise ResultError(f"{key} = {shorten(several)} is no list of tables", where, f"{RAN}, with [[{key}]]")
+    return tables
 
 
 def _read_table(path: Path, name: str) -> pyarrow.Table:

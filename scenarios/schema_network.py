@@ -62,8 +62,22 @@ class LinkOverride(Table):
         return self
 
 
+class OneForAll(tuple[int, ...]):
+    """One size that was given for all queues, however many there are; a list has one for each of them."""
+
+
+def fits(sizes: tuple[int, ...], queues: int) -> bool:
+    """Whether there is one size for all queues, or one for each of them."""
+    return isinstance(sizes, OneForAll) or len(sizes) == queues
+
+
+def entries(sizes: tuple[int, ...]) -> str:
+    """How many there are, in words."""
+    return "1 entry" if len(sizes) == 1 else f"{len(sizes)} entries"
+
+
 class Thresholds:
-    """Pydantic annotation: one size or a list of sizes in the file, a tuple of bytes inside."""
+    """Pydantic annotation: one size or a list of sizes in the file, a tuple of bytes inside, `OneForAll` for one."""
 
     def parse(self, value: Any) -> tuple[int, ...]:
         entries = value if isinstance(value, (list, tuple)) else [value]
@@ -79,10 +93,11 @@ class Thresholds:
             mistakes.append(Mistake("", "is an empty list", value, "one size, or one size per queue"))
         if mistakes:
             raise Mistakes(mistakes)
-        return tuple(sizes)
+        return tuple(sizes) if entries is value else OneForAll(sizes)
 
     def format(self, sizes: tuple[int, ...]) -> str | list[str]:
-        return format_size(sizes[0]) if len(sizes) == 1 else [format_size(size) for size in sizes]
+        written = [format_size(size) for size in sizes]
+        return written[0] if isinstance(sizes, OneForAll) else written
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
@@ -181,10 +196,10 @@ class Switch(Table):
                 self.drr_after,
                 f"less than {self.queues}",
             )
-        if len(self.drr_quantum) not in (1, turns):
+        if not fits(self.drr_quantum, turns):
             raise refuse(
-                "drr_quantum", f"has {len(self.drr_quantum)} entries for {turns} queues that take turns",
-                [format_size(size) for size in self.drr_quantum], f"one size, or {turns}",
+                "drr_quantum", f"has {entries(self.drr_quantum)} for {turns} queues that take turns",
+                [format_size(size) for size in self.drr_quantum], f"one size without brackets, or a list of {turns}",
             )  # fmt: skip
         if min(self.drr_quantum) < 64:
             raise refuse(

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+SEVERAL = ("job", "traffic", "fault", "policy", "link_override")
+"""What a scenario may have several of, as [[tables]]."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 

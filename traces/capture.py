@@ -29,6 +29,8 @@ from typing import Any
 import numpy as np
 
 from gradwire.scenarios.errors import MissingExtraError, TraceError
+from gradwire.scenarios.given import instance_of, path_of, whole_number
+from gradwire.scenarios.output import FREE, is_taken
 
 try:
     import torch
@@ -75,15 +77,22 @@ def capture(
     manifest : adds what only the caller knows (data set, batch, seed).
 
     Ctrl-C keeps what was captured so far. TraceError if `out` exists, nothing was captured, or the model is
-    wrapped in something that cannot be seen through.
+    wrapped in something that cannot be seen through, or an argument is of a type that cannot be used.
     """
-    out = Path(out)
-    steps = {PHASE: range(warmup, warmup + iterations)} if phases is None else phases
+    out = path_of(out, "capture(out)", FREE, TraceError)
+    instance_of(model, nn.Module, "capture(model)", "a torch.nn.Module", TraceError)
+    steps: Mapping[str, Sequence[int]]
+    if phases is None:
+        start = whole_number(warmup, "capture(warmup)", 0, TraceError)
+        steps = {PHASE: range(start, start + whole_number(iterations, "capture(iterations)", 1, TraceError))}
+    else:
+        expected = 'moments of training and their steps, such as {"early": range(3, 6)}'
+        steps = instance_of(phases, Mapping, "capture(phases)", expected, TraceError)
     world = World.around(model)
     if world.size > 1:
         out = out.with_name(f"{out.name}.rank{world.rank}")
-    if out.exists():
-        raise TraceError("exists already", str(out), "a new directory; remove the old one or choose another")
+    if is_taken(out):
+        raise TraceError("exists already", str(out), FREE)
     refuse_unwritable(out)
     with contextlib.ExitStack() as stack:
         folder = _raw_folder(stack, out) if raw else None

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.output import FREE, is_taken
 from gradwire.traces.storage import RAW, raw_folder, write
 from gradwire.traces.trace import Halves, Iteration, TensorInfo, Trace, load_trace, to_halves
 
@@ -36,8 +37,8 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> Path:
     differ between ranks.
     """
     out = Path(out)
-    if out.exists():
-        raise TraceError("exists already", str(out), "a new directory; remove the old one or choose another")
+    if is_taken(out):
+        raise TraceError("exists already", str(out), FREE)
     if not paths:
         raise TraceError("no traces given", "merge", "the trace of every rank")
     sources = sorted(((load_trace(path), Path(path)) for path in paths), key=lambda source: source[0].ranks)

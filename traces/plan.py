@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import unfit, whole_number
 
 PS_PER_SECOND = 1e12
 PHASE = "training"  # name of the only phase where none is given
@@ -22,17 +23,14 @@ class Plan:
     """
 
     def __init__(self, phases: Mapping[str, Sequence[int]], every: int, overhead_pairs: int) -> None:
-        self._steps = {phase: sorted(int(step) for step in steps) for phase, steps in phases.items()}
+        self._steps = {phase: _numbers(phase, steps) for phase, steps in phases.items()}
         listed = [step for steps in self._steps.values() for step in steps]
         once = len(set(listed)) == len(listed)
         if not listed or not once or min(listed) < 0 or not all(self._steps.values()):
             expected = "at least one step, each in one phase only"
             raise TraceError(f"phases {dict(phases)}", "capture", expected)
-        if every < 1:
-            raise TraceError(f"every {every}", "capture", "at least 1")
-        if overhead_pairs < 0:
-            raise TraceError(f"overhead_pairs {overhead_pairs}", "capture", "at least 0")
-        self._every, self._pairs = every, overhead_pairs
+        self._every = whole_number(every, "capture(every)", 1, TraceError)
+        self._pairs = whole_number(overhead_pairs, "capture(overhead_pairs)", 0, TraceError)
 
     @property
     def first(self) -> int:
@@ -73,6 +71,13 @@ class Plan:
         while self.phase_of(free) is not None:
             free += 1
         self._steps[phase] = [*(one for one in self._steps[phase] if one != step), free]
+
+
+def _numbers(phase: str, steps: Sequence[int]) -> list[int]:
+    where = f"capture(phases), {phase}"
+    if not isinstance(steps, Iterable):
+        raise unfit(steps, where, "numbers of steps, such as range(3, 6)", TraceError)
+    return sorted(whole_number(step, where, 0, TraceError) for step in steps)
 
 
 def overhead(durations: Sequence[tuple[bool, int | None]]) -> dict[str, Any]:

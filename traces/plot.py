@@ -28,6 +28,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.output import FREE, is_taken
 from gradwire.traces.info import layer_title, size_text, size_unit
 from gradwire.traces.trace import Trace
 
@@ -52,8 +53,8 @@ def plot_trace(trace: Trace, out: Path, iteration: int = 0) -> list[Path]:
         raise TraceError(
             f"no iteration {iteration}", trace.name, f"0 to {last}" if last else "0, its only one"
         )
-    if out.exists():
-        raise TraceError("exists already", str(out), "a directory that does not exist yet")
+    if is_taken(out):
+        raise TraceError("exists already", str(out), FREE)
     figures = {"timeline.png": timeline(trace, iteration), "magnitudes.png": magnitudes(trace)}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import path_of
+from gradwire.scenarios.output import FREE, is_taken
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
 
@@ -85,13 +87,14 @@ DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)  # what readin
 SMALL = 2_000_000  # rows of chunks up to which strong compression takes seconds rather than minutes
 
 
-def write(trace: Trace, directory: Path, raw: Path | None = None) -> Path:
+def write(trace: Trace, directory: str | Path, raw: Path | None = None) -> Path:
     """Write `trace` to the new `directory`: built beside it under another name, then renamed.
 
     `raw`, a folder of raw gradients on the same file system, is moved into it.
     """
-    if directory.exists():
-        raise TraceError("exists already", str(directory), "a new directory")
+    directory = path_of(directory, "directory", FREE, TraceError)
+    if is_taken(directory):
+        raise TraceError("exists already", str(directory), FREE)
     refuse_unwritable(directory)
     tables = _tables(trace)
     manifest = {

@@ -233,7 +233,7 @@ class Trace:
         """Write the trace to a directory that must not exist yet; it appears complete or not at all."""
         from gradwire.traces.storage import write
 
-        return write(self, Path(directory))
+        return write(self, directory)
 
     def digest(self) -> str:
         """sha256 over everything the trace says, independent of how it was stored.

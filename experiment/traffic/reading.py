@@ -20,7 +20,7 @@ class Reader:
         self.path, self.where = path, where
         self.mistakes: list[Mistake] = []
         try:
-            self._text = regular(path).read_text(encoding="utf-8")
+            self._text = regular(path).read_text(encoding="utf-8-sig")  # a mark of the encoding may come first
         except FileNotFoundError:
             raise ScenarioError(f"no such file: {path}", where) from None
         except (OSError, UnicodeDecodeError) as error:

@@ -70,7 +70,7 @@ def cmd_telemetry(
         format_of(plot)
     for file in (plot, pcap):
         if file is not None:
-            refuse_unwritable(file)
+            refuse_unwritable(file, file=True)
     loaded = Result.read(result)
     wanted = chosen_ports(loaded, port or [])
     only = wanted if port else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,15 +82,75 @@ def test_overrides_change_nothing_in_what_has_been_run(runs):
 
 
 @pytest.mark.parametrize("source, error", [
-    ("nosuch", "ScenarioError"), ("job.toml", "ScenarioError"), (Path("/"), "ResultError"), (7, "TypeError"),
+    ("nosuch", "ScenarioError"), ("job.toml", "ScenarioError"), (Path("/"), "ResultError"), (7, "ResultError"), (b"demo", "ResultError"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_said_before_anything_runs(source, error, monkeypatch):
     monkeypatch.setattr("gradwire.sim.simulate.simulate", lambda *a, **k: pytest.fail("it ran"))
-    expected = getattr(gradwire, error, TypeError)
-    with pytest.raises(expected):
+    with pytest.raises(getattr(gradwire, error)):
         gradwire.compare("demo", source)
-    with pytest.raises(ValueError, match="nothing to compare"):
+    with pytest.raises(gradwire.ResultError, match="nothing to compare"):
         gradwire.compare()
+
+
+SCENARIOS = "expected (a Scenario, )?a scenario file, or a name of the library"
+TRACES = "expected (a Trace, )?a trace directory, or the name of a bundled trace"
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: gradwire.load_scenario(3), rf"load_scenario\(source\): is 3, of type int; {SCENARIOS}"),
+    (lambda: gradwire.load_scenario(None), rf"load_scenario\(source\): is None; {SCENARIOS}"),
+    (lambda: gradwire.load_scenario(""), rf"load_scenario\(source\): is empty; {SCENARIOS}"),
+    (lambda: gradwire.load_scenario("demo", set=[3]), r"load_scenario\(set\): is 3, of type int; expected overrides"),
+    (lambda: gradwire.load_scenario("demo", set=3), r"load_scenario\(set\): is 3, of type int; expected overrides"),
+    (lambda: gradwire.load_scenario("demo", policy=3), r"load_scenario\(policy\): is 3, of type int"),
+    (lambda: gradwire.load_trace(7), rf"load_trace\(name\): is 7, of type int; {TRACES}"),
+    (lambda: gradwire.load_trace(b"x"), r"load_trace\(name\): is b'x', of type bytes"),
+    (lambda: gradwire.load_trace("a\0b"), r"load_trace\(name\): has a zero byte in it"),
+    (lambda: gradwire.simulate({"a": 1}), rf"simulate\(scenario\): is {{'a': 1}}, of type dict; {SCENARIOS}"),
+    (lambda: gradwire.simulate("demo", 5), rf"simulate\(trace\): is 5, of type int; {TRACES}"),
+    (lambda: gradwire.simulate("demo", threads="2"), r"simulate\(threads\): is '2', of type str; expected a whole number"),
+    (lambda: gradwire.simulate("demo", threads=0), r"simulate\(threads\): is 0; expected a whole number from 1"),
+    (lambda: gradwire.simulate("demo", max_wall_s="5"), r"simulate\(max_wall_s\): is '5', of type str"),
+    (lambda: gradwire.emulate(3), rf"emulate\(scenario\): is 3, of type int; {SCENARIOS}"),
+    (lambda: gradwire.emulate("demo", 3), rf"emulate\(trace\): is 3, of type int; {TRACES}"),
+    (lambda: gradwire.emulate("demo", None, 3), r"emulate\(request\): is 3, of type int"),
+    (lambda: gradwire.compare("demo", set=[3]), r"compare\(set\): is 3, of type int; expected overrides"),
+    (lambda: gradwire.compare("demo", threads=None), r"compare\(threads\): is None"),
+    (lambda: gradwire.compare(None), r"compare\(sources\): is None; expected Results, Scenarios, and names of these"),
+    (lambda: gradwire.plot(3), r"compare\(sources\): is 3, of type int"),
+    (lambda: gradwire.Result.read(5), r"Result.read\(directory\): is 5, of type int; expected a Result directory"),
+    (lambda: gradwire.Result.build({}, {}).write(3), r"directory: is 3, of type int; expected a directory that"),
+    (lambda: gradwire.Result.build({}, {}).write(""), r"directory: is empty"),
+    (lambda: gradwire.Result.build({}, {}).to_pandas(["ports"]), r"to_pandas\(table\): there is no table \['ports'\]"),
+    (lambda: gradwire.load_trace("resnet50").save(3), r"directory: is 3, of type int"),
+    (lambda: gradwire.capture(3, 4, out="x").__enter__(), r"capture\(model\): is 3, of type int; expected a torch"),
+    (lambda: gradwire.capture(3, 4, out=5).__enter__(), r"capture\(out\): is 5, of type int; expected a directory"),
+])  # fmt: skip
+def test_what_is_of_a_wrong_type_is_refused_in_words(call, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(gradwire.GradwireError) as caught:
+        call()
+    assert re.match(said, str(caught.value)), str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_strange_is_shown_in_a_few_words():
+    class Strange:
+        def __repr__(self) -> str:
+            raise RuntimeError("not even that")
+
+    with pytest.raises(gradwire.ScenarioError, match=r"is something, of type Strange"):
+        gradwire.simulate(Strange())
+    with pytest.raises(gradwire.ScenarioError) as caught:
+        gradwire.load_scenario(dict.fromkeys(range(10_000)))
+    assert len(str(caught.value)) < 250
+
+
+def test_scenarios_and_traces_may_be_named(runs):
+    """As `gradwire run` has it: the scenario without a policy; one override needs no list around it."""
+    named = gradwire.simulate(str(ROOT / "gradwire/scenarios/library/demo.toml"), "resnet50", max_wall_s=1)
+    assert (named.summary["name"], named.summary["policy"]) == ("demo", "base")
+    assert gradwire.load_scenario("demo", set="job.iterations=2").job[0].iterations == 2
 
 
 def test_results_show_what_they_are_in_a_line(runs):
@@ -125,7 +186,7 @@ def test_tables_for_pandas(runs):
     messages = runs.results[0].to_pandas()
     assert len(messages) == runs.results[0].messages.num_rows
     assert len(runs.results[0].to_pandas("ports")) == runs.results[0].ports.num_rows
-    with pytest.raises(ValueError, match="no such table: port; expected one of iterations, messages"):
+    with pytest.raises(gradwire.ResultError, match="there is no table 'port'; expected one of iterations, messages"):
         runs.results[0].to_pandas("port")
 
 

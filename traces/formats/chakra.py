@@ -118,7 +118,7 @@ def _node(parsed: list[pb.Field], draft: Draft) -> Node:
         elif number in (1, 3, 7) and isinstance(value, int):
             setattr(node, {1: "id", 3: "type", 7: "micros"}[number], value)
         elif number == 2 and isinstance(value, bytes):
-            node.name = value.decode("utf-8", errors="replace")
+            node.name = value.decode("utf-8")
         elif number == 10 and isinstance(value, bytes):
             name, content = _attribute(value)
             if content is None:
@@ -138,7 +138,7 @@ def _attribute(data: bytes) -> tuple[str, Any]:
     content: Any = None
     for number, wire, value in pb.fields(data):
         if number == 1 and isinstance(value, bytes):
-            name = value.decode("utf-8", errors="replace")
+            name = value.decode("utf-8")
         elif isinstance(value, int):
             if number in _SIGNED:
                 content = pb.signed(value)
@@ -151,7 +151,7 @@ def _attribute(data: bytes) -> tuple[str, Any]:
         elif number in _REAL and wire in (pb.FOUR, pb.EIGHT):
             content = pb.real(value)
         elif number == _STRING:
-            content = value.decode("utf-8", errors="replace")
+            content = value.decode("utf-8")
         elif number == _BOOL_LIST:
             content = [flag for n, w, v in pb.fields(value) if n == 1 for flag in pb.numbers(w, v)]
     return name, content

@@ -32,15 +32,23 @@ class _Window:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.text, self.at, self.ended = "", 0, False
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._read = 0  # bytes, before the block that is being decoded
         self._scan = json.JSONDecoder(strict=False).raw_decode  # profilers write raw control characters
         self.events = 0
 
     def more(self) -> None:
         block = self.source.read(_BLOCK)
         self.ended = not block
-        self.text = self.text[self.at :] + self._decode(block, final=self.ended)
-        self.at = 0
+        try:
+            text = self._decode(block, final=self.ended)
+        except UnicodeDecodeError as error:
+            at = self._read + len(block) - len(error.object) + error.start  # it keeps the beginning of a character
+            byte = error.object[error.start]
+            what = f"byte {at + 1:,} (0x{byte:02x}) is no UTF-8"
+            raise TraceError(what, self.source.where, "JSON, which is text in UTF-8") from None
+        self._read += len(block)
+        self.text, self.at = self.text[self.at :] + text, 0
 
     def peek(self, between: re.Pattern[str] = _BLANK) -> str:
         """The next character that is not blank; none at the end of the file."""

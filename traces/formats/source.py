@@ -52,7 +52,7 @@ class Source:
         return data
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(number from 1, text without its end) of each line, as UTF-8; a byte that is none becomes U+FFFD."""
+        """(number from 1, text without its end) of each line. TraceError for what is no UTF-8, with line and byte."""
         rest, number = b"", 0
         while block := self.read():
             text = rest + block
@@ -61,21 +61,30 @@ class Source:
             rest += b"\r" * half
             for line in whole:
                 number += 1
-                yield number, _text(line, number)
+                yield number, self._text(line, number)
             if len(rest) > LONGEST_LINE:
                 raise TraceError(f"line {number + 1} is longer than a MiB", self.where, "a text file")
         if rest:
-            yield number + 1, _text(rest.removesuffix(b"\r"), number + 1)
+            yield number + 1, self._text(rest.removesuffix(b"\r"), number + 1)
+
+    def _text(self, line: bytes, number: int) -> str:
+        try:
+            return line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise not_utf8(f"{self.where}, line {number}", line, error) from None
 
 
-def _text(line: bytes, number: int) -> str:
-    text = line.decode("utf-8", errors="replace")
-    return text.removeprefix("\ufeff") if number == 1 else text
+def not_utf8(where: str, data: bytes, error: UnicodeDecodeError) -> TraceError:
+    """What to raise for text that is no UTF-8: which byte it is, counted from 1, and how to make it some."""
+    at = error.start + (len(data) - len(error.object))  # the mark of the encoding is not in what was decoded
+    return TraceError(
+        f"byte {at + 1} (0x{data[at]:02x}) is no UTF-8", where, "text in UTF-8, as `iconv -t UTF-8` makes it"
+    )
 
 
 def first_line(head: bytes) -> str:
-    """The first line of a file that begins with `head`."""
-    return _text(_END.split(head, maxsplit=1)[0], 1)
+    """The first line of a file that begins with `head`, which may end within a character; for telling formats."""
+    return _END.split(head, maxsplit=1)[0].decode("utf-8", errors="replace").removeprefix("\ufeff")
 
 
 @contextmanager

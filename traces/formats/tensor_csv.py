@@ -7,7 +7,7 @@
 
 One row per gradient, rows in forward order; separated by commas, semicolons or tabs. Columns:
 
-* `name`, and one of `shape` (64x3x7x7), `numel` (or `elements`), `bytes` (or `size`);
+* `name`, each once, and one of `shape` (64x3x7x7), `numel` (or `elements`), `bytes` (or `size`);
 * `dtype`: float32 unless said otherwise with --dtype;
 * `layer`: rows with the same layer share its forward pass; by default the name up to its last dot;
 * `forward_us`, `backward_us`: what the row adds to its layer's forward pass and to the backward pass, after
@@ -77,6 +77,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
     columns = _header(_cells(lines[0][1], separator, f"{path}, line {lines[0][0]}"))
     times, sizes = _columns(columns, str(path), draft.skipped)
     layers: dict[str, int] = {}
+    named: dict[str, int] = {}
     forward: list[int] = []
     backward: list[int] = []
     ready: list[int | None] = []
@@ -87,6 +88,8 @@ def read(path: Path, options: ReadOptions) -> Draft:
             raise TraceError(f"{len(cells)} cells", where, f"{len(columns)}, as the header has columns")
         row = dict(zip(columns, cells, strict=False))
         name = row.get("name") or f"row{number}"
+        if named.setdefault(name, number) != number:
+            raise TraceError(f"{name!r} stands on line {named[name]} already", where, "each name once")
         layer = layers.setdefault(row.get("layer") or name.rpartition(".")[0] or name, len(layers))
         if layer == len(forward):
             forward.append(0)
@@ -209,19 +212,21 @@ def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
     """One row per tensor with its readiness and mean |g| in the first of the chosen iterations.
 
     The table cannot hold: chunk magnitudes, several iterations, the optimiser's time, pauses in the forward
-    pass.
+    pass. A name that stands there already gets a number, since each may come once only.
     """
     iteration = trace.iterations[options.iterations[0]]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["name", "layer", "shape", "dtype", "forward_ps", "ready_ps", "mean"])
     seen: set[int] = set()
+    named: Counter[str] = Counter()
     for number, tensor in enumerate(trace.tensors):
         spent = iteration.forward_end_ps[tensor.layer] - iteration.forward_start_ps[tensor.layer]
         mean, _ = trace.magnitudes(iteration.index, number)
+        named[tensor.name] += 1
         table.writerow(
             [
-                tensor.name,
+                tensor.name if named[tensor.name] == 1 else f"{tensor.name} ({named[tensor.name]})",
                 trace.layers[tensor.layer],
                 "x".join(map(str, tensor.shape or (1,))),
                 tensor.dtype,
