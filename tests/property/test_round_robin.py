@@ -83,6 +83,7 @@ def test_a_strict_queue_goes_before_the_turns():
     ("wrong", "why"),
     [
         ({"drr_quantum": ["1KB", "1KB"]}, "has 2 entries for 3 queues"),
+        ({"drr_quantum": ["1KB"]}, "has 1 entry for 3 queues"),
         ({"drr_quantum": ["1KB", "1KB", "1KB"], "drr_after": 1}, "has 3 entries for 2 queues"),
         ({"drr_quantum": "1KB", "drr_after": 3}, "leaves none"),
         ({"drr_quantum": "10B"}, "less than a packet"),

@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -100,6 +101,35 @@ def test_a_claim_leaves_nothing_behind(tmp_path: Path):
         Claim(tmp_path)
     with pytest.raises(ResultError, match="is no name for a file"):
         Claim("a\0b")
+
+
+def test_what_a_killed_run_has_left_is_taken():
+    """Its folder was claimed and is empty; the lock went with it."""
+    code = "import os, signal; from gradwire.scenarios.output import Claim; Claim('out'); os.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -9
+    assert list(Path("out").iterdir()) == []
+    done = run(*RUN, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert Result.read("out").summary["name"] == "small"
+
+
+def test_a_folder_is_one_programs_only(tmp_path: Path):
+    """An empty folder is taken, but not while another program is about to write there; and it stays if it was there."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    with Claim(theirs):
+        with pytest.raises(ResultError, match="theirs: another program is about to write there"):
+            Claim(theirs)
+        code = f"from gradwire.scenarios.output import new_folder\nwith new_folder({str(theirs)!r}): pass"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert "another program is about to write there" in other.stderr
+    assert theirs.is_dir()
+    (tmp_path / "link").symlink_to(theirs)
+    for place in (tmp_path / "link", tmp_path / "nowhere"):
+        if place.name == "nowhere":
+            place.symlink_to(tmp_path / "gone")
+        with pytest.raises(ResultError, match="exists already"):
+            Claim(place)
 
 
 def test_what_somebody_else_has_put_there_stays(tmp_path: Path):

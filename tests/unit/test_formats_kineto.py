@@ -367,3 +367,11 @@ def test_odd_values_in_events_are_counted_not_fatal():
     skipped = trace.manifest["source"]["skipped"]
     assert skipped["events without name, ts or dur"] == 4
     assert sum(skipped.values()) >= len(odd)
+
+
+def test_a_profile_that_is_no_utf8_is_refused_with_its_place():
+    data = kineto(kineto_events()).encode()
+    for at in (data.index(b"ProfilerStep") + 3, len(data) - 3):
+        Path("profile.json").write_bytes(data[:at] + b"\xe4" + data[at + 1 :])
+        with pytest.raises(TraceError, match=rf"profile.json: byte {at + 1:,} \(0xe4\) is no UTF-8; expected JSON"):
+            import_trace("profile.json", format="kineto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,41 @@ def imported(text: str, **options: Any) -> Any:
 
 def skipped(trace: Any) -> dict[str, int]:
     return trace.manifest["source"]["skipped"]
+
+
+@pytest.mark.parametrize("text", [CSV.replace("fc.weight", "f\xe4c"), PIPEDREAM.replace("Input", "Eing\xe4nge"), SIMAI.replace("\n3\n", "\n3\n\xe4")])
+def test_text_that_is_no_utf8_is_refused_with_its_place(text: str):
+    """No name with replacement characters: line and byte, and how to make UTF-8 of it."""
+    Path("file.txt").write_bytes(text.encode("latin-1"))
+    line, rest = next((n, line) for n, line in enumerate(text.encode("latin-1").split(b"\n"), 1) if b"\xe4" in line)
+    with pytest.raises(TraceError) as caught:
+        import_trace("file.txt")
+    at = rest.index(b"\xe4") + 1
+    assert str(caught.value).startswith(f"file.txt, line {line}: byte {at} (0xe4) is no UTF-8; expected text in UTF-8")
+
+
+def test_a_mark_of_the_encoding_counts_as_none():
+    Path("file.txt").write_bytes(b"\xef\xbb\xbf" + CSV.encode())
+    assert import_trace("file.txt").digest() == imported(CSV).digest()
+    Path("file.txt").write_bytes(b"\xef\xbb\xbfn\xe4me,bytes\na,4\n")
+    with pytest.raises(TraceError, match=r"line 1: byte 5 \(0xe4\) is no UTF-8"):
+        import_trace("file.txt", format="csv")
+    Path("file.txt").write_bytes(CSV.encode("utf-16"))
+    with pytest.raises(TraceError):
+        import_trace("file.txt", format="csv")
+
+
+def test_a_table_has_each_name_once():
+    twice = CSV.replace("fc.bias", "conv.weight")
+    with pytest.raises(TraceError, match=r"file.txt, line 4: 'conv.weight' stands on line 2 already; expected each name once"):
+        imported(twice)
+
+
+def test_names_that_a_trace_has_twice_are_told_apart_in_a_table():
+    trace = imported(CSV)
+    trace.tensors[2] = dataclasses.replace(trace.tensors[2], name="conv.weight")
+    export_trace(trace, "out.csv", format="csv")
+    assert [tensor.name for tensor in import_trace("out.csv").tensors] == ["conv.weight", "fc.weight", "conv.weight (2)"]
 
 
 def test_pipedream_runs_its_nodes_in_topological_order():

@@ -58,10 +58,17 @@ def test_equal_runs_write_equal_bytes_but_for_timing(tmp_path: Path):
 
 def test_existing_directory_is_refused_and_untouched(tmp_path: Path):
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
     with pytest.raises(ResultError, match="exists already") as caught:
         build().write(tmp_path / "out")
     assert caught.value.exit_code == 2
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    assert Result.read(build().write(tmp_path / "out")).summary == build().summary
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -100,6 +107,13 @@ def _other_columns(folder: Path) -> None:
         (_other_format, ["format 99", "expected format 4"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
         (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is no TOML"]),
+        (lambda folder: (folder / "scenario.toml").write_text(""), ["scenario.toml", "is empty", "the scenario that ran"]),
+        (lambda folder: (folder / "scenario.toml").write_text("# nothing\n"), ["scenario.toml", "is empty"]),
+        (lambda folder: (folder / "scenario.toml").write_text("job = 3"), ["job = 3 is no list of tables", "[[job]]"]),
+        (lambda folder: (folder / "scenario.toml").write_text("job = [3]"), ["job = [3] is no list of tables"]),
+        (lambda folder: (folder / "scenario.toml").write_text("[job]\nx = 1"), ["job = {'x': 1} is no list of tables"]),
+        (lambda folder: (folder / "scenario.toml").write_text("traffic = 'x'"), ['traffic = "x" is no list of tables']),
+        (lambda folder: (folder / "scenario.toml").write_bytes(b"a = '\xff'"), ["scenario.toml", "cannot be read"]),
     ],
 )
 def test_damaged_result_is_refused(tmp_path: Path, damage: Any, words: list[str]):

@@ -44,6 +44,13 @@ def test_a_flow_list(tmp_path):
     assert one.flow.tolist() == [1, 0, 2]
 
 
+def test_a_mark_of_the_encoding_before_a_flow_list_counts_as_none(tmp_path):
+    text = "1\n0 1 3 100 20000 0.000001\n"
+    (one,) = flows(tmp_path, "flow_list", "\ufeff" + text)
+    (other,) = flows(tmp_path, "flow_list", text)
+    assert [column.tolist() for column in one] == [column.tolist() for column in other]
+
+
 def test_text_behind_the_last_flow_is_an_explanation(tmp_path):
     """As in the default list of HPCC's simulator, which reads as many lines as the first one says."""
     text = LIST + "\nFirst line: flow #\nsrc dst pg dport packet# start_time\n"
