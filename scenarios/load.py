@@ -65,7 +65,9 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
         scenario = build_scenario(tables, str(path)).under(chosen)
     scenario = scenario.at(path.parent)
     if isinstance(scenario.topology, GraphFile) and not Path(scenario.topology.file).is_file():
-        mistake = Mistake("topology.file", "no such file", scenario.topology.file, "a graph file")
+        there = Path(scenario.topology.file).exists()
+        what = "is no regular file" if there else "no such file"
+        mistake = Mistake("topology.file", what, scenario.topology.file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
     return scenario
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from gradwire.scenarios.result import SCENARIO_FILE, versions
 from gradwire.scenarios.schema import Scenario
 from gradwire.scenarios.schema_topology import GraphFile
 from gradwire.scenarios.schema_transport import USER_CLASS
+from gradwire.scenarios.stored import read_summary
 from gradwire.scenarios.toml import write_toml
 
 
@@ -105,13 +105,7 @@ def _summary(folder: Path) -> dict[str, Any]:
         members = sorted(str(path.parent) for path in folder.glob("results/*/result.json"))
         expected = f"one of them: {', '.join(members)}" if members else "a Result directory"
         raise ResultError("holds several Results", str(folder), expected)
-    try:
-        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResultError(f"cannot be read ({error})", str(folder / "result.json")) from None
-    if not isinstance(found, dict):
-        raise ResultError("is no JSON object", str(folder / "result.json"))
-    return found
+    return read_summary(folder)
 
 
 def _differences(summary: dict[str, Any]) -> Iterator[str]:

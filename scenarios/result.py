@@ -24,18 +24,16 @@ pyarrow is imported inside functions, because the command line imports this modu
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire import __version__
-from gradwire.scenarios.errors import MissingExtraError, ResultError, shorten
+from gradwire.scenarios.errors import MissingExtraError, ResultError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.output import new_folder
-from gradwire.scenarios.toml import SEVERAL
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
     from gradwire.scenarios.schema import Scenario
 
-RAN = "the scenario that ran"
 SCENARIO_FILE = "scenario.toml"
 
 FORMAT = 4
@@ -177,7 +174,9 @@ class Result:
     def tables(self) -> dict[str, Any]:
         """The tables of the scenario that ran, as `tomllib` returns them; none if it is not known. Raises `ResultError`
         if it is no scenario."""
-        return _tables_of(self.scenario, SCENARIO_FILE) if self.scenario else {}
+        from gradwire.scenarios.stored import tables_of
+
+        return tables_of(self.scenario, SCENARIO_FILE) if self.scenario else {}
 
     @classmethod
     def build(
@@ -259,16 +258,14 @@ class Result:
     @classmethod
     def read(cls, directory: str | Path) -> Result:
         """Read what `write` wrote. Raises `ResultError` for what is missing, damaged or of another format."""
+        from gradwire.scenarios import stored
+
         folder = path_of(directory, "Result.read(directory)", "a Result directory", ResultError)
         if not folder.is_dir():
             raise ResultError("no such directory", str(folder), "a Result directory")
-        summary = _read_json(folder / "result.json")
-        found = summary.pop("format", None)
-        if found != FORMAT:
-            raise ResultError(f"is of format {found}", str(folder / "result.json"), f"format {FORMAT}")
-        timing = _read_json(folder / "timing.json") if (folder / "timing.json").exists() else {}
-        tables = {name: _read_table(folder / f"{name}.parquet", name) for name in TABLES}
-        return cls(summary, **tables, timing=timing, scenario=_read_scenario(folder / SCENARIO_FILE))
+        summary, timing = stored.read_summary(folder), stored.read_timing(folder)
+        tables = {name: stored.read_table(folder / f"{name}.parquet", schema_of(name)) for name in TABLES}
+        return cls(summary, **tables, timing=timing, scenario=stored.read_scenario(folder / SCENARIO_FILE))
 
 
 def as_pandas(table: pyarrow.Table) -> pandas.DataFrame:
@@ -284,7 +281,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:
     """The table called `name` from its columns, empty without any. Raises ValueError if they do not fit."""
     import pyarrow
 
-    schema = _schema(name)
+    schema = schema_of(name)
     if not columns:
         return schema.empty_table()
     if set(columns) != set(schema.names):
@@ -375,7 +372,7 @@ def check_loss_invariant(result: Result) -> list[Violation]:
     return [Violation(**{name: row[name] for name in Violation._fields}) for row in rows]
 
 
-def _schema(name: str) -> pyarrow.Schema:
+def schema_of(name: str) -> pyarrow.Schema:
     import pyarrow
 
     types = {"bool": pyarrow.bool_(), "string": pyarrow.string(), "float64": pyarrow.float64()}
@@ -385,60 +382,3 @@ def _schema(name: str) -> pyarrow.Schema:
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ResultError("no such file", str(path), "a complete Result directory") from None
-    except (OSError, ValueError) as error:
-        raise ResultError(f"cannot be read ({error})", str(path)) from None
-    if not isinstance(data, dict):
-        raise ResultError("is no JSON object", str(path))
-    return data
-
-
-def _read_scenario(path: Path) -> str:
-    """The text of the scenario; empty where there is none, as in Results of older versions."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResultError(f"cannot be read ({error})", str(path)) from None
-    _tables_of(text, str(path))
-    return text
-
-
-def _tables_of(text: str, where: str) -> dict[str, Any]:
-    """What a scenario's text says, once it is known to have the shape of one. Raises `ResultError`.
-
-    Whether its values are right is not asked: a Result of an older version may hold what would be refused today.
-    """
-    try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ResultError(f"is no TOML: {error}", where, RAN) from None
-    if not tables:
-        raise ResultError("is empty", where, RAN)
-    for key in SEVERAL:
-        several = tables.get(key, [])
-        if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
-            raise ResultError(f"{key} = {shorten(several)} is no list of tables", where, f"{RAN}, with [[{key}]]")
-    return tables
-
-
-def _read_table(path: Path, name: str) -> pyarrow.Table:
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except FileNotFoundError:
-        raise ResultError("no such file", str(path), "a complete Result directory") from None
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise ResultError(f"is damaged or no Parquet file ({reason})", str(path)) from None
-    if not table.schema.equals(_schema(name)):
-        raise ResultError("has other columns", str(path), ", ".join(TABLES[name]))
-    return table

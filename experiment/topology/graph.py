@@ -12,6 +12,7 @@ unless given).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,9 +139,12 @@ def read_graph(
         ".xml": ("GraphML", networkx.read_graphml),
         ".gml": ("GML", networkx.read_gml),
     }
-    form, reader = readers.get(path.suffix.lower(), ("edge list", networkx.read_edgelist))
+    edges = partial(networkx.read_edgelist, encoding="utf-8-sig")  # a mark of the encoding may come first
+    form, reader = readers.get(path.suffix.lower(), ("edge list", edges))
     try:
         graph = reader(path)
+    except UnicodeDecodeError:
+        raise ScenarioError("is no text in UTF-8", where=str(path), expected=f"a well-formed {form} file") from None
     except Exception as error:  # the readers raise whatever their parsers do
         raise ScenarioError(
             f"cannot be read: {error}", where=str(path), expected=f"a well-formed {form} file"

@@ -58,10 +58,12 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
     """
     path = Path(path)
     try:
-        text = regular(path).read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8-sig")  # a mark of the encoding may come first
     except FileNotFoundError:
         raise ScenarioError("there is no such file", where=str(path), expected="a topology.txt") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ScenarioError("is no text in UTF-8", where=str(path), expected="a topology.txt") from None
+    except OSError as error:
         raise ScenarioError(f"cannot be read: {error}", where=str(path), expected="a topology.txt") from None
     rows = [(number, line.split("#")[0].split()) for number, line in enumerate(text.splitlines(), 1)]
     rows = [row for row in rows if row[1]]

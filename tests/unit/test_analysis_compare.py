@@ -178,9 +178,10 @@ def test_the_report_states_figures_of_the_results(own_directory: Path):
 
 def test_an_existing_directory_is_refused(own_directory: Path):
     Path("out").mkdir()
+    Path("out/mine").touch()
     with pytest.raises(ResultError, match="exists already"):
         compare([small_result()]).write("out")
-    assert list(Path("out").iterdir()) == []
+    assert list(Path("out").iterdir()) == [Path("out/mine")]
 
 
 def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from gradwire.scenarios import result as results
@@ -96,6 +98,24 @@ def _other_columns(folder: Path) -> None:
     (folder / "ports.parquet").write_bytes((folder / "drops.parquet").read_bytes())
 
 
+def _change(folder: Path, name: str, **values: Any) -> None:
+    data = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(data | values))
+
+
+def _nulls(folder: Path) -> None:
+    schema = pyarrow.parquet.read_schema(folder / "drops.parquet")
+    zero = {"string": "x", "bool": False}
+    row = {column.name: zero.get(str(column.type), 0) for column in schema} | {"cause": None}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row], schema), folder / "drops.parquet")
+
+
+def _folder(folder: Path) -> None:
+    (folder / "drops.parquet").rename(folder / "part.parquet")
+    (folder / "drops.parquet").mkdir()
+    (folder / "part.parquet").rename(folder / "drops.parquet" / "part.parquet")
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -105,6 +125,15 @@ def _other_columns(folder: Path) -> None:
         (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
         (_other_format, ["format 99", "expected format 4"]),
+        (lambda folder: _change(folder, "result.json", engine=3), ["result.json: engine is 3", "a JSON object"]),
+        (lambda folder: _change(folder, "result.json", totals=[]), ["result.json: totals is []", "a JSON object"]),
+        (lambda folder: _change(folder, "result.json", policy=None), ["policy is null", "expected text"]),
+        (lambda folder: _change(folder, "result.json", seed=True), ["seed is true", "expected a whole number"]),
+        (lambda folder: _change(folder, "result.json", totals={"simulated_ps": "x"}), ["totals.simulated_ps is", "whole"]),
+        (lambda folder: _change(folder, "result.json", transports={"j": 4}), ["transports.j is 4", "a JSON object"]),
+        (lambda folder: _change(folder, "timing.json", hops_per_s="x"), ["timing.json: hops_per_s is", "a number"]),
+        (_nulls, ["drops.parquet", "column cause has 2 empty values"]),
+        (_folder, ["drops.parquet", "is a folder"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
         (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is no TOML"]),
         (lambda folder: (folder / "scenario.toml").write_text(""), ["scenario.toml", "is empty", "the scenario that ran"]),

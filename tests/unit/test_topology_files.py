@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, Override, from_networkx, read_graph, read_hpcc
+from gradwire.experiment.topology import LinkSpec, Override, build_network, from_networkx, read_graph, read_hpcc
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario, load_scenario
 
 GBPS, US = 10**9, 10**6
 LINK = LinkSpec(100 * GBPS, US)
@@ -113,7 +114,7 @@ def test_missing_and_binary_files(tmp_path):
     with pytest.raises(ScenarioError, match="no such file"):
         read_hpcc(tmp_path / "none.txt")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(ScenarioError, match="cannot be read"):
+    with pytest.raises(ScenarioError, match="is no text in UTF-8"):
         read_hpcc(tmp_path / "binary.txt")
 
 
@@ -196,3 +197,28 @@ def test_hung_hosts_may_not_take_names_that_are_taken():
     graph = networkx.relabel_nodes(networkx.path_graph(3), {1: "h0"})
     with pytest.raises(ScenarioError, match="several nodes have the same name"):
         from_networkx(graph, LINK, hosts_per_switch=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("graph", "h0 s0\nh1 s0\n"), ("hpcc", "3 1 2\n2\n0 2 100Gbps 0.001ms 0\n1 2 1Gbps 0.001ms 0\n")],
+)
+def test_files_of_networks_are_text_in_utf8(tmp_path, kind, text):
+    """A mark of the encoding counts as none; what is no UTF-8, and what is no file, is refused in words."""
+
+    def network(data):
+        (tmp_path / "net.txt").write_bytes(data)
+        table = {"name": "n", "topology": {"kind": kind, "file": str(tmp_path / "net.txt")}}
+        scenario = build_scenario({**table, "traffic": [{"name": "t", "kind": "permutation", "size": "10kB"}]})
+        return build_network(scenario.topology, scenario.link, scenario.link_override)
+
+    assert network(b"\xef\xbb\xbf" + text.encode()).names == network(text.encode()).names
+    with pytest.raises(ScenarioError, match=r"net.txt: is no text in UTF-8; expected a "):
+        network(text.encode() + b"# \xe4\n")
+
+
+def test_a_folder_is_no_file_of_a_network(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text(f'name="n"\ntopology={{kind="graph", file="{tmp_path}"}}\n[[traffic]]\nname="t"\nkind="permutation"\nsize="1kB"\n')
+    with pytest.raises(ScenarioError, match="topology.file: is no regular file"):
+        load_scenario(file)

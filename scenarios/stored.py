@@ -1,0 +1,137 @@
+"""What a Result on disk has to be: every file of it is held to its shape when it is read.
+
+What is missing, damaged, of another format or of the wrong type raises `ResultError` with the file. What a key's value
+says is not asked: Results of older versions may lack keys, and say what would be refused today.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import ResultError, shorten
+from gradwire.scenarios.result import FORMAT
+from gradwire.scenarios.toml import SEVERAL
+
+if TYPE_CHECKING:
+    import pyarrow
+
+WHOLE = "a complete Result directory"
+RAN = "the scenario that ran"
+Shape = type | tuple[type, ...] | Mapping[str, Any]
+SUMMARY: Mapping[str, Shape] = {
+    "name": str, "policy": str, "label": str, "seed": int, "versions": dict, "scenario_hash": str, "trace_hash": str,
+    "inputs": dict, "sample_period_ps": (int, type(None)),
+    "transports": {"": {"kind": str, "payload": int, "overhead": int, "wire": str}},
+    "engine": {"kind": str, "clock": str, "packet_hops": int, "valid": bool, "disturbed": list},
+    "totals": {"simulated_ps": int, "finished": bool, "ended_by": str},
+}  # fmt: skip
+"""Types of what is read of a summary, as far as it is there; under "": of every key."""
+TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float)}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What result.json says, without its format."""
+    path = folder / "result.json"
+    summary = _read_json(path)
+    found = summary.pop("format", None)
+    if found != FORMAT:
+        raise ResultError(f"is of format {found}", str(path), f"format {FORMAT}")
+    _check(summary, SUMMARY, "", path)
+    return summary
+
+
+def read_timing(folder: Path) -> dict[str, Any]:
+    """What timing.json says; nothing where there is none."""
+    path = folder / "timing.json"
+    if not path.exists():
+        return {}
+    timing = _read_json(path)
+    _check(timing, TIMING, "", path)
+    return timing
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultError("no such file", str(path), WHOLE) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultError(f"cannot be read ({error})", str(path)) from None
+    if not isinstance(data, dict):
+        raise ResultError("is no JSON object", str(path))
+    return data
+
+
+def _check(data: Mapping[str, Any], shape: Mapping[str, Shape], place: str, path: Path) -> None:
+    """Raise `ResultError` unless what is in `data` is of the types that `shape` says."""
+    for key, value in data.items():
+        kind = shape.get(key, shape.get(""))
+        if isinstance(kind, Mapping):
+            if not isinstance(value, dict):
+                raise _wrong(f"{place}{key}", value, "a JSON object", path)
+            _check(value, kind, f"{place}{key}.", path)
+        elif kind is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is int)):
+            raise _wrong(f"{place}{key}", value, _words(kind), path)
+
+
+def _words(kind: type | tuple[type, ...]) -> str:
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}
+    names |= {dict: "a JSON object", type(None): "null"}
+    return " or ".join(names[each] for each in (kind if isinstance(kind, tuple) else (kind,)))
+
+
+def _wrong(key: str, value: Any, expected: str, path: Path) -> ResultError:
+    text = json.dumps(value)
+    return ResultError(f"{key} is {text if len(text) <= 40 else text[:37] + '...'}", str(path), expected)
+
+
+def read_scenario(path: Path) -> str:
+    """The text of the scenario; empty where there is none, as in Results of older versions."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultError(f"cannot be read ({error})", str(path)) from None
+    tables_of(text, str(path))
+    return text
+
+
+def tables_of(text: str, where: str) -> dict[str, Any]:
+    """What a scenario's text says, once it is known to have the shape of one."""
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ResultError(f"is no TOML: {error}", where, RAN) from None
+    if not tables:
+        raise ResultError("is empty", where, RAN)
+    for key in SEVERAL:
+        several = tables.get(key, [])
+        if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
+            raise ResultError(f"{key} = {shorten(several)} is no list of tables", where, f"{RAN}, with [[{key}]]")
+    return tables
+
+
+def read_table(path: Path, schema: pyarrow.Schema) -> pyarrow.Table:
+    """A table with exactly the columns of `schema`, and a value in each place."""
+    import pyarrow.parquet
+
+    try:
+        if path.is_dir():  # which pyarrow would take for a table in parts
+            raise ResultError("is a folder", str(path), "a Parquet file")
+        table = pyarrow.parquet.read_table(path)
+    except FileNotFoundError:
+        raise ResultError("no such file", str(path), WHOLE) from None
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ResultError(f"is damaged or no Parquet file ({reason})", str(path)) from None
+    if not table.schema.equals(schema):
+        raise ResultError("has other columns", str(path), ", ".join(schema.names))
+    for name in schema.names:
+        if empty := table[name].null_count:
+            raise ResultError(f"column {name} has {empty} empty values", str(path), "none")
+    return table
