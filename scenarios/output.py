@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.given import path_of
 
 _ours: set[Path] = set()
@@ -203,19 +203,23 @@ def _write_parts(folder: Path, parts: Sequence[tuple[str, Write]]) -> list[str]:
     return [name for name, part in parts if _written(part, folder / name)]
 
 
-def cannot_write(error: OSError, path: str | Path) -> ResultError:
+Refusal = TypeVar("Refusal", bound=GradwireError)
+
+
+def cannot_write(error: OSError, path: str | Path, kind: type[Refusal] = ResultError) -> Refusal:  # type: ignore[assignment]
     """What to raise instead of an error of the file system at `path`."""
     what = {
         errno.ENOSPC: ("there is no room left", "a place with room"),
         errno.EDQUOT: ("there is no room left for this user", "a place with room"),
         errno.EFBIG: ("a file would be larger than this shell or file system allows", "a place with room"),
         errno.ENAMETOOLONG: ("the name is too long", "at most 255 bytes"),
+        errno.EEXIST: ("lies inside of something that is no folder", "a place in a folder"),  # of a folder above it
         errno.ENOTDIR: ("lies inside of something that is no folder", "a place in a folder"),
         errno.EACCES: ("may not be written there", "a folder that can be written to"),
         errno.EPERM: ("may not be written there", "a folder that can be written to"),
         errno.EROFS: ("lies on a file system that can only be read", "a folder that can be written to"),
     }.get(error.errno or 0, (f"cannot be written ({error.strerror or error})", "a folder that can be written to"))
-    return ResultError(what[0], str(path), what[1])
+    return kind(what[0], str(path), what[1])
 
 
 def _written(part: Callable[[Path], object], path: Path) -> bool:

@@ -28,7 +28,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.scenarios.output import FREE, is_taken
+from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces.info import layer_title, size_text, size_unit
 from gradwire.traces.trace import Trace
 
@@ -67,7 +67,7 @@ def plot_trace(trace: Trace, out: Path, iteration: int = 0) -> list[Path]:
         finally:
             shutil.rmtree(building, ignore_errors=True)
     except OSError as error:
-        raise TraceError(f"cannot be written ({error})", str(out), "a writable place with room") from error
+        raise cannot_write(error, out, TraceError) from error
     return [out / name for name in figures]
 
 

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.output import FREE, is_taken
+from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
 
@@ -112,9 +112,7 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None) -> Path:
         building.chmod(0o755)  # mkdtemp makes it private, and a trace is meant to be shared
         building.rename(directory)
     except OSError as error:
-        raise TraceError(
-            f"cannot be written ({error})", str(directory), "a writable place with room"
-        ) from error
+        raise cannot_write(error, directory, TraceError) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return directory
@@ -127,9 +125,7 @@ def refuse_unwritable(directory: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent):
             pass
     except OSError as error:
-        raise TraceError(
-            f"cannot be written ({error})", str(directory), "a writable place with room"
-        ) from error
+        raise cannot_write(error, directory, TraceError) from error
 
 
 def raw_folder(directory: Path, iteration: int) -> Path:

@@ -74,7 +74,8 @@ def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = 
         module = _user_module(module_name, folder)
         owner = getattr(module, attribute)
     except AttributeError as error:
-        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+        what = f"{name!r} cannot be loaded: there is no {attribute} in {getattr(module, '__file__', module_name)}"
+        raise ScenarioError(what, where, "an importable module:Class") from error
     except ImportError as error:
         raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
     _check_contract(owner, name, where)
@@ -94,7 +95,8 @@ def _user_module(name: str, folder: Path | None) -> types.ModuleType:
     file = folder.joinpath(*name.split(".")).with_suffix(".py")
     if not file.is_file():
         return _stopped_by(lambda: importlib.import_module(name), name)
-    digest = hashlib.sha256(str(file).encode() + b"\0" + file.read_bytes()).hexdigest()[:12]
+    content = _stopped_by(file.read_bytes, str(file))
+    digest = hashlib.sha256(str(file).encode() + b"\0" + content).hexdigest()[:12]
     unique = f"gradwire_user_{digest}"
     if unique in sys.modules:
         return sys.modules[unique]
@@ -122,7 +124,8 @@ def _stopped_by(load: Any, what: str) -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(str(error) if str(error.name) in what else f"{error} ({what})") from error
     except SyntaxError as error:
-        raise ImportError(f"{error.filename}:{error.lineno}: {error.msg}") from error
+        place = f"{error.filename}:{error.lineno}" if error.filename else what  # none for zero bytes
+        raise ImportError(f"{place}: {error.msg}") from error
     except BaseException as error:
         line = _line_in(error, what)
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -262,3 +263,11 @@ def test_commands_help_with_an_example(command: str):
     shown = CliRunner().invoke(cli.app, ["trace", command, "--help"])
     assert shown.exit_code == 0
     assert f"Example: gradwire trace {command}" in " ".join(shown.output.split())
+
+
+def test_what_has_no_room_is_said_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_500))
+    with pytest.raises(TraceError, match=r"out.csv: has 1\d\.\d kB, and there is room for 1.5 kB; expected a place with room$"):
+        export_trace(load_trace("resnet50"), "out.csv", format="csv")
+    with pytest.raises(TraceError, match=r"2 files of \d+\.\d kB in all, and there is room for 1.5 kB.*, or fewer of them$"):
+        export_trace(load_trace("resnet50"), "job", format="chakra", ranks=2)

@@ -55,6 +55,14 @@ def test_what_a_run_would_refuse_is_found_by_check(fields, says):
         assert says in str(error.value)
 
 
+@pytest.mark.parametrize("content, says", [(b"", r"there is no X in \S+mine.py"), (b"x = '\0'", r"\S+mine.py: source code string cannot contain null")])
+def test_a_module_of_ones_own_is_called_by_its_file(tmp_path, content, says):
+    """Not by the name under which it is kept here."""
+    (tmp_path / "mine.py").write_bytes(content)
+    with pytest.raises(ScenarioError, match=rf"'mine:X' cannot be loaded: {says}"):
+        simulate(build_scenario(tables(transport={"kind": "mine:X"}, modules=str(tmp_path))))
+
+
 def test_names_of_logged_traffic():
     build_scenario(tables(output={"packet_log": ["t"]}))
     with pytest.raises(ScenarioError) as error:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, Override, build_network, from_networkx, read_graph, read_hpcc
+from gradwire.experiment.topology import (
+    LinkSpec,
+    Override,
+    build_network,
+    from_networkx,
+    read_graph,
+    read_hpcc,
+)
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
 
@@ -220,5 +227,5 @@ def test_files_of_networks_are_text_in_utf8(tmp_path, kind, text):
 def test_a_folder_is_no_file_of_a_network(tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(f'name="n"\ntopology={{kind="graph", file="{tmp_path}"}}\n[[traffic]]\nname="t"\nkind="permutation"\nsize="1kB"\n')
-    with pytest.raises(ScenarioError, match="topology.file: is no regular file"):
+    with pytest.raises(ScenarioError, match=r"topology.file: is no regular file"):
         load_scenario(file)

@@ -70,7 +70,7 @@ def test_bad_settings_of_a_text_model() -> None:
 def test_the_place_is_tried_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     steps: list[int] = []
-    with pytest.raises(TraceError, match="out: cannot be written"):
+    with pytest.raises(TraceError, match="out: lies inside of something that is no folder"):
         capture_builtin(
             BuiltinRun("synthetic", **QUICK),
             tmp_path / "file" / "out",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.output import cannot_write
 
 
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
@@ -31,9 +32,7 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
         for left in written:
             with contextlib.suppress(OSError):
                 left.unlink()
-        raise TraceError(
-            f"cannot be written ({error.strerror or error})", str(path), "a writable place with room"
-        ) from error
+        raise cannot_write(error, path, TraceError) from error
     return written
 
 
@@ -43,5 +42,15 @@ def _refuse_too_much(contents: Mapping[Path, bytes]) -> None:
     place = next(parent for parent in first.absolute().parents if parent.exists())
     needed, free = sum(map(len, contents.values())), shutil.disk_usage(place).free
     if needed > free:
-        what = f"{len(contents):,} files of {needed / 1e9:.1f} GB in all, and there is room for {free / 1e9:.1f} GB"
-        raise TraceError(what, str(first), "a place with room, or fewer of them")
+        many = len(contents) > 1
+        what = f"{len(contents):,} files of {_size(needed)} in all" if many else f"has {_size(needed)}"
+        expected = "a place with room" + ", or fewer of them" * many
+        raise TraceError(f"{what}, and there is room for {_size(free)}", str(first), expected)
+
+
+def _size(count: int) -> str:
+    """Bytes in words: 78.1 kB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
