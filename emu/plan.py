@@ -45,15 +45,33 @@ class Queues:
     selective_drop: bool
 
 
+KERNEL_TCP = ("tcp_newreno", "cubic", "dctcp", "bbr")
+"""Transports that the kernel carries; all others run the rules of `gradwire.sim.transports` over UDP."""
+
+
 @dataclass(frozen=True)
 class TransportPlan:
-    """What carries messages: `parameters` are the fields of its table in the scenario, in units of the inside."""
+    """What carries messages: `parameters` are the fields of its table in the scenario, in units of the inside.
+
+    overhead, answer : bytes on a link of a data packet beyond its payload, and of what a receiver answers it with (0: as
+    `wire` has it).
+    folder : where a transport of the user's own lies, "module:Class".
+    important : whether packets that nobody has tagged are important.
+    """
 
     kind: str
     payload: int
     overhead: int
     wire: str
     parameters: Mapping[str, Any]
+    answer: int = 0
+    folder: str | None = None
+    important: bool = True
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether the kernel's TCP carries its messages."""
+        return self.kind in KERNEL_TCP
 
     @property
     def persistent(self) -> bool:

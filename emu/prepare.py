@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
+from gradwire.emu.ability import available, lacking
+from gradwire.emu.plan import KERNEL_TCP, Plan, Port, Queues, TransportPlan
+from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
@@ -17,7 +20,6 @@ from gradwire.scenarios.schema_transport import Dlcp
 from gradwire.scenarios.schema_transport_base import Tcp
 from gradwire.scenarios.units import format_rate
 
-TRANSPORTS = ("dlcp", "constant_rate", "tcp_newreno", "cubic", "dctcp", "bbr")
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
 MOST_HOSTS = 64
 """Processes, network namespaces and cables of one machine; our choice."""
@@ -45,7 +47,7 @@ def check_scenario(scenario: Scenario) -> None:
             f"{', '.join(BALANCERS)}, or {there}",
         )  # fmt: skip
     for number, transport in enumerate(scenario.transports):
-        if transport.kind not in TRANSPORTS:
+        if why := lacking(transport, _folder(scenario)):
             users = [
                 f"{name}[{place}].transport"
                 for name, tables in (("job", scenario.job), ("traffic", scenario.traffic))
@@ -53,8 +55,8 @@ def check_scenario(scenario: Scenario) -> None:
                 if scenario.transport_of(table) == number and table.transport is not None
             ]
             no(
-                users[0] if users else "transport", "has no implementation on sockets", transport.kind,
-                f"{', '.join(TRANSPORTS)}, or {there}",
+                users[0] if users else "transport", f"wants what the testbed has not got: {'; '.join(why)}",
+                transport.kind, f"{', '.join(available())}, or {there}",
             )  # fmt: skip
     for number, fault in enumerate(scenario.fault):
         no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
@@ -78,7 +80,7 @@ def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
     transports want, each with the kind of the first of them."""
     wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
     for transport in scenario.transports:
-        if isinstance(transport, Tcp):
+        if isinstance(transport, Tcp) and transport.kind in KERNEL_TCP:
             wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
             wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
             if transport.kind != "dctcp":  # which asks for marks by itself
@@ -145,10 +147,7 @@ def make_plan(
             scenario.switch.selective_drop,
         ),
         balancing=scenario.load_balancing,
-        transports=tuple(
-            TransportPlan(each.kind, each.payload, each.overhead, each.wire, each.model_dump())
-            for each in scenario.transports
-        ),
+        transports=tuple(transport_plan(each, _folder(scenario)) for each in scenario.transports),
         software_latency_ps=scenario.host.software_latency,
         program=resolved.program,
         clock=clock,
@@ -159,6 +158,23 @@ def make_plan(
         captures=tuple(captures),
         options=dict(options or {}),
     )
+
+
+def _folder(scenario: Scenario) -> str | None:
+    """Where the scenario's own classes lie."""
+    return str(scenario.folder) if scenario.folder else None
+
+
+def transport_plan(table: Any, folder: str | None) -> TransportPlan:
+    """What the inside needs to know of a transport, given its table: packets are as long as they are simulated."""
+    plan = TransportPlan(table.kind, table.payload, table.overhead, table.wire, table.model_dump())
+    if plan.by_kernel:
+        return plan
+    owner, settings = transport_class(table.kind, folder), plan.parameters
+    return replace(
+        plan, overhead=int(owner.data_overhead), wire="udp", answer=int(owner.control_bytes), folder=folder,
+        important=bool(owner.important(settings)),
+    )  # fmt: skip
 
 
 def sampled_ports(names: Sequence[str] | None, network: Network) -> tuple[int, ...]:

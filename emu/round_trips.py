@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 from gradwire.emu.plan import Plan, TransportPlan
-from gradwire.scenarios.wire import ACK_BYTES, DLCP_ACK_BYTES, crossing_ps
+from gradwire.scenarios.wire import ACK_BYTES, DLCP_ACK_BYTES, crossing_ps, speed_of
 
 
 class RoundTrips:
@@ -20,11 +20,20 @@ class RoundTrips:
         self.plan = plan
         self._own = {port.src: port.number for port in plan.ports if port.src < plan.host_count}
         self._one_way = cache(self._slowest)
+        self.slowest = cache(self._slowest_link)
 
     def time_ps(self, src: int, dst: int, transport: TransportPlan) -> int:
         """Of a flow of a transport from one host to another."""
         out, back = transport.payload + transport.overhead, answer_bytes(transport)
         return self._one_way(src, dst, out) + self._one_way(dst, src, back)
+
+    def _slowest_link(self, src: int, dst: int) -> int:
+        """Picoseconds per byte << 16 of the slowest link on any of the paths from a node to a host."""
+        if src == dst:
+            return 0
+        ways = (self._own[src],) if src in self._own else self.plan.routes.get((src, dst), ())
+        ports = [self.plan.ports[number] for number in ways]
+        return max((max(speed_of(port.rate), self.slowest(port.dst, dst)) for port in ports), default=0)
 
     def longest_ps(self) -> int:
         """The longest of any two hosts, by any transport."""
@@ -49,7 +58,7 @@ class RoundTrips:
 
 def answer_bytes(transport: TransportPlan) -> int:
     """Bytes on a link of what a receiver answers a packet with."""
-    return ACK_BYTES if transport.wire == "tcp" else DLCP_ACK_BYTES
+    return transport.answer or (ACK_BYTES if transport.wire == "tcp" else DLCP_ACK_BYTES)
 
 
 @lru_cache(4)

@@ -37,6 +37,7 @@ from gradwire.emu.round_trips import base_round_trip_ns
 from gradwire.emu.scratch import FULL, full_disk
 from gradwire.emu.sockets import LIBC
 from gradwire.emu.switches.base import PortCounts, SwitchBackend, TestbedError
+from gradwire.emu.transports import warm
 
 PREFIX = "gradwire: "
 LEFT = "raw.pickle"
@@ -109,6 +110,7 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         backend.start()
         captures = start_captures(plan, backend, folder, raw)
         watch = Watch(plan, backend, raw, folder / STOP)
+        warm(plan)
         controller = Controller(
             plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, watch.over,
             watch.ready,

@@ -16,7 +16,7 @@ LETTERS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 FORMAT: Final = ">" + "".join(LETTERS[size] for _, size in HEADERS["gradwire"])
 HEADER: Final = struct.Struct(FORMAT)
 """message, offset, length, sequence, flags"""
-DATA, ACK, STOP, BITMAP, PROBE = (PACKET_KINDS.index(kind) for kind in ("data", "ack", "stop", "bitmap", "probe"))
+DATA, ACK, STOP, BITMAP, PROBE, NACK = range(6)
 KIND: Final = GRADWIRE_FLAGS["kind"]
 IMPORTANT: Final = GRADWIRE_FLAGS["important"]
 ECHO: Final = GRADWIRE_FLAGS["echo"]
@@ -25,6 +25,7 @@ ECN, CE = 3, 3
 """Of the TOS byte: the two bits of ECN, and what they are when a switch has marked the packet [RFC 3168]."""
 
 assert HEADER.size == GRADWIRE
+assert PACKET_KINDS[:6] == ("data", "ack", "stop", "bitmap", "probe", "nack")
 
 
 class NotOurs(ValueError):

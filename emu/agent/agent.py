@@ -149,6 +149,9 @@ class Agent:
     def base_rtt_ps(self, row: MessageRow) -> int:
         return self._trips.time_ps(row.src, row.dst, self.plan.transports[row.transport])
 
+    def slowest(self, row: MessageRow) -> int:
+        return self._trips.slowest(row.src, row.dst)
+
     def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
         self._settled[message] = sent_packets, retransmitted
         self._contents.settled(message)

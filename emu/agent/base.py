@@ -96,6 +96,9 @@ class Host(Protocol):
     def base_rtt_ps(self, row: MessageRow) -> int:
         """How long a full packet of a message and its answer take where nothing is in their way."""
 
+    def slowest(self, row: MessageRow) -> int:
+        """Picoseconds per byte << 16 of the slowest link on the paths of a message."""
+
     def outgoing(self, message: int) -> memoryview:
         """The bytes of a message that is ready."""
 

@@ -14,7 +14,7 @@ from gradwire.emu.plan import Plan
 
 def make_parts(plan: Plan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Any, Any]:
     """(script, contents) of a host: see `gradwire.emu.agent.script` and `gradwire.emu.agent.contents`."""
-    part = part_of(plan.program, node)
+    part = part_of(plan.program, node, [transport.important for transport in plan.transports])
     # on the wall clock the software's latency passes by itself
     latency = plan.software_latency_ps if plan.clock == "virtual" else 0
     values = [Magnitudes(folder) for folder in plan.options.get("contents", plan.trace_folders)]

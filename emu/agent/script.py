@@ -78,8 +78,9 @@ class Carried(NamedTuple):
     own: bool
 
 
-def part_of(program: Program, node: int) -> Part:
-    """Cut out what a host needs."""
+def part_of(program: Program, node: int, untagged: Sequence[bool] = ()) -> Part:
+    """Cut out what a host needs. `untagged`: by transport, whether packets that nobody has tagged are important; they
+    are where nothing is said."""
     messages = program.messages
     own = np.flatnonzero(program.host == node)
     ends = np.flatnonzero((messages.src == node) | (messages.dst == node))
@@ -93,8 +94,8 @@ def part_of(program: Program, node: int) -> Part:
     rows, rank = {}, {}
     for number, table, src, dst, nbytes, priority, bound, place in zip(ends.tolist(), *columns, strict=True):
         given = messages.important[number]
-        important = True if given is None else given
         transport = program.tables[table].transport
+        important = (transport >= len(untagged) or untagged[transport]) if given is None else given
         rows[number] = MessageRow(number, table, src, dst, nbytes, priority, bound, important, transport)
         if src == node and program.tables[table].order == LAYER:
             rank[number] = place

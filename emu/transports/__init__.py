@@ -1,27 +1,17 @@
-"""Transports over real sockets: what carries messages on the testbed, one file each.
+"""Transports over real sockets: what carries messages on the testbed.
 
-`KINDS` says which carrier plays which transport of a scenario: a module and a class, imported when it is used. A
-carrier over UDP is made with the endpoint and the side channel that all of a host share, one over TCP without.
+The kernel's TCP carries what the kernel has by itself (`tcp`), and DLCP has a side channel (`dlcp`). Every other
+transport, a user's own as well, is one carrier (`datagrams`) that runs the rules of `gradwire.sim.transports` over UDP. A
+carrier is imported when it is used; those over UDP share the endpoint and the side channel of their host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any
 
 from gradwire.emu.agent.base import Host, MessageRow
 from gradwire.emu.plan import Plan
-from gradwire.emu.switches.base import TestbedError
-
-KINDS = {
-    "dlcp": "gradwire.emu.transports.dlcp:Dlcp",
-    "constant_rate": "gradwire.emu.transports.constant_rate:ConstantRate",
-    "tcp_newreno": "gradwire.emu.transports.tcp:Tcp",
-    "cubic": "gradwire.emu.transports.tcp:Tcp",
-    "dctcp": "gradwire.emu.transports.tcp:Tcp",
-    "bbr": "gradwire.emu.transports.tcp:Tcp",
-}
 
 
 def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[int, Any]:
@@ -29,19 +19,14 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
 
     Raises
     ------
-    TestbedError
-        A transport has no carrier.
+    ScenarioError
+        A transport of the user's own is not to be found.
     """
     from gradwire.emu.agent.nic import AHEAD_NS
     from gradwire.emu.transports.datagrams import Endpoint
     from gradwire.emu.transports.side import SideChannel
 
     used = sorted({row.transport for row in rows})
-    unknown = sorted({plan.transports[number].kind for number in used} - KINDS.keys())
-    if unknown:
-        raise TestbedError(
-            f"transport {', '.join(unknown)} does not run on real sockets", "transport", " or ".join(KINDS)
-        )
     payload = max((plan.transports[number].payload for number in used), default=0)
     ahead = int(plan.options.get("ahead_ns", AHEAD_NS))
     endpoint = Endpoint(host, payload, classes=plan.queues.count, ahead_ns=ahead)
@@ -49,10 +34,32 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
     made: dict[int, Any] = {}
     for number in used:
         transport = plan.transports[number]
-        module, name = KINDS[transport.kind].split(":")
-        make = getattr(import_module(module), name)
-        if transport.wire == "udp":
-            made[number] = endpoint.carriers[number] = make(host, transport, endpoint, side)
+        if transport.by_kernel:
+            from gradwire.emu.transports.tcp import Tcp
+
+            made[number] = Tcp(host, transport, number, plan)
         else:
-            made[number] = make(host, transport, number, plan)
+            make = datagram_carrier(transport.kind)
+            made[number] = endpoint.carriers[number] = make(host, transport, endpoint, side)
     return made
+
+
+def datagram_carrier(kind: str) -> Any:
+    """The carrier of a transport over UDP."""
+    if kind == "dlcp":
+        from gradwire.emu.transports.dlcp import Dlcp
+
+        return Dlcp
+    from gradwire.emu.transports.datagrams import DatagramCarrier
+
+    return DatagramCarrier
+
+
+def warm(plan: Plan) -> None:
+    """Read and rewrite the rules that agents will run, before they are forked."""
+    from gradwire.emu.transports.rules import functions_of, transport_class
+
+    for transport in plan.transports:
+        if not transport.by_kernel:
+            datagram_carrier(transport.kind)
+            functions_of(transport_class(transport.kind, transport.folder))

@@ -1,64 +1,41 @@
-"""What transports over UDP share: the sockets of a host, and what stands between them and a transport's rules.
+"""Transports over UDP: the sockets of a host, and what stands between them and the rules of the simulator.
 
 All data of a host leaves from 32 sockets, by the number of the message, so that switches that hash spread the flows; it
 comes in at one, whose answers go back to where the data came from. What arrives is written straight to its place in
-the message, whatever the order.
+the message, whatever the order. A packet is as long on a link as the simulator has it: where its header is a wider one
+than ours, zeros follow the header.
 """
 
 from __future__ import annotations
 
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
 from gradwire.emu.agent.nic import AHEAD_NS, Nic, SendingFlow
 from gradwire.emu.plan import TransportPlan
 from gradwire.emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
-from gradwire.emu.wire import ACK, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, STOP, WORD
-from gradwire.scenarios.loss import allowed_loss
+from gradwire.emu.transports.rules import (
+    ARGUMENT_AT,
+    MOST_FILL,
+    MUST,
+    R_BITS,
+    R_DONE,
+    ReceivingEnd,
+    Rules,
+    SendingEnd,
+    transport_class,
+)
+from gradwire.emu.wire import ACK, BITMAP, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, NACK, STOP, WORD
 from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
+from gradwire.sim.transports.base import Context, control_important
 
 BATCHES = 8
 """Full batches that are read in a row, before timers have their turn; our choice."""
 FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros behind a header that make the smallest frame."""
-
-
-class Core(ABC):
-    """The receiving end of one message, as far as all transports agree: what has arrived. Sizes in bytes."""
-
-    __slots__ = (
-        "allowed", "done", "got", "have", "marked", "nbytes", "packets", "payload", "place", "row", "source",
-    )  # fmt: skip
-
-    def __init__(self, row: MessageRow, payload: int) -> None:
-        self.row, self.payload, self.nbytes = row, payload, row.nbytes
-        self.packets = max(1, -(-row.nbytes // payload))
-        self.allowed = allowed_loss(row.nbytes, row.bound)
-        self.have = bytearray(self.packets)
-        self.got = self.marked = 0
-        self.done = False
-        self.place: memoryview | None = None
-        self.source = b""
-        """where its packets come from, as `Receiver.source` has it"""
-
-    def size(self, sequence: int) -> int:
-        """Payload bytes of a packet."""
-        return min(self.payload, self.nbytes - sequence * self.payload)
-
-    def arrived(self) -> NDArray[np.bool_] | None:
-        """Which packets are here, bool[packets]; None if all are."""
-        return None if self.got == self.nbytes else np.frombuffer(bytes(self.have), dtype=np.bool_)
-
-    @abstractmethod
-    def on_data(self, sequence: int, size: int, ce: int, now: int) -> int:
-        """A packet has come: the kind of the answer, -1 for none."""
 
 
 class Endpoint:
@@ -74,15 +51,15 @@ class Endpoint:
         self.host = host
         self.carriers: dict[int, DatagramCarrier] = {}
         self.senders: dict[int, Any] = {}
-        self.receivers: dict[int, Core] = {}
+        self.receivers: dict[int, ReceivingEnd] = {}
         self.strays = 0
         self.side: Any = None
-        self._answered = 0  # control packets of the batch that is being read
+        self._answered = 0  # bytes of control packets that answer the batch that is being read
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
         )
-        self._in = Receiver(GRADWIRE + payload)
+        self._in = Receiver(GRADWIRE + MOST_FILL + payload)
         self._names: dict[int, tuple[Any, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
@@ -136,15 +113,12 @@ class Endpoint:
             receiver.source = socket.inet_aton(self.host.address(row.src))
         return receiver
 
-    def acknowledge(self, row: MessageRow, sequence: int, ce: int, name: int) -> None:
-        """Answer a packet with ACK; `ce`: and tell that it was marked."""
-        self.control(row, ACK | (ECHO if ce else 0), sequence, name)
-
-    def control(self, row: MessageRow, flags: int, sequence: int, name: int) -> None:
+    def control(self, row: MessageRow, flags: int, sequence: int, name: int, argument: int = 0, fill: int = FILL) -> None:
         """Send a control packet back, at the end of what is being read."""
-        where = self.carriers[row.transport].control_tos
-        self.out.add(self.file, name, where, (row.number, 0, 0, sequence, flags | IMPORTANT), fill=FILL)
-        self._answered += 1
+        carrier = self.carriers[row.transport]
+        header = row.number, argument & WORD, 0, sequence, flags | carrier.control_flags
+        self.out.add(self.file, name, carrier.control_tos, header, fill=fill)
+        self._answered += UDP_OVERHEAD + fill
 
     def _read_data(self) -> None:
         arrived = self._in
@@ -158,7 +132,7 @@ class Endpoint:
                 self._one_packet(slot, now, done)
             if self._answered:
                 self.out.flush()
-                self.nic.took(MIN_FRAME, self._answered)
+                self.nic.took(self._answered)
                 self._answered = 0
             for receiver in done:
                 self.carriers[receiver.row.transport].deliver(receiver)
@@ -176,27 +150,29 @@ class Endpoint:
             except KeyError:
                 self.strays += 1
                 return
+        fill = receiver.rules.fill
         if (
             sequence >= receiver.packets
             or length != receiver.size(sequence)
             or flags & KIND != DATA
-            or arrived.length(slot) < GRADWIRE + length
+            or arrived.length(slot) < GRADWIRE + fill + length
             or arrived.source(slot) != receiver.source
         ):
             self.strays += 1
             return
         ce = int(arrived.tos(slot) & ECN == CE)
         receiver.marked += ce
-        finished = receiver.done
-        if not finished and not receiver.have[sequence]:
+        state = receiver.state
+        finished = state[R_DONE]
+        if not finished and not state[R_BITS + (sequence >> 5)] >> (sequence & 31) & 1:
             at = sequence * receiver.payload
-            start += GRADWIRE
+            start += GRADWIRE + fill
             receiver.place[at : at + length] = arrived.data[start : start + length]
-        kind = receiver.on_data(sequence, length, ce, now)
-        if kind >= 0:
+        answer = receiver.on_data(sequence, length, ce, now)
+        if answer:
             carrier = self.carriers[receiver.row.transport]
-            carrier.answer(receiver, kind, sequence, ce, arrived.name(slot))
-        if receiver.done and not finished:
+            carrier.answer(receiver, answer, sequence, arrived.name(slot))
+        if state[R_DONE] and not finished:
             done.append(receiver)
 
     def _read_answers(self, file: int) -> None:
@@ -215,62 +191,82 @@ class Endpoint:
                 if arrived.source(slot) != sender.source:
                     self.strays += 1
                     continue
-                kind = header[4] & KIND
-                if kind == ACK:
-                    sender.on_answer(header, int(bool(header[4] & ECHO)), now)
-                    nic.heard(sender)
-                elif kind == STOP:
-                    sender.on_stop()
+                flags = header[4]
+                kind = flags & KIND
+                if kind not in sender.heard or header[3] >= sender.packets:
+                    self.strays += 1
+                    continue
+                sender.on_control(kind, header[3], header[1], int(bool(flags & ECHO)), now)
+                if sender.done:
                     sender.carrier.settle(sender)
+                else:
+                    nic.heard(sender)
             if not arrived.full(got):
                 break
         nic.serve()
 
 
-class Outgoing(SendingFlow):
-    """What a sender is besides its rules: it puts packets on the wire."""
+class Outgoing(SendingEnd, SendingFlow):
+    """A sending end with a socket."""
 
-    row: MessageRow
-    carrier: DatagramCarrier
-    new: Any
-    source: bytes
+    __slots__ = ("carrier", "content", "content_at", "endpoint", "file", "fill", "kinds", "name", "payload", "row", "source")
 
-    def attach(self, row: MessageRow, transport: TransportPlan, host: Host, endpoint: Endpoint) -> None:
+    heard: tuple[int, ...] = (ACK, STOP, BITMAP, NACK)
+    """kinds of packets that are told to the rules"""
+
+    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier) -> None:
         """Find the bytes of the message and the way to its destination."""
-        self.row, self.payload, self.endpoint = row, transport.payload, endpoint
-        self.carrier = endpoint.carriers[row.transport]
+        host, self.endpoint = carrier.host, carrier.endpoint
+        super().__init__(rules, row, host.loop.now() * 1000)
+        self.row, self.carrier, self.payload, self.fill = row, carrier, carrier.transport.payload, rules.fill
         self.content = host.outgoing(row.number)
         self.content_at = address_of(self.content)
-        self.name = endpoint.name_of(row.dst)
+        self.name = self.endpoint.name_of(row.dst)
         self.source = socket.inet_aton(host.address(row.dst))
-        self.file = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
+        self.file = self.endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         self.kinds = tos(row.priority, False), tos(row.priority, True)
 
-    def put(self, sequence: int, must: bool) -> int:
-        """One data packet. Returns its bytes on the link."""
-        row = self.row
+    def transmit(self, what: int) -> int:
+        """Give one data packet to the kernel. Returns its bytes on the link."""
+        row, sequence = self.row, what & (MUST - 1)
         offset = sequence * self.payload
         length = min(self.payload, row.nbytes - offset)
         tags = row.important
-        important = must or bool(tags if isinstance(tags, bool) else tags[sequence])
+        important = bool(what & MUST or (tags if isinstance(tags, bool) else tags[sequence]))
+        fill = self.fill
         self.endpoint.out.add(
             self.file, self.name, self.kinds[important],
             (row.number, offset & WORD, length, sequence, IMPORTANT if important else DATA),
-            self.content_at + offset, length,
+            self.content_at + offset, length, fill,
         )  # fmt: skip
-        return length + UDP_OVERHEAD if length >= FILL else MIN_FRAME
-
-    def on_answer(self, header: tuple[int, int, int, int, int], echo: int, now: int) -> None:
-        """An acknowledgement has come."""
+        nbytes = length + fill + UDP_OVERHEAD
+        return nbytes if nbytes > MIN_FRAME else MIN_FRAME
 
 
-class DatagramCarrier(ABC):
-    """A transport over UDP at one host; see `gradwire.emu.agent.base.Carrier`."""
+class DatagramCarrier:
+    """A transport over UDP at one host; see `gradwire.emu.agent.base.Carrier`. It runs the simulator's rules of any
+    transport that asks nothing of switches but queues."""
 
-    def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint) -> None:
+    def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, _side: Any = None) -> None:
         self.host, self.transport, self.endpoint = host, transport, endpoint
-        self.control_tos = tos(transport.parameters.get("control_priority", 0), True)
+        self.owner = transport_class(transport.kind, transport.folder)
+        important = control_important(self.owner, transport.parameters)
+        self.control_flags = IMPORTANT if important else 0
+        self.control_tos = tos(transport.parameters.get("control_priority", 0), important)
+        self._rules: dict[tuple[int, int], Rules] = {}
         self._sent: list[Any] = []
+
+    def settings(self) -> dict[str, Any]:
+        """The transport's table, as its parameters are made from it."""
+        return dict(self.transport.parameters)
+
+    def rules_of(self, row: MessageRow) -> Rules:
+        """The rules for a message: those for its base round trip and the slowest link of its paths."""
+        kind = self.host.base_rtt_ps(row), self.host.slowest(row)
+        if kind not in self._rules:
+            context = Context(self.endpoint.nic.line, self.transport.payload, *kind)
+            self._rules[kind] = Rules(self.owner, self.settings(), context)
+        return self._rules[kind]
 
     def open(self) -> None:
         self.endpoint.open()
@@ -291,17 +287,18 @@ class DatagramCarrier(ABC):
         self.endpoint.nic.begin(sender)
         self.endpoint.nic.serve()
 
-    @abstractmethod
-    def make_sender(self, row: MessageRow) -> Any:
+    def make_sender(self, row: MessageRow) -> Outgoing:
         """The sending end of a message."""
+        return Outgoing(self.rules_of(row), row, self)
 
-    @abstractmethod
-    def make_receiver(self, row: MessageRow) -> Any:
+    def make_receiver(self, row: MessageRow) -> ReceivingEnd:
         """The receiving end of a message."""
+        return ReceivingEnd(self.rules_of(row), row)
 
-    @abstractmethod
-    def answer(self, receiver: Any, kind: int, sequence: int, ce: int, name: int) -> None:
-        """Send what `on_data` has asked for; `name`: where the packet came from."""
+    def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
+        """Send what the rules answer to a packet; `name`: where it came from."""
+        answer = receiver.rules.answer(word)
+        self.endpoint.control(receiver.row, answer.flags, sequence, name, word >> ARGUMENT_AT, answer.fill)
 
     def deliver(self, receiver: Any) -> None:
         """A message is complete within its bound."""
@@ -314,13 +311,13 @@ class DatagramCarrier(ABC):
         receiver.place = None
 
     def settle(self, sender: Any) -> None:
-        """The receiver has said Stop."""
+        """The sender has nothing more to do."""
         self.endpoint.senders.pop(sender.number, None)
         sender.content, sender.content_at = memoryview(b""), 0
         self.host.settled(sender.number, *self._count(sender))
 
     def _count(self, sender: Any) -> tuple[int, int]:
-        return sender.sent, sender.sent - getattr(sender, "probes", 0) - sender.new
+        return sender.sent, sender.sent - sender.probes - sender.new
 
     def counts(self) -> dict[int, tuple[int, int]]:
         return {sender.number: self._count(sender) for sender in self._sent}

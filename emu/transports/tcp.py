@@ -239,7 +239,7 @@ class Tcp:
         self.host, self.transport, self.number = host, transport, number
         self.congestion = CONGESTION[transport.kind]
         self.fresh = not transport.persistent
-        kinds = [i for i, each in enumerate(plan.transports) if each.wire == "tcp"]
+        kinds = [i for i, each in enumerate(plan.transports) if each.by_kernel]
         place = kinds.index(number)
         # a listener each: whether a connection may use ECN is settled between the congestion controls of both ends
         self.port = CONTROL_PORT + place if place else GRADWIRE_PORT

@@ -22,7 +22,7 @@ NEEDED = (("qdisc", "htb"), ("qdisc", "bfifo"), ("classifier", "u32"), ("tool", 
 
 def wanted(plan: Plan) -> bool:
     """Whether anybody sends by the kernel's TCP. Our own transports keep to the line's rate by themselves."""
-    return any(transport.wire == "tcp" for transport in plan.transports)
+    return any(transport.by_kernel for transport in plan.transports)
 
 
 def lacking(kernel: Kernel | None) -> list[str]:

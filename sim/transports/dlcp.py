@@ -330,7 +330,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     else:
         timed = M[f + TIMED]
         if sequence == timed:
-            rtt = now - M[f + TIMED_AT]
+            rtt = max(now - M[f + TIMED_AT], 1)  # sockets may send a little ahead of their schedule
             M[f + TIMED] = -1
             if M[f + LAST_RTT] == 0:
                 M[f + SRTT] = rtt

@@ -239,7 +239,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         set_bit(M, bits, sequence)
         M[f + ACKED] += 1
     if sequence == M[f + TIMED]:
-        rtt = now - M[f + TIMED_AT]
+        rtt = max(now - M[f + TIMED_AT], 1)  # sockets may send a little ahead of their schedule
         M[f + TIMED] = -1
         if M[f + SMALLEST] == 0:
             # nothing was out before it, so nothing but itself came back meanwhile: no sample of the rate

@@ -29,4 +29,5 @@ def delay_of(M, f, kind, sequence, now):
     words = M[f + S_WORDS]
     if kind != ACK or bit(M, bits, sequence) or bit(M, bits + 2 * words, sequence):
         return 0
-    return min(now - M[bits + SCOREBOARD * words + sequence], LONGEST)
+    # at least 1: sockets may send a little ahead of their schedule
+    return min(max(now - M[bits + SCOREBOARD * words + sequence], 1), LONGEST)

@@ -161,7 +161,7 @@ def acknowledge(M, k, f, sequence, cumulative, now):
         if sequence > M[f + HIGHEST]:
             M[f + HIGHEST] = sequence
     if M[f + TIMED] >= 0 and (sequence == M[f + TIMED] or cumulative > M[f + TIMED]):
-        sample(M, f, now - M[f + TIMED_AT])
+        sample(M, f, max(now - M[f + TIMED_AT], 1))  # sockets may send a little ahead of their schedule
     if cumulative > una:
         while una < cumulative:
             if bit(M, bits, una) == 0:

@@ -1,4 +1,8 @@
-"""DLCP's two ends over sockets beside those of the simulator: the same news in the same order, the same answers."""
+"""DLCP's two ends over sockets beside those of the simulator: the same news in the same order, the same answers.
+
+The rules are the same functions, rewritten by `gradwire.emu.transports.plain`; here they are told the same as the
+functions that the simulator compiles, and every word of both records has to be the same after each step. Bitmaps go
+through the bytes that the side channel carries."""
 
 from __future__ import annotations
 
@@ -10,41 +14,24 @@ import pytest
 from transport_bench import GBPS, US, Ends
 
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.transports import constant_rate, dlcp
+from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.datagrams import DatagramCarrier
+from gradwire.emu.transports.rules import BASE as RECORD
+from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire import ACK, BITMAP, STOP
 from gradwire.scenarios.wire import BITMAP_PACKETS
 from gradwire.sim.fabric import layout as at
-from gradwire.sim.transports.constant_rate import FRESH as CR_FRESH
-from gradwire.sim.transports.constant_rate import ConstantRate
-from gradwire.sim.transports.dlcp import (
-    AGAIN,
-    ALPHA,
-    ASKING,
-    CALM,
-    LAST_RTT,
-    NEW,
-    NEXT,
-    PROBE,
-    PROBES,
-    PROBING,
-    RATE,
-    REDUCED,
-    ROUND_END,
-    SLOPE,
-    SRTT,
-    TIMED,
-    WAIT,
-    Dlcp,
-)
+from gradwire.sim.transports.base import ONE, Context
+from gradwire.sim.transports.dlcp import AGAIN, ALPHA, NUMBERS, RATE, WAIT, Dlcp
 
 BASE = 10 * US
-BITS = 32
+LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
+PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA}
+"""words of a record that say where others are, or that the engine writes"""
 
 
 def test_kinds_are_those_of_the_simulator():
     assert (ACK, STOP, BITMAP) == (at.ACK, at.STOP, at.BITMAP)
-    assert dlcp.MUST == 1 << 30 and dlcp.ONE == 1 << 20
 
 
 class Both:
@@ -57,27 +44,25 @@ class Both:
         nbytes = payload * (packets - 1) + last
         important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
         row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
-        rules = dlcp.Rules(settings, base_rtt=BASE, payload=payload)
-        line = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
-        self.sender = dlcp.Sender(rules, 0, 0, packets, line)
-        self.receiver = dlcp.Receiver(rules, row, payload)
-        assert self.receiver.allowed == allowed
+        rules = Rules(Dlcp, settings, Context(LINE, payload, BASE, LINE))
+        self.sender = SendingEnd(rules, row, 0)
+        self.receiver = ReceivingEnd(rules, row)
+        assert self.receiver.word(at.R_ALLOWED) == allowed
         self.same()
 
     def same(self):
-        ends, s = self.ends, self.sender
-        theirs = [ends[w] for w in (
-            NEW, AGAIN, NEXT, RATE, ALPHA, SRTT, TIMED, PROBE, PROBES, PROBING, ASKING, WAIT, LAST_RTT, SLOPE, CALM,
-            REDUCED, ROUND_END,
-        )]  # fmt: skip
-        ours = [
-            s.new, s.again_count, s.next, s.rate, s.alpha, s.srtt, s.timed, s.probe, s.probes, s.probing, s.asking, s.wait,
-            s.last_rtt, s.slope, s.calm, s.reduced, s.round_end,
-        ]  # fmt: skip
-        assert ours == theirs
+        ends, s, r = self.ends, self.sender, self.receiver
+        words = [word for word in range(at.SENDER_WORDS) if word not in PLACES]
+        assert [s.word(word) for word in words] == [ends[word] for word in words]
         assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
-        r = self.receiver
-        assert (r.got, int(r.done)) == (ends.at_receiver(at.R_GOT), ends.at_receiver(at.R_DONE))
+        words = [word for word in range(at.RECEIVER_WORDS) if word not in (at.R_BITS, at.R_TAGS)]
+        assert [r.word(word) for word in words] == [ends.at_receiver(word) for word in words]
+
+    def __getitem__(self, word):
+        return self.sender.word(word)
+
+    def __setitem__(self, word, value):
+        self.ends[word] = self.sender.state[RECORD + word] = value
 
     def pull(self, now):
         theirs = self.ends.pull(now, most=1)
@@ -88,38 +73,44 @@ class Both:
 
     def data(self, sequence, ce, now):
         theirs = self.ends.data(sequence, ce, now)
-        ours = self.receiver.on_data(sequence, self.receiver.size(sequence), ce, now)
-        assert ours == (theirs.kind if theirs.count else -1)
+        ours = self.kind(self.receiver.on_data(sequence, self.receiver.size(sequence), ce, now), theirs)
         self.same()
         return ours
+
+    def kind(self, word, theirs):
+        """What our receiver answers, -1 for nothing; the same as theirs."""
+        if not word:
+            assert theirs.count == 0
+            return -1
+        answer = self.receiver.rules.answer(word)
+        assert (answer.kind, bool(answer.flags & 0x20), answer.count) == (theirs.kind, bool(theirs.echo), theirs.count)
+        assert word >> 40 == theirs.argument
+        return answer.kind
 
     def ack(self, sequence, echo, now):
         if not self.sender.done:
             self.ends.ack(sequence, echo=echo, now=now)
-            self.sender.on_ack(sequence, echo, now)
+            self.sender.on_control(ACK, sequence, 0, echo, now)
             self.same()
 
     def probe(self, number, now):
         theirs = self.ends.probe(number, now)
-        ours = self.receiver.on_probe(number, now)
-        assert ours == (theirs.kind if theirs.count else -1)
+        ours = self.kind(self.receiver.on_probe(number, now), theirs)
         if ours == BITMAP:
-            assert theirs.count == len(self.receiver.bitmap(number >> 12)) and theirs.argument == number
-            assert theirs.size == 66 + len(self.receiver.bitmap()[0][1])
+            assert theirs.count == len(dlcp.parts_of(self.receiver, number >> 12)) and theirs.argument == number
+            assert theirs.size == 66 + len(dlcp.parts_of(self.receiver, 0)[0][1])
         self.same()
         return ours
 
     def bitmap(self, part, number, first, content, now):
         """A part of an answer. The simulator's sender reads the last snapshot, which must be the one it asked for."""
-        count = min(self.sender.packets - first, BITMAP_PACKETS)
-        have = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")[:count].astype(bool)
         self.ends.control(at.BITMAP, part, number, now=now)
-        self.sender.on_bitmap(first, have, number, now)
+        dlcp.take_part(self.sender, first, content, number & NUMBERS, now)
         self.same()
 
     def stop(self):
         self.ends.control(at.STOP, 0, 0)
-        self.sender.on_stop()
+        self.sender.on_control(STOP, 0, 0, 0, 0)
         self.same()
 
     def fire(self):
@@ -153,7 +144,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
                 got = both.pull(now)
                 if got < 0:
                     break
-                bag.append(("probe", got - dlcp.PULL_PROBE) if got >= dlcp.PULL_PROBE else ("data", got & (dlcp.MUST - 1)))
+                bag.append(("probe", got - PULL_PROBE) if got >= PULL_PROBE else ("data", got & (MUST - 1)))
         now += rng.randrange(1, US)
         timer = both.sender.timer
         if not bag or 0 < timer <= now:
@@ -177,7 +168,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
             if answer == STOP:
                 bag.append(("stop", 0))
             elif answer == BITMAP:
-                parts = both.receiver.bitmap(first >> 12)
+                parts = dlcp.parts_of(both.receiver, first >> 12)
                 bag += [("bitmap", part, first, *parts[part]) for part in range(len(parts))]
         elif kind == "ack":
             both.ack(first, more[0], now)
@@ -188,7 +179,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
             break
     assert both.sender.done and both.receiver.done
     lost = both.receiver.nbytes - both.receiver.got
-    assert 0 <= lost <= both.receiver.allowed
+    assert 0 <= lost <= both.receiver.word(at.R_ALLOWED)
 
 
 def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_heard_once():
@@ -198,51 +189,19 @@ def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_h
     for sequence in range(30):
         both.data(sequence, 0, 0)
     now = both.fire()
-    assert both.pull(now) == dlcp.PULL_PROBE + 1
+    assert both.pull(now) == PULL_PROBE + 1
     assert both.probe(1, now) == BITMAP
     for sequence in range(30, 35):
         both.data(sequence, 0, now)
     assert [both.probe(1, now + late) for late in (0, BASE - 1, BASE, BASE + 1)] == [-1, -1, BITMAP, -1]
-    [(first, content)] = both.receiver.bitmap()
+    [(first, content)] = dlcp.parts_of(both.receiver, 0)
     again = both.fire()
-    assert both.pull(again) == dlcp.PULL_PROBE + 1
+    assert both.pull(again) == PULL_PROBE + 1
     both.bitmap(0, 1, first, content, again)
-    assert both.sender.again_count == 10  # of the five that came meanwhile nothing is known
-    assert [both.pull(again) for _ in range(4)] == [sequence | dlcp.MUST for sequence in range(30, 34)]
+    assert both[AGAIN] == 10  # of the five that came meanwhile nothing is known
+    assert [both.pull(again) for _ in range(4)] == [sequence | MUST for sequence in range(30, 34)]
     both.bitmap(0, 1, first, content, again)
-    assert both.sender.again_count == 6
-
-
-@pytest.mark.parametrize("packets", [1, 2, 5, 7, 10, 333])
-@pytest.mark.parametrize("seed", range(4))
-def test_constant_rate_does_the_same(packets, seed):
-    rng = random.Random(f"{packets} {seed}")
-    loss, share, allowed = rng.choice([0.0, 0.3, 0.8]), rng.choice([1.0, 0.37]), rng.choice([0, packets * 100 // 10])
-    ends = Ends(ConstantRate, packets, payload=100, allowed=allowed, base_rtt=BASE, tags=False, share=share, repeat_after=50 * US)
-    rules = constant_rate.Rules({"share": share, "repeat_after": 50 * US}, base_rtt=BASE)
-    sender = constant_rate.Sender(rules, 0, 0, packets, ends[at.S_LINE])
-    row = MessageRow(0, 0, 0, 1, 100 * packets, 0, (allowed + 0.5) / (100 * packets), False, 0)
-    receiver = constant_rate.Receiver(row, 100)
-    assert sender.gap == ends[at.S_GAP]
-    now, sent = 0, 0
-    while not sender.done:
-        theirs, ours = ends.pull(now, most=1), sender.pull(now)
-        assert ours == (theirs[0] if theirs else -1)
-        assert (sender.timer, sender.fresh) == (ends[at.S_TIMER], ends[CR_FRESH])
-        if ours < 0:
-            now = ends.fire()
-            sender.timer = 0
-            sender.on_timer(now)
-            continue
-        sent += 1
-        assert sent < 100_000
-        if rng.random() >= loss:
-            reply = ends.data(ours, now=now)
-            answer = receiver.on_data(ours, 100, 0, now)
-            assert answer == (reply.kind if reply.count else -1)
-            if answer == STOP and rng.random() >= loss:
-                sender.on_stop()
-    assert receiver.nbytes - receiver.got <= allowed
+    assert both[AGAIN] == 6
 
 
 def delays(both, *round_trips, start=0):
@@ -252,7 +211,7 @@ def delays(both, *round_trips, start=0):
         sequence = both.pull(now)
         both.ack(sequence, 0, now + rtt)
         now += rtt
-        rates.append(both.sender.rate)
+        rates.append(both[RATE])
     return rates
 
 
@@ -267,14 +226,14 @@ def test_a_round_trip_of_just_t_low_is_not_below_it():
     """With delays on the rise, one of just t_low lowers the rate; a picosecond less raises it."""
     for last, rises in ((20 * US, False), (20 * US - 1, True)):
         before, after = delays(by_delay(ewma=1.0), 150 * US, 10 * US, last)[1:]
-        assert before < dlcp.ONE and (after > before) == rises
+        assert before < ONE and (after > before) == rises
 
 
 def test_a_round_trip_of_just_t_high_is_not_above_it():
     """150 us and 100 us: delays fall, so that just t_high raises the rate, and a picosecond more lowers it."""
     for last, rises in ((100 * US, True), (100 * US + 1, False)):
         before, after = delays(by_delay(ewma=1.0), 300 * US, last)
-        assert before < dlcp.ONE and (after > before) == rises
+        assert before < ONE and (after > before) == rises
 
 
 def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
@@ -282,7 +241,7 @@ def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
     rates = delays(by_delay(beta=1.0), 5000 * US, *[50 * US] * 8)
     steps = [after - before for before, after in pairwise(rates)]
     assert steps[:4] == [steps[0]] * 4 and steps[4:7] == [5 * steps[0]] * 3
-    assert rates[-1] < dlcp.ONE
+    assert rates[-1] < ONE
 
 
 @pytest.mark.parametrize("restless", [5000 * US, 90 * US])
@@ -314,51 +273,51 @@ def probed(missing=(100, 10_000, 17_000)):
         if sequence not in missing:
             both.data(sequence, 0, 0)
     now = both.fire()
-    assert both.pull(now) == dlcp.PULL_PROBE + 1
+    assert both.pull(now) == PULL_PROBE + 1
     return both, now
 
 
 def test_copies_of_a_part_do_not_stand_for_others():
     both, now = probed()
     assert both.probe(1, now) == BITMAP
-    parts = both.receiver.bitmap()
+    parts = dlcp.parts_of(both.receiver, 0)
     for part in (1, 1, 1, 0, 0, 2):
-        assert both.sender.again_count < 3
+        assert both[AGAIN] < 3
         both.bitmap(part, 1, *parts[part], now)
-    assert [both.pull(now) & ~dlcp.MUST for _ in range(3)] == [100, 10_000, 17_000]
+    assert [both.pull(now) & ~MUST for _ in range(3)] == [100, 10_000, 17_000]
 
 
 def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_round():
     both, now = probed()
     both.probe(1, now)
-    parts = both.receiver.bitmap()
+    parts = dlcp.parts_of(both.receiver, 0)
     both.bitmap(2, 1, *parts[2], now)
     now = both.fire()
-    assert both.pull(now) == dlcp.PULL_PROBE + (1 << 12 | 1)
+    assert both.pull(now) == PULL_PROBE + (1 << 12 | 1)
     for part in (0, 1):
         both.bitmap(part, 1, *parts[part], now)  # late: the second is not asked for any more
-    assert [both.pull(now) & ~dlcp.MUST for _ in range(3)] == [100, 10_000, 17_000]
+    assert [both.pull(now) & ~MUST for _ in range(3)] == [100, 10_000, 17_000]
     while both.pull(now) >= 0:
         pass
     now = both.fire()
-    assert both.pull(now) == dlcp.PULL_PROBE + 2
+    assert both.pull(now) == PULL_PROBE + 2
     both.probe(2, now)
-    parts = both.receiver.bitmap()
+    parts = dlcp.parts_of(both.receiver, 0)
     both.bitmap(0, 2, *parts[0], now)
     now = both.fire()
-    assert [both.pull(now), both.pull(now)] == [dlcp.PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
-    assert both.receiver.bitmap(3) == [(2 * BITMAP_PACKETS, parts[2][1])]
+    assert [both.pull(now), both.pull(now)] == [PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
+    assert dlcp.parts_of(both.receiver, 3) == [(2 * BITMAP_PACKETS, parts[2][1])]
 
 
 def test_parts_that_come_put_off_the_time_when_the_others_are_overdue():
     both, now = probed()
     both.probe(1, now)
-    parts = both.receiver.bitmap()
+    parts = dlcp.parts_of(both.receiver, 0)
     for part in (0, 1):
         now = both.sender.timer - 1
         both.bitmap(part, 1, *parts[part], now)
-        assert both.sender.timer == now + both.sender.wait
-    assert both.fire() == now + both.sender.wait
+        assert both.sender.timer == now + both[WAIT]
+    assert both.fire() == now + both[WAIT]
 
 
 def test_no_probe_is_counted_as_data_that_was_sent_again():
@@ -367,12 +326,12 @@ def test_no_probe_is_counted_as_data_that_was_sent_again():
     for _ in range(2):
         both.probe(1, now)
         now = both.fire()
-        assert both.pull(now) == dlcp.PULL_PROBE + 1
-    parts = both.receiver.bitmap()
+        assert both.pull(now) == PULL_PROBE + 1
+    parts = dlcp.parts_of(both.receiver, 0)
     both.bitmap(1, 1, *parts[1], now)
     now = both.fire()
     asked = [both.pull(now) for _ in range(2)]
-    assert both.sender.probes == 5 and min(asked) > dlcp.PULL_PROBE
+    assert both.sender.probes == 5 and min(asked) > PULL_PROBE
     both.sender.sent = LARGE + 5 + 7  # as the interface counts: seven packets again
     assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
 
@@ -393,10 +352,8 @@ def test_the_same_rates_by_marks_whatever_is_lost_or_overtaken(seed):
     marks, now, out = rng.choice([0.0, 0.02, 0.3]), 0, []
     for _ in range(400):
         if rng.random() < 0.05:
-            both.sender.rate = rng.randrange(dlcp.ONE // 64, dlcp.ONE)
-            both.ends[RATE] = both.sender.rate
-            both.sender.alpha = rng.randrange(dlcp.ONE)
-            both.ends[ALPHA] = both.sender.alpha
+            both[RATE] = rng.randrange(ONE // 64, ONE)
+            both[ALPHA] = rng.randrange(ONE)
         for _ in range(rng.randrange(8)):
             out.append(both.pull(now))
         now += rng.choice([1, US, 5 * US, 100 * US])

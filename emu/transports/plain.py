@@ -1,0 +1,221 @@
+"""Specialises the functions of a transport to plain Python: what sockets run is what the simulator compiles.
+
+A transport is a handful of `@njit` functions over an array of integers (`gradwire.sim.transports.base`). Agents run the
+same source uncompiled, on a list, since a list is read faster than an array, and an agent needs no Numba. As they are
+written they would cost 1.2 us more per packet than rules written for Python: most of that is looking up and adding up
+the places of words, and calling `bit` and its likes. So each function is read from its file once per process and
+rewritten, never by hand:
+
+* the bases of the records are known (every flow has a list of its own), and so are the constants of modules:
+  `M[f + S_TIMER]` becomes `M[43]`;
+* functions of a single expression or assignment are put in where they are called;
+* every other function that is called is specialised in the same way.
+
+What is left says the same as its source, on the same lines, so that a traceback points there.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import inspect
+import operator
+import textwrap
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from gradwire.emu.switches.base import TestbedError
+
+FOLDED: Mapping[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
+    ast.USub: operator.neg, ast.Invert: operator.invert,
+}  # fmt: skip
+NOTHING_ADDED = (ast.Add, ast.Sub, ast.BitOr, ast.LShift, ast.RShift)
+"""operations that a zero on the right does not change"""
+
+
+class Plain:
+    """Functions rewritten for records at known places; those that they call are rewritten once."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {}
+        self._made: dict[tuple[Any, tuple[tuple[str, int], ...]], str] = {}
+
+    def function(self, compiled: Any, **known: int) -> Callable[..., Any]:
+        """A compiled function as plain Python without the arguments in `known`, which have these values.
+
+        Raises
+        ------
+        TestbedError
+            Its source is not to be had.
+        """
+        made: Callable[..., Any] = self._names[self.made(compiled.py_func, known)]
+        return made
+
+    def made(self, source: Callable[..., Any], known: Mapping[str, int]) -> str:
+        """The name of the rewritten function."""
+        key = source, tuple(sorted(known.items()))
+        if key in self._made:
+            return self._made[key]
+        tree = definition(source)
+        name = self._made[key] = f"{tree.name}_{len(self._made)}"  # before going down: it may call itself
+        tree.name = name
+        tree.decorator_list = []
+        tree.args.args = [each for each in tree.args.args if each.arg not in known]
+        env: dict[str, ast.expr] = {parameter: ast.Constant(value) for parameter, value in known.items()}
+        tree.body = [_Rewriter(self, source, env).visit(statement) for statement in tree.body]
+        module = ast.fix_missing_locations(ast.Module([tree], []))
+        exec(compile(module, inspect.getfile(source), "exec"), self._names)
+        return name
+
+    def bound(self, value: Any) -> str:
+        """A name for something that is neither a number nor a function of a transport."""
+        name = f"value_{id(value)}"
+        self._names[name] = value
+        return name
+
+
+_trees: dict[Any, ast.FunctionDef] = {}
+
+
+def definition(source: Callable[..., Any]) -> ast.FunctionDef:
+    """The syntax tree of a function without its docstring, where its file has it; a copy."""
+    if source not in _trees:
+        try:
+            lines, first = inspect.getsourcelines(source)
+        except OSError as error:
+            raise TestbedError(
+                f"the source of {source.__qualname__} cannot be read: {error}", "transport", "a function in a file"
+            ) from error
+        tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        if ast.get_docstring(tree) is not None:
+            tree.body = tree.body[1:] or [ast.copy_location(ast.Pass(), tree.body[0])]
+        _trees[source] = tree
+    return copy.deepcopy(_trees[source])
+
+
+def written(tree: ast.AST) -> set[str]:
+    """Names that a function gives a value to."""
+    return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites one function; `env` are its parameters that are expressions of the caller's, or numbers."""
+
+    def __init__(self, plain: Plain, source: Callable[..., Any], env: Mapping[str, ast.expr]) -> None:
+        self.plain, self.env = plain, env
+        self.names = source.__globals__
+        code = source.__code__
+        self.local = set(code.co_varnames)
+
+    def _value(self, node: ast.expr) -> Any:
+        """What a name, or a name of a module, means outside the function; None if it means nothing there."""
+        if isinstance(node, ast.Name) and node.id not in self.local:
+            return self.names.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(module := self._value(node.value), ModuleType):
+            return getattr(module, node.attr, None)
+        return None
+
+    def _outside(self, node: ast.expr) -> ast.expr | None:
+        value = self._value(node)
+        if value is None:
+            return None
+        if type(value) in (int, bool):
+            return ast.copy_location(ast.Constant(int(value)), node)
+        return ast.copy_location(ast.Name(self.plain.bound(value), ast.Load()), node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if isinstance(node.ctx, ast.Load):
+            if node.id in self.env:
+                return ast.copy_location(copy.deepcopy(self.env[node.id]), node)
+            return self._outside(node) or node
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._outside(node) or self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        left, right = _number(node.left), _number(node.right)
+        if right is None:
+            return node.right if left == 0 and isinstance(node.op, (ast.Add, ast.BitOr)) else node
+        if left is not None and type(node.op) in FOLDED:
+            return ast.copy_location(ast.Constant(FOLDED[type(node.op)](left, right)), node)
+        return node.left if right == 0 and isinstance(node.op, NOTHING_ADDED) else node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        value = _number(node.operand)
+        if value is None or type(node.op) not in FOLDED:
+            return node
+        return ast.copy_location(ast.Constant(FOLDED[type(node.op)](value)), node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | list[ast.stmt]:
+        """A call whose result nobody wants: the one statement of the function, if it is an assignment."""
+        if isinstance(node.value, ast.Call) and (source := self._called(node.value)):
+            tree = definition(source)
+            statement = tree.body[0]
+            if len(tree.body) == 1 and isinstance(statement, (ast.AugAssign, ast.Assign)) and not written(tree):
+                arguments = self._arguments(node.value, tree)
+                if _simple(arguments, statement):
+                    put: ast.stmt = _Rewriter(self.plain, source, arguments).visit(statement)
+                    return _at(put, node)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        source = self._called(node)
+        if source is None:
+            if not (isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)):
+                node.func = self.visit(node.func)
+            node.args = [self.visit(each) for each in node.args]
+            return node
+        tree = definition(source)
+        arguments = self._arguments(node, tree)
+        statement = tree.body[0]
+        if len(tree.body) == 1 and isinstance(statement, ast.Return) and statement.value is not None:
+            if _simple(arguments, statement):
+                put: ast.expr = _Rewriter(self.plain, source, arguments).visit(statement.value)
+                return _at(put, node)
+        changed = written(tree)
+        known = {
+            name: number
+            for name, value in arguments.items()
+            if name not in changed and (number := _number(value)) is not None
+        }
+        name = self.plain.made(source, known)
+        rest = [value for each, value in arguments.items() if each not in known]
+        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), rest, []), node)
+
+    def _called(self, node: ast.Call) -> Callable[..., Any] | None:
+        """The source of the compiled function that is called, if it is one."""
+        found: Callable[..., Any] | None = getattr(self._value(node.func), "py_func", None)
+        return found
+
+    def _arguments(self, node: ast.Call, tree: ast.FunctionDef) -> dict[str, ast.expr]:
+        names = [each.arg for each in tree.args.args]
+        given = dict(zip(names, node.args, strict=False)) | {each.arg or "": each.value for each in node.keywords}
+        missing = dict(zip(reversed(names), reversed(tree.args.defaults), strict=False))
+        return {name: self.visit(given.get(name, missing.get(name))) for name in names}
+
+
+def _number(node: ast.AST) -> int | None:
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def _simple(arguments: Mapping[str, ast.expr], body: ast.AST) -> bool:
+    """Whether arguments may stand where the parameters stood: names and numbers anywhere, what has to be worked out if
+    it is worked out once."""
+    used = [each.id for each in ast.walk(body) if isinstance(each, ast.Name)]
+    return all(isinstance(value, (ast.Name, ast.Constant)) or used.count(name) == 1 for name, value in arguments.items())
+
+
+def _at(tree: Any, node: ast.AST) -> Any:
+    """What is put in belongs to the line of the call."""
+    for each in ast.walk(tree):
+        if hasattr(each, "lineno"):
+            ast.copy_location(each, node)
+    return tree

@@ -1,0 +1,262 @@
+"""The adapter: gives the simulator's transports their records, and makes of their decisions what sockets can do.
+
+A transport's rules are written once, as the functions of `gradwire.sim.transports`. In the simulator they work on the
+records of all flows in one array; here each end of a message has a list of its own, laid out the same way, and the
+functions have been rewritten for it (`gradwire.emu.transports.plain`). `SendingEnd` and `ReceivingEnd` are the two ends
+without any socket, so that tests can drive them beside the simulator's.
+
+What the rules decide is read from the words by which they tell the engine (`gradwire.sim.transports.base`): a packet
+number or a probe to send, when to be called again, how far apart packets start, that there is nothing more to send,
+that the message is delivered, and a receiver's answer in one word.
+
+Rules see the time of the schedule, which on the wall clock may be a little ahead of when an answer comes in; so they may
+be told of an answer to a packet before its time, and take no round trip to be less than a picosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.nic import Flow
+from gradwire.emu.transports.plain import Plain
+from gradwire.emu.wire import ECHO
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
+from gradwire.sim.fabric import layout as at
+from gradwire.sim.fabric.components import RECEIVER_SIDE, SENDER_SIDE, resolve
+from gradwire.sim.transports import KINDS
+from gradwire.sim.transports.base import Context, Deaf
+
+KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
+"""What the kernel does by itself."""
+BASE = at.PARAM_WORDS
+"""Where a flow's record begins, behind its parameters."""
+BEYOND_SENDER, BEYOND_RECEIVER = BASE + at.SENDER_WORDS, BASE + at.RECEIVER_WORDS
+MUST = 1 << 30
+"""Added to a packet's number: never droppable."""
+PULL_PROBE = at.PULL_PROBE
+S_GAP, S_TIMER, S_DONE, S_SENT = (BASE + word for word in (at.S_GAP, at.S_TIMER, at.S_DONE, at.S_SENT))
+R_GOT, R_DONE, R_BITS = BASE + at.R_GOT, BASE + at.R_DONE, BEYOND_RECEIVER
+MOST_FILL = 16
+"""Bytes between header and payload that the widest header of the simulator is wider than ours, at most."""
+KIND_MASK, ECHO_BIT, SIZE_AT, SIZE_MASK, COUNT_AT, COUNT_MASK = 7, 8, 4, 0x3FFF, 18, 0xFFF
+ARGUMENT_AT, BELOW_ARGUMENT = 40, (1 << 40) - 1
+"""Where a receiver's answer has what: `gradwire.sim.transports.base.reply`."""
+
+
+@cache
+def transport_class(kind: str, folder: str | None = None) -> Any:
+    """The class of a transport, by its name or as "module:Class" of a file in `folder`.
+
+    Raises
+    ------
+    ScenarioError
+        There is none, or it is not what it is named for.
+    """
+    return resolve(KINDS, kind, "transport.kind", Path(folder) if folder else None)
+
+
+@cache
+def functions_of(owner: Any) -> SimpleNamespace:
+    """A transport's functions as plain Python, without the places of parameters and record; what it has not got does
+    nothing."""
+    plain = Plain()
+    named = {name: (getattr(owner, name, None) or getattr(Deaf, name), "f") for name in SENDER_SIDE}
+    named |= {name: (getattr(owner, name, None) or getattr(Deaf, name), "r") for name in RECEIVER_SIDE}
+    return SimpleNamespace(
+        **{name: plain.function(function, k=0, **{record: BASE}) for name, (function, record) in named.items()}
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A receiver's answer without its argument: what goes into a header's flags, how many bytes of zeros follow the
+    header to make it as large as it is, and how many packets it is."""
+
+    kind: int
+    flags: int
+    fill: int
+    count: int
+
+
+class Rules:
+    """A transport with its parameters, for flows of one base round trip and slowest link."""
+
+    def __init__(self, owner: Any, settings: Mapping[str, Any], context: Context) -> None:
+        self.owner, self.context = owner, context
+        values = owner.parameters(dict(settings), context)
+        self.parameters = [*values, *[0] * (at.PARAM_WORDS - len(values))]
+        self.functions = functions_of(owner)
+        self.fill = max(int(owner.data_overhead) - UDP_OVERHEAD, 0)
+        """zeros before the payload of a data packet, so that it is as long on a link as it is simulated"""
+        self._answers: dict[int, Answer] = {}
+
+    def answer(self, word: int) -> Answer:
+        """What a receiver's answer says, but for its argument."""
+        low = word & BELOW_ARGUMENT
+        known = self._answers.get(low)
+        if known is None:
+            size = (low >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
+            echo = ECHO if low & ECHO_BIT else 0
+            known = self._answers[low] = Answer(
+                low & KIND_MASK, low & KIND_MASK | echo, max(size, MIN_FRAME) - UDP_OVERHEAD, low >> COUNT_AT & COUNT_MASK
+            )
+        return known
+
+
+def tag_words(row: MessageRow, packets: int) -> list[int]:
+    """Which packets are important, as a bitmap; none where one answer holds for all."""
+    return [] if isinstance(row.important, bool) else words_of(np.asarray(row.important[:packets], dtype=bool))
+
+
+def words_of(flags: NDArray[np.bool_]) -> list[int]:
+    """A bitmap, 32 packets to a word."""
+    packed = np.packbits(flags, bitorder="little").tobytes()
+    return np.frombuffer(packed + bytes(-len(packed) % 4), dtype="<u4").tolist()
+
+
+class SendingEnd(Flow):
+    """The sending end of one message. `state`: its words, parameters first."""
+
+    __slots__ = ("_on_control", "_on_timer", "_pull", "packets", "rules", "state", "words")
+
+    def __init__(self, rules: Rules, row: MessageRow, now: int) -> None:
+        super().__init__(row.number, row.priority)
+        payload, owner = rules.context.payload, rules.owner
+        self.rules = rules
+        self.packets = max(1, -(-row.nbytes // payload))
+        self.words = words = -(-self.packets // 32)
+        tags = tag_words(row, self.packets)
+        peer = BEYOND_SENDER + owner.sender_bitmaps * words
+        tagged = peer + (owner.receiver_bitmaps * words if owner.probe_word else 0)
+        record = [0] * at.SENDER_WORDS
+        record[at.S_DATA] = row.priority << at.A_PRIORITY
+        record[at.S_PACKETS] = self.packets
+        record[at.S_LAST] = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
+        record[at.S_BITS], record[at.S_WORDS], record[at.S_PEER] = BEYOND_SENDER, words, peer
+        record[at.S_LINE] = rules.context.speed
+        record[at.S_TAGS] = tagged if tags else int(bool(row.important))
+        self.state = [*rules.parameters, *record, *[0] * (tagged - BEYOND_SENDER), *tags]
+        functions = rules.functions
+        self._pull, self._on_control, self._on_timer = functions.pull, functions.on_control, functions.on_timer
+        functions.start(self.state, now)
+        self._heed()
+
+    def _heed(self) -> None:
+        state = self.state
+        self.gap, self.timer, self.done = state[S_GAP], state[S_TIMER], state[S_DONE] != 0
+
+    def pull(self, now: int) -> int:
+        """What the rules want to send now."""
+        state = self.state
+        what = self._pull(state, now)
+        if what >= 0:
+            state[S_SENT] += 1
+        self.gap, self.timer = state[S_GAP], state[S_TIMER]
+        return int(what)
+
+    def on_timer(self, now: int) -> None:
+        """The time that the rules asked for has come."""
+        self.state[S_TIMER] = 0
+        self._on_timer(self.state, now)
+        self._heed()
+
+    def on_control(self, kind: int, sequence: int, argument: int, echo: int, now: int) -> None:
+        """A control packet has come."""
+        state = self.state
+        self._on_control(state, kind, sequence, argument, echo, now)
+        self.gap, self.timer, self.done = state[S_GAP], state[S_TIMER], state[S_DONE] != 0
+
+    def told(self, bitmap: int, first: int, words: list[int]) -> None:
+        """Words of one of the receiver's bitmaps, from word `first` on, as a packet has brought them."""
+        begin = self.state[BASE + at.S_PEER] + bitmap * self.words + first
+        self.state[begin : begin + len(words)] = words
+
+    def word(self, offset: int) -> int:
+        """A word of the record."""
+        return int(self.state[BASE + offset])
+
+    @property
+    def new(self) -> int:
+        """Packets that have been sent at least once."""
+        return self.word(self.rules.owner.fresh_word)
+
+    @property
+    def probes(self) -> int:
+        """Probes sent, with repetitions."""
+        return self.word(self.rules.owner.probe_word) if self.rules.owner.probe_word else 0
+
+
+class ReceivingEnd:
+    """The receiving end of one message. Sizes in bytes. `state`: its words, parameters first."""
+
+    __slots__ = (
+        "_on_data", "marked", "nbytes", "packets", "payload", "place", "row", "rules", "source", "state", "words"
+    )  # fmt: skip
+
+    def __init__(self, rules: Rules, row: MessageRow) -> None:
+        payload, owner = rules.context.payload, rules.owner
+        self.rules, self.row, self.payload, self.nbytes = rules, row, payload, row.nbytes
+        self.packets = max(1, -(-row.nbytes // payload))
+        self.words = words = -(-self.packets // 32)
+        tags = tag_words(row, self.packets)
+        tagged = BEYOND_RECEIVER + owner.receiver_bitmaps * words
+        record = [0] * at.RECEIVER_WORDS
+        record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = self.packets, row.nbytes, payload
+        record[at.R_BITS], record[at.R_WORDS] = BEYOND_RECEIVER, words
+        record[at.R_TAGS] = tagged if tags else int(bool(row.important))
+        record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound)
+        record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
+        self.state = [*rules.parameters, *record, *[0] * (tagged - BEYOND_RECEIVER), *tags]
+        self._on_data = rules.functions.on_data
+        self.marked = 0
+        self.place: memoryview | None = None
+        self.source = b""
+        """where its packets come from, as `Receiver.source` has it"""
+
+    @property
+    def done(self) -> bool:
+        """Whether the message is delivered."""
+        return self.state[R_DONE] != 0
+
+    @property
+    def got(self) -> int:
+        """Bytes that have arrived."""
+        return int(self.state[R_GOT])
+
+    def size(self, sequence: int) -> int:
+        """Payload bytes of a packet."""
+        return min(self.payload, self.nbytes - sequence * self.payload)
+
+    def arrived(self) -> NDArray[np.bool_] | None:
+        """Which packets are here, bool[packets]; None if all are."""
+        if self.state[R_GOT] == self.nbytes:
+            return None
+        bits = np.array(self.bitmap(0, 0, self.words), dtype="<u4").view(np.uint8)
+        return np.unpackbits(bits, bitorder="little")[: self.packets].astype(bool)
+
+    def bitmap(self, number: int, first: int, count: int) -> list[int]:
+        """Words of one of its bitmaps."""
+        begin = R_BITS + number * self.words + first
+        return self.state[begin : min(begin + count, R_BITS + (number + 1) * self.words)]
+
+    def on_data(self, sequence: int, size: int, ce: int, now: int) -> int:
+        """A packet has come: the rules' answer, 0 for none."""
+        return int(self._on_data(self.state, sequence, size, ce, now))
+
+    def on_probe(self, argument: int, now: int) -> int:
+        """A probe has come: the rules' answer, 0 for none."""
+        return int(self.rules.functions.on_probe(self.state, argument, now))
+
+    def word(self, offset: int) -> int:
+        """A word of the record."""
+        return int(self.state[BASE + offset])
