@@ -22,6 +22,7 @@ from typing import Any
 
 from gradwire.emu.agent.base import Loop
 from gradwire.emu.sockets import Sender
+from gradwire.sim.fabric import layout as at
 
 CLASSES = 8
 AHEAD_NS = 1_200_000
@@ -33,24 +34,36 @@ BYTE_PS = 8_000_000_000_000
 UNLISTED, LISTED, PACED = range(3)
 
 
+RECORD = at.PARAM_WORDS
+"""where a flow's record begins in its words, behind the parameters of its transport"""
+GAP, TIMER, DONE, SENT = (RECORD + word for word in (at.S_GAP, at.S_TIMER, at.S_DONE, at.S_SENT))
+
+
 class Flow(ABC):
     """The sender of one message, as the interface sees it. Times in picoseconds.
 
     number, priority : of the message.
+    state : the words of its transport, of which the interface looks at four, which are properties, too:
     gap : picoseconds per byte << 16 between packet starts, 0: as fast as the line.
-    since : when it last came to have something to send.
     timer : when `on_timer` is wanted, 0: never.
     done : there is nothing more to send.
+    sent : packets so far.
+    since : when it last came to have something to send.
     """
 
-    __slots__ = ("armed", "done", "gap", "listed", "number", "pace", "priority", "sent", "since", "timer")
+    __slots__ = ("armed", "listed", "number", "pace", "priority", "since", "state")
 
-    def __init__(self, number: int, priority: int) -> None:
+    def __init__(self, number: int, priority: int, state: list[int] | None = None) -> None:
         self.number, self.priority = number, priority
-        self.gap = self.pace = self.timer = self.sent = self.since = 0
-        self.done = False
+        self.state = [0] * (RECORD + at.SENDER_WORDS) if state is None else state
+        self.pace = self.since = 0
         self.listed = UNLISTED
         self.armed: Any = None
+
+    gap = property(lambda self: self.state[GAP], lambda self, value: self.state.__setitem__(GAP, value))
+    timer = property(lambda self: self.state[TIMER], lambda self, value: self.state.__setitem__(TIMER, value))
+    done = property(lambda self: self.state[DONE] != 0, lambda self, value: self.state.__setitem__(DONE, int(value)))
+    sent = property(lambda self: self.state[SENT], lambda self, value: self.state.__setitem__(SENT, value))
 
     @abstractmethod
     def pull(self, now: int) -> int:
@@ -122,7 +135,7 @@ class Nic:
     def arm(self, flow: SendingFlow) -> None:
         """See to it that `on_timer` is called no later than the flow wants. A timer that is put off is not moved; when
         it goes off, it is set anew."""
-        wanted = flow.timer
+        wanted = flow.state[TIMER]
         if not wanted:
             return
         if flow.armed is not None:
@@ -197,7 +210,8 @@ class Nic:
             else:
                 return
             flow = ready[0]
-            if flow.done:
+            state = flow.state
+            if state[DONE]:
                 ready.popleft()
                 flow.listed = UNLISTED
             elif flow.pace > slot:
@@ -211,11 +225,12 @@ class Nic:
                     flow.listed = UNLISTED
                 else:
                     ready.rotate(-1)
-                    flow.sent += 1
+                    state[SENT] += 1
                     nbytes = flow.transmit(what)
                     self._busy = slot + self.time(nbytes)
-                    if flow.gap:
+                    if state[GAP]:
                         # what was late on the wall clock is made up for, within bounds
                         due = max(flow.pace, flow.since, slot - self._make_up)
-                        flow.pace = min(due, slot) + ((nbytes * flow.gap + 0xFFFF) >> 16)
-                self.arm(flow)
+                        flow.pace = min(due, slot) + ((nbytes * state[GAP] + 0xFFFF) >> 16)
+                if state[TIMER]:
+                    self.arm(flow)

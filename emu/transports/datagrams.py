@@ -19,6 +19,7 @@ from gradwire.emu.plan import TransportPlan
 from gradwire.emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
 from gradwire.emu.transports.rules import (
     ARGUMENT_AT,
+    BELOW_ARGUMENT,
     MOST_FILL,
     MUST,
     R_BITS,
@@ -168,7 +169,7 @@ class Endpoint:
             at = sequence * receiver.payload
             start += GRADWIRE + fill
             receiver.place[at : at + length] = arrived.data[start : start + length]
-        answer = receiver.on_data(sequence, length, ce, now)
+        answer = receiver.take(state, sequence, length, ce, now)
         if answer:
             carrier = self.carriers[receiver.row.transport]
             carrier.answer(receiver, answer, sequence, arrived.name(slot))
@@ -186,7 +187,7 @@ class Endpoint:
                     continue
                 header = HEADER.unpack_from(arrived.data, slot * arrived.room)
                 sender = senders.get(header[0])
-                if sender is None or sender.done:
+                if sender is None:
                     continue
                 if arrived.source(slot) != sender.source:
                     self.strays += 1
@@ -196,7 +197,7 @@ class Endpoint:
                 if kind not in sender.heard or header[3] >= sender.packets:
                     self.strays += 1
                     continue
-                sender.on_control(kind, header[3], header[1], int(bool(flags & ECHO)), now)
+                sender.take(sender.state, kind, header[3], header[1], 1 if flags & ECHO else 0, now)
                 if sender.done:
                     sender.carrier.settle(sender)
                 else:
@@ -297,7 +298,8 @@ class DatagramCarrier:
 
     def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
         """Send what the rules answer to a packet; `name`: where it came from."""
-        answer = receiver.rules.answer(word)
+        rules = receiver.rules
+        answer = rules.answers.get(word & BELOW_ARGUMENT) or rules.answer(word)
         self.endpoint.control(receiver.row, answer.flags, sequence, name, word >> ARGUMENT_AT, answer.fill)
 
     def deliver(self, receiver: Any) -> None:

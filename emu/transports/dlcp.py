@@ -45,7 +45,7 @@ def take_part(sender: Any, first: int, content: bytes, number: int, now: int) ->
     part = first // BITMAP_PACKETS
     words = np.frombuffer(content + bytes(-len(content) % 4), dtype="<u4").tolist()
     sender.told(SNAPSHOT, part * ANSWER_WORDS, words)
-    sender.on_control(BITMAP, part, number & NUMBERS, 0, now)
+    sender.take(sender.state, BITMAP, part, number & NUMBERS, 0, now)
 
 
 class _Outgoing(Outgoing):
@@ -120,7 +120,7 @@ class Dlcp(DatagramCarrier):
             return
         now = self.host.loop.now() * 1000
         if header.kind == STOP:
-            sender.on_control(STOP, 0, 0, 0, now)
+            sender.take(sender.state, STOP, 0, 0, 0, now)
             self.settle(sender)
         elif header.kind == BITMAP:
             take_part(sender, header.offset, content, header.sequence, now)

@@ -8,7 +8,7 @@ rewritten, never by hand:
 
 * the bases of the records are known (every flow has a list of its own), and so are the constants of modules:
   `M[f + S_TIMER]` becomes `M[43]`;
-* functions of a single expression or assignment are put in where they are called;
+* functions that are one expression, or that return nothing, are put in where they are called;
 * every other function that is called is specialised in the same way.
 
 What is left says the same as its source, on the same lines, so that a traceback points there.
@@ -42,6 +42,7 @@ class Plain:
 
     def __init__(self) -> None:
         self._names: dict[str, Any] = {}
+        self._count = 0
         self._made: dict[tuple[Any, tuple[tuple[str, int], ...]], str] = {}
 
     def function(self, compiled: Any, **known: int) -> Callable[..., Any]:
@@ -66,10 +67,15 @@ class Plain:
         tree.decorator_list = []
         tree.args.args = [each for each in tree.args.args if each.arg not in known]
         env: dict[str, ast.expr] = {parameter: ast.Constant(value) for parameter, value in known.items()}
-        tree.body = [_Rewriter(self, source, env).visit(statement) for statement in tree.body]
+        tree.body = _Rewriter(self, source, env).statements(tree.body)
         module = ast.fix_missing_locations(ast.Module([tree], []))
         exec(compile(module, inspect.getfile(source), "exec"), self._names)
         return name
+
+    def fresh(self, name: str) -> str:
+        """A name that no function has."""
+        self._count += 1
+        return f"{name}_in_{self._count}"
 
     def bound(self, value: Any) -> str:
         """A name for something that is neither a number nor a function of a transport."""
@@ -98,6 +104,22 @@ def definition(source: Callable[..., Any]) -> ast.FunctionDef:
     return copy.deepcopy(_trees[source])
 
 
+def expression(tree: ast.FunctionDef) -> ast.expr | None:
+    """What a function returns as one expression: "if a: return b" and then "return c" is "b if a else c"."""
+    last = tree.body[-1]
+    if not isinstance(last, ast.Return) or last.value is None:
+        return None
+    found = last.value
+    for each in reversed(tree.body[:-1]):
+        if not isinstance(each, ast.If) or each.orelse or len(each.body) != 1:
+            return None
+        answer = each.body[0]
+        if not isinstance(answer, ast.Return) or answer.value is None:
+            return None
+        found = ast.copy_location(ast.IfExp(each.test, answer.value, found), each)
+    return found
+
+
 def written(tree: ast.AST) -> set[str]:
     """Names that a function gives a value to."""
     return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
@@ -109,8 +131,15 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, plain: Plain, source: Callable[..., Any], env: Mapping[str, ast.expr]) -> None:
         self.plain, self.env = plain, env
         self.names = source.__globals__
-        code = source.__code__
-        self.local = set(code.co_varnames)
+        self.local = set(source.__code__.co_varnames)
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Statements, rewritten."""
+        found: list[ast.stmt] = []
+        for each in body:
+            put = self.visit(each)
+            found += put if isinstance(put, list) else [put]
+        return found
 
     def _value(self, node: ast.expr) -> Any:
         """What a name, or a name of a module, means outside the function; None if it means nothing there."""
@@ -133,7 +162,8 @@ class _Rewriter(ast.NodeTransformer):
             if node.id in self.env:
                 return ast.copy_location(copy.deepcopy(self.env[node.id]), node)
             return self._outside(node) or node
-        return node
+        renamed = self.env.get(node.id)  # a variable of a function that has been put in
+        return ast.copy_location(ast.Name(renamed.id, ast.Store()), node) if isinstance(renamed, ast.Name) else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         return self._outside(node) or self.generic_visit(node)
@@ -155,16 +185,28 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Constant(FOLDED[type(node.op)](value)), node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | list[ast.stmt]:
-        """A call whose result nobody wants: the one statement of the function, if it is an assignment."""
-        if isinstance(node.value, ast.Call) and (source := self._called(node.value)):
-            tree = definition(source)
-            statement = tree.body[0]
-            if len(tree.body) == 1 and isinstance(statement, (ast.AugAssign, ast.Assign)) and not written(tree):
-                arguments = self._arguments(node.value, tree)
-                if _simple(arguments, statement):
-                    put: ast.stmt = _Rewriter(self.plain, source, arguments).visit(statement)
-                    return _at(put, node)
-        return self.generic_visit(node)
+        """A call whose result nobody wants: the statements of the function, if it returns nothing."""
+        source = self._called(node.value) if isinstance(node.value, ast.Call) else None
+        if source is None:
+            return self.generic_visit(node)
+        tree = definition(source)
+        if any(isinstance(each, ast.Return) for each in ast.walk(tree)):
+            return self.generic_visit(node)
+        assert isinstance(node.value, ast.Call)
+        arguments, changed = self._arguments(node.value, tree), written(tree)
+        env: dict[str, ast.expr] = {}
+        statements: list[ast.stmt] = []
+        for name in sorted({*arguments, *changed}):
+            value = arguments.get(name)
+            if name in changed or not _simple({name: value}, tree):
+                env[name] = ast.Name(self.plain.fresh(name), ast.Load())
+                if value is not None:
+                    statements.append(ast.Assign([ast.Name(env[name].id, ast.Store())], value))  # type: ignore[attr-defined]
+            else:
+                assert value is not None
+                env[name] = value
+        statements += _Rewriter(self.plain, source, env).statements(tree.body)
+        return [ast.copy_location(_at(each, node), node) for each in statements]
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         source = self._called(node)
@@ -175,11 +217,10 @@ class _Rewriter(ast.NodeTransformer):
             return node
         tree = definition(source)
         arguments = self._arguments(node, tree)
-        statement = tree.body[0]
-        if len(tree.body) == 1 and isinstance(statement, ast.Return) and statement.value is not None:
-            if _simple(arguments, statement):
-                put: ast.expr = _Rewriter(self.plain, source, arguments).visit(statement.value)
-                return _at(put, node)
+        whole = expression(tree)
+        if whole is not None and _simple(arguments, whole):
+            put: ast.expr = _Rewriter(self.plain, source, arguments).visit(whole)
+            return _at(put, node)
         changed = written(tree)
         known = {
             name: number

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.agent.nic import Flow
+from gradwire.emu.agent.nic import RECORD, TIMER, Flow
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.wire import ECHO
 from gradwire.scenarios.loss import allowed_loss
@@ -38,13 +38,12 @@ from gradwire.sim.transports.base import Context, Deaf
 
 KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
 """What the kernel does by itself."""
-BASE = at.PARAM_WORDS
+BASE = RECORD
 """Where a flow's record begins, behind its parameters."""
 BEYOND_SENDER, BEYOND_RECEIVER = BASE + at.SENDER_WORDS, BASE + at.RECEIVER_WORDS
 MUST = 1 << 30
 """Added to a packet's number: never droppable."""
 PULL_PROBE = at.PULL_PROBE
-S_GAP, S_TIMER, S_DONE, S_SENT = (BASE + word for word in (at.S_GAP, at.S_TIMER, at.S_DONE, at.S_SENT))
 R_GOT, R_DONE, R_BITS = BASE + at.R_GOT, BASE + at.R_DONE, BEYOND_RECEIVER
 MOST_FILL = 16
 """Bytes between header and payload that the widest header of the simulator is wider than ours, at most."""
@@ -98,16 +97,17 @@ class Rules:
         self.functions = functions_of(owner)
         self.fill = max(int(owner.data_overhead) - UDP_OVERHEAD, 0)
         """zeros before the payload of a data packet, so that it is as long on a link as it is simulated"""
-        self._answers: dict[int, Answer] = {}
+        self.answers: dict[int, Answer] = {}
+        """those that there have been, by what a receiver's answer is without its argument"""
 
     def answer(self, word: int) -> Answer:
         """What a receiver's answer says, but for its argument."""
         low = word & BELOW_ARGUMENT
-        known = self._answers.get(low)
+        known = self.answers.get(low)
         if known is None:
             size = (low >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
             echo = ECHO if low & ECHO_BIT else 0
-            known = self._answers[low] = Answer(
+            known = self.answers[low] = Answer(
                 low & KIND_MASK, low & KIND_MASK | echo, max(size, MIN_FRAME) - UDP_OVERHEAD, low >> COUNT_AT & COUNT_MASK
             )
         return known
@@ -127,10 +127,9 @@ def words_of(flags: NDArray[np.bool_]) -> list[int]:
 class SendingEnd(Flow):
     """The sending end of one message. `state`: its words, parameters first."""
 
-    __slots__ = ("_on_control", "_on_timer", "_pull", "packets", "rules", "state", "words")
+    __slots__ = ("_on_timer", "_pull", "packets", "rules", "take", "words")
 
     def __init__(self, rules: Rules, row: MessageRow, now: int) -> None:
-        super().__init__(row.number, row.priority)
         payload, owner = rules.context.payload, rules.owner
         self.rules = rules
         self.packets = max(1, -(-row.nbytes // payload))
@@ -145,36 +144,24 @@ class SendingEnd(Flow):
         record[at.S_BITS], record[at.S_WORDS], record[at.S_PEER] = BEYOND_SENDER, words, peer
         record[at.S_LINE] = rules.context.speed
         record[at.S_TAGS] = tagged if tags else int(bool(row.important))
-        self.state = [*rules.parameters, *record, *[0] * (tagged - BEYOND_SENDER), *tags]
+        super().__init__(
+            row.number, row.priority, [*rules.parameters, *record, *[0] * (tagged - BEYOND_SENDER), *tags]
+        )
         functions = rules.functions
-        self._pull, self._on_control, self._on_timer = functions.pull, functions.on_control, functions.on_timer
+        self._pull, self._on_timer = functions.pull, functions.on_timer
+        self.take = functions.on_control
+        """takes a control packet: (state, kind, sequence, argument, echo, now)"""
         functions.start(self.state, now)
-        self._heed()
-
-    def _heed(self) -> None:
-        state = self.state
-        self.gap, self.timer, self.done = state[S_GAP], state[S_TIMER], state[S_DONE] != 0
 
     def pull(self, now: int) -> int:
         """What the rules want to send now."""
-        state = self.state
-        what = self._pull(state, now)
-        if what >= 0:
-            state[S_SENT] += 1
-        self.gap, self.timer = state[S_GAP], state[S_TIMER]
-        return int(what)
+        what: int = self._pull(self.state, now)
+        return what
 
     def on_timer(self, now: int) -> None:
         """The time that the rules asked for has come."""
-        self.state[S_TIMER] = 0
+        self.state[TIMER] = 0
         self._on_timer(self.state, now)
-        self._heed()
-
-    def on_control(self, kind: int, sequence: int, argument: int, echo: int, now: int) -> None:
-        """A control packet has come."""
-        state = self.state
-        self._on_control(state, kind, sequence, argument, echo, now)
-        self.gap, self.timer, self.done = state[S_GAP], state[S_TIMER], state[S_DONE] != 0
 
     def told(self, bitmap: int, first: int, words: list[int]) -> None:
         """Words of one of the receiver's bitmaps, from word `first` on, as a packet has brought them."""
@@ -200,7 +187,7 @@ class ReceivingEnd:
     """The receiving end of one message. Sizes in bytes. `state`: its words, parameters first."""
 
     __slots__ = (
-        "_on_data", "marked", "nbytes", "packets", "payload", "place", "row", "rules", "source", "state", "words"
+        "marked", "nbytes", "packets", "payload", "place", "row", "rules", "source", "state", "take", "words"
     )  # fmt: skip
 
     def __init__(self, rules: Rules, row: MessageRow) -> None:
@@ -217,7 +204,8 @@ class ReceivingEnd:
         record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound)
         record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
         self.state = [*rules.parameters, *record, *[0] * (tagged - BEYOND_RECEIVER), *tags]
-        self._on_data = rules.functions.on_data
+        self.take = rules.functions.on_data
+        """takes a data packet: (state, sequence, size, ce, now) -> answer, 0 for none"""
         self.marked = 0
         self.place: memoryview | None = None
         self.source = b""
@@ -248,10 +236,6 @@ class ReceivingEnd:
         """Words of one of its bitmaps."""
         begin = R_BITS + number * self.words + first
         return self.state[begin : min(begin + count, R_BITS + (number + 1) * self.words)]
-
-    def on_data(self, sequence: int, size: int, ce: int, now: int) -> int:
-        """A packet has come: the rules' answer, 0 for none."""
-        return int(self._on_data(self.state, sequence, size, ce, now))
 
     def on_probe(self, argument: int, now: int) -> int:
         """A probe has come: the rules' answer, 0 for none."""

@@ -73,7 +73,7 @@ class Both:
 
     def data(self, sequence, ce, now):
         theirs = self.ends.data(sequence, ce, now)
-        ours = self.kind(self.receiver.on_data(sequence, self.receiver.size(sequence), ce, now), theirs)
+        ours = self.kind(self.receiver.take(self.receiver.state, sequence, self.receiver.size(sequence), ce, now), theirs)
         self.same()
         return ours
 
@@ -90,7 +90,7 @@ class Both:
     def ack(self, sequence, echo, now):
         if not self.sender.done:
             self.ends.ack(sequence, echo=echo, now=now)
-            self.sender.on_control(ACK, sequence, 0, echo, now)
+            self.sender.take(self.sender.state, ACK, sequence, 0, echo, now)
             self.same()
 
     def probe(self, number, now):
@@ -110,7 +110,7 @@ class Both:
 
     def stop(self):
         self.ends.control(at.STOP, 0, 0)
-        self.sender.on_control(STOP, 0, 0, 0, 0)
+        self.sender.take(self.sender.state, STOP, 0, 0, 0, 0)
         self.same()
 
     def fire(self):

@@ -129,8 +129,8 @@ def test_agents_import_little():
     """What runs inside the testbed starts fast and needs no extra."""
     code = (
         "import sys, gradwire.emu.controller, gradwire.emu.launchers, gradwire.emu.agent.agent, gradwire.emu.transports.dlcp, gradwire.emu.transports.tcp\n"
-        "import gradwire.emu.transports.constant_rate, gradwire.emu.wire\n"
-        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim', 'gradwire.analysis'} & set(sys.modules)))"
+        "import gradwire.emu.transports.datagrams, gradwire.emu.wire\n"
+        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim.simulate', 'gradwire.sim.fabric.engines', 'gradwire.analysis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stdout + done.stderr
