@@ -11,7 +11,7 @@ import pytest
 
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.transports.constant_rate import ConstantRate
+from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.dlcp import Dlcp
 from gradwire.emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
 from gradwire.emu.wire import ACK, PROBE, STOP, Header
@@ -196,10 +196,10 @@ def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
 def test_carriers_begin_with_a_free_line_and_without_debts():
     calls = []
     parts = SimpleNamespace(clock="wall")
-    transport = SimpleNamespace(parameters={}, payload=1400)
+    constant, dlcp = (SimpleNamespace(kind=kind, folder=None, parameters={}, payload=1400) for kind in ("constant_rate", "dlcp"))
     endpoint = SimpleNamespace(nic=SimpleNamespace(restart=lambda: calls.append("nic")))
     side = SimpleNamespace(begin=lambda: calls.append("side"))
-    ConstantRate(parts, transport, endpoint).begin()
+    DatagramCarrier(parts, constant, endpoint).begin()
     assert calls == ["nic"]
-    Dlcp(parts, transport, endpoint, side).begin()
+    Dlcp(parts, dlcp, endpoint, side).begin()
     assert calls == ["nic", "nic", "side"]
