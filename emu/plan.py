@@ -53,8 +53,7 @@ KERNEL_TCP = ("tcp_newreno", "cubic", "dctcp", "bbr")
 class TransportPlan:
     """What carries messages: `parameters` are the fields of its table in the scenario, in units of the inside.
 
-    overhead, answer : bytes on a link of a data packet beyond its payload, and of what a receiver answers it with (0: as
-    `wire` has it).
+    overhead, answer : bytes on a link of a data packet beyond its payload, and of its answer (0: as `wire` has it).
     folder : where a transport of the user's own lies, "module:Class".
     important : whether packets that nobody has tagged are important.
     """

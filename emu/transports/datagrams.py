@@ -114,7 +114,9 @@ class Endpoint:
             receiver.source = socket.inet_aton(self.host.address(row.src))
         return receiver
 
-    def control(self, row: MessageRow, flags: int, sequence: int, name: int, argument: int = 0, fill: int = FILL) -> None:
+    def control(
+        self, row: MessageRow, flags: int, sequence: int, name: int, argument: int = 0, fill: int = FILL
+    ) -> None:
         """Send a control packet back, at the end of what is being read."""
         carrier = self.carriers[row.transport]
         header = row.number, argument & WORD, 0, sequence, flags | carrier.control_flags
@@ -210,7 +212,9 @@ class Endpoint:
 class Outgoing(SendingEnd, SendingFlow):
     """A sending end with a socket."""
 
-    __slots__ = ("carrier", "content", "content_at", "endpoint", "file", "fill", "kinds", "name", "payload", "row", "source")
+    __slots__ = (
+        "carrier", "content", "content_at", "endpoint", "file", "fill", "kinds", "name", "payload", "row", "source",
+    )  # fmt: skip
 
     heard: tuple[int, ...] = (ACK, STOP, BITMAP, NACK)
     """kinds of packets that are told to the rules"""

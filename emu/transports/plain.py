@@ -198,13 +198,13 @@ class _Rewriter(ast.NodeTransformer):
         statements: list[ast.stmt] = []
         for name in sorted({*arguments, *changed}):
             value = arguments.get(name)
-            if name in changed or not _simple({name: value}, tree):
-                env[name] = ast.Name(self.plain.fresh(name), ast.Load())
-                if value is not None:
-                    statements.append(ast.Assign([ast.Name(env[name].id, ast.Store())], value))  # type: ignore[attr-defined]
-            else:
-                assert value is not None
+            if value is not None and name not in changed and isinstance(value, (ast.Name, ast.Constant)):
                 env[name] = value
+                continue
+            own = self.plain.fresh(name)
+            env[name] = ast.Name(own, ast.Load())
+            if value is not None:
+                statements.append(ast.Assign([ast.Name(own, ast.Store())], value))
         statements += _Rewriter(self.plain, source, env).statements(tree.body)
         return [ast.copy_location(_at(each, node), node) for each in statements]
 
@@ -240,7 +240,7 @@ class _Rewriter(ast.NodeTransformer):
         names = [each.arg for each in tree.args.args]
         given = dict(zip(names, node.args, strict=False)) | {each.arg or "": each.value for each in node.keywords}
         missing = dict(zip(reversed(names), reversed(tree.args.defaults), strict=False))
-        return {name: self.visit(given.get(name, missing.get(name))) for name in names}
+        return {name: self.visit(given[name] if name in given else missing[name]) for name in names}
 
 
 def _number(node: ast.AST) -> int | None:
@@ -251,7 +251,9 @@ def _simple(arguments: Mapping[str, ast.expr], body: ast.AST) -> bool:
     """Whether arguments may stand where the parameters stood: names and numbers anywhere, what has to be worked out if
     it is worked out once."""
     used = [each.id for each in ast.walk(body) if isinstance(each, ast.Name)]
-    return all(isinstance(value, (ast.Name, ast.Constant)) or used.count(name) == 1 for name, value in arguments.items())
+    return all(
+        isinstance(value, (ast.Name, ast.Constant)) or used.count(name) == 1 for name, value in arguments.items()
+    )
 
 
 def _at(tree: Any, node: ast.AST) -> Any:

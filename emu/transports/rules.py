@@ -9,8 +9,8 @@ What the rules decide is read from the words by which they tell the engine (`gra
 number or a probe to send, when to be called again, how far apart packets start, that there is nothing more to send,
 that the message is delivered, and a receiver's answer in one word.
 
-Rules see the time of the schedule, which on the wall clock may be a little ahead of when an answer comes in; so they may
-be told of an answer to a packet before its time, and take no round trip to be less than a picosecond.
+Rules see the time of the schedule, which on the wall clock may be a little ahead of when an answer comes in; so they
+may be told of an answer to a packet before its time, and take no round trip to be less than a picosecond.
 """
 
 from __future__ import annotations
@@ -107,9 +107,8 @@ class Rules:
         if known is None:
             size = (low >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
             echo = ECHO if low & ECHO_BIT else 0
-            known = self.answers[low] = Answer(
-                low & KIND_MASK, low & KIND_MASK | echo, max(size, MIN_FRAME) - UDP_OVERHEAD, low >> COUNT_AT & COUNT_MASK
-            )
+            kind, count = low & KIND_MASK, low >> COUNT_AT & COUNT_MASK
+            known = self.answers[low] = Answer(kind, kind | echo, max(size, MIN_FRAME) - UDP_OVERHEAD, count)
         return known
 
 
