@@ -27,6 +27,7 @@ from gradwire.emu.transports.rules import (
     ReceivingEnd,
     Rules,
     SendingEnd,
+    functions_of,
     transport_class,
 )
 from gradwire.emu.wire import ACK, BITMAP, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, NACK, STOP, WORD
@@ -255,6 +256,7 @@ class DatagramCarrier:
     def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, _side: Any = None) -> None:
         self.host, self.transport, self.endpoint = host, transport, endpoint
         self.owner = transport_class(transport.kind, transport.folder)
+        functions_of(self.owner)  # takes a tenth of a second, which there is before the run begins
         important = control_important(self.owner, transport.parameters)
         self.control_flags = IMPORTANT if important else 0
         self.control_tos = tos(transport.parameters.get("control_priority", 0), important)
