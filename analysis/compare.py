@@ -23,6 +23,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.analysis.figures import check_plots
 from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
 from gradwire.analysis.metrics import DROPS, Metrics, measure, ran_on
 from gradwire.analysis.tables import (
@@ -165,6 +166,7 @@ class Comparison:
         from gradwire.analysis.plots import draw_all
         from gradwire.analysis.report import report
 
+        check_plots(plots, "plots")
         with new_folder(directory) as partial:
             folders = result_folders(self.results)
             for result, folder in zip(self.results, folders, strict=True):
@@ -181,6 +183,7 @@ class Comparison:
         """Write the only Result to a new directory, as `Result.write`, with pictures of the format `plots`."""
         from gradwire.analysis.plots import draw_all
 
+        check_plots(plots, "plots")
         (result,) = self.results
         with new_folder(directory) as partial:
             inner = result.write(partial / "result")

@@ -24,6 +24,12 @@ MAKER = {
 """What each format says of where it is from; without the date, which would make every file another one."""
 
 
+def check_plots(plots: object, where: str) -> None:
+    """Raise `ResultError` unless pictures of runs can be drawn in a format; `where` is who asks for it."""
+    if plots not in list(PLOTS):
+        raise ResultError("is no format of plots", f"{where} {plots}", f"one of {', '.join(PLOTS)}")
+
+
 def format_of(path: str | Path) -> str:
     """The format that the name of a file asks for.
 

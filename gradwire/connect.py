@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema import Scenario
     from gradwire.traces.trace import Trace
 
-    Source = Result | Scenario | str | Path
+    Source = Result | Comparison | Scenario | str | Path
 
 RUNS = "Results, Scenarios, and names of these"
 
 
 def compare(
-    *sources: Source | Sequence[Source], set: Sequence[str] | str = (), threads: int = 1
+    *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1
 ) -> Comparison:
     """Several runs side by side: what `gradwire compare` does, without its files.
 
     Parameters
     ----------
-    sources : Results; directories of Results or of comparisons; Scenarios, scenario files and names of the library,
-        which are simulated under each of their policies. Lists of these count as their members.
+    sources : Results; Comparisons; directories of Results or of comparisons; Scenarios, scenario files and names of the
+        library, which are simulated under each of their policies. Lists of these count as their members.
     set : overrides of scenarios that are named or loaded from files, such as "job.workers=8".
     threads : of the simulator.
 
@@ -70,6 +70,7 @@ def compare(
 
 def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
     """What is to be compared of one source: Results, and scenarios that are still to be run."""
+    from gradwire.analysis.compare import Comparison
     from gradwire.scenarios.errors import ResultError
     from gradwire.scenarios.given import unfit
     from gradwire.scenarios.load import list_library, load_scenario
@@ -79,18 +80,20 @@ def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
 
     if isinstance(source, Result):
         return [source]
+    if isinstance(source, Comparison):
+        return list(source.results)
     if isinstance(source, Scenario):
         return list(source.variants())
     if isinstance(source, str | Path):
         if Path(source).is_dir() and str(source) not in list_library():
             return [Result.read(member) for member in members(str(source))]
         return list(load_scenario(source, set=overrides).variants())
-    if isinstance(source, Sequence):
+    if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
         return [each for member in source for each in _runs_of(member, overrides)]
     raise unfit(source, "compare(sources)", RUNS, ResultError)
 
 
-def plot(*sources: Source | Comparison | Sequence[Source]) -> dict[str, Figure]:
+def plot(*sources: Source | Iterable[Source]) -> dict[str, Figure]:
     """The pictures of one run or of several, as matplotlib figures by name: "iteration_time", "completion_time",
     "packets_again", as far as there is something to draw. Sources and errors as for `compare`; a Comparison is taken as
     it is."""
@@ -98,7 +101,7 @@ def plot(*sources: Source | Comparison | Sequence[Source]) -> dict[str, Figure]:
 
     if len(sources) == 1 and isinstance(sources[0], Comparison):
         return sources[0].plot()
-    return compare(*sources).plot()  # type: ignore[arg-type]  # no Comparison among them
+    return compare(*sources).plot()
 
 
 def emulate(

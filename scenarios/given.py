@@ -63,6 +63,15 @@ def whole_number(value: Any, where: str, least: int, error: type[GradwireError])
     return number
 
 
+def positive_number(value: Any, where: str, expected: str, error: type[GradwireError]) -> float:
+    """A number above zero, infinity among them. True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise unfit(value, where, expected, error)
+    if not value > 0:
+        raise error(f"is {value}", where, expected)
+    return float(value)
+
+
 def unfit(value: Any, where: str, expected: str, error: type[GradwireError]) -> GradwireError:
     """What to raise for a value of a type that cannot be used."""
     if value is None:

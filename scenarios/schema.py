@@ -28,6 +28,8 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from gradwire.scenarios import checks
 from gradwire.scenarios.base import Flag, Mistakes, Table, refuse
 from gradwire.scenarios.described import describe
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.policy import Policy, Tagging, overlay
 from gradwire.scenarios.schema_emulation import Emulation
 from gradwire.scenarios.schema_fault import AnyFault
@@ -215,8 +217,14 @@ class Scenario(Table):
         laid_over: dict[str, Any] = overlay(tables, policy.set)
         return laid_over
 
-    def variant(self, policy: Policy) -> Scenario:
-        """This scenario under one policy. It cannot fail: loading has tried every policy."""
+    def variant(self, policy: Policy | str) -> Scenario:
+        """This scenario under one of its policies, or the one that is named. Raises `ScenarioError` if there is no such
+        one; else it cannot fail, as loading has tried every policy."""
+        if not isinstance(policy, Policy):
+            from gradwire.scenarios.load import pick_variant
+
+            name = instance_of(policy, str, "variant(policy)", "a policy, or the name of one", ScenarioError)
+            return pick_variant(self, name)
         variant = Scenario.model_validate(self.variant_tables(policy))
         if self._folder is not None:
             variant = variant.at(self._folder)

@@ -24,6 +24,7 @@ import simpy
 from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
+from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.result import KINDS, make_table
 from gradwire.scenarios.units import parse_size
 from gradwire.sim.coupling import Coupling, Message
@@ -31,6 +32,8 @@ from gradwire.sim.message_table import message_columns
 from gradwire.sim.patience import patience_ps
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow
 
     from gradwire.scenarios.schema import Scenario
@@ -47,10 +50,11 @@ class Wires:
     hosts : names of the network cards that can send and receive: of hosts, or "h0.nic1" where they have several.
     """
 
-    def __init__(self, scenario: Scenario, *, threads: int = 1, with_traffic: bool = False) -> None:
-        """Raises ScenarioError if the scenario cannot be simulated."""
+    def __init__(self, scenario: Scenario | str | Path, *, threads: int = 1, with_traffic: bool = False) -> None:
+        """Of a scenario, or of one that is named. Raises ScenarioError if it cannot be simulated."""
         from gradwire.sim.simulate import check_simulated, packet_fabric
 
+        scenario = scenario_of(scenario, "Wires(scenario)")
         check_simulated(scenario)
         self.scenario = scenario
         network = build_network(scenario.topology, scenario.link)

@@ -17,7 +17,7 @@ from gradwire.experiment.resolve import jobs_of, traffic_of
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError, StallError
-from gradwire.scenarios.given import instance_of, whole_number
+from gradwire.scenarios.given import positive_number, unfit, whole_number
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import scenario_of
 from gradwire.sim.coupling import Coupling, FabricLike
@@ -97,7 +97,9 @@ def simulate(
     trace = trace_of(trace, "simulate(trace)")
     threads = whole_number(threads, "simulate(threads)", 1, ScenarioError)
     if max_wall_s is not None:
-        instance_of(max_wall_s, (int, float), "simulate(max_wall_s)", "seconds, or None", ScenarioError)
+        max_wall_s = positive_number(max_wall_s, "simulate(max_wall_s)", "seconds above zero, or None", ScenarioError)
+    if progress is not None and not callable(progress):
+        raise unfit(progress, "simulate(progress)", "a function that is called, or None", ScenarioError)
     check_simulated(scenario)
     found = find_all(scenario, trace)
     needs, faults = found.needs, found.faults

@@ -206,7 +206,8 @@ class Trace:
         return None if self._rms is None else self._chunks(self._rms, iteration, tensor)
 
     def _chunks(self, values: Halves, iteration: int, tensor: int) -> Halves:
-        return values[self._row[iteration], self._offsets[tensor] : self._offsets[tensor + 1]]
+        number = range(len(self.tensors))[tensor]  # from the end if it is negative, as in a list
+        return values[self._row[iteration], self._offsets[number] : self._offsets[number + 1]]
 
     def magnitudes(self, iteration: int, tensor: int) -> tuple[Floats, Floats]:
         """(mean |g|, max |g|) per chunk in the gradient's own units, float64 [chunks] each."""
@@ -230,7 +231,7 @@ class Trace:
         return np.asarray(np.ldexp(rms.astype(np.float64), -info.scale_exponent) * np.sqrt(elements))
 
     def save(self, directory: str | Path) -> Path:
-        """Write the trace to a directory that must not exist yet; it appears complete or not at all."""
+        """Write the trace to a new directory, or to an empty one; it appears complete or not at all."""
         from gradwire.traces.storage import write
 
         return write(self, directory)

@@ -59,10 +59,9 @@ def seconds_of(max_wall: str | None) -> float | None:
 
 def known_format(plots: str, out: Path | str | None = "") -> None:
     """Raise GradwireError unless plots can be drawn in a format, and into `out`; before anything is simulated."""
-    from gradwire.analysis.figures import PLOTS
+    from gradwire.analysis.figures import check_plots
     from gradwire.scenarios.errors import GradwireError
 
-    if plots not in PLOTS:
-        raise GradwireError("is no format of plots", f"--plots {plots}", f"one of {', '.join(PLOTS)}")
+    check_plots(plots, "--plots")
     if out is None:
         raise GradwireError("has nowhere to draw", f"--plots {plots}", "--out FOLDER besides")

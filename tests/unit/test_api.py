@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire import cli
+from gradwire.analysis.compare import Comparison
+from gradwire.sim.own_process import Wires
+from gradwire.traces.formats import export_trace, import_trace
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
 SHORT = ("job.iterations=2", "job.workers=2", "job.servers=1")
@@ -70,10 +73,11 @@ def test_whatever_there_is_can_be_compared(runs, tmp_path):
     place = one.write(tmp_path / "one")
     whole = runs.write(tmp_path / "whole")
     scenario = gradwire.load_scenario("demo", set=SHORT, policy="dlcp")
-    found = gradwire.compare(other, place, str(place), [whole, [one]], scenario)
-    assert [result.summary["policy"] for result in found.results] == [
-        each.summary["policy"] for each in (other, one, one, *runs.results, one)
-    ] + ["dlcp"]
+    found = gradwire.compare(other, place, str(place), [whole, [one]], scenario, runs, (each for each in [one]))
+    expected = [each.summary["policy"] for each in (other, one, one, *runs.results, one)] + ["dlcp"]
+    expected += [each.summary["policy"] for each in (*runs.results, one)]
+    assert [result.summary["policy"] for result in found.results] == expected
+    assert set(gradwire.plot(runs, runs)) >= {"iteration_time"}
 
 
 def test_overrides_change_nothing_in_what_has_been_run(runs):
@@ -111,6 +115,20 @@ TRACES = "expected (a Trace, )?a trace directory, or the name of a bundled trace
     (lambda: gradwire.simulate("demo", threads="2"), r"simulate\(threads\): is '2', of type str; expected a whole number"),
     (lambda: gradwire.simulate("demo", threads=0), r"simulate\(threads\): is 0; expected a whole number from 1"),
     (lambda: gradwire.simulate("demo", max_wall_s="5"), r"simulate\(max_wall_s\): is '5', of type str"),
+    (lambda: gradwire.simulate("demo", max_wall_s=-1), r"simulate\(max_wall_s\): is -1; expected seconds above zero"),
+    (lambda: gradwire.simulate("demo", max_wall_s=float("nan")), r"simulate\(max_wall_s\): is nan"),
+    (lambda: gradwire.simulate("demo", max_wall_s=True), r"simulate\(max_wall_s\): is True, of type bool"),
+    (lambda: gradwire.simulate("demo", progress=3), r"simulate\(progress\): is 3, of type int; expected a function"),
+    (lambda: gradwire.load_scenario("demo").variant("nope"), r'demo: no policy "nope"; expected dctcp, '),
+    (lambda: gradwire.load_scenario("demo").variant(3), r"variant\(policy\): is 3, of type int; expected a policy, or the name"),
+    (lambda: gradwire.compare({"a": 1}), r"compare\(sources\): is \{'a': 1\}, of type dict"),
+    (lambda: Comparison([], [], []).write("x", plots="bmp"), r"plots bmp: is no format of plots; expected one of png"),
+    (lambda: Wires(3), rf"Wires\(scenario\): is 3, of type int; {SCENARIOS}"),
+    (lambda: import_trace(3), r"import_trace\(path\): is 3, of type int; expected a file"),
+    (lambda: export_trace(3, "x", format="csv"), r"export_trace\(trace\): is 3, of type int; expected a Trace"),
+    (lambda: export_trace(gradwire.load_trace("lstm"), 3, format="csv"), r"export_trace\(out\): is 3, of type int"),
+    (lambda: export_trace(gradwire.load_trace("lstm"), "x", format="csv", iterations=["a"]), r"export_trace\(iterations\): is 'a'"),
+    (lambda: export_trace(gradwire.load_trace("lstm"), "x", format="csv", ranks="a"), r"export_trace\(ranks\): is 'a', of type str"),
     (lambda: gradwire.emulate(3), rf"emulate\(scenario\): is 3, of type int; {SCENARIOS}"),
     (lambda: gradwire.emulate("demo", 3), rf"emulate\(trace\): is 3, of type int; {TRACES}"),
     (lambda: gradwire.emulate("demo", None, 3), r"emulate\(request\): is 3, of type int"),
@@ -151,6 +169,16 @@ def test_scenarios_and_traces_may_be_named(runs):
     named = gradwire.simulate(str(ROOT / "gradwire/scenarios/library/demo.toml"), "resnet50", max_wall_s=1)
     assert (named.summary["name"], named.summary["policy"]) == ("demo", "base")
     assert gradwire.load_scenario("demo", set="job.iterations=2").job[0].iterations == 2
+    assert gradwire.load_scenario("demo").variant("dlcp").policy_name == "dlcp"
+    assert len(Wires("incast").hosts) == len(Wires(gradwire.load_scenario("incast")).hosts)
+
+
+def test_tensors_are_counted_from_the_end_as_in_a_list():
+    trace = gradwire.load_trace("resnet20")
+    last = len(trace.tensors) - 1
+    assert trace.magnitudes(0, -1)[0].tolist() == trace.magnitudes(0, last)[0].tolist() != []
+    with pytest.raises(IndexError):
+        trace.chunk_mean(0, last + 1)
 
 
 def test_results_show_what_they_are_in_a_line(runs):

@@ -20,11 +20,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import instance_of, path_of, whole_number
+from gradwire.traces.trace import Trace
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.magnitudes import Model
     from gradwire.traces.formats.source import Progress
-    from gradwire.traces.trace import Trace
 
 FORMATS: dict[str, str] = {  # in the order in which a file is offered to them
     "perfetto": "gradwire.traces.formats.perfetto",
@@ -89,7 +90,7 @@ def import_trace(
     from gradwire.traces.formats.source import head
     from gradwire.traces.trace import ELEMENT_BYTES
 
-    path = Path(path)
+    path = path_of(path, "import_trace(path)", "a file", TraceError)
     if dtype not in ELEMENT_BYTES:
         raise TraceError(f"dtype {dtype!r}", "import", ", ".join(ELEMENT_BYTES))
     if format not in ("auto", *importers()):
@@ -110,16 +111,20 @@ def export_trace(
     `iterations` defaults to the first one. TraceError for a format, an iteration or a number of ranks that
     does not exist, and where a file cannot be written; then none is left behind.
     """
+    trace = instance_of(trace, Trace, "export_trace(trace)", "a Trace", TraceError)
+    place = path_of(out, "export_trace(out)", "a new file", TraceError)
+    ranks = whole_number(ranks, "export_trace(ranks)", 1, TraceError)
     if format not in exporters():
         raise TraceError(f"format {format!r}", "export", ", ".join(exporters()))
-    chosen = [0] if iterations is None else list(iterations)
+    where = "export_trace(iterations)"
+    chosen = [0] if iterations is None else [whole_number(each, where, 0, TraceError) for each in iterations]
     for index in chosen:
         if not 0 <= index < len(trace.iterations):
             raise TraceError(f"iteration {index}", trace.name, f"0 to {len(trace.iterations) - 1}")
     if not chosen or not 1 <= ranks <= MOST_RANKS:
         expected = f"at least one of each, and at most {MOST_RANKS} ranks"
         raise TraceError(f"{len(chosen)} iterations, {ranks} ranks", "export", expected)
-    files: list[Path] = _module(format).write(trace, Path(out), WriteOptions(chosen, ranks))
+    files: list[Path] = _module(format).write(trace, place, WriteOptions(chosen, ranks))
     return files
 
 
