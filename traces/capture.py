@@ -42,7 +42,7 @@ from gradwire.traces.parallel import World, start_of
 from gradwire.traces.plan import PHASE
 from gradwire.traces.recorder import Recorder
 from gradwire.traces.statistics import RawFolder
-from gradwire.traces.storage import refuse_unwritable, write
+from gradwire.traces.storage import manifest_text, refuse_unwritable, write
 
 
 @contextlib.contextmanager
@@ -81,6 +81,10 @@ def capture(
     """
     out = path_of(out, "capture(out)", FREE, TraceError)
     instance_of(model, nn.Module, "capture(model)", "a torch.nn.Module", TraceError)
+    if name is not None:
+        instance_of(name, str, "capture(name)", "the name of the trace as text", TraceError)
+    if manifest is not None:
+        manifest_text(instance_of(manifest, Mapping, "capture(manifest)", "keys and their values", TraceError))
     steps: Mapping[str, Sequence[int]]
     if phases is None:
         start = whole_number(warmup, "capture(warmup)", 0, TraceError)

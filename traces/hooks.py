@@ -53,7 +53,10 @@ def stepping(optimizers: object) -> list[torch.optim.Optimizer]:
     optimiser, LightningOptimizer). TraceError for what is none.
     """
     several = isinstance(optimizers, Iterable) and not isinstance(optimizers, torch.optim.Optimizer)
-    return [_innermost(one) for one in (list(optimizers) if several else [optimizers])]  # type: ignore[call-overload]
+    found = [_innermost(one) for one in (list(optimizers) if several else [optimizers])]  # type: ignore[call-overload]
+    if not found:
+        raise TraceError("no optimiser", "capture", "the one that steps the model, or several")
+    return found
 
 
 def _innermost(one: Any) -> torch.optim.Optimizer:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.scenarios.given import unfit, whole_number
+from gradwire.scenarios.given import instance_of, unfit, whole_number
 
 PS_PER_SECOND = 1e12
 PHASE = "training"  # name of the only phase where none is given
@@ -74,6 +74,7 @@ class Plan:
 
 
 def _numbers(phase: str, steps: Sequence[int]) -> list[int]:
+    instance_of(phase, str, "capture(phases)", "names of moments as text", TraceError)
     where = f"capture(phases), {phase}"
     if not isinstance(steps, Iterable):
         raise unfit(steps, where, "numbers of steps, such as range(3, 6)", TraceError)

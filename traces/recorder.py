@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import unfit
 from gradwire.traces.assemble import Anatomy, Captured, assemble, kept_parameters
 from gradwire.traces.clocks import Mark, Timeline, clock_for
 from gradwire.traces.hooks import closure_of, in_backward, note_scaling, stepping, surround, with_closure
@@ -100,8 +101,8 @@ class Recorder:
     def step(self, loss: float | torch.Tensor | None = None) -> None:
         """End the step, after `optimizer.step()`; `loss` is the loss of its batch, NaN in the trace if not given.
 
-        TraceError if the step was to be recorded and had no forward pass or optimiser step, or a gradient of
-        it is not finite.
+        TraceError if the step was to be recorded and had no forward pass or optimiser step, a gradient of it is not
+        finite, or the loss is no single number.
         """
         marks, phase = self._marks, self.plan.phase_of(self.step_index)
         hooked = self.plan.overhead_hooked(self.step_index)
@@ -113,8 +114,7 @@ class Recorder:
             elif marks.skipped:
                 self._skip()
             else:
-                value = loss.detach().item() if isinstance(loss, torch.Tensor) else loss
-                self._keep(marks, str(phase), NOT_KNOWN if value is None else float(value))
+                self._keep(marks, str(phase), _loss_of(loss))
         self.step_index += 1
         self._prepare()
 
@@ -422,3 +422,13 @@ class Recorder:
 def _own_gradient(parameter: torch.Tensor) -> torch.Tensor:
     assert parameter.grad is not None  # it has just been accumulated
     return parameter.grad
+
+
+def _loss_of(loss: Any) -> float:
+    """A loss as a number; NaN for none."""
+    if loss is None:
+        return NOT_KNOWN
+    try:
+        return float(loss.detach().item() if isinstance(loss, torch.Tensor) else loss)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: of a tensor of several
+        raise unfit(loss, "step(loss)", "the loss of the step as a single number", TraceError) from None

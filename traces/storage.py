@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +103,12 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None) -> Path:
         **trace.manifest,
         "rows": {name: table.num_rows for name, table in tables.items()},
     }
+    text = manifest_text(manifest)
     building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         for name, table in tables.items():
             _write_table(table, building / f"{name}.parquet", trace)
-        (building / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        (building / "manifest.json").write_text(text)
         if raw is not None:
             raw.rename(building / RAW)
         building.chmod(0o755)  # mkdtemp makes it private, and a trace is meant to be shared
@@ -116,6 +118,15 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return directory
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """A manifest as JSON. TraceError for what JSON has no way to write: ask before hours of training."""
+    try:
+        return json.dumps(dict(manifest), indent=2, sort_keys=True) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        expected = "texts, numbers, and lists and tables of these"
+        raise TraceError(f"cannot be written as JSON ({error})", "manifest", expected) from None
 
 
 def refuse_unwritable(directory: Path) -> None:

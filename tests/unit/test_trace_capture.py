@@ -296,6 +296,47 @@ def test_step_without_optimizer_is_refused(tmp_path: Path) -> None:
         recorder.step(model(images()).sum())
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"optimizer": []}, "capture: no optimiser"),
+        ({"optimizer": 3}, "capture: optimiser int"),
+        ({"iterations": 0}, r"capture\(iterations\): is 0; expected a whole number from 1"),
+        ({"iterations": 2.5}, r"capture\(iterations\): is 2.5, of type float"),
+        ({"warmup": -1}, r"capture\(warmup\): is -1; expected a whole number from 0"),
+        ({"every": 1.5}, r"capture\(every\): is 1.5, of type float"),
+        ({"overhead_pairs": -1}, r"capture\(overhead_pairs\): is -1"),
+        ({"phases": [1, 2]}, r"capture\(phases\): is \[1, 2\], of type list"),
+        ({"phases": {"a": [3, "x"]}}, r"capture\(phases\), a: is 'x', of type str"),
+        ({"phases": {"a": 3}}, r"capture\(phases\), a: is 3, of type int; expected numbers of steps"),
+        ({"phases": {3: [4]}}, r"capture\(phases\): is 3, of type int; expected names"),
+        ({"name": 3}, r"capture\(name\): is 3, of type int"),
+        ({"manifest": 3}, r"capture\(manifest\): is 3, of type int"),
+        ({"manifest": {"seen": object()}}, r"manifest: cannot be written as JSON \(Object of type object"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    model = nn.Linear(2, 2)
+    given = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "out": tmp_path / "out", **wrong}
+    with pytest.raises(TraceError, match=said), capture(model, **given):
+        pytest.fail("it began")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("loss", ["x", torch.ones(3), [1.0]])
+def test_a_loss_is_a_single_number(tmp_path: Path, loss: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.raises(TraceError, match=r"step\(loss\): is .*; expected the loss of the step as a single number"),
+        capture(model, optimizer, out=tmp_path / "out", iterations=1, warmup=0) as recorder,
+    ):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        recorder.step(loss)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("phases", [{}, {"early": range(0)}, {"early": [1, 2], "late": [2]}])
 def test_impossible_phases(phases: dict[str, Any]) -> None:
     model = Tiny()
