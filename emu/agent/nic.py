@@ -219,6 +219,9 @@ class Nic:
                 flow.listed = PACED
                 heappush(paced, (flow.pace, flow.number, flow))
             else:
+                # likewise what was paced for just before now, or a nanosecond would be lost with every packet
+                if slot - 1000 < flow.pace:
+                    slot = max(flow.pace, self._busy)
                 what = flow.pull(slot)
                 if what < 0:
                     ready.popleft()

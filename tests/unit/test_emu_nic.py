@@ -294,7 +294,15 @@ def test_exact_to_the_picosecond():
     flow = Fake(log, loop, 2, 2, gap=10 * nic.line)
     start(nic, flow)
     loop.run(10_000)
-    assert flow.at == NS * -(-(free + (100 * 10 * nic.line + 0xFFFF >> 16)) // NS)
+    assert flow.at == free + (100 * 10 * nic.line + 0xFFFF >> 16)
+
+    # nor does its pace lose a nanosecond to rounding with every packet
+    loop = FakeLoop()
+    nic = Nic(loop, 24_169_184_290, FakeSender())
+    flow = Fake(log, loop, 3, 1000, gap=3 * nic.line + 7)
+    start(nic, flow)
+    loop.run(200_000)
+    assert flow.at == 999 * (100 * (3 * nic.line + 7) + 0xFFFF >> 16)
 
 
 # --- the loop
