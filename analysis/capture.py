@@ -106,9 +106,11 @@ class Messages:
     def __init__(self, result: Result, hosts: dict[str, int]) -> None:
         table = result.messages
         self._numbers = table["message"].to_numpy()
-        transports = result.summary["transports"]
+        transports = result.summary.get("transports", {})
         wires = list(WIRES)
         jobs = table["job"].to_pylist()
+        if unknown := set(jobs) - set(transports):
+            raise ResultError(f"names no transport of {min(unknown)!r}", "result.json", "that of every job and traffic")
         self._columns: dict[str, Integers] = {
             "wire": np.array([wires.index(transports[job]["wire"]) for job in jobs], dtype=np.int64),
             "payload": np.array([transports[job]["payload"] for job in jobs], dtype=np.int64),

@@ -265,6 +265,7 @@ class Result:
             raise ResultError("no such directory", str(folder), "a Result directory")
         summary, timing = stored.read_summary(folder), stored.read_timing(folder)
         tables = {name: stored.read_table(folder / f"{name}.parquet", schema_of(name)) for name in TABLES}
+        stored.check_messages(tables, folder)
         return cls(summary, **tables, timing=timing, scenario=stored.read_scenario(folder / SCENARIO_FILE))
 
 

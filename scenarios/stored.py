@@ -135,3 +135,18 @@ def read_table(path: Path, schema: pyarrow.Schema) -> pyarrow.Table:
         if empty := table[name].null_count:
             raise ResultError(f"column {name} has {empty} empty values", str(path), "none")
     return table
+
+
+def check_messages(tables: Mapping[str, pyarrow.Table], folder: Path) -> None:
+    """Raise `ResultError` if a table names a message that there is none of; below zero is whatever belongs to none."""
+    import numpy as np
+
+    known = tables["messages"]["message"].unique().to_numpy()
+    if len(known) != tables["messages"].num_rows:
+        raise ResultError("has a message twice", str(folder / "messages.parquet"), "each number once")
+    for name in ("flows", "drops", "missing", "packets"):
+        named = tables[name]["message"].unique().to_numpy()
+        strange = named[(named >= 0) & ~np.isin(named, known)]
+        if len(strange):
+            what = f"names message {strange[0]}, which is not in messages.parquet"
+            raise ResultError(what, str(folder / f"{name}.parquet"), WHOLE)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from gradwire.analysis.capture import Messages
 from gradwire.scenarios import result as results
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.loss import allowed_loss, allowed_losses
@@ -110,6 +111,18 @@ def _nulls(folder: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row], schema), folder / "drops.parquet")
 
 
+def _strange(folder: Path) -> None:
+    schema = pyarrow.parquet.read_schema(folder / "drops.parquet")
+    zero = {"string": "x", "bool": False}
+    row = {column.name: zero.get(str(column.type), 0) for column in schema} | {"message": 99}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row], schema), folder / "drops.parquet")
+
+
+def _twice(folder: Path) -> None:
+    table = pyarrow.parquet.read_table(folder / "messages.parquet")
+    pyarrow.parquet.write_table(pyarrow.concat_tables([table, table]), folder / "messages.parquet")
+
+
 def _folder(folder: Path) -> None:
     (folder / "drops.parquet").rename(folder / "part.parquet")
     (folder / "drops.parquet").mkdir()
@@ -133,6 +146,8 @@ def _folder(folder: Path) -> None:
         (lambda folder: _change(folder, "result.json", transports={"j": 4}), ["transports.j is 4", "a JSON object"]),
         (lambda folder: _change(folder, "timing.json", hops_per_s="x"), ["timing.json: hops_per_s is", "a number"]),
         (_nulls, ["drops.parquet", "column cause has 2 empty values"]),
+        (_strange, ["drops.parquet", "names message 99, which is not in messages.parquet"]),
+        (_twice, ["messages.parquet", "has a message twice"]),
         (_folder, ["drops.parquet", "is a folder"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
         (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is no TOML"]),
@@ -221,3 +236,8 @@ def test_loss_invariant(changes: dict[str, Any], broken: bool):
     violations = check_loss_invariant(build(**changes))
     assert [violation.message for violation in violations] == ([7] if broken else [])
     assert all("message 7" in str(violation) for violation in violations)
+
+
+def test_a_capture_of_what_has_no_transport_is_refused():
+    with pytest.raises(ResultError, match="result.json: names no transport of 'j'"):
+        Messages(Result.build({}, {"messages": message()}), {"h0": 0, "h1": 1})
