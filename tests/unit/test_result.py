@@ -239,5 +239,5 @@ def test_loss_invariant(changes: dict[str, Any], broken: bool):
 
 
 def test_a_capture_of_what_has_no_transport_is_refused():
-    with pytest.raises(ResultError, match="result.json: names no transport of 'j'"):
+    with pytest.raises(ResultError, match=r"result.json: names no transport of 'j'"):
         Messages(Result.build({}, {"messages": message()}), {"h0": 0, "h1": 1})
