@@ -45,7 +45,7 @@ def _lacking(owner: Any, table: Any) -> Iterator[str]:
         yield "switches that write into packets how long their queues are"
     elif rides(owner, table):
         yield "packets with room for what its sender gives them to carry back"
-    if hasattr(owner, "on_trimmed") or getattr(table, "wants_trimming", False):
+    if getattr(table, "wants_trimming", False):
         yield "switches that cut packets to their headers"
     if pulls(owner, table):
         yield "hosts whose receivers take turns in asking for packets"

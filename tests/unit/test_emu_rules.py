@@ -96,7 +96,7 @@ class Both:
         return now
 
 
-@pytest.mark.parametrize("kind", [kind for kind in RUNNING if kind != "dlcp"])
+@pytest.mark.parametrize("kind", [*(kind for kind in RUNNING if kind != "dlcp"), "nscc"])
 @pytest.mark.parametrize("packets", [1, 5, 33, 400])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
@@ -106,7 +106,7 @@ def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
     lossy = kind in ("ltp", "constant_rate")
     allowed = rng.choice([0, PAYLOAD * packets // 10]) if lossy else 0
     tags = rng.choice([True, False, [rng.random() < 0.5 for _ in range(packets)]])
-    table = {"timely": {"t_low": 15 * US, "t_high": 100 * US, "min_rto": MS}, "swift": {"min_rto": MS}}
+    table = {"timely": {"t_low": 15 * US, "t_high": 100 * US, "min_rto": MS}, "swift": {"min_rto": MS}, "nscc": {"trimming": False}}
     both = Both(kind, packets, tags, allowed, **table.get(kind, {}))
     now, bag = 0, []
     for _ in range(60 * packets + 3000):
@@ -159,6 +159,7 @@ def test_what_runs_on_sockets_and_why_the_rest_does_not():
     assert {"dlcp", "ltp", "timely", "swift", "constant_rate"} == set(RUNNING)
     for kind in set(KINDS) - set(available()):
         assert lacking(transport(kind)), kind
+    assert lacking(transport("nscc", trimming=False)) == []
     assert "PFC" in lacking(transport("dcqcn"))[0] and "headers" in lacking(transport("ndp"))[0]
 
 
