@@ -16,7 +16,7 @@ import numpy as np
 from gradwire.emu.agent.base import Host, MessageRow
 from gradwire.emu.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, Outgoing
-from gradwire.emu.transports.rules import PULL_PROBE, ReceivingEnd, Rules
+from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, ReceivingEnd, Rules
 from gradwire.emu.transports.side import SideChannel
 from gradwire.emu.wire import ACK, BITMAP, PROBE, STOP, Header
 from gradwire.scenarios.wire import BITMAP_PACKETS
@@ -102,7 +102,7 @@ class Dlcp(DatagramCarrier):
         return _Outgoing(self.rules_of(row), row, self)
 
     def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
-        if receiver.rules.answer(word).kind == ACK:
+        if word & KIND_MASK == ACK:
             super().answer(receiver, word, sequence, name)
         else:
             self._stop(receiver)
