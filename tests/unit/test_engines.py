@@ -280,7 +280,7 @@ def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
     ("name", "says"),
     [
         ("os:path", "'os:path' is no class; expected a class as gradwire.sim.transports.base describes it"),
-        ("os:nothing", "module 'os' has no attribute 'nothing'"),
+        ("os:nothing", "'os:nothing' cannot be loaded: there is no nothing in "),
         ("nosuch:Class", "No module named 'nosuch'"),
         ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),
     ],
