@@ -30,7 +30,7 @@ from gradwire.analysis.fidelity_ports import classes, packets, ports_of
 from gradwire.analysis.metrics import percentile
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.scenarios.result import KINDS, Result, check_loss_invariant
-from gradwire.scenarios.schema_fidelity import Fidelity
+from gradwire.scenarios.schema.fidelity import Fidelity
 
 FORMAT = 1
 """Version of fidelity.json."""

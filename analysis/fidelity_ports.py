@@ -12,7 +12,7 @@ import numpy as np
 from gradwire.analysis.fidelity_measure import PACKETS, Measure, examples, relative
 from gradwire.analysis.metrics import DROPS
 from gradwire.scenarios.result import Result
-from gradwire.scenarios.schema_fidelity import Fidelity
+from gradwire.scenarios.schema.fidelity import Fidelity
 
 COUNTERS = ("packets", "bytes", *DROPS, "marks", "peak_queue_bytes")
 CAUSES = {**DROPS, "marks": "marks"}

@@ -22,7 +22,7 @@ from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 HEAD = ["", "simulated", "emulated", "difference", "allowed", "verdict"]
 SCATTER = "simulations"

@@ -36,10 +36,10 @@ from gradwire.benchmarks.fabric import BenchmarkError, machine
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 
 if TYPE_CHECKING:
-    from gradwire.emu.plan import Plan
+    from gradwire.emu.planning.plan import Plan
     from gradwire.emu.switches.userspace import UserspaceSwitch
     from gradwire.experiment.resolve import Resolved
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 CASES = ("core", "tun", "agents", "virtual")
 REPEATS = 3
@@ -137,8 +137,8 @@ def _medians(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def in_own_process(row: Mapping[str, Any]) -> dict[str, Any]:
     """What `run_row` returns in a process of its own, for `tun` in private namespaces that end with it. If the machine
     cannot run it, the row has "refused", which says why. Raises BenchmarkError if it fails."""
-    from gradwire.emu.namespaces import private_command, tied
     from gradwire.emu.switches.base import TestbedError
+    from gradwire.emu.system.namespaces import private_command, tied
 
     root = str(Path(gradwire.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
@@ -220,7 +220,7 @@ def _incast(hosts: int, rate: str, transport: str, size: int) -> dict[str, Any]:
 
 def _switch_plan(topology: Mapping[str, Any], balancing: str) -> Plan:
     """For the userspace switch alone: links of 100 Gbps, and buffers that nothing overflows."""
-    from gradwire.emu.prepare import make_plan
+    from gradwire.emu.planning.prepare import make_plan
 
     scenario, resolved = _resolved(
         topology=topology, link={"rate": "100Gbps", "latency": "1us"}, switch={"queues": 8, "buffer": "1GiB"},
@@ -289,9 +289,9 @@ def _tun(count: int, payload: int) -> dict[str, Any]:
     """`switch_cpu_s`: processor time of the switch's process, from its start to its end."""
     import resource
 
-    from gradwire.emu.namespaces import settle
     from gradwire.emu.switches.base import TestbedError
     from gradwire.emu.switches.userspace import Userspace
+    from gradwire.emu.system.namespaces import settle
 
     plan = _switch_plan({"kind": "star", "hosts": 2}, "ecmp")
     if missing := Userspace().missing(None, plan):
@@ -325,7 +325,7 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
     import select
     import socket
 
-    from gradwire.emu.plan import host_address
+    from gradwire.emu.planning.plan import host_address
     from gradwire.emu.userspace import tun
 
     ends = []
@@ -358,10 +358,10 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
 def _emulated(tables: Mapping[str, Any], clock: str, backend: str, rate: int | None = None) -> dict[str, Any]:
     """Run a scenario of traffic on the testbed, once, and verify it; `gradwire.emu.testbed.emulate` would not tell how
     long each part took. `rate`: bit/s of all links instead of the scenario's, whether this machine keeps up or not."""
-    from gradwire.emu.prepare import check_rates
-    from gradwire.emu.scratch import scratch
-    from gradwire.emu.supervise import run
+    from gradwire.emu.control.supervise import run
+    from gradwire.emu.planning.prepare import check_rates
     from gradwire.emu.switches.base import TestbedError
+    from gradwire.emu.system.scratch import scratch
     from gradwire.emu.testbed import choose_backend, contents_wrong
     from gradwire.scenarios.interrupt import CtrlC
 

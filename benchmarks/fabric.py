@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import gradwire
+from gradwire.components import balancers, transports
 from gradwire.scenarios.errors import GradwireError
-from gradwire.sim import balancers, transports
 
 MEGABYTE = 1_000_000
 PERMUTATIONS = {128: 10 * MEGABYTE, 432: 10 * MEGABYTE, 1024: MEGABYTE}
@@ -203,8 +203,8 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     from pydantic import TypeAdapter
 
     from gradwire.experiment.routing import build_routing
-    from gradwire.scenarios.schema_network import Switch
-    from gradwire.scenarios.schema_transport import AnyTransport
+    from gradwire.scenarios.schema.network import Switch
+    from gradwire.scenarios.schema.transport import AnyTransport
     from gradwire.sim.fabric.fabric import Fabric
 
     table: Any = TypeAdapter(AnyTransport).validate_python(transport)

@@ -53,7 +53,7 @@ HEADER = "| network | hosts | switches | cables | network s | routes s | engine 
 def row(case: str) -> str:
     """Build one network in this process; a line of the table."""
     from gradwire.experiment.routing import build_routing
-    from gradwire.scenarios.schema import Dctcp, Switch
+    from gradwire.scenarios.schema.scenario import Dctcp, Switch
     from gradwire.sim.fabric.fabric import Fabric
 
     clock = [time.perf_counter()]

@@ -1,6 +1,6 @@
 """The pages as what can be run and compared: blocks of commands and code, shown output, tables of figures.
 
-Everything in a page that looks like commands or Python is run by `tests/integration/test_pages.py`, block by block in
+Everything in a page that looks like commands or Python is run by `tests/end_to_end/test_pages.py`, block by block in
 the order of the page and in one folder, unless a comment right before the block says otherwise:
 
     <!-- not run: trains for hours -->          why a block of commands or code is not run

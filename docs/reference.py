@@ -1,7 +1,7 @@
 """Writes the reference part of docs/scenario.md from the models in `scenarios`, so that it cannot be wrong.
 
     python docs/reference.py           rewrite docs/scenario.md below its marker
-    python docs/reference.py --check   exit with 1 if it is out of date (tests/unit/test_analysis_docs.py does this)
+    python docs/reference.py --check   exit with 1 if it is out of date (test_analysis_docs.py does this)
 
 A key's meaning is the docstring beside its definition; keys whose name says everything are described in `MORE`.
 """
@@ -16,16 +16,16 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gradwire.scenarios.base import Table
-from gradwire.scenarios.described import description
-from gradwire.scenarios.policy import Policy, Tagging
-from gradwire.scenarios.schema import BALANCERS, Output, Scenario
-from gradwire.scenarios.schema_emulation import Emulation, RealHost
-from gradwire.scenarios.schema_fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
-from gradwire.scenarios.schema_fidelity import Fidelity
-from gradwire.scenarios.schema_job import HostPlacement, Job, ParameterServer, Ring
-from gradwire.scenarios.schema_network import Host, Link, LinkOverride, Switch
-from gradwire.scenarios.schema_topology import (
+from gradwire.scenarios.schema.base import Table
+from gradwire.scenarios.schema.described import description
+from gradwire.scenarios.schema.emulation import Emulation, RealHost
+from gradwire.scenarios.schema.fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
+from gradwire.scenarios.schema.fidelity import Fidelity
+from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
+from gradwire.scenarios.schema.policy import Policy, Tagging
+from gradwire.scenarios.schema.scenario import BALANCERS, Output, Scenario
+from gradwire.scenarios.schema.topology import (
     Dragonfly,
     Dumbbell,
     FatTree,
@@ -36,7 +36,7 @@ from gradwire.scenarios.schema_topology import (
     Star,
     Torus,
 )
-from gradwire.scenarios.schema_traffic import (
+from gradwire.scenarios.schema.traffic import (
     AllToAll,
     FlowList,
     Incast,
@@ -45,7 +45,7 @@ from gradwire.scenarios.schema_traffic import (
     Poisson,
     Traffic,
 )
-from gradwire.scenarios.schema_transport import (
+from gradwire.scenarios.schema.transport import (
     Bbr,
     ConstantRate,
     Cubic,
@@ -60,8 +60,8 @@ from gradwire.scenarios.schema_transport import (
     Timely,
     UserTransport,
 )
-from gradwire.scenarios.schema_transport_base import Transport
-from gradwire.scenarios.schema_transport_switches import Ndp, Nscc, PFabric
+from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.schema.transport_switches import Ndp, Nscc, PFabric
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")

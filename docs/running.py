@@ -76,7 +76,7 @@ def missing(needs: list[str]) -> str:
         if need == "scapy" and importlib.util.find_spec("scapy") is None:
             return "scapy is not installed"
         if need == "virtual":
-            from gradwire.emu.probe import virtual_kernel
+            from gradwire.emu.planning.probe import virtual_kernel
 
             try:
                 virtual_kernel()

@@ -1,7 +1,7 @@
 """Writes the tables of docs/wire.md from `gradwire.scenarios.wire`, so that they cannot be wrong.
 
     python docs/wire_tables.py           rewrite docs/wire.md below its marker
-    python docs/wire_tables.py --check   exit with 1 if it is out of date (tests/unit/test_emu_wire_docs.py does this)
+    python docs/wire_tables.py --check   exit with 1 if it is out of date (test_emu_wire_docs.py does this)
 """
 
 from __future__ import annotations

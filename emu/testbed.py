@@ -4,7 +4,7 @@
     -> what it saw -> verified -> Result
 
 Everything that is made is made inside: namespaces and devices by the runner, which the kernel ends with this process,
-and the folder, which goes away with this process (`gradwire.emu.scratch`).
+and the folder, which goes away with this process (`gradwire.emu.system.scratch`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.emu import machines
-from gradwire.emu.outcome import make_result
-from gradwire.emu.plan import Plan
-from gradwire.emu.prepare import check_rates, check_scenario, kernel_options, make_plan
-from gradwire.emu.raw import Raw
-from gradwire.emu.scratch import scratch
-from gradwire.emu.supervise import EmulationInterrupted, Heard, run
+from gradwire.emu.control import machines
+from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
+from gradwire.emu.results.outcome import make_result
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.raw import Raw
+from gradwire.emu.system.scratch import scratch
+from gradwire.emu.uml.virtual import kernel_or_error
 from gradwire.emu.uml.watch import StoodStill
-from gradwire.emu.virtual import kernel_or_error
 from gradwire.experiment.resolved import Resolved
 from gradwire.scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 LIMIT_S = 3600.0
 """Longest run, on the wall clock, unless told otherwise; our choice."""
@@ -169,8 +169,8 @@ def choose_backend(
     answers_late: float | None = None,
 ) -> Chosen:
     """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
-    from gradwire.emu.choose import choose, kind_of
-    from gradwire.emu.probe import probe, virtual_kernel
+    from gradwire.emu.planning.choose import choose, kind_of
+    from gradwire.emu.planning.probe import probe, virtual_kernel
 
     if clock == "virtual":
         kernel_or_error()
@@ -299,7 +299,7 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
     from gradwire.emu.agent.base import Arrival
     from gradwire.emu.agent.contents import CheckSums
     from gradwire.emu.agent.magnitudes import Magnitudes
-    from gradwire.emu.verify import Evidence, verify
+    from gradwire.emu.results.verify import Evidence, verify
 
     sums, reports = CheckSums(), raw.reports
     for each in reports.contents.values():

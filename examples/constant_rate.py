@@ -5,9 +5,9 @@ What is lost stays lost, so give the job a loss bound, or links and buffers that
 
 from numba import njit
 
+from gradwire.components import layout as at
+from gradwire.components.transports.base import reply, set_bit
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
-from gradwire.sim.fabric import layout as at
-from gradwire.sim.transports.base import reply, set_bit
 
 NEXT = at.S_USER  # the next packet
 

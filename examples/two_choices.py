@@ -5,9 +5,9 @@ So DRILL(2, 1) of Ghorbani et al., SIGCOMM 2017 [recalled]: to look at two queue
 
 from numba import njit
 
-from gradwire.sim.balancers.base import Balancer
-from gradwire.sim.fabric.draws import choice, draw
-from gradwire.sim.fabric.layout import N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
+from gradwire.components.balancers.base import Balancer
+from gradwire.components.draws import choice, draw
+from gradwire.components.layout import N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
 
 
 @njit

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.experiment.limits import MAX_PACKETS
+from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
 from gradwire.experiment.topology import Network, build_network
 from gradwire.experiment.traffic import check_files, check_hosts
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
-from gradwire.scenarios.schema_job import Ring
-from gradwire.scenarios.schema_topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
+from gradwire.scenarios.schema.job import Ring
+from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
 
@@ -74,7 +74,7 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
 
 
 def _check_size(network: Network) -> None:
-    """Networks from files: of the other kinds, `gradwire.scenarios.checks` knows it before they are built."""
+    """Networks from files: of the other kinds, `gradwire.scenarios.checks.scenario` knows it before they are built."""
     for what, count, most in (
         ("network cards of hosts", network.host_count, MAX_HOSTS),
         ("switches", network.switch_count, MAX_SWITCHES),

@@ -22,7 +22,7 @@ from gradwire.experiment.written import written_out
 from gradwire.scenarios.errors import Mistake, ScenarioError
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
 

@@ -28,7 +28,7 @@ PUBLIC = {
     "Comparison": "gradwire.analysis.compare",
     "Metrics": "gradwire.analysis.metrics",
     "Result": "gradwire.scenarios.result",
-    "Scenario": "gradwire.scenarios.schema",
+    "Scenario": "gradwire.scenarios.schema.scenario",
     "Trace": "gradwire.traces.trace",
     "GradwireError": "gradwire.scenarios.errors",
     "MissingExtraError": "gradwire.scenarios.errors",
@@ -39,7 +39,7 @@ PUBLIC = {
     "TraceError": "gradwire.scenarios.errors",
 }
 """The Python API and where it comes from, at its first use."""
-OPTIONAL = {"capture": "gradwire.traces.capture"}
+OPTIONAL = {"capture": "gradwire.traces.capture.session"}
 """The same for what needs an extra (torch), and is left out by `from gradwire import *`."""
 
 __all__ = ["__version__", *PUBLIC]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gradwire.analysis.compare import Comparison
     from gradwire.emu.testbed import Request
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
     Source = Result | Comparison | Scenario | str | Path
@@ -76,7 +76,7 @@ def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
     from gradwire.scenarios.load import list_library, load_scenario
     from gradwire.scenarios.record import members
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
     if isinstance(source, Result):
         return [source]

@@ -4,7 +4,7 @@ This room imports nothing of the other rooms, and importing it is cheap (no NumP
 line validates a scenario before anything heavy is loaded.
 
     gradwire.scenarios.load     load_scenario(path or library name) -> Scenario
-    gradwire.scenarios.schema   the models behind a scenario file
+    gradwire.scenarios.schema.scenario   the models behind a scenario file
     gradwire.scenarios.result   Result: the tables a run leaves behind
     gradwire.scenarios.units    "100Gbps" <-> 100_000_000_000
     gradwire.scenarios.wire     bytes on a link

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gradwire.scenarios.base import Mistakes, Table
-from gradwire.scenarios.described import description
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Mistakes, Table
+from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.units import UnitError
 
 Location = tuple[str | int, ...]

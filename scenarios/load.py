@@ -19,14 +19,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gradwire.scenarios.base import Mistakes
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.explain import Location, entries, explain, file_location
 from gradwire.scenarios.files import regular
 from gradwire.scenarios.given import instance_of, path_of, texts_of
 from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
-from gradwire.scenarios.policy import Policy, overlay
-from gradwire.scenarios.schema import GraphFile, Scenario
+from gradwire.scenarios.schema.base import Mistakes
+from gradwire.scenarios.schema.policy import Policy, overlay
+from gradwire.scenarios.schema.scenario import GraphFile, Scenario
 from gradwire.scenarios.units import format_size
 
 NAMED_BY = "a scenario file, or a name of the library"

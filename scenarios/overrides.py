@@ -16,7 +16,7 @@ from typing import Any
 
 from gradwire.scenarios.errors import ScenarioError, ScenarioNote
 from gradwire.scenarios.explain import Location
-from gradwire.scenarios.policy import NAMED
+from gradwire.scenarios.schema.policy import NAMED
 from gradwire.scenarios.toml import SEVERAL
 
 FILES = ("trace", "file", "sizes", "modules")

@@ -22,9 +22,9 @@ from typing import Any
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.result import SCENARIO_FILE, versions
-from gradwire.scenarios.schema import Scenario
-from gradwire.scenarios.schema_topology import GraphFile
-from gradwire.scenarios.schema_transport import USER_CLASS
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.schema.topology import GraphFile
+from gradwire.scenarios.schema.transport import USER_CLASS
 from gradwire.scenarios.stored import read_summary
 from gradwire.scenarios.toml import write_toml
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 SCENARIO_FILE = "scenario.toml"
 

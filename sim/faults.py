@@ -16,7 +16,7 @@ import numpy as np
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.schema_fault import (
+from gradwire.scenarios.schema.fault import (
     GrayLoss,
     HostPaused,
     HostSlow,

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.wire import MIN_FRAME, speed_of
-from gradwire.sim.fabric import layout as at
 
 Ints = NDArray[np.int64]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 Process = Generator[simpy.Event, Any, Any]
 

@@ -16,7 +16,7 @@ from gradwire.scenarios.wire import frame_bytes
 if TYPE_CHECKING:
     from gradwire.experiment.routing import Routing
     from gradwire.experiment.topology import Network
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 LEAST_PS = 10_000_000_000_000
 """10 s of simulated time, several of the largest retransmission time-outs (our choice)."""

@@ -11,23 +11,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradwire.components.find import resolve
+from gradwire.components.transports import KINDS
+from gradwire.components.transports.base import check_streams
 from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
-from gradwire.scenarios.checks_switch import carriers, too_long
+from gradwire.scenarios.checks.switch import carriers, too_long
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.wire import frame_bytes, speed_of
-from gradwire.sim.fabric.components import resolve
 from gradwire.sim.fabric.parameters import Bound, check_settings
 from gradwire.sim.fabric.room import link_room
 from gradwire.sim.faults import Faults
 from gradwire.sim.telemetry import ports_of
-from gradwire.sim.transports import KINDS
-from gradwire.sim.transports.base import check_streams
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
 
@@ -51,7 +51,7 @@ def check_variants(variants: Iterable[Scenario]) -> None:
     for variant in variants:
         network = find_all(variant).needs.network
         if variant.topology.host_count is None and any(t.switches_between is not None for t in variant.transports):
-            # of the other kinds, `gradwire.scenarios.checks` knows it
+            # of the other kinds, `gradwire.scenarios.checks.scenario` knows it
             check_paths(variant, build_routing(network))
         if any(getattr(transport, "ack_every", 1) > 1 for transport in variant.transports):
             check_windows(variant, network)

@@ -18,7 +18,7 @@ from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.experiment.topology import build_network
-from gradwire.scenarios.schema_network import LinkOverride
+from gradwire.scenarios.schema.network import LinkOverride
 from gradwire.scenarios.wire import MAX_FRAME, serialisation_ps
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 SHARE = 0.1
 """Of the time of a full packet, by which a cable's latency grows at most (our choice): far less than one place in a

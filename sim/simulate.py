@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.wire import PACKET_KINDS
-from gradwire.sim.fabric import layout as at
 
 
 def ports_of(names: Sequence[str] | None, network: Network) -> NDArray[np.int64]:

@@ -23,9 +23,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "capture") from error
 
-from gradwire.traces.capture import capture
+from gradwire.traces.capture.session import capture
+from gradwire.traces.capture.tasks import make_task
 from gradwire.traces.models import ModelKind, find_model
-from gradwire.traces.tasks import make_task
 
 Progress = Callable[[int, int, float], None]  # step, steps in all, loss
 
@@ -56,7 +56,7 @@ class BuiltinRun:
     `iterations` consecutive steps are recorded from step `early` and again from step `late` on, then
     `overhead_pairs` pairs of steps measure what the hooks cost. Of the recorded steps every `every`-th has
     statistics of its own. `batch`, `image_size` (pictures), `sequence` (tokens of one sample) and
-    `learning_rate` are the model's own where they are None; `tokens` is for text (`gradwire.traces.datasets_text`).
+    `learning_rate` are the model's own where they are None; `tokens` is for text (`gradwire.traces.datasets.text`).
     `threads` None leaves torch's own choice; `note` goes into the manifest. TraceError for a value that
     cannot be.
     """
@@ -218,10 +218,10 @@ def capture_builtin(
     """Train a built-in model on its task, record it and return the trace's directory `out`, which must be
     new.
 
-    `gradwire.traces.tasks` says what is learnt, `gradwire.traces.models` with which optimiser (SGD: momentum 0.9,
-    weight decay 1e-4; AdamW: betas 0.9 and 0.98, weight decay 0.01). There is no augmentation, and loading data is
-    outside the timed part of an iteration, as with a loader that runs ahead. `progress(step, steps, loss)` is called
-    after every step.
+    `gradwire.traces.capture.tasks` says what is learnt, `gradwire.traces.models` with which optimiser (SGD: momentum
+    0.9, weight decay 1e-4; AdamW: betas 0.9 and 0.98, weight decay 0.01). There is no augmentation, and loading data
+    is outside the timed part of an iteration, as with a loader that runs ahead. `progress(step, steps, loss)` is
+    called after every step.
     """
     return run.train(Path(out), name, progress)
 

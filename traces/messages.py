@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.policy import Tagging
+    from gradwire.scenarios.schema.policy import Tagging
 
 SMALLEST_SAMPLE = 32  # packets: a quantile of fewer says little, and looking at 32 costs little; our choice
 

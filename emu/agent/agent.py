@@ -37,8 +37,8 @@ from gradwire.emu.agent.base import Arrival, MessageRow
 from gradwire.emu.agent.loop import SECOND, EpollLoop
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
-from gradwire.emu.plan import Plan, host_address
-from gradwire.emu.round_trips import RoundTrips
+from gradwire.emu.planning.plan import Plan, host_address
+from gradwire.emu.planning.round_trips import RoundTrips
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports import make_carriers
 
@@ -54,7 +54,8 @@ TOLD = ("plan", "open", "connect", "clock", "go", "state", "report", "end")
 
 
 def with_files(plan: Plan) -> Plan:
-    """The plan with the files that it brings along (`gradwire.emu.machines`) in a temporary folder of this machine."""
+    """The plan with the files that it brings along (`gradwire.emu.control.machines`) in a temporary folder of this
+    machine."""
     files = plan.options.get("files")
     if not files:
         return plan

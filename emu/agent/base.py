@@ -81,7 +81,7 @@ class Host(Protocol):
 
     node: int
     token: bytes
-    """what the ends of this run's connections know each other by (`gradwire.emu.wire.Opening`)"""
+    """what the ends of this run's connections know each other by (`gradwire.emu.wire.header.Opening`)"""
     rate: int
     """bit/s of its link"""
     clock: str

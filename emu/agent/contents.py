@@ -3,7 +3,7 @@
 A push carries a worker's gradient; a pull or a ring segment carries what its sender has received, added up after its
 own part, in the order that the program lists. Packets that were lost count there as zeros: a buffer is as it was made,
 but for what arrived. So what travels is what the network made of real values, and whoever knows the gradients and what
-was lost can tell what every message should have been (`gradwire.emu.verify`).
+was lost can tell what every message should have been (`gradwire.emu.results.verify`).
 
 Buffers live as long as something needs them: an outgoing one until its message is settled (and whoever sends it holds
 it), an incoming one until everything is made that it is part of.

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from gradwire.emu.sockets import LIBC
+from gradwire.emu.system.sockets import LIBC
 
 Call = Callable[[], None]
 

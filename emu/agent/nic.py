@@ -20,9 +20,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+from gradwire.components import layout as at
 from gradwire.emu.agent.base import Loop
-from gradwire.emu.sockets import Sender
-from gradwire.sim.fabric import layout as at
+from gradwire.emu.system.sockets import Sender
 
 CLASSES = 8
 AHEAD_NS = 1_200_000

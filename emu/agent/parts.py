@@ -9,7 +9,7 @@ from gradwire.emu.agent.base import Loop
 from gradwire.emu.agent.contents import Contents
 from gradwire.emu.agent.magnitudes import Magnitudes
 from gradwire.emu.agent.script import Script, part_of
-from gradwire.emu.plan import Plan
+from gradwire.emu.planning.plan import Plan
 
 
 def make_parts(plan: Plan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Any, Any]:

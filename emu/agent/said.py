@@ -9,7 +9,7 @@ import numpy as np
 from gradwire.emu.agent.contents import CheckSums
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.script import IterationRow
-from gradwire.emu.wire import NotOurs
+from gradwire.emu.wire.header import NotOurs
 from gradwire.experiment.program import Program
 
 SAID: Final[dict[str, tuple[type, ...]]] = {

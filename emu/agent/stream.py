@@ -20,8 +20,8 @@ import numpy as np
 from gradwire.emu.agent.contents import CheckSums
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.script import IterationRow
-from gradwire.emu.plan import Plan, Port, Queues, TransportPlan
-from gradwire.emu.wire import NotOurs
+from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
+from gradwire.emu.wire.header import NotOurs
 from gradwire.experiment.program import Messages, Operation, Process, Program, Table
 
 HEAD: Final = struct.Struct(">4sH16sI")
@@ -55,7 +55,7 @@ _ALL: Final = {**REPORTED, **PLANNED}
 
 def token_of(plan: Plan) -> bytes:
     """What the ends of this run's streams know each other by: drawn at random where others could reach them
-    (`gradwire.emu.machines`), and from the seed elsewhere, so that two runs are the same to the byte."""
+    (`gradwire.emu.control.machines`), and from the seed elsewhere, so that two runs are the same to the byte."""
     drawn = plan.options.get("token")
     return bytes(drawn) if drawn is not None else hashlib.sha256(b"gradwire %d" % plan.seed).digest()[:TOKEN_BYTES]
 

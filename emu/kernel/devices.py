@@ -19,11 +19,11 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gradwire.emu import kernel_tcp
 from gradwire.emu.kernel import queueing
-from gradwire.emu.namespaces import Namespaces, batch, inside, shown
-from gradwire.emu.plan import Plan, Port, host_address, port_address, port_mac
+from gradwire.emu.planning.plan import Plan, Port, host_address, port_address, port_mac
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system import kernel_tcp
+from gradwire.emu.system.namespaces import Namespaces, batch, inside, shown
 
 DEVICE = 1000
 WIRE = 1 << 20

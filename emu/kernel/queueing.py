@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gradwire.emu.namespaces import in_namespace, run_tool, shown
-from gradwire.emu.plan import Plan, Port
+from gradwire.emu.planning.plan import Plan, Port
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.namespaces import in_namespace, run_tool, shown
 from gradwire.scenarios.wire import MIN_FRAME
 
 FIRST_CLASS = 0x10

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradwire.emu import kernel_tcp
 from gradwire.emu.kernel.devices import space
-from gradwire.emu.kernel_tcp import metrics_shown
-from gradwire.emu.namespaces import Namespaces, inside, run_tool, shown
-from gradwire.emu.plan import Plan, host_address, port_address
+from gradwire.emu.planning.plan import Plan, host_address, port_address
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system import kernel_tcp
+from gradwire.emu.system.kernel_tcp import metrics_shown
+from gradwire.emu.system.namespaces import Namespaces, inside, run_tool, shown
 
 FIRST_TABLE = 1000
 FIRST_RULE = 100

@@ -1,2 +1,2 @@
 """Switch backends: what switches and cables are made of. One file each; see `gradwire.emu.switches.base` and
-`gradwire.emu.choose`."""
+`gradwire.emu.planning.choose`."""

@@ -2,12 +2,13 @@
 down.
 
 A backend gives every host of the plan a network namespace in which the host's address
-(`gradwire.emu.plan.host_address`) is on a device and all other hosts' addresses are reachable. What lies in between is
-its own affair: Linux namespaces that forward (`red`, `bpf`) or one process that is the whole network (`userspace`).
+(`gradwire.emu.planning.plan.host_address`) is on a device and all other hosts' addresses are reachable. What lies in
+between is its own affair: Linux namespaces that forward (`red`, `bpf`) or one process that is the whole network
+(`userspace`).
 
-It runs inside namespaces that are private already (`gradwire.emu.runner`), so that its names cannot clash and nothing
-outlives the process. Whatever cannot be done exactly as the plan says is returned by `substitutions`, in words for
-people; whatever it cannot do at all by `missing`.
+It runs inside namespaces that are private already (`gradwire.emu.control.runner`), so that its names cannot clash and
+nothing outlives the process. Whatever cannot be done exactly as the plan says is returned by `substitutions`, in
+words for people; whatever it cannot do at all by `missing`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from gradwire.emu.plan import Plan
+from gradwire.emu.planning.plan import Plan
 from gradwire.scenarios.errors import GradwireError
 
 
@@ -127,7 +128,7 @@ class BackendKind(Protocol):
     being ahead at times (docs/fidelity.md)."""
 
     def missing(self, kernel: Any, plan: Plan) -> list[str]:
-        """Why it cannot run this plan on this kernel (`gradwire.emu.probe.Kernel`); empty if it can."""
+        """Why it cannot run this plan on this kernel (`gradwire.emu.planning.probe.Kernel`); empty if it can."""
 
     def substitutions(self, kernel: Any, plan: Plan) -> list[str]:
         """What it does otherwise than the plan says; empty if nothing."""

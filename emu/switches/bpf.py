@@ -19,13 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.emu import bpf
 from gradwire.emu.kernel import queueing
 from gradwire.emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
 from gradwire.emu.kernel.routes import BPF
-from gradwire.emu.namespaces import mount, shown, unmount
-from gradwire.emu.plan import Plan, Port
-from gradwire.emu.probe import Kernel
+from gradwire.emu.planning.plan import Plan, Port
+from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
 from gradwire.emu.switches.kernel import (
     AHEAD_NS,
@@ -34,6 +32,8 @@ from gradwire.emu.switches.kernel import (
     netem_works,
     substitutions_everywhere,
 )
+from gradwire.emu.system import bpf
+from gradwire.emu.system.namespaces import mount, shown, unmount
 
 PORT = (
     # what is asked

@@ -14,10 +14,10 @@ from gradwire.emu.agent import nic
 from gradwire.emu.kernel import devices, queueing, routes
 from gradwire.emu.kernel.devices import WIRE, WIRES, space, wire_device
 from gradwire.emu.kernel.netlink import Wire, add_wire, read_wires
-from gradwire.emu.namespaces import Namespaces, batch, inside, run_tool
-from gradwire.emu.plan import Plan, Port
-from gradwire.emu.probe import Kernel
+from gradwire.emu.planning.plan import Plan, Port
+from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
+from gradwire.emu.system.namespaces import Namespaces, batch, inside, run_tool
 
 AHEAD_NS = 2 * nic.AHEAD_NS
 """How far ahead hosts send on the wall clock, our choice: a port of the kernel takes `queueing.WALL_FRAMES` at once and

@@ -204,7 +204,7 @@ PROGRAM("choose") int choose(struct __sk_buff *skb)
 
 	if (!port || load_bytes(skb, 14, &ip, sizeof(ip)))
 		return TC_ACT_UNSPEC;
-	if (ip.dst[0] != 10 || ip.dst[1] & 0xc0) /* no host's, see emu/plan.py */
+	if (ip.dst[0] != 10 || ip.dst[1] & 0xc0) /* no host's, see emu/planning/plan.py */
 		return TC_ACT_UNSPEC;
 	at = port->node;
 	node = map_lookup(&nodes, &at);

@@ -15,9 +15,8 @@ from gradwire.emu.kernel import queueing
 from gradwire.emu.kernel.devices import DEVICE, WIRES, space, wire_device
 from gradwire.emu.kernel.netlink import Wire, make_instantaneous, red_words
 from gradwire.emu.kernel.routes import KERNEL, NFT
-from gradwire.emu.namespaces import inside, shown
-from gradwire.emu.plan import Plan, Port
-from gradwire.emu.probe import Kernel
+from gradwire.emu.planning.plan import Plan, Port
+from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import PortCounts, TestbedError
 from gradwire.emu.switches.kernel import (
     AHEAD_NS,
@@ -26,6 +25,7 @@ from gradwire.emu.switches.kernel import (
     netem_works,
     substitutions_everywhere,
 )
+from gradwire.emu.system.namespaces import inside, shown
 
 
 class RedSwitch(KernelSwitch):

@@ -20,14 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gradwire.emu import kernel_tcp
 from gradwire.emu.agent.nic import AHEAD_NS
 from gradwire.emu.kernel import queueing
-from gradwire.emu.namespaces import find_tool
-from gradwire.emu.plan import Plan, host_address
-from gradwire.emu.probe import Kernel
-from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.planning.plan import Plan, host_address
+from gradwire.emu.planning.probe import Kernel
+from gradwire.emu.planning.round_trips import base_round_trip_ns
 from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
+from gradwire.emu.system import kernel_tcp
+from gradwire.emu.system.namespaces import find_tool
 from gradwire.emu.userspace import card, process, tun
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.emu.userspace.layout import BALANCERS
@@ -52,7 +52,7 @@ LATE_SHARE = 0.01
 ANSWERS = 50
 """From so many answers on their mean says something (our choice)."""
 NOTED_SHARE = 0.16
-"""Of a round trip: answers that are later are told of, as `gradwire.scenarios.schema_fidelity.Fidelity.answers` has
+"""Of a round trip: answers that are later are told of, as `gradwire.scenarios.schema.fidelity.Fidelity.answers` has
 it."""
 
 

@@ -1,8 +1,8 @@
 """Transports over real sockets: what carries messages on the testbed.
 
 The kernel's TCP carries what the kernel has by itself (`tcp`), and DLCP has a side channel (`dlcp`). Every other
-transport, a user's own as well, is one carrier (`datagrams`) that runs the rules of `gradwire.sim.transports` over
-UDP. A carrier is imported when it is used; those over UDP share the endpoint and the side channel of their host.
+transport, a user's own as well, is one carrier (`datagrams`) that runs the rules of `gradwire.components.transports`
+over UDP. A carrier is imported when it is used; those over UDP share the endpoint and the side channel of their host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradwire.emu.agent.base import Host, MessageRow
-from gradwire.emu.plan import Plan
+from gradwire.emu.planning.plan import Plan
 
 
 def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[int, Any]:

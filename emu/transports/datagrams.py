@@ -13,10 +13,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from gradwire.components.transports.base import Context, control_important
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
 from gradwire.emu.agent.nic import AHEAD_NS, Nic, SendingFlow
-from gradwire.emu.plan import TransportPlan
-from gradwire.emu.sockets import Receiver, Sender, address_of, open_datagrams, overflowed, socket_address
+from gradwire.emu.planning.plan import TransportPlan
+from gradwire.emu.system.sockets import (
+    Receiver,
+    Sender,
+    address_of,
+    open_datagrams,
+    overflowed,
+    socket_address,
+)
 from gradwire.emu.transports.rules import (
     ARGUMENT_AT,
     BELOW_ARGUMENT,
@@ -29,9 +37,21 @@ from gradwire.emu.transports.rules import (
     functions_of,
     transport_class,
 )
-from gradwire.emu.wire import ACK, BITMAP, CE, DATA, ECHO, ECN, HEADER, IMPORTANT, KIND, NACK, STOP, WORD
+from gradwire.emu.wire.header import (
+    ACK,
+    BITMAP,
+    CE,
+    DATA,
+    ECHO,
+    ECN,
+    HEADER,
+    IMPORTANT,
+    KIND,
+    NACK,
+    STOP,
+    WORD,
+)
 from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
-from gradwire.sim.transports.base import Context, control_important
 
 BATCHES = 8
 """Full batches that are read in a row, before timers have their turn; our choice."""

@@ -1,4 +1,4 @@
-"""DLCP over real sockets: the rules of `gradwire.sim.transports.dlcp`, with Stop, Probe and Bitmap on the side channel.
+"""DLCP over real sockets: `gradwire.components.transports.dlcp`, with Stop, Probe and Bitmap on the side channel.
 
 They go over TCP (`gradwire.emu.transports.side`), so they are repeated by the kernel as well; and on the wall clock a
 probe is repeated after 5 ms at the earliest, because hosts answer when the scheduler lets them.
@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.components.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 from gradwire.emu.agent.base import Host, MessageRow
-from gradwire.emu.plan import TransportPlan
+from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, Outgoing
 from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, ReceivingEnd, Rules
 from gradwire.emu.transports.side import SideChannel
-from gradwire.emu.wire import ACK, BITMAP, PROBE, STOP, Header
+from gradwire.emu.wire.header import ACK, BITMAP, PROBE, STOP, Header
 from gradwire.scenarios.wire import BITMAP_PACKETS
-from gradwire.sim.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 
 WALL_PROBE_PS = 5_000_000_000
 SNAPSHOT = 1

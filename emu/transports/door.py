@@ -14,7 +14,7 @@ from typing import Any
 
 from gradwire.emu.agent.base import Host
 from gradwire.emu.transports.listening import listening
-from gradwire.emu.wire import NotOurs, Opening
+from gradwire.emu.wire.header import NotOurs, Opening
 
 OUTSIDE = 1024
 """Connections that may stand outside, beside those of the run, which open at once; our choice."""

@@ -1,10 +1,10 @@
 """Specialises the functions of a transport to plain Python: what sockets run is what the simulator compiles.
 
-A transport is a handful of `@njit` functions over an array of integers (`gradwire.sim.transports.base`). Agents run the
-same source uncompiled, on a list, since a list is read faster than an array, and an agent needs no Numba. As they are
-written they would cost 1.2 us more per packet than rules written for Python: most of that is looking up and adding up
-the places of words, and calling `bit` and its likes. So each function is read from its file once per process and
-rewritten, never by hand:
+A transport is a handful of `@njit` functions over an array of integers (`gradwire.components.transports.base`).
+Agents run the same source uncompiled, on a list, since a list is read faster than an array, and an agent needs no
+Numba. As they are written they would cost 1.2 us more per packet than rules written for Python: most of that is
+looking up and adding up the places of words, and calling `bit` and its likes. So each function is read from its file
+once per process and rewritten, never by hand:
 
 * the bases of the records are known (every flow has a list of its own), and so are the constants of modules:
   `M[f + S_TIMER]` becomes `M[43]`;

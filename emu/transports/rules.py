@@ -1,13 +1,13 @@
 """The adapter: gives the simulator's transports their records, and makes of their decisions what sockets can do.
 
-A transport's rules are written once, as the functions of `gradwire.sim.transports`. In the simulator they work on the
-records of all flows in one array; here each end of a message has a list of its own, laid out the same way, and the
-functions have been rewritten for it (`gradwire.emu.transports.plain`). `SendingEnd` and `ReceivingEnd` are the two ends
-without any socket, so that tests can drive them beside the simulator's.
+A transport's rules are written once, as the functions of `gradwire.components.transports`. In the simulator they work
+on the records of all flows in one array; here each end of a message has a list of its own, laid out the same way, and
+the functions have been rewritten for it (`gradwire.emu.transports.plain`). `SendingEnd` and `ReceivingEnd` are the
+two ends without any socket, so that tests can drive them beside the simulator's.
 
-What the rules decide is read from the words by which they tell the engine (`gradwire.sim.transports.base`): a packet
-number or a probe to send, when to be called again, how far apart packets start, that there is nothing more to send,
-that the message is delivered, and a receiver's answer in one word.
+What the rules decide is read from the words by which they tell the engine (`gradwire.components.transports.base`): a
+packet number or a probe to send, when to be called again, how far apart packets start, that there is nothing more to
+send, that the message is delivered, and a receiver's answer in one word.
 
 Rules see the time of the schedule, which on the wall clock may be a little ahead of when an answer comes in; so they
 may be told of an answer to a packet before its time, and take no round trip to be less than a picosecond.
@@ -25,16 +25,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
+from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, resolve
+from gradwire.components.transports import KINDS
+from gradwire.components.transports.base import Context, Deaf
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import RECORD, TIMER, Flow
 from gradwire.emu.transports.plain import Plain
-from gradwire.emu.wire import ECHO
+from gradwire.emu.wire.header import ECHO
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
-from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.components import RECEIVER_SIDE, SENDER_SIDE, resolve
-from gradwire.sim.transports import KINDS
-from gradwire.sim.transports.base import Context, Deaf
 
 KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
 """What the kernel does by itself."""
@@ -49,7 +49,7 @@ MOST_FILL = 16
 """Bytes between header and payload that the widest header of the simulator is wider than ours, at most."""
 KIND_MASK, ECHO_BIT, SIZE_AT, SIZE_MASK, COUNT_AT, COUNT_MASK = 7, 8, 4, 0x3FFF, 18, 0xFFF
 ARGUMENT_AT, BELOW_ARGUMENT = 40, (1 << 40) - 1
-"""Where a receiver's answer has what: `gradwire.sim.transports.base.reply`."""
+"""Where a receiver's answer has what: `gradwire.components.transports.base.reply`."""
 
 
 @cache

@@ -10,9 +10,10 @@ frame goes over the connection on which least has had to be repeated. And the ke
 repetitions, take their time on the host's line: otherwise data would be sent into the line as if they were not there,
 and a queue would stand at the host's port (docs/fidelity.md has what both make).
 
-Both ends open with the same words (`gradwire.emu.wire.Opening`), and a connection counts as one when those of the other
-end have come. To the kernel of the one that asked for it it is one earlier; but the last packet of TCP's handshake can
-get lost, and then the other end knows of no connection until more arrives - too late for its first answer.
+Both ends open with the same words (`gradwire.emu.wire.header.Opening`), and a connection counts as one when those of
+the other end have come. To the kernel of the one that asked for it it is one earlier; but the last packet of TCP's
+handshake can get lost, and then the other end knows of no connection until more arrives - too late for its first
+answer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gradwire.emu.agent.nic import Nic
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.door import Door
 from gradwire.emu.transports.listening import allow_files
-from gradwire.emu.wire import PROBE, Frames, Header, NotOurs, Opening
+from gradwire.emu.wire.header import PROBE, Frames, Header, NotOurs, Opening
 from gradwire.scenarios.wire import CONTROL_PORT, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2

@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
-from gradwire.emu.plan import Plan, TransportPlan
-from gradwire.emu.sockets import receive_buffer
+from gradwire.emu.planning.plan import Plan, TransportPlan
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.sockets import receive_buffer
 from gradwire.emu.transports.door import Door
 from gradwire.emu.transports.listening import allow_files
 from gradwire.emu.transports.side import CONTROL_TOS, TCP_CONGESTION
-from gradwire.emu.wire import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
+from gradwire.emu.wire.header import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}

@@ -12,9 +12,9 @@ Everything here is done in the host's namespace by the thread that is in it.
 from __future__ import annotations
 
 from gradwire.emu.kernel import queueing
-from gradwire.emu.namespaces import batch
-from gradwire.emu.plan import Plan
-from gradwire.emu.probe import Kernel
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.planning.probe import Kernel
+from gradwire.emu.system.namespaces import batch
 from gradwire.scenarios.wire import ETHERNET
 
 NEEDED = (("qdisc", "htb"), ("qdisc", "bfifo"), ("classifier", "u32"), ("tool", "tc"))

@@ -1,7 +1,7 @@
 """Random numbers by counter: a draw is a function of (key, counter), so its value cannot depend on when it is drawn.
 Here are the keys; draws themselves are compiled (`gradwire.emu.userspace.rules.draw`).
 
-The same functions and keys as the simulator's (`gradwire.sim.fabric.draws`, which are compiled and not to be imported
+The same functions and keys as the simulator's (`gradwire.components.draws`, which are compiled and not to be imported
 here), so that with one seed both lose the same packets of a link and spray alike; a test holds the two equal.
 """
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradwire.emu.plan import Plan
+from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import PortCounts
 from gradwire.emu.userspace.layout import (
     C_PACKETS,

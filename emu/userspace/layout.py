@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.emu.plan import Plan, host_address
+from gradwire.emu.planning.plan import Plan, host_address
 from gradwire.emu.userspace.draws import OF_ARRIVALS, OF_LINK, OF_NODE, key_of
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
@@ -71,7 +71,7 @@ PACKETS = 4096
 DROPS = 1 << 15
 """Room at first (our choice)."""
 TAPPED_ROOM = 256
-"""Bytes of an IPv4 packet that are kept for a capture; a few more than `gradwire.emu.capture.SNAP` writes."""
+"""Bytes of an IPv4 packet that are kept for a capture; a few more than `gradwire.emu.system.capture.SNAP` writes."""
 
 Words = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)

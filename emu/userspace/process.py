@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gradwire.emu.plan import Plan
+from gradwire.emu.planning.plan import Plan
 from gradwire.emu.userspace import layout as at
 from gradwire.emu.userspace.clock import new_timer
 from gradwire.emu.userspace.compiled import FOLDER

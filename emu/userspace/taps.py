@@ -1,7 +1,7 @@
 """Captures at the switches of the userspace backend, which have no devices to listen at.
 
 The rules write down what begins to cross a link at a captured node, and what has arrived there (`State.taps`); this
-writes it to pcapng files that look like those of the other backends (`gradwire.emu.capture`): an interface per
+writes it to pcapng files that look like those of the other backends (`gradwire.emu.system.capture`): an interface per
 direction of a cable, marks as they are behind the queue. Times are those of the rules, exact to the nanosecond,
 whenever this process came to it.
 """
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from gradwire.emu.capture import NO_ADDRESSES, PacketFile
-from gradwire.emu.plan import Plan, host_address
+from gradwire.emu.planning.plan import Plan, host_address
+from gradwire.emu.system.capture import NO_ADDRESSES, PacketFile
 from gradwire.emu.userspace import layout as at
 from gradwire.emu.userspace.fabric import Fabric
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gradwire.emu.kernel_tcp import metric_words, metrics_shown
-from gradwire.emu.namespaces import find_tool
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.kernel_tcp import metric_words, metrics_shown
+from gradwire.emu.system.namespaces import find_tool
 
 DEVICE = "/dev/net/tun"
 QUEUE = 20_000
@@ -74,7 +74,8 @@ def set_up(
     metrics: Mapping[str, int] | None = None,
     sysctls: Mapping[str, str] | None = None,
 ) -> None:
-    """Address, size and route of a host, and how its kernel's TCP is set (`gradwire.emu.kernel_tcp`); compared with
+    """Address, size and route of a host, and how its kernel's TCP is set (`gradwire.emu.system.kernel_tcp`); compared
+    with
     what the kernel then says."""
     metrics, sysctls = metrics or {}, sysctls or {}
     route = f"route add default dev {name} src {address}{metric_words(metrics)}"

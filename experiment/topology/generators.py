@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gradwire.experiment.topology.cables import LinkSpec, Override, build, check, interleave, numbered
 from gradwire.experiment.topology.network import Cable, Network, refuse
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.schema_topology import edge_ports, edge_ratios
+from gradwire.scenarios.schema.topology import edge_ports, edge_ratios
 
 __all__ = ["LinkSpec", "Override", "dumbbell", "fat_tree", "leaf_spine", "rail", "star"]
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.experiment.limits import MAX_FLOWS, MAX_PACKETS
+from gradwire.components.limits import MAX_FLOWS, MAX_PACKETS
 from gradwire.experiment.traffic import all_to_all, flow_list, incast, matrix, permutation, poisson
 from gradwire.experiment.traffic.base import Flows, Kind, Setting, generator
 from gradwire.experiment.traffic.cdf import distribution
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.schema_traffic import AllToAll, FlowList, Matrix, Poisson, Repeated, Traffic
+from gradwire.scenarios.schema.traffic import AllToAll, FlowList, Matrix, Poisson, Repeated, Traffic
 from gradwire.scenarios.units import format_size
 
 if TYPE_CHECKING:
     from gradwire.experiment.topology import Network
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 KINDS: dict[str, Kind] = {
     "poisson": poisson.poisson,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.experiment.traffic.reading import Reader
-from gradwire.scenarios.schema_traffic import DISTRIBUTIONS
+from gradwire.scenarios.schema.traffic import DISTRIBUTIONS
 from gradwire.scenarios.units import parse_size
 
 

@@ -25,7 +25,7 @@ def cmd_check(
     scenario: ScenarioName, trace: TraceName = None, set_: Set = None, as_json: Json = False
 ) -> None:
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
-    from gradwire.scenarios.checks import remarks
+    from gradwire.scenarios.checks.scenario import remarks
     from gradwire.scenarios.load import load_scenario
     from gradwire.sim.precheck import check_variants
 
@@ -96,6 +96,6 @@ def cmd_telemetry(
 @for_people
 def cmd_schema() -> None:
     """Print the JSON Schema of scenario files, for editors and other programs."""
-    from gradwire.scenarios.schema import json_schema
+    from gradwire.scenarios.schema.scenario import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))

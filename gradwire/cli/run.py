@@ -27,7 +27,7 @@ from gradwire.cli.terminal import Progress, for_people, progress
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.sim.progress import Standing
 
 COMPILING = "compiling the packet engine (once per transport and load balancer, then kept)"

@@ -26,7 +26,7 @@ from gradwire.connect import emulate
 if TYPE_CHECKING:
     from gradwire.emu.testbed import Request
     from gradwire.scenarios.result import Result
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 Clock = Annotated[
     str | None,
@@ -58,10 +58,10 @@ def cmd_probe(
     as_json: Json = False,
 ) -> None:
     """What this kernel and this user can emulate, found by trying; with a scenario, how it would be run."""
-    from gradwire.emu.choose import choose
-    from gradwire.emu.prepare import check_scenario, make_plan
-    from gradwire.emu.probe import probe, virtual_kernel
-    from gradwire.emu.probe_show import tables
+    from gradwire.emu.planning.choose import choose
+    from gradwire.emu.planning.prepare import check_scenario, make_plan
+    from gradwire.emu.planning.probe import probe, virtual_kernel
+    from gradwire.emu.planning.probe_show import tables
     from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
 
@@ -270,7 +270,7 @@ def _request(
     pcap: Path | None,
     at: list[str] | None,
 ) -> Request:
-    from gradwire.emu.choose import BACKENDS
+    from gradwire.emu.planning.choose import BACKENDS
     from gradwire.emu.testbed import Request
     from gradwire.scenarios.errors import GradwireError
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from gradwire.sim.fabric.layout import FOREVER
+from gradwire.components.layout import FOREVER
 
 Action = Callable[[int], int | None]
 """Called with the time; answers with the next time it wants to be called, or None."""

@@ -5,7 +5,7 @@ counter and an ordered load of it by the consumer are all that is needed; on x86
 them the compiler would be free to move the counter before the packet. The barrier needs the one atomic add.
 """
 
-from gradwire.sim.fabric.compiled import Intrinsic, njit
+from gradwire.components.compiled import Intrinsic, njit
 
 words_at = Intrinsic("words_at")
 load_acquire = Intrinsic("load_acquire")

@@ -13,8 +13,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from gradwire.components import layout as at
 from gradwire.scenarios.wire import speed_of
-from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.memory import REROUTED_ENTRIES, Memory, lay_routes
 
 

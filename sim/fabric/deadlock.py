@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradwire.sim.fabric import layout as at
+from gradwire.components import layout as at
 from gradwire.sim.fabric.memory import Memory
 
 BACK = at.POOL_WORDS  # of an entry of the pool: the port opposite to the link that the packet came by

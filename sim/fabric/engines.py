@@ -124,7 +124,7 @@ class Work:
 
     identity: str
     functions: Callable[[], Mapping[str, Any]]
-    """those of `FUNCTIONS` by name (`gradwire.sim.fabric.compiled.Compiled`); called in the child that compiles them"""
+    """those of `FUNCTIONS` by name (`gradwire.components.compiled.Compiled`); called in the child that compiles them"""
     about: dict[str, Any]
     check: Callable[[], str]
     """what is wrong with the user's own part, in one line; empty if nothing"""

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
 from gradwire.experiment.program import Part
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.missing import missing_columns
 from gradwire.scenarios.units import format_time
 from gradwire.scenarios.wire import speed_of
-from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.deadlock import find_deadlock

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
+from gradwire.components.draws import MASK, key_of
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.missing import missing_runs
-from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric import streams
-from gradwire.sim.fabric.draws import MASK, key_of
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.parameters import Bound, ParameterSets
 from gradwire.sim.fabric.room import SMALLEST_FRAME

@@ -7,8 +7,8 @@ time). The stretch has room for the live entries of all active flows of the host
 they are swept out.
 """
 
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     H_RECEIVERS,
     MASK_KEY_SENDER,
     N_HEAP,

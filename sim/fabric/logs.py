@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.sim.fabric import layout as at
+from gradwire.components import layout as at
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.memory import Memory
 

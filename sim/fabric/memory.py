@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
+from gradwire.components.draws import key_of
 from gradwire.scenarios.errors import GradwireError, ScenarioError
-from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.draws import key_of
 from gradwire.sim.fabric.room import link_room
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on

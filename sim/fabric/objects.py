@@ -25,7 +25,7 @@ def machine() -> str:
 
 
 def emitted(function: Any) -> tuple[str, bytes]:
-    """The machine code of a function with one signature (`gradwire.sim.fabric.compiled.Compiled`): its symbol, and the
+    """The machine code of a function with one signature (`gradwire.components.compiled.Compiled`): its symbol, and the
     object file with all that it calls."""
     (result,) = function.numba.overloads.values()
     symbol = result.fndesc.llvm_func_name

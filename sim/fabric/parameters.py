@@ -16,12 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
+from gradwire.components.transports.base import (
+    Context,
+    answers_late,
+    check_streams,
+    control_important,
+    persists,
+)
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.wire import speed_of
-from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.memory import MOST_SETS, Memory
-from gradwire.sim.transports.base import Context, answers_late, check_streams, control_important, persists
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """What Python puts into a host's heap, or among the timers of programs, between calls of the engine."""
 
+from gradwire.components.compiled import njit
+from gradwire.components.layout import H_NEXT, N_POSITION
 from gradwire.sim.fabric.atomics import words_at
-from gradwire.sim.fabric.compiled import njit
 from gradwire.sim.fabric.core.play import set_timer
 from gradwire.sim.fabric.heap import push
-from gradwire.sim.fabric.layout import H_NEXT, N_POSITION
 
 
 @njit("void(int64, int64, int64, int64)")

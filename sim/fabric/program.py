@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components import layout as at
 from gradwire.experiment.program import FIRE, LAYER, NOTE, WAIT, Importance, Ints, Part, Step
 from gradwire.scenarios.loss import allowed_losses
-from gradwire.sim.fabric import layout as at
 from gradwire.sim.fabric.flows import BYTES, DST, PACKETS, SRC, TRANSPORT, Flows, Records
 from gradwire.sim.fabric.over import NOTES, Over
 from gradwire.sim.fabric.settled import Finished

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+import gradwire.components
 import gradwire.sim.fabric.core
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim import balancers, queues, transports
-from gradwire.sim.balancers.base import Balancer
-from gradwire.sim.fabric.components import (
+from gradwire.components import balancers, queues, transports
+from gradwire.components.balancers.base import Balancer
+from gradwire.components.find import (
     BALANCER_SIDE,
     RECEIVER_SIDE,
     SENDER_SIDE,
@@ -38,12 +38,13 @@ from gradwire.sim.fabric.components import (
     resolve,
     type_check,
 )
+from gradwire.components.transports.base import Deaf, answers_late, persists, pulls, rides
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from gradwire.sim.fabric.objects import machine
-from gradwire.sim.transports.base import Deaf, answers_late, persists, pulls, rides
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema import Scenario
+    from gradwire.scenarios.schema.scenario import Scenario
 
 ARGUMENTS = {
     "start": "now",
@@ -252,8 +253,8 @@ def _bound_to(owner: type, function: str, name: str) -> str:
 
 def _source(combination: Combination) -> str:
     transports, balancer, features = combination.transports, combination.balancer, combination.features
-    lines = ['"""Written by gradwire.sim.fabric.specialise."""', "from gradwire.sim.fabric.compiled import njit"]
-    lines.append("from gradwire.sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
+    lines = ['"""Written by gradwire.sim.fabric.specialise."""', "from gradwire.components.compiled import njit"]
+    lines.append("from gradwire.components.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
     for function in BALANCER_SIDE:
         owner = balancer if hasattr(balancer, function) else Balancer
         lines.append(_bound_to(owner, function, function))
@@ -289,7 +290,7 @@ def _digest(source: str, classes: list[type]) -> str:
     """A hash of everything that is compiled into a combination."""
     digest = hashlib.sha256(source.encode())
     root = Path(gradwire.sim.fabric.__path__[0])
-    files = sorted(root.rglob("*.py")) + sorted((root.parent / "transports").glob("*.py"))
+    files = sorted(root.rglob("*.py")) + sorted(Path(gradwire.components.__path__[0]).rglob("*.py"))
     for function in _reachable([function for owner in classes for function in functions_of(owner)]):
         file = sys.modules[function.__module__].__file__
         if file is not None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.draws import MASK, key_of
+from gradwire.components import layout as at
+from gradwire.components.draws import MASK, key_of
 
 if TYPE_CHECKING:
     from gradwire.sim.fabric.flows import Flows

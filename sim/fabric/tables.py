@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.sim.fabric import layout as at
+from gradwire.components import layout as at
 from gradwire.sim.fabric.memory import Memory
 
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.sim.fabric import layout as at
+from gradwire.components import layout as at
 from gradwire.sim.fabric.specialise import Kernel
 
 

@@ -32,7 +32,7 @@ from numba.core.compiler_machinery import PassManager
 KNOWN = ("0.68",)
 """Versions of Numba, major and minor, with which this is tested."""
 
-OURS = "gradwire.sim."
+OURS = ("gradwire.sim.", "gradwire.components.")
 """Modules whose functions use nothing that the shortened list of passes leaves out (closures, array expressions,
 generators, object mode)."""
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, dumbbell, star
 from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp, TcpNewReno
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp, TcpNewReno
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
 

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import pytest
 from measured import MS, Seen, mean_and_error, network_of, watch
+from part_cases import messages, part, step
 
-from gradwire.scenarios.schema import Scenario
-from gradwire.scenarios.schema_transport import UserTransport
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.sim.simulate import simulate
-from testing.part_cases import messages, part, step
 
 HOSTS = 40
 HEADERS = 58

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradwire.components.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dcqcn, HpccTransport
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dcqcn, HpccTransport
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.fabric.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
 
 US, MS = 10**6, 10**9
 GBPS = 10**9

@@ -23,7 +23,7 @@ import pytest
 from measured import GBPS, MS, US, Seen, mean_and_error, network_of, watch
 
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.schema_transport import Dctcp
+from gradwire.scenarios.schema.transport import Dctcp
 
 FRAME = 1066
 DCTCP = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from gradwire.experiment.topology import LinkSpec, leaf_spine
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp
 
 from .cases import Case, Letter, run_oracle
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.components import balancers, transports
+from gradwire.components.draws import key_of
+from gradwire.components.find import resolve
+from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
+from gradwire.components.transports.base import Context, persists
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.missing import COLUMNS
-from gradwire.scenarios.schema_network import Switch as SwitchTable
-from gradwire.sim import balancers, transports
+from gradwire.scenarios.schema.network import Switch as SwitchTable
 from gradwire.sim.fabric import streams
-from gradwire.sim.fabric.components import resolve
-from gradwire.sim.fabric.draws import key_of
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.flows import FLOW_ENTROPY
-from gradwire.sim.fabric.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.sim.fabric.tables import CAUSES
-from gradwire.sim.transports.base import Context, persists
 
 from .flows import Carried, Flow, Protocol, Stream, Words
 from .host import Host

@@ -1,6 +1,6 @@
 """Flow records: the words of the engine's state that a transport reads and writes, in a Python list.
 
-A transport's functions know offsets from `gradwire.sim.fabric.layout`, nothing else, so the same functions work here. Only the
+A transport's functions know offsets from `gradwire.components.layout`, nothing else, so the same functions work here. Only the
 words that transports may read are filled in; what the engine keeps in the other words, the oracle keeps in attributes.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gradwire.components import layout as at
+from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
+from gradwire.components.transports.base import Deaf, control_important, rides
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.sim.fabric import layout as at
-from gradwire.sim.fabric.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
-from gradwire.sim.transports.base import Deaf, control_important, rides
 
 from .uncompiled import uncompiled
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gradwire.sim.balancers.base import Balancer
-from gradwire.sim.fabric.layout import BLOCKED, PULL_PROBE, R_RIDER
-from gradwire.sim.transports.base import MUST
+from gradwire.components.balancers.base import Balancer
+from gradwire.components.layout import BLOCKED, PULL_PROBE, R_RIDER
+from gradwire.components.transports.base import MUST
 
 from .flows import Flow, Stream
 from .model import FREE, HELD, TIMER, Clock, Link, Log

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import simpy
 
-from gradwire.sim.fabric.draws import draw, key_of
+from gradwire.components.draws import draw, key_of
 
 from .packets import PAUSE, Arrival, Drop, Packet, Transmission
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradwire.scenarios.schema_network import Switch as Table
-from gradwire.sim.fabric.draws import draw, key_of
-from gradwire.sim.fabric.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
+from gradwire.components.draws import draw, key_of
+from gradwire.components.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
+from gradwire.scenarios.schema.network import Switch as Table
 
 from .flows import Flow
 from .model import FREE, Clock, Link, Log

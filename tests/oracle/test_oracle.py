@@ -7,10 +7,10 @@ import pytest
 from numba import njit
 
 import gradwire.sim.fabric.fabric
+from gradwire.components.draws import draw
+from gradwire.components.transports import base
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
-from gradwire.sim.fabric.draws import draw
-from gradwire.sim.transports import base
+from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA, Packet, packet_of
 from oracle.uncompiled import uncompiled

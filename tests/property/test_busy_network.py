@@ -6,8 +6,8 @@ import pytest
 from oracle import Case, Letter, first_difference, run_engine
 
 from gradwire.experiment.topology import LinkSpec, fat_tree
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.fabric.memory import LOG_ENTRIES
 
 HOSTS = 128

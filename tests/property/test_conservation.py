@@ -11,7 +11,7 @@ from oracle import run_engine
 from oracle.packets import DATA
 from random_cases import US, budget, cases
 
-from gradwire.sim.fabric import layout as at
+from gradwire.components import layout as at
 
 
 def waiting(fabric):

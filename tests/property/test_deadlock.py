@@ -7,8 +7,8 @@ from oracle import Case
 from oracle.cases import fabric_of
 
 from gradwire.experiment.topology import LinkSpec, from_networkx
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.fabric.fabric import Fabric
 
 US = 10**6

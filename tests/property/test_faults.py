@@ -16,7 +16,7 @@ from test_pause import dctcp, paused_cases, together
 from test_receiver_driven import cut_cases
 
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_network import Switch
+from gradwire.scenarios.schema.network import Switch
 
 SOON = 20_000 * US  # what is cut for good never ends
 MOMENTS = (1, 100_000, US, 5 * US, 20 * US, 77 * US)

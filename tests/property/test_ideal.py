@@ -13,8 +13,8 @@ from random_cases import LATENCIES, LATENCY, RATES, budget
 
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, from_networkx
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import ConstantRate
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import ConstantRate
 from gradwire.sim.ideal import ideal_times
 
 TABLE = ConstantRate.model_validate({"kind": "constant_rate", "payload": "1000B"})

@@ -10,8 +10,8 @@ from random_cases import US, budget, cases
 
 import gradwire.sim.fabric.fabric
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 
 
 def tables():
@@ -35,7 +35,7 @@ def hurried(fabric):
     advance = fabric._team.advance
 
     def one(alone):
-        fabric._budget = fabric.memory.M[gradwire.sim.fabric.layout.H_BUDGET] = 1
+        fabric._budget = fabric.memory.M[gradwire.components.layout.H_BUDGET] = 1
         advance(alone)
 
     fabric._team.advance = one

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle.cases import FOREVER, fabric_of
+from part_cases import ints, messages, part, step
 from random_cases import DLCP, budget
 
 from gradwire.experiment.program import (
@@ -24,10 +25,9 @@ from gradwire.experiment.program import (
     Course,
 )
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric import program as programs
-from testing.part_cases import ints, messages, part, step
 from tests.oracle import Case
 from tests.soak.played import Plain
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import budget, networks
 
-from gradwire.emu.plan import Plan, Queues, TransportPlan
-from gradwire.emu.prepare import ports_of, routes_of
-from gradwire.emu.round_trips import RoundTrips as PlannedTrips
-from gradwire.emu.round_trips import base_round_trip_ns
+from gradwire.emu.planning.plan import Plan, Queues, TransportPlan
+from gradwire.emu.planning.prepare import ports_of, routes_of
+from gradwire.emu.planning.round_trips import RoundTrips as PlannedTrips
+from gradwire.emu.planning.round_trips import base_round_trip_ns
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips

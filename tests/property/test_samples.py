@@ -18,8 +18,8 @@ from oracle import Case, Letter, run_engine, run_oracle
 from random_cases import US, budget, cases
 
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.telemetry import Samples
 
 END = 1500 * US

@@ -11,8 +11,8 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import Dctcp
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp
 
 
 def dctcp(**more: Any) -> Dctcp:

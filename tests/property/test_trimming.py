@@ -11,8 +11,8 @@ from oracle.packets import DATA
 from random_cases import LATENCY, US, budget, networks
 
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema_network import Switch
-from gradwire.scenarios.schema_transport import ConstantRate, Dctcp
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import ConstantRate, Dctcp
 
 
 def dctcp(**more: Any) -> Dctcp:

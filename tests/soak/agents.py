@@ -24,7 +24,7 @@ from gradwire.emu.agent.said import check_report, check_said
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.agent.stream import HEAD, MAGIC, MOST_BYTES, REPORTED, VERSION, Decoder, encode
 from gradwire.emu.transports.door import Door
-from gradwire.emu.wire import Frames, Header, NotOurs, Opening
+from gradwire.emu.wire.header import Frames, Header, NotOurs, Opening
 from gradwire.experiment.program import Messages, Program, Table
 
 Case = tuple[str, Callable[[], str]]

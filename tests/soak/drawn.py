@@ -18,7 +18,7 @@ from gradwire.experiment.topology import Network, build_network
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import _drop, build_scenario
 from gradwire.scenarios.overrides import steps_of
-from gradwire.scenarios.schema import BALANCERS
+from gradwire.scenarios.schema.scenario import BALANCERS
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
 

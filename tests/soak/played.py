@@ -19,7 +19,7 @@ import numpy as np
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import TABLES
-from gradwire.scenarios.schema import Scenario
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.faults import Faults
 from gradwire.sim.precheck import check_variants

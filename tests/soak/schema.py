@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from gradwire.scenarios.schema import json_schema
+from gradwire.scenarios.schema.scenario import json_schema
 
 ABSENT = object()
 

@@ -3,8 +3,8 @@
 One line in `MODELS` registers a model: the module and function that build it, the task it learns, the shape
 of its input and its optimiser. Importing this package does not import torch; `ModelKind.build` does.
 
-Tasks (see `gradwire.traces.tasks`): "images" - pictures to classes; "next" - each token of a text from those before
-it; "masked" - hidden tokens of a text from those around them; "pairs" - a span of text from the span before.
+Tasks (see `gradwire.traces.capture.tasks`): "images" - pictures to classes; "next" - each token of a text from those
+before it; "masked" - hidden tokens of a text from those around them; "pairs" - a span of text from the span before.
 """
 
 from __future__ import annotations

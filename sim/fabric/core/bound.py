@@ -4,12 +4,12 @@ This module is the contract and a default (DCTCP over ECMP). For a run, `gradwir
 of the same shape that dispatches over the transports of the scenario, in the place of this one.
 """
 
-from gradwire.sim.balancers.base import heard, pick
-from gradwire.sim.balancers.ecmp import choose
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
-from gradwire.sim.queues.threshold import admit
-from gradwire.sim.transports import acknowledgements, dctcp, window
+from gradwire.components.balancers.base import heard, pick
+from gradwire.components.balancers.ecmp import choose
+from gradwire.components.compiled import njit
+from gradwire.components.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
+from gradwire.components.queues.threshold import admit
+from gradwire.components.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
 TURNS = False  # some classes of a port take turns

@@ -10,17 +10,8 @@ link to it since its last visit. The start of the next window is the earliest ne
 arrival of all packets put on links in this window, so idle time costs nothing.
 """
 
-from gradwire.sim.fabric.atomics import (
-    SPINS_BEFORE_YIELDING,
-    fetch_add,
-    load_acquire,
-    sched_yield,
-    store_release,
-    wait_while_equal,
-    words_at,
-)
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     BUSY,
     EXHAUSTED,
     FOREVER,
@@ -66,6 +57,15 @@ from gradwire.sim.fabric.layout import (
     T_WAKE,
     T_WORK,
     THREAD_WORDS,
+)
+from gradwire.sim.fabric.atomics import (
+    SPINS_BEFORE_YIELDING,
+    fetch_add,
+    load_acquire,
+    sched_yield,
+    store_release,
+    wait_while_equal,
+    words_at,
 )
 
 from .gather import BUCKET_BITS, TIME_SHIFT

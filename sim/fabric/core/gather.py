@@ -13,10 +13,9 @@ time (a counting pass, then an insertion sort of an almost sorted list, or Shell
 through the insertion sort alone.
 """
 
-from gradwire.sim.fabric.atomics import load_acquire, prefetch
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.draws import TIE_BITS, tie_break
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.draws import TIE_BITS, tie_break
+from gradwire.components.layout import (
     FOREVER,
     H_BACK,
     H_HEADS,
@@ -44,6 +43,7 @@ from gradwire.sim.fabric.layout import (
     T_SPARE,
     T_WORK,
 )
+from gradwire.sim.fabric.atomics import load_acquire, prefetch
 
 from .bound import PAUSES
 

@@ -5,10 +5,8 @@ paced flows, transport timers; by message, and in this order within one; then th
 After each of them the idle network interface (`nic`) starts at once.
 """
 
-from gradwire.sim.fabric.atomics import prefetch
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.heap import pop, push
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     A_CE,
     A_ECHO,
     A_ENTROPY,
@@ -83,6 +81,8 @@ from gradwire.sim.fabric.layout import (
     X_PAUSED,
     X_PAUSES,
 )
+from gradwire.sim.fabric.atomics import prefetch
+from gradwire.sim.fabric.heap import pop, push
 
 from .bound import (
     FAULTS,
@@ -169,7 +169,7 @@ def _answer(M, th, node, p, r, reply, A, B, now):
     """Send the control packets that a receiver asked for in answer to a packet.
 
     `reply`: kind 3 | echo 1 | size 14 | count 12 | rider 1 | pulls 8 | ... | argument 22, from bit 40 on (see
-    `gradwire.sim.transports.base.reply`)."""
+    `gradwire.components.transports.base.reply`)."""
     if PULLS:
         pulls = (reply >> 31) & 0xFF
         if pulls:

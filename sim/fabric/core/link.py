@@ -1,9 +1,8 @@
 """The link behind an egress port: a packet starts, takes its time, and lies in the ring for the node at the far end."""
 
-from gradwire.sim.fabric.atomics import load_acquire, store_release
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.draws import draw
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.draws import draw
+from gradwire.components.layout import (
     A_KIND,
     A_LOGGED,
     A_SIZE,
@@ -69,6 +68,7 @@ from gradwire.sim.fabric.layout import (
     TRACE_WORDS,
     X_CAUSES,
 )
+from gradwire.sim.fabric.atomics import load_acquire, store_release
 
 from .bound import STAMPS
 

@@ -1,7 +1,7 @@
 """What a host writes down for Python: messages that are delivered, and senders that have nothing more to send."""
 
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     DELIVERED,
     DONE_WORDS,
     FINISHED,

@@ -5,10 +5,8 @@ flows that have something to send take turns, one packet each; where switches pr
 Data packets are made when they are sent, so no queue of data builds up inside a host, however large a window is.
 """
 
-from gradwire.sim.fabric.atomics import count_trailing_zeros
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.heap import push
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     A_ENTROPY,
     A_IMPORTANT,
     A_KIND,
@@ -57,6 +55,8 @@ from gradwire.sim.fabric.layout import (
     WHAT_TIMER,
     X_PAUSED,
 )
+from gradwire.sim.fabric.atomics import count_trailing_zeros
+from gradwire.sim.fabric.heap import push
 
 from .bound import HOST_PATHS, PAUSES, RANKS, RIDES, STAMPS, STREAMS, pick, pull
 from .link import transmission_time, transmit

@@ -9,8 +9,8 @@ Why order matters here: a packet that leaves through one port may cause a frame 
 anybody stopped, its ports are not served one by one but in the order of time, equal times by the number of the link.
 """
 
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     A_KIND,
     A_LOGGED,
     A_SIZE,

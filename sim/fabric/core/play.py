@@ -10,9 +10,8 @@ At one time comes first what the network tells, by message, senders before recei
 they were set. A process that an event wakes goes on by a timer that is due at once.
 """
 
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.heap import push
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     DELIVERED,
     DONE_WORDS,
     E_AFTER,
@@ -85,6 +84,7 @@ from gradwire.sim.fabric.layout import (
     W_TIMES,
     WHAT_START,
 )
+from gradwire.sim.fabric.heap import push
 
 
 @njit

@@ -7,10 +7,9 @@ started, and until then no time is spent on the port. A packet that finds the po
 The queue a packet sees is what waits; the packet on the wire is no longer part of it (our choice).
 """
 
-from gradwire.sim.fabric.atomics import count_trailing_zeros
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.draws import draw
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.draws import draw
+from gradwire.components.layout import (
     A_CE,
     A_KIND,
     A_PRIORITY,
@@ -56,6 +55,7 @@ from gradwire.sim.fabric.layout import (
     X_TRIMMED,
     X_TURN,
 )
+from gradwire.sim.fabric.atomics import count_trailing_zeros
 
 from .bound import DELAYS, PAUSES, RANKS, SHARED, TRIMS, TURNS, admit
 from .link import log_drop, transmit

@@ -1,9 +1,8 @@
 """The queues of a port: packets come in at the end of their class and leave from its front, or, where the shortest
 message goes first (pFabric), from wherever the best one is."""
 
-from gradwire.sim.fabric.atomics import bit_length
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     A_KIND,
     A_SIZE,
     B_ARGUMENT,
@@ -31,6 +30,7 @@ from gradwire.sim.fabric.layout import (
     T_FREE,
     X_DELAYS,
 )
+from gradwire.sim.fabric.atomics import bit_length
 
 from .bound import DELAYS, PAUSES, RANKS, SHARED
 from .link import log_drop, transmit

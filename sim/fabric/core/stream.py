@@ -10,8 +10,8 @@ A receiver reads in the sender's record of a message where it begins in its stre
 its packets left, at least a window ago, and stays: the words on the wire would say the same.
 """
 
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     H_RECEIVERS,
     H_SENDERS,
     MASK_SEQUENCE,

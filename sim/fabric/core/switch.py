@@ -1,8 +1,7 @@
 """One switch through one window: take the arrivals in order, route each, offer it to its egress port."""
 
-from gradwire.sim.fabric.atomics import prefetch
-from gradwire.sim.fabric.compiled import njit
-from gradwire.sim.fabric.layout import (
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
     A_ENTROPY,
     A_KIND,
     B_ARGUMENT,
@@ -24,6 +23,7 @@ from gradwire.sim.fabric.layout import (
     T_PORTS,
     X_DEAF,
 )
+from gradwire.sim.fabric.atomics import prefetch
 
 from .bound import FAULTS, PAUSES, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
 from .gather import INDEX_MASK, TIME_SHIFT, gather

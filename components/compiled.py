@@ -1,0 +1,64 @@
+"""`njit` as in Numba, only later: a function is handed to Numba when somebody compiles or calls it.
+
+Numba takes a fifth of a second to load and 60 MB, and a run whose engine is kept on disk needs nothing of it: the
+engine is loaded as machine code (`gradwire.sim.fabric.objects`). So the simulator's own functions are declared with
+this decorator. Numba's own works as well, for components of the user's own, and either may call the other: Numba asks
+an object that it does not know for its `_numba_type_`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+class Compiled:
+    """A function that Numba compiles when it is needed. `py_func`: the function as it was written."""
+
+    def __init__(self, py_func: Callable[..., Any], signature: str | None, options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, py_func)
+        self.py_func = py_func
+        self._declared = signature, options
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        """Numba's dispatcher for the function; with a signature it is compiled now."""
+        import numba
+
+        importlib.import_module("gradwire.components.intrinsics")  # Numba takes note of new ones before it begins
+        signature, options = self._declared
+        return numba.njit(signature, **options)(self.py_func) if signature else numba.njit(**options)(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.numba._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.numba(*arguments)
+
+
+def njit(signature: Any = None, **options: Any) -> Any:
+    """Declare a function of the engine, as `numba.njit` does: `@njit`, or `@njit("int64(int64)", nogil=True)`."""
+    if callable(signature):
+        return Compiled(signature, None, options)
+    return lambda py_func: Compiled(py_func, signature, options)
+
+
+class Intrinsic:
+    """Something of `gradwire.components.intrinsics` by name, which is imported when a function that uses it is
+    compiled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self.name} is for compiled functions")
+
+    @property
+    def _numba_type_(self) -> Any:
+        from numba.core.registry import cpu_target
+
+        found = getattr(importlib.import_module("gradwire.components.intrinsics"), self.name)
+        return cpu_target.typing_context.resolve_value_type(found)

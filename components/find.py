@@ -1,0 +1,238 @@
+"""Transports, balancers and queue policies by name: the registered ones, and classes of the user's own.
+
+A class of the user's own is looked at before anything is compiled with it: what the contract asks for and is not there,
+or a function that is not compiled, is told with the file and line, and so is whatever stops its module.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradwire.scenarios.errors import ScenarioError
+
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
+BALANCER_SIDE = ("choose", "pick", "heard")
+ARGUMENTS = {
+    "start": "M, k, f, now",
+    "pull": "M, k, f, now",
+    "on_control": "M, k, f, kind, sequence, argument, echo, now",
+    "on_timer": "M, k, f, now",
+    "on_data": "M, k, r, sequence, size, ce, now",
+    "on_probe": "M, k, r, argument, now",
+    "on_trimmed": "M, k, r, sequence, now",
+    "on_late": "M, k, r, now",
+    "resume": "M, k, f, now",
+    "forget": "M, k, f, packets",
+    "forget_received": "M, k, r, packets",
+    "choose": "M, node, ways, n, A, B, count, now",
+    "pick": "M, f, count",
+    "heard": "M, f, kind, entropy, echo, now",
+}
+"""Of every function of a component; M is the state, all else are integers."""
+
+REQUIRED = {
+    "transport.kind": (
+        ("control_bytes", "data_overhead", "sender_bitmaps", "receiver_bitmaps", "fresh_word", "probe_word",
+         "important", "parameters"),
+        ("start", "pull", "on_control", "on_data"),
+    ),
+    "load_balancing": ((), ("choose",)),
+}  # fmt: skip
+"""By where it is named: what a class of the user's own has to have, and which compiled functions."""
+
+CONTRACT = {"transport.kind": "gradwire.components.transports.base", "load_balancing": "gradwire.components.balancers"}
+
+
+def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = None) -> Any:
+    """The class behind a registered name or behind "module:Class", a module that may lie in `folder`.
+
+    Raises
+    ------
+    ScenarioError
+        The name is neither registered nor importable, or it is not what it is named for; says where and why.
+    """
+    path = kinds.get(name, name)
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise ScenarioError(
+            f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class"
+        )
+    if name in kinds:
+        return getattr(importlib.import_module(module_name), attribute)
+    try:
+        module = _user_module(module_name, folder)
+        owner = getattr(module, attribute)
+    except AttributeError as error:
+        what = f"{name!r} cannot be loaded: there is no {attribute} in {getattr(module, '__file__', module_name)}"
+        raise ScenarioError(what, where, "an importable module:Class") from error
+    except ImportError as error:
+        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+    _check_contract(owner, name, where)
+    return owner
+
+
+def _user_module(name: str, folder: Path | None) -> types.ModuleType:
+    """A module of the user's own: the file of that name in `folder` (by default the working directory), else whatever
+    Python finds. A file is known by its path and content, so two scenarios may name two files alike.
+
+    Raises
+    ------
+    ImportError
+        It cannot be imported, with the line that stopped it.
+    """
+    folder = folder or Path.cwd()
+    file = folder.joinpath(*name.split(".")).with_suffix(".py")
+    if not file.is_file():
+        return _stopped_by(lambda: importlib.import_module(name), name)
+    content = _stopped_by(file.read_bytes, str(file))
+    digest = hashlib.sha256(str(file).encode() + b"\0" + content).hexdigest()[:12]
+    unique = f"gradwire_user_{digest}"
+    if unique in sys.modules:
+        return sys.modules[unique]
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # for what it imports from beside it
+    spec = importlib.util.spec_from_file_location(unique, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module
+    loader = spec.loader
+    try:
+        _stopped_by(lambda: loader.exec_module(module), str(file))
+    except BaseException:
+        del sys.modules[unique]
+        raise
+    return module
+
+
+def _stopped_by(load: Any, what: str) -> Any:
+    """Load a module; whatever stops it - a mistake, a missing import, `sys.exit` - becomes one ImportError."""
+    try:
+        return load()
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as error:
+        raise ImportError(str(error) if str(error.name) in what else f"{error} ({what})") from error
+    except SyntaxError as error:
+        place = f"{error.filename}:{error.lineno}" if error.filename else what  # none for zero bytes
+        raise ImportError(f"{place}: {error.msg}") from error
+    except BaseException as error:
+        line = _line_in(error, what)
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ImportError(f"{what}:{line}: {said}" if line else f"{what}: {said}") from error
+
+
+def _line_in(error: BaseException, file: str) -> int | None:
+    """The last line of a file that led to an error."""
+    found, frame = None, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == file:
+            found = frame.tb_lineno
+        frame = frame.tb_next
+    return found
+
+
+def _check_contract(owner: Any, name: str, where: str) -> None:
+    """Raise ScenarioError if a class of the user's own is not what it is named for."""
+    kind = where if where in REQUIRED else "transport.kind"
+    fields, functions = REQUIRED[kind]
+    expected = f"a class as {CONTRACT[kind]} describes it (docs/extending.md)"
+    if not inspect.isclass(owner):
+        raise ScenarioError(f"{name!r} is no class", where, expected)
+    missing = [field for field in (*fields, *functions) if not hasattr(owner, field)]
+    if missing:
+        raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
+    sides = BALANCER_SIDE if kind == "load_balancing" else SENDER_SIDE + RECEIVER_SIDE
+    for side in sides:
+        function = getattr(owner, side, None)
+        if function is not None:
+            _check_function(function, side, name, where)
+
+
+def _check_function(function: Any, side: str, name: str, where: str) -> None:
+    """Raise ScenarioError if one of a class's functions cannot be compiled into an engine."""
+    if not hasattr(function, "py_func"):
+        line = f"{place_of(function)}: " if inspect.isfunction(function) else ""
+        what = f"{line}{side} of {name!r} is not compiled"
+        raise ScenarioError(what, where, f"@njit above `def {side}({ARGUMENTS[side]})`")
+    code = function.py_func.__code__
+    taken, wanted = code.co_argcount, len(ARGUMENTS[side].split(", "))
+    if taken != wanted:
+        what = f"{place_of(function.py_func)}: {side} of {name!r} takes {taken} arguments, not {wanted}"
+        raise ScenarioError(what, where, f"def {side}({ARGUMENTS[side]})")
+    if "<locals>" in function.py_func.__qualname__:
+        what = f"{place_of(function.py_func)}: {side} of {name!r} is defined inside another function"
+        raise ScenarioError(what, where, "a function of the module, or of the class")
+
+
+def place_of(function: Any) -> str:
+    """file:line of a Python function."""
+    code = function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def functions_of(owner: type) -> list[Any]:
+    """The Python functions of a component, as far as it has them."""
+    names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, "admit")
+    return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
+
+
+def is_users(owner: type) -> bool:
+    """Whether a component is not gradwire's own."""
+    return not owner.__module__.startswith("gradwire.components.")
+
+
+def type_check(owners: Sequence[type]) -> str:
+    """What Numba has against the functions of the user's own among `owners`, "file:line: why"; empty if nothing.
+
+    Types are inferred, and nothing is translated, so it takes a moment. Only for a process that does nothing else.
+    """
+    from numba import int64
+    from numba.core.errors import NumbaError
+
+    from gradwire.components.intrinsics import WORDS
+
+    for owner in owners:
+        for side in ARGUMENTS:
+            function = getattr(owner, side, None)
+            if not is_users(owner) or function is None:
+                continue
+            arguments = ARGUMENTS[side].split(", ")
+            try:
+                getattr(function, "numba", function).get_call_template((WORDS, *(int64 for _ in arguments[1:])), {})
+            except NumbaError as error:
+                return _reason(error, function.py_func)
+    return ""
+
+
+PLACE = re.compile(r'File "([^"]+)", line (\d+)|at (/\S+?\.py) \((\d+)\)')
+NOISE = ("File ", "During:", "Failed in", "<source", ">>>", "There are", "- Of which", "Overload", "* ")
+
+
+def _reason(error: Any, function: Any) -> str:
+    """The line that Numba objects to, and why, in one line: the innermost place that lies in the function's file."""
+    own = Path(function.__code__.co_filename)
+    line = function.__code__.co_firstlineno
+    for found in PLACE.finditer(str(error)):
+        file, number = (found[1], found[2]) if found[1] else (found[3], found[4])
+        if Path(file).name == own.name:
+            line = int(number)
+            break
+    unknown = re.search(r"name '(\w+)' is not defined", str(error))
+    if unknown:  # Numba names the function only
+        uses = [each for each in dis.get_instructions(function) if each.argval == unknown[1] and each.positions]
+        line = next((each.positions.lineno for each in uses if each.positions and each.positions.lineno), line)
+    said = [text.strip() for text in str(error).splitlines()]
+    said = [text[:-1] if text.endswith(":") else text for text in said]
+    reasons = [text for text in said if len(text) > 8 and not text.startswith(NOISE) and not text.startswith("def ")]
+    return f"{own}:{line}: {reasons[0] if reasons else type(error).__name__}"

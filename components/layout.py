@@ -1,0 +1,385 @@
+"""Where every word of the engine's state lives.
+
+The whole state of a run is **one flat array of 64-bit integers**, `M`. Compiled code, Python code and the oracle of
+the tests see the same words, so nothing is ever converted, and a snapshot of a run is a copy of one array. Records
+are laid out by hand: a record is named by the index of its first word (its *base*), and a field is a constant added
+to it - `M[port + P_BUSY]` reads like a C struct access and compiles to one.
+
+Why one array: a compiled function that is handed forty arrays spends its time counting references to them, and two
+threads then fight over the counters. Why 64-bit signed words everywhere: Numba and plain Python agree on them.
+
+Units: time in picoseconds, sizes in bytes. Link speed is kept as picoseconds per byte, scaled by 2**16 and rounded
+up, so that a transmission takes `ceil(bytes * ps_per_byte)` without a division.
+"""
+
+from gradwire.components.limits import MAX_FLOWS, MAX_PACKETS
+from gradwire.scenarios.wire import SPEED_SHIFT as SPEED_SHIFT  # for components
+
+# --- header: the first words of M -------------------------------------------------------------------------------
+H_NOW = 0  # everything before this time has happened
+H_UNTIL = 1  # run to here (exclusive)
+H_WINDOW = 2  # length of a window, at most the lookahead
+H_HOST_LATENCY = 3  # after what Python has to hear of, at c, run on to at most c + this
+H_SEED = 4
+H_PARITY = 6  # which half of the wake flags the next window reads
+H_BUDGET = 7  # leave after this many windows
+H_STATUS = 8  # why the engine returned
+H_THREADS = 9  # number of thread records
+H_BARRIER = 16  # arrivals at the barrier (own cache line)
+H_SENSE = 24  # generation of the barrier (own cache line)
+H_GO = 32  # epoch counter that hands a call to the worker threads (own cache line)
+H_QUIT = 33  # workers leave their loop
+H_NODES = 40  # bases of the regions
+H_PORTS = 41
+H_HEADS = 42
+H_INGRESS = 43
+H_WAKE = 44
+H_NEXT = 45
+H_DEST = 46
+H_ROUTE = 47
+H_GROUPS = 48
+H_SENDERS = 49
+H_RECEIVERS = 50
+H_THREAD = 52
+H_PARAMS = 53
+H_EDGES = 54  # number of edge switches: length of a row of the routing table
+H_POSITIONS = 55  # number of nodes: length of one half of the wake flags
+H_ORDER = 56  # node bases by position
+H_STREAK = 57  # windows in a row that would rather be advanced by all threads, or by one
+H_FLOWLET_GAP = 58  # picoseconds of silence after which a flow may change its way
+H_RED_KMAX = 59  # bytes in a queue from which on every packet is marked
+H_RED_PMAX = 60  # chance of a mark just below it << 32
+H_SHARED = 61  # bytes of the buffer that the ports of a switch share
+H_ALPHA = 62  # what a queue may take of what is free of it, times ALPHA_UNIT
+H_ENTROPIES = 63  # path entropies that hosts choose among for one message, 0 = any
+H_TRIM = 64  # bytes in a queue from which on packets are cut to their headers
+H_TRIM_SIZE = 65  # bytes of a header
+H_TRIM_CLASS = 66  # class of headers
+H_HYSTERESIS = 67  # pause: so far below the limit the far end is told to go on
+H_PAUSE_CLASSES = 68  # classes that can be paused
+H_BACK = 70  # region: for every entry of INGRESS the port that leads back
+H_TIES = 71  # region: for every entry of INGRESS the key of what breaks ties between arrivals
+H_TIMERS = 80  # programs: base of the heap of their timers, entries of TIMER_WORDS (time, number, what)
+H_TIMER_COUNT = 81
+H_TIMER_SET = 82  # timers ever set
+H_TIMER_NEXT = 83  # time of the first one, FOREVER without any
+H_SORT = 84  # scratch: what has been told, as a heap of the same kind
+H_SOON = 85  # the earliest thing that followed from what was played last
+H_TOLD = 86  # the earliest thing in it of which Python has to hear
+H_SORTED = 87  # entries of H_SORT
+H_STARVED = 88  # base of the process at whose end of course the player has stopped, 0 = none
+HEADER_WORDS = 128
+ALPHA_UNIT = 1 << 16
+
+RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
+
+# --- node -------------------------------------------------------------------------------------------------------
+NODE_WORDS = 40
+N_KIND = 0  # 0 host, 1 switch
+N_IN = 1  # first entry of its ingress list (INGRESS: port bases; HEADS: consumer counters)
+N_IN_COUNT = 2
+N_PORT = 3  # base of its (first) egress port
+N_POSITION = 4  # index into WAKE and NEXT
+N_DRAWS = 5  # packets balanced so far: the counter of its random draws
+N_ACTIVE = 6  # base of the list of ports that have packets queued
+N_ACTIVE_COUNT = 7
+N_USED = 32  # switch with a shared buffer: bytes that wait in it
+N_EDGE = 8  # its index among the edge switches, or -1
+N_ROUTE = 9  # base of its row of the routing table
+N_KEY = 10  # key of its random draws
+N_TABLE = 11  # switch: base of the words of its load balancer
+N_HEAP = 12  # host: base of its timer heap, entries of two words (time, key)
+N_WANTED = 12  # switch: classes, summed over its links, that it wants stopped
+N_HEAP_COUNT = 13
+N_READY_MASK = 14  # host: classes that have flows ready to send
+N_READY_HEAD = 16  # host: first ready flow of each class (8 words), -1 = none
+N_READY_TAIL = 24  # host: last ready flow of each class (8 words)
+N_STILL = 33  # host: 1 while it stands still (neither sends nor takes what arrives)
+N_HELD_HEAD = 34  # host: packets that arrived meanwhile, entries of the pool
+N_HELD_TAIL = 35
+N_HELD = 36  # host: how many
+N_PULL_HEAD = 37  # host: first and last receiver that wants pulls sent (bases of their records), 0 = none
+N_PULL_TAIL = 38
+N_PULL_AT = 39  # host: no pull may be sent before this time
+SWITCH, HOST = 1, 0
+
+# --- port: an egress port and the link behind it ----------------------------------------------------------------
+# What every packet needs comes first: two cache lines, with the first class in the second one.
+PORT_WORDS = 64
+P_TAIL = 0  # packets ever put on the link: producer's end of the ring
+P_BUSY = 1  # the transmission in progress ends here
+P_QUEUE = 2  # waiting bytes << 8 | mask of the classes that have packets
+P_SPEED = 3  # picoseconds per byte << 16
+P_LATENCY = 4
+P_RING = 5  # base of the ring, entries of three words (time, A, B)
+P_SHAPE = 6  # ring mask | SHAPE_ flags | position of the node at the far end << 32
+P_SEEN = 7  # the consumer's end of the ring when last looked at
+P_BYTES = 8  # bytes transmitted
+P_FLAGS = 9  # PORT_FLAG_, last class << 8
+P_LIMIT = 10  # buffer limit in bytes, over all classes
+P_PEAK = 11  # most bytes that ever waited
+P_CLASSES = 12  # the records of up to eight classes
+P_LOSS = 44  # random loss: probability << 32
+P_ID = 45  # directed link index
+P_KEY = 46  # key of the loss draws; their counter is the number of packets ever transmitted
+P_DROP_TAIL = 47
+P_DROP_SELECTIVE = 48
+P_DROP_LINK = 49
+P_MARKS = 50
+P_SPILL = 51  # base of the spill ring, for when the ring is full
+P_SPILL_MASK = 52
+P_SPILL_TAIL = 53
+P_HEAD = 54  # where the consumer keeps its counters (HEADS)
+P_RED_KEY = 55  # key of the draws for marks
+P_TESTS = 56  # how many there were
+P_NODE = 57  # base of the node it belongs to
+P_CONTROL_MARKS = 59  # of P_MARKS, those of control packets
+P_MORE = 58  # base of its words that most runs do not need (X_)
+CLASS_WORDS = 4
+C_HEAD = 0  # pool entry
+C_TAIL = 1
+C_BYTES = 2
+C_THRESHOLD = 3  # at or above: mark important, drop droppable packets; -1 = never
+MORE_WORDS = 56
+X_TURN = 0  # round robin: class whose turn it is | granted << 3
+X_SIGNAL = 1  # a pause frame is to be sent here
+X_WANTED = 2  # classes that the far end is to stop sending to this node
+X_LIMIT = 3  # pause: above so many bytes of a class the far end is told to stop ...
+X_PAUSED = 4  # classes that the far end does not want
+X_PAUSES = 5  # pause frames that arrived for this port and stopped something
+X_TRIMMED = 6  # packets cut to their headers
+X_DEAF = 7  # 1 while the opposite link is cut: what its frames said holds no more, nor what late ones say
+X_CAUSES = 8  # drops of the causes from CAUSE_EVICTED on
+X_DEFICIT = 16  # round robin: bytes that a class may still send
+X_QUANTUM = 24  # ... and that it gets per turn, 0 = strictly first
+X_HELD = 32  # bytes of each class that came in by the opposite link and wait anywhere in the switch
+X_ROOM = 40  # ... and so many more are accepted until it has stopped
+X_DELAYS = 41  # base of the counts of waiting times
+DELAY_BINS = 128  # four to the octave, from DELAY_FIRST on; the first one has all that is shorter
+DELAY_FIRST = 10  # 2**10 ps
+SHAPE_RING = 0xFFFFFF
+SHAPE_LOSSY, SHAPE_TRACED, SHAPE_SPILLING = 1 << 24, 1 << 25, 1 << 26
+SHAPE_DOWN = 1 << 27  # the cable is cut: what is sent is lost
+PORT_FLAG_SELECTIVE, PORT_FLAG_ACTIVE, PORT_FLAG_STAMPS = 1, 2, 4
+RING_WORDS = 3
+POOL_WORDS = 3  # next, A, B; more in runs that need more: see `core.bound`
+
+# --- consumer's end of a link, one per ingress link of a node
+HEAD_WORDS = 4  # the first: packets taken from the ring
+HEAD_SPILL = 1  # packets taken from the spill ring
+HEAD_RING_FREE = (
+    2  # the same, but published only when the packets have been read: the producer may use these places
+)
+HEAD_SPILL_FREE = 3
+
+# --- thread -----------------------------------------------------------------------------------------------------
+THREAD_WORDS = 64
+T_FREE = 0  # free list of its pool
+T_BUMP = 1  # pool words never used yet
+T_BUMP_END = 2
+T_FIRST = 4  # first position it owns
+T_COUNT = 5  # positions it owns
+T_DONE = 7  # deliveries logged: entries of DONE_WORDS
+T_DONE_BASE = 8
+T_DROPS = 9  # drops logged: entries of DROP_WORDS
+T_DROPS_BASE = 10
+T_TRACE = 11  # packet log entries of TRACE_WORDS
+T_TRACE_BASE = 12
+T_KEYS = 13  # scratch: sort keys
+T_ADDRESS = 14  # scratch: ring entries
+T_BUCKETS = 15  # scratch: counts of the bucket sort
+T_LOG_LIMIT = 16  # entries any log may hold before the engine has to return
+T_PLAYED = 20  # how many of the deliveries logged the player of programs has seen
+T_SPARE = 17  # second scratch for keys
+T_PORTS = 19  # scratch: the egress ports of a switch's arrivals
+T_BACK = 18  # scratch: the port opposite to the link that a packet came by
+T_EARLIEST = 24  # earliest arrival it has put on any link in this window
+T_DELIVERED = 25  # earliest delivery, or sender's end, in this window that Python has to hear of
+T_WAKE = 26  # base of the half of the wake flags that the next window reads
+T_WORK = 27  # packets handled in this window
+T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work, to be played
+T_CLAIM = 48  # how many of its nodes have been claimed in this window, two halves of 8 words
+DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
+DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
+TRACE_WORDS = 5  # start time, port id, A, B, event
+DELIVERED, FINISHED = 0, 1
+CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK, CAUSE_EVICTED, CAUSE_DOWN, CAUSE_NO_ROUTE = 0, 1, 2, 3, 4, 5
+
+# --- sender and receiver: one record each per flow --------------------------------------------------------------
+SENDER_WORDS = 80
+S_DATA = 0  # word A of its data packets (full size)
+S_PACKETS = 1  # packets of the message
+S_LAST = 2  # bytes on the wire of the last packet
+S_BITS = 3  # base of its bitmaps
+S_WORDS = 4  # words of one bitmap (32 packets to a word)
+S_KIND = 5  # index of the transport in the specialised set | number of the parameter set << SET_SHIFT
+S_ORDER = 6  # number of the message << KEY_ORDER: decides the order of equal times
+S_NEXT = 7  # next flow in the host's ready list, -1 = last
+S_LISTED = 8  # 1 while it is in the ready list
+S_PACE = 9  # no packet may start before this time
+S_GAP = 10  # picoseconds per byte << 16 between packet starts, 0 = as fast as the port
+S_TIMER = 11  # the transport wants on_timer at this time, 0 = never
+S_ARMED = 12  # the entry of the host's heap that watches S_TIMER, 0 = none
+S_DONE = 13  # 1 when there is nothing more to send
+S_SENT = 14  # packets put on the wire
+S_HEARD = 15  # control packets that came back
+S_PEER = 16  # base of the receiver's bitmaps
+S_LINE = 17  # picoseconds per byte << 16 of the host's port
+S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
+S_HOME = 19  # base of the words of its message in a program, where a queue releases it; 0 = none
+S_USER = 21  # first word that belongs to the transport
+SENDER_USER_WORDS = 35
+S_RIDER = (
+    56  # 22 bits that every data packet carries in its argument; `pull` sets it for the packet it returns
+)
+S_STAMPS = 57  # base of its slots for what switches write about its packets, 0 = none
+S_SLOTS = 58  # how many slots - 1, a mask: a packet's slot is its rider & this
+S_PATHS = 59  # 5 words of the load balancer's
+S_STREAM = 64  # the sender's record of the stream that carries the message (a stream: its own), 0 = none
+
+# streams: a connection that carries message after message has a record of its own at either end, and its transport
+# works on those; the records of the messages hold what is theirs alone. Packets of a stream are counted through from
+# the first message to the last. A transport counts from S_FIRST (R_FIRST) on, lest its bitmaps grow for ever
+S_FIRST = 65  # message: number of its first packet in the stream; stream: packets no longer counted by its transport
+S_BEHIND = 66  # message: the one behind it, 0 = none
+S_FRESH = 67  # message: packets sent for the first time
+S_FRONT = 68  # stream: the first message that has not been acknowledged as a whole, 0 = none
+S_BACK = 69  # stream: the last message
+S_AT = 70  # stream: the message that its next new packet belongs to, 0 = none yet
+S_AGAIN = 71  # stream: the message that a packet was last sent again of, 0 = none
+S_TOTAL = 72  # stream: number of the first packet of the next message
+S_BEGUN = 73  # stream: 1 once it has had a message
+S_LAST_SENT = 74  # stream: when a packet was last sent
+S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
+S_NXT = S_USER + 1  # ... and the next new one
+STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
+
+RECEIVER_WORDS = 56
+R_CONTROL = 0  # word A of its control packets
+R_PACKETS = 1
+R_BYTES = 2  # payload bytes of the message
+R_PAYLOAD = 3  # payload bytes of a full packet
+R_BITS = 4  # base of its bitmaps
+R_WORDS = 5
+R_KIND = 6
+R_TAGS = 7  # as S_TAGS
+R_ALLOWED = 8  # payload bytes that may be missing at delivery
+R_GOT = 9  # payload bytes received
+R_DONE = 10  # 1 when the message is delivered
+R_ARRIVED = 11  # data packets that arrived
+R_SENT = 12  # control packets sent
+R_IMPORTANT = 13  # important packets of the message
+R_TELL = 14  # bits TELL_*
+R_EVENT = 15  # base of the event that its delivery is, where something follows from it; 0 = none
+R_LEFT = 16  # base of the count of the deliveries left in its step of a program; 0 = of no program
+R_MARKED = 17  # data packets that arrived with a mark
+R_USER = 18  # first word that belongs to the transport
+RECEIVER_USER_WORDS = 14
+R_PULLS = 32  # pulls that wait for their turn; a transport may set it to 0
+R_PULLED = 33  # pulls sent
+R_PULL_NEXT = 34  # next receiver in the host's list, 0 = last
+R_PULL_LISTED = 35  # 1 while it is in that list
+R_TRIMMED = 36  # headers that arrived without their payload
+R_FRAME = 37  # bytes on the wire of its largest data packet: a pull is worth so much of the host's line
+R_STREAM = 38  # the receiver's record of the stream that carries the message (a stream: its own), 0 = none
+R_FIRST = 39  # as S_FIRST
+R_BEHIND = 40  # message: the one behind it of those of which something has arrived, 0 = none
+R_KNOWN = 41  # message: 1 once something of it has arrived
+R_FRONT = 42  # stream: the first message of which something but not all has arrived, 0 = none
+R_BACK = 43  # stream: the last one
+R_TIMER = 44  # its transport wants on_late at this time, 0 = never
+R_ARMED = 45  # the entry of the host's heap that watches R_TIMER, 0 = none
+R_LAST = 46  # words A and B of the last data packet, for late answers
+R_RIDER = 48  # what rode on it, where receivers may put off their answers
+R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
+
+TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
+TELL_FINISHED = 2  # and of the sender's end, before its own host could
+
+# --- what switches write about a packet (in-band telemetry): a slot of SLOT_WORDS per packet under way
+SLOT_WORDS = 32
+SLOT_HOPS = 0  # switches so far; then STAMP_WORDS for each, from SLOT_FIRST on
+SLOT_FIRST = 1
+STAMP_WORDS = 5
+STAMP_PORT, STAMP_QUEUE, STAMP_BYTES, STAMP_TIME, STAMP_SPEED = 0, 1, 2, 3, 4
+STAMP_MOST = 6  # switches that a slot has room for
+
+PARAM_WORDS = 32  # one parameter set: a transport's numbers for flows of one base round trip and line
+SET_SHIFT = 8
+
+# --- packet words -----------------------------------------------------------------------------------------------
+# A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
+# entropy 16 | logged 1
+A_SIZE = 16
+A_KIND = 30
+A_PRIORITY = 33
+A_IMPORTANT = 36
+A_CE = 37
+A_ECHO = 38
+A_TRIMMED = 39
+A_ENTROPY = 40
+A_LOGGED = 56
+MASK_DESTINATION = 0xFFFF
+MASK_SIZE = 0x3FFF
+# B: what transports look at. flow 20 | sequence 22 | argument 22
+B_SEQUENCE = 20
+B_ARGUMENT = 42
+MASK_FLOW = MAX_FLOWS  # the last number is that of packets without a flow
+MASK_SEQUENCE = MAX_PACKETS
+MAX_HOSTS = MASK_DESTINATION + 1
+# packet kinds. PAUSE belongs to the link: it has no flow, and its argument is the set of classes to stop
+DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = 0, 1, 2, 3, 4, 5, 6, 7
+
+FOREVER = 1 << 61
+# heap keys: what 2 | base of the sender record 35 | number of the message 26, lowest first: entries of one time come
+# out by message, and within one starts before releases before timers, whichever records the messages have
+KEY_ORDER = 37
+MASK_KEY_SENDER = (1 << KEY_ORDER) - 1
+MASK_KEY_NUMBER = (1 << 26) - 1
+WHAT_START, WHAT_PACE, WHAT_TIMER, WHAT_PULL = 0, 1, 2, 3
+# what a sender's `pull` may answer beside a sequence number
+BLOCKED = -1
+PULL_PROBE = 1 << 40  # plus the argument: send a probe now
+
+# --- programs (`gradwire.experiment.program`), played by `core.play`
+TIMER_WORDS = 3
+FIRED = -1
+EVENT_WORDS = 10
+E_NEEDS = 0  # firings it waits for; FIRED when it has happened
+E_AFTER = 1  # base of the list of events that count it, and their number
+E_AFTER_COUNT = 2
+E_POSTS = 3  # base of the list of messages that it posts, and their number
+E_POSTS_COUNT = 4
+E_STATION = 5  # base of its station (a word: busy until then), 0 = firing takes no work
+E_EFFORT = 6
+E_WAITER = 7  # base of the process that waits for it, 0 = none
+E_AT = 8  # while it fires: how many of those after it have counted
+E_PARENT = 9  # while it fires: the event it follows from, 0 = none
+MESSAGE_WORDS = 7
+G_FLOW = 0  # its sender's record, 0 = none yet
+G_NODE = 1  # base of its host
+G_QUEUE = 2  # base of the queue that releases it, 0 = none
+G_RANK = 3
+G_BYTES = 4
+G_READY = 5  # when it was ready, -1 = not yet
+G_RELEASED = 6  # when it starts, -1 = not released yet
+QUEUE_WORDS = 5
+Q_HEAP = 0  # base of its heap, entries of two words (rank | order of readiness, base of the message's words)
+Q_COUNT = 1
+Q_OFFERED = 2  # messages it has ever had
+Q_CREDIT = 3  # bytes that may be under way
+Q_UNDER_WAY = 4
+PROCESS_WORDS = 13
+W_AT = 0  # base of its next operation
+W_END = 1  # end of what is known of its course ...
+W_NEXT = 2  # ... and what comes then, 0 = not known yet
+W_NEXT_END = 3
+W_BEGUN = 4  # stretches of its course that it has come to the end of
+W_STARVED = 5  # 1 when it has come to the end of what is known
+W_ENDED = 6  # ... and when
+W_SLOW = 7  # how many times longer computing takes, times SLOW_UNIT
+W_COMPUTED = 8  # ps spent computing since it was noted last
+W_TIMES = 9  # when it came to the end of the last four stretches, by turns
+SLOW_UNIT = 1_000_000
+OPERATION_WORDS = 2  # what, and of what: ps, the base of an event, or that of a word for the time
+O_COMPUTE, O_WAIT, O_FIRE, O_UNTIL, O_NOTE, O_COMPUTED = 0, 1, 2, 3, 4, 5

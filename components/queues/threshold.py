@@ -1,0 +1,38 @@
+"""One threshold per queue that marks important packets and drops droppable ones.
+
+This is the RED/ECN behaviour of commodity switches with Kmin = Kmax on the instantaneous queue: a packet that says it
+understands congestion marks (ECT; here *important*) is marked, one that does not (Not-ECT; *droppable*) is dropped.
+Aeolus (SIGCOMM '20) and DLCP (arXiv 2008.08445) use it to drop by choice [notes]. Without selective drop the threshold
+marks ECT packets, as DCTCP asks, and leaves the others alone until the buffer is full.
+"""
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
+    A_IMPORTANT,
+    C_BYTES,
+    C_THRESHOLD,
+    CLASS_WORDS,
+    P_CLASSES,
+    P_FLAGS,
+    PORT_FLAG_SELECTIVE,
+)
+
+ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
+
+
+@njit
+def admit(M, p, c, A):
+    """The verdict on a packet for class `c` of the busy port `p`, whose buffer has room for it."""
+    record = p + P_CLASSES + c * CLASS_WORDS
+    if M[record + C_BYTES] >= M[record + C_THRESHOLD]:
+        if (A >> A_IMPORTANT) & 1:
+            return MARK
+        if M[p + P_FLAGS] & PORT_FLAG_SELECTIVE:
+            return DROP_SELECTIVE
+    return ACCEPT
+
+
+class Threshold:
+    """Queue policy `threshold`."""
+
+    admit = staticmethod(admit)

@@ -1,0 +1,218 @@
+"""DCQCN (Zhu et al., SIGCOMM '15): rates by notifications that receivers send, for RoCE.
+
+[recalled] unless marked; [code] is htsim or the ns-3 of the HPCC paper.
+
+Switch: marks at random between two thresholds. That is `switch.ecn_threshold` (Kmin), `ecn_ceiling` (Kmax) and
+`ecn_probability` (Pmax); the paper has 5 KB, 200 KB and 1 % at 40 Gbps, the HPCC paper 100 KB, 400 KB and 20 % at
+25 Gbps, and more in proportion to the line [code]. Without marks DCQCN does nothing.
+
+Receiver: a marked packet makes it send a notification (CNP), unless it sent one for this flow in the last 50 us. Here
+the notification is the mark on the acknowledgement that is due anyway (ours, as the ns-3 code does), or an
+acknowledgement of its own where none is; so it travels in the class of the acknowledgements.
+
+Sender: starts at line rate. A notification makes the target rate the current one, lowers the current one by alpha / 2,
+and moves alpha towards 1 by g = 1/256. Every 55 us without one alpha falls by g. alpha is 1 at the first notification
+[code]. The rate rises again at two clocks, both set back by a notification: every 55 us, and every 10 MB sent. At
+either's tick, the slower clock having ticked i times and the faster j:
+
+* fast recovery while j <= 5: halfway to the target. Five halvings, as in QCN and htsim [code];
+* additive increase from then on: the target rises by `rate_ai`, then halfway to it;
+* hyper increase when i > 5: the target rises by (i - 5) times `rate_hai`, then halfway to it.
+
+40 Mbps for `rate_ai` at 40 Gbps; ten times that for `rate_hai`, the relation of the ns-3 code; both scaled with the
+line, and no rate below the line's over `floor`: ours. The clock of bytes counts full packets (ours). There is no
+window.
+
+The clocks need no timers: what a tick changes matters only when the next packet leaves or the next notification comes,
+so the ticks since then are made up for at these times, in their order.
+
+Losses do not happen on the fabric of the paper. Here a refusal or a time-out also counts as a notification, if there
+was none for 50 us (ours; adapters have a slow restart for it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import ACK, BLOCKED, S_DONE, S_GAP, S_LINE
+from gradwire.components.transports.base import ONE, Context, fraction, reply
+from gradwire.components.transports.go_back_n import (
+    EXPECTED,
+    K_OWN,
+    OWN,
+    R_OWN,
+    SILENT,
+    GoBackN,
+    hear,
+    on_probe,
+    take,
+)
+from gradwire.components.transports.go_back_n import on_timer as time_out
+from gradwire.components.transports.go_back_n import pull as next_packet
+from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
+
+# a sender's own words
+RATE = OWN  # share of the line rate, 20-bit fixed point
+TARGET = OWN + 1
+ALPHA = OWN + 2
+TICKS = OWN + 3  # of the clock of time since the last notification
+LAPS = OWN + 4  # of the clock of bytes
+TICKED_AT = OWN + 5  # when the clock of time ticked last
+BYTES = OWN + 6  # sent since the clock of bytes ticked last
+NOTIFIED_AT = OWN + 7  # 0 = never
+# a receiver's own word
+NOTIFIED = R_OWN  # when it sent the latest notification, plus one; 0 = never
+
+# parameters, after those of go-back-N
+K_G, K_PERIOD, K_TICK, K_LAP, K_CNP = K_OWN, K_OWN + 1, K_OWN + 2, K_OWN + 3, K_OWN + 4
+K_STEP, K_LEAP, K_FLOOR, K_HALVINGS, K_PACKET = K_OWN + 5, K_OWN + 6, K_OWN + 7, K_OWN + 8, K_OWN + 9
+
+
+@njit
+def _set_rate(M, k, f, rate):
+    rate = min(max(rate, M[k + K_FLOOR]), ONE)
+    M[f + RATE] = rate
+    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
+
+
+@njit
+def start(M, k, f, now):
+    """Line rate."""
+    M[f + TARGET] = ONE
+    M[f + ALPHA] = ONE
+    _set_rate(M, k, f, ONE)
+
+
+@njit
+def _rise(M, k, f):
+    """One of the clocks has ticked."""
+    slower = min(M[f + TICKS], M[f + LAPS])
+    faster = max(M[f + TICKS], M[f + LAPS])
+    if slower > M[k + K_HALVINGS]:
+        M[f + TARGET] = min(M[f + TARGET] + (slower - M[k + K_HALVINGS]) * M[k + K_LEAP], ONE)
+    elif faster > M[k + K_HALVINGS]:
+        M[f + TARGET] = min(M[f + TARGET] + M[k + K_STEP], ONE)
+    _set_rate(M, k, f, (M[f + RATE] + M[f + TARGET] + 1) >> 1)
+
+
+@njit
+def _catch_up(M, k, f, now):
+    """What the clock of time has done by now. At line rate it has nothing to do."""
+    while M[f + RATE] < ONE and now - M[f + TICKED_AT] >= M[k + K_TICK]:
+        M[f + TICKED_AT] += M[k + K_TICK]
+        M[f + TICKS] += 1
+        _rise(M, k, f)
+
+
+@njit
+def _notified(M, k, f, now):
+    """A notification."""
+    _catch_up(M, k, f, now)
+    alpha = M[f + ALPHA]
+    if M[f + NOTIFIED_AT]:
+        for _ in range((now - M[f + NOTIFIED_AT]) // M[k + K_PERIOD]):
+            fall = alpha * M[k + K_G] >> 20
+            if fall == 0:
+                break
+            alpha -= fall
+    rate = M[f + RATE]
+    M[f + TARGET] = rate
+    _set_rate(M, k, f, rate - (rate * alpha >> 21))
+    M[f + ALPHA] = alpha + ((ONE - alpha) * M[k + K_G] >> 20)
+    M[f + NOTIFIED_AT] = now
+    M[f + TICKED_AT] = now
+    M[f + TICKS] = 0
+    M[f + LAPS] = 0
+    M[f + BYTES] = 0
+
+
+@njit
+def _lost(M, k, f, now):
+    """A refusal or a time-out."""
+    if M[f + NOTIFIED_AT] == 0 or now - M[f + NOTIFIED_AT] >= M[k + K_CNP]:
+        _notified(M, k, f, now)
+
+
+@njit
+def pull(M, k, f, now):
+    """The next packet, and the clocks by which the rate rises."""
+    sequence = next_packet(M, k, f, now)
+    if sequence == BLOCKED or M[f + RATE] == ONE:
+        return sequence
+    _catch_up(M, k, f, now)
+    M[f + BYTES] += M[k + K_PACKET]
+    if M[f + BYTES] >= M[k + K_LAP]:
+        M[f + BYTES] = 0
+        M[f + LAPS] += 1
+        _rise(M, k, f)
+    return sequence
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement, a refusal, a notification."""
+    went_back = hear(M, k, f, kind, argument, now)
+    if M[f + S_DONE]:
+        return
+    if echo:
+        _notified(M, k, f, now)
+    elif went_back:
+        _lost(M, k, f, now)
+
+
+@njit
+def on_timer(M, k, f, now):
+    """Time-out."""
+    time_out(M, k, f, now)
+    _lost(M, k, f, now)
+
+
+@njit
+def on_data(M, k, r, sequence, size, ce, now):
+    """Take the packet if it is its turn; answer, with a notification if one is due."""
+    kind = take(M, r, sequence, size)
+    notify = 0
+    if ce and (M[r + NOTIFIED] == 0 or now + 1 - M[r + NOTIFIED] >= M[k + K_CNP]):
+        M[r + NOTIFIED] = now + 1
+        notify = 1
+        if kind == SILENT:
+            kind = ACK
+    if kind == SILENT:
+        return 0
+    return reply(kind, notify, M[r + EXPECTED], 0, 1)
+
+
+class Dcqcn(GoBackN):
+    """Transport `dcqcn`."""
+
+    control_bytes = ROCE_ACK_BYTES
+    data_overhead = ROCE_OVERHEAD
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer: Any = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Every packet is ECN-capable."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """As go-back-N; then fractions and rates in 20-bit fixed point, times in picoseconds, sizes in bytes."""
+        return [
+            *GoBackN.parameters(settings, context),
+            fraction(settings.get("g", 1 / 256)),
+            settings.get("alpha_period", 55_000_000),
+            settings.get("rate_timer", 55_000_000),
+            settings.get("byte_counter", 10_000_000),
+            settings.get("cnp_interval", 50_000_000),
+            max(1, settings.get("rate_ai", 40_000_000) * ONE // 40_000_000_000),
+            max(1, settings.get("rate_hai", 400_000_000) * ONE // 40_000_000_000),
+            max(1, ONE // settings.get("floor", 1000)),
+            settings.get("fast_recovery", 5),
+            context.payload + ROCE_OVERHEAD,
+        ]

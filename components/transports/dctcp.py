@@ -1,0 +1,102 @@
+"""DCTCP (RFC 8257; Alizadeh et al., SIGCOMM '10): the window shrinks by the share of marked packets.
+
+The receiver echoes the mark of every packet exactly (an acknowledgement per packet, or, where they are delayed, RFC
+8257's rule: see `acknowledgements`). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on
+the first echo, the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in
+Linux.
+"""
+
+from __future__ import annotations
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import S_DONE
+from gradwire.components.transports.acknowledgements import on_data_alike
+from gradwire.components.transports.base import ONE, Context, fraction
+from gradwire.components.transports.recovery import find_losses, keep_pace, pull, recover
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.window import (
+    ACKED,
+    ALPHA,
+    CWND,
+    HIGHEST,
+    K_GAIN,
+    MARKED,
+    NXT,
+    OBSERVED,
+    REDUCED,
+    UNA,
+    acknowledge,
+    grow,
+    on_probe,
+    on_timer,
+    reduce,
+)
+from gradwire.components.transports.window import forget as forget_window
+from gradwire.components.transports.window import start as start_window
+
+
+@njit
+def start(M, k, f, now):
+    """As the window machinery, with alpha = 1."""
+    start_window(M, k, f, now)
+    M[f + ALPHA] = ONE
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement: scoreboard, losses, the share of marks, the reaction, growth."""
+    una = M[f + UNA]
+    newly = acknowledge(M, k, f, sequence, argument, now)
+    if M[f + S_DONE]:
+        return
+    M[f + ACKED] += newly
+    if echo:
+        M[f + MARKED] += newly
+    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
+        recover(M, k, f)
+    keep_pace(M, f, newly)
+    if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
+        share = M[f + MARKED] * ONE // M[f + ACKED]
+        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
+        M[f + ACKED] = 0
+        M[f + MARKED] = 0
+        M[f + OBSERVED] = M[f + NXT]
+    if echo and una >= M[f + REDUCED]:
+        reduce(M, f, M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21))
+    if M[f + UNA] > una:
+        grow(M, f, una, newly)
+
+
+@njit
+def forget(M, k, f, packets):
+    """As the window machinery; the end of the observation window moves as well."""
+    forget_window(M, k, f, packets)
+    M[f + OBSERVED] -= packets
+
+
+class Dctcp(TcpNewReno):
+    """Transport `dctcp`."""
+
+    streams = True
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data_alike)
+    on_probe = staticmethod(on_probe)
+    forget = staticmethod(forget)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Packets are ECT unless ECN is off."""
+        return bool(settings.get("ecn", True))
+
+    @staticmethod
+    def control_important(settings: dict) -> bool:
+        """Acknowledgements are ECT where data are, as in Linux: RFC 8257 leaves it open."""
+        return Dctcp.important(settings)
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """As NewReno, and the gain."""
+        return [*TcpNewReno.parameters(settings, context), fraction(settings.get("g", 0.0625))]

@@ -1,0 +1,291 @@
+"""NDP (Handley et al., SIGCOMM '17): a first window at line rate, packets cut to their headers, receivers that pull.
+
+What is known: switches keep queues of eight packets and cut what does not fit to its header; headers, acknowledgements
+and pulls go before data; a sender starts with a window of packets at line rate and sends nothing more unless pulled; a
+receiver answers a packet with an acknowledgement and a header with a negative one, at once, and asks for one more
+packet each time; the pulls of all its senders share one queue, which it serves at the rate of its link, senders by
+turns; each pull tells how many there were so far, so that lost and overtaken ones do no harm; what is to be sent again
+goes first; when a message is complete its pulls are dropped; a sender has a time-out for what neither a packet nor a
+header told of, and its packets are sprayed over all paths [recalled; pull numbers, queue and rules of sending also in
+htsim [code]]. The first window must be at least a bandwidth-delay product; htsim's is 15 packets [code].
+
+Our choices:
+
+* the first window is what the longest path holds in an unloaded round trip, and one packet more;
+* data goes one class below the one the message asks for, so that by default headers and control packets have the first
+  queue of every switch to themselves. Queues here are strictly first or take turns; the paper's ten headers to one
+  packet is not there;
+* a receiver knows how large the message is, so it asks for no more packets than are still to be sent: as many as there
+  are packets and headers that came instead, less the first window. With the paper's one pull per arrival the pulls at
+  the end of a message find nothing to send, and the receiver's link idles in the place of other senders;
+* acknowledgements tell the number of pulls as well. A pull that finds nothing to send is kept: the header's answer, on
+  another path, may come after it;
+* the time-out is RFC 6298's over the smallest one, 1 ms; time counts per packet since it was sent. What has timed out
+  has left the network: as many packets may go out at once. Where nothing is out there but pulls do not come, one packet
+  goes unasked;
+* no packet returns to its sender: a header that finds no room is lost. Paths are those of the load balancer.
+"""
+
+from __future__ import annotations
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
+    A_PRIORITY,
+    ACK,
+    BLOCKED,
+    MASK_SEQUENCE,
+    NACK,
+    R_BITS,
+    R_BYTES,
+    R_DONE,
+    R_GOT,
+    R_PACKETS,
+    R_PULLED,
+    R_PULLS,
+    R_USER,
+    S_BITS,
+    S_DATA,
+    S_DONE,
+    S_PACKETS,
+    S_TIMER,
+    S_USER,
+    S_WORDS,
+)
+from gradwire.components.transports.base import (
+    Context,
+    bit,
+    clear_bit,
+    packets_of,
+    reply,
+    set_bit,
+    with_pulls,
+)
+from gradwire.components.transports.sent_times import BITMAPS, SCOREBOARD, stamp
+from gradwire.components.transports.window import (
+    BACKOFF,
+    K_INITIAL,
+    LOST,
+    LOST_AT,
+    NXT,
+    SRTT,
+    TIMED,
+    TIMED_AT,
+    UNA,
+    on_probe,
+    sample,
+    timeout,
+)
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+
+# a sender's own words, after those of the window machinery, of which it uses the timer and the list of what is to be
+# sent again. Bitmaps: packets acknowledged, to be sent again, and out there (nothing has been heard of them)
+CREDIT = S_USER + 21  # packets that may be sent
+OUT = S_USER + 22  # packets out there
+PULLED = S_USER + 23  # pulls heard of
+HEARD_AT = S_USER + 24
+# a receiver's own word
+CUT = R_USER  # headers of packets that it lacked
+
+# parameter, after those of the timer
+K_BELOW = 3
+
+LOWEST = 7
+MOST_BACKOFF = 12
+
+
+@njit
+def go_below(M, f):
+    """Leave the class that the message asked for to headers and control packets."""
+    if (M[f + S_DATA] >> A_PRIORITY) & 7 < LOWEST:
+        M[f + S_DATA] += 1 << A_PRIORITY
+
+
+@njit
+def start(M, k, f, now):
+    """The first window."""
+    M[f + CREDIT] = M[k + K_INITIAL]
+    M[f + TIMED] = -1
+    M[f + HEARD_AT] = now
+    if M[k + K_BELOW]:
+        go_below(M, f)
+
+
+@njit
+def pull(M, k, f, now):
+    """What is to be sent again, then what is new, as far as it has been pulled."""
+    if M[f + CREDIT] == 0:
+        return BLOCKED
+    lost = M[f + S_BITS] + M[f + S_WORDS]
+    if M[f + LOST] > 0:
+        sequence = M[f + LOST_AT]
+        while bit(M, lost, sequence) == 0:
+            sequence += 1
+        clear_bit(M, lost, sequence)
+        M[f + LOST] -= 1
+        M[f + LOST_AT] = sequence + 1
+    elif M[f + NXT] < M[f + S_PACKETS]:
+        sequence = M[f + NXT]
+        M[f + NXT] = sequence + 1
+        if M[f + TIMED] < 0:
+            M[f + TIMED] = sequence
+            M[f + TIMED_AT] = now
+    else:
+        return BLOCKED
+    M[f + CREDIT] -= 1
+    M[f + OUT] += 1
+    set_bit(M, lost + M[f + S_WORDS], sequence)
+    stamp(M, f, sequence, now)
+    if M[f + S_TIMER] == 0:
+        M[f + S_TIMER] = now + timeout(M, k, f)
+    return sequence
+
+
+@njit
+def _lose(M, f, sequence):
+    """A packet that was out there is not any more: it is to be sent again."""
+    lost = M[f + S_BITS] + M[f + S_WORDS]
+    clear_bit(M, lost + M[f + S_WORDS], sequence)
+    M[f + OUT] -= 1
+    set_bit(M, lost, sequence)
+    if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
+        M[f + LOST_AT] = sequence
+    M[f + LOST] += 1
+    if sequence == M[f + TIMED]:
+        M[f + TIMED] = -1
+
+
+@njit
+def _acknowledge(M, f, sequence, now):
+    bits = M[f + S_BITS]
+    lost = bits + M[f + S_WORDS]
+    out = lost + M[f + S_WORDS]
+    if bit(M, bits, sequence):
+        return
+    set_bit(M, bits, sequence)
+    if bit(M, lost, sequence):
+        clear_bit(M, lost, sequence)
+        M[f + LOST] -= 1
+    else:
+        clear_bit(M, out, sequence)
+        M[f + OUT] -= 1
+    if M[f + SRTT] > 0:
+        M[f + BACKOFF] = 0
+    if sequence == M[f + TIMED]:
+        sample(M, f, now - M[f + TIMED_AT])
+    una = M[f + UNA]
+    while una < M[f + S_PACKETS] and bit(M, bits, una):
+        una += 1
+    M[f + UNA] = una
+    if una == M[f + S_PACKETS]:
+        M[f + S_DONE] = 1
+        M[f + S_TIMER] = 0
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """Whatever it is, it tells how many pulls there were."""
+    more = (argument - M[f + PULLED]) & MASK_SEQUENCE
+    if more <= MASK_SEQUENCE >> 1:
+        M[f + PULLED] += more
+        M[f + CREDIT] += more
+    M[f + HEARD_AT] = now
+    if kind == ACK:
+        _acknowledge(M, f, sequence, now)
+    elif kind == NACK and bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence):
+        _lose(M, f, sequence)
+
+
+@njit
+def on_timer(M, k, f, now):
+    """Send again what has been out there for too long; where nothing is, ask by sending."""
+    wait = timeout(M, k, f)
+    times = M[f + S_BITS] + SCOREBOARD * M[f + S_WORDS]
+    out = M[f + S_BITS] + 2 * M[f + S_WORDS]
+    late = 0
+    first = now + wait
+    for sequence in range(M[f + UNA], M[f + NXT]):
+        if bit(M, out, sequence):
+            if M[times + sequence] + wait <= now:
+                _lose(M, f, sequence)
+                late += 1
+            elif M[times + sequence] + wait < first:
+                first = M[times + sequence] + wait
+    if late == 0 and M[f + OUT] == 0 and M[f + CREDIT] == 0:
+        if M[f + HEARD_AT] + wait <= now:
+            late = 1
+        else:
+            first = M[f + HEARD_AT] + wait
+    if late:
+        M[f + CREDIT] += late
+        M[f + TIMED] = -1
+        if M[f + BACKOFF] < MOST_BACKOFF:
+            M[f + BACKOFF] += 1
+    M[f + S_TIMER] = first
+
+
+@njit
+def _answer(M, k, r, kind, ce):
+    """The answer to an arrival, with a pull if there is more to send than has been asked for."""
+    asked = M[r + R_PULLED] + M[r + R_PULLS]
+    answer = reply(kind, ce, M[r + R_PULLED] & MASK_SEQUENCE, 0, 1)
+    if M[r + R_DONE] == 0 and M[k + K_INITIAL] + asked < M[r + R_PACKETS] + M[r + CUT]:
+        answer = with_pulls(answer, 1)
+    return answer
+
+
+@njit
+def on_data(M, k, r, sequence, size, ce, now):
+    """Place the packet, acknowledge it, ask for one more."""
+    bits = M[r + R_BITS]
+    if bit(M, bits, sequence) == 0:
+        set_bit(M, bits, sequence)
+        M[r + R_GOT] += size
+        if M[r + R_GOT] == M[r + R_BYTES]:
+            M[r + R_DONE] = 1
+            M[r + R_PULLS] = 0
+    return _answer(M, k, r, ACK, ce)
+
+
+@njit
+def on_trimmed(M, k, r, sequence, now):
+    """A header: say that the packet is missing, and ask for one more."""
+    if bit(M, M[r + R_BITS], sequence):
+        return _answer(M, k, r, ACK, 0)
+    M[r + CUT] += 1
+    return _answer(M, k, r, NACK, 0)
+
+
+class Ndp:
+    """Transport `ndp`."""
+
+    control_bytes = DLCP_ACK_BYTES
+    data_overhead = UDP_OVERHEAD
+    sender_bitmaps = BITMAPS
+    receiver_bitmaps = 1
+    fresh_word = NXT
+    probe_word = 0
+    pulls = True
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_trimmed = staticmethod(on_trimmed)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Packets are never dropped by choice; marks are not looked at."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """First window in packets; smallest and largest time-out in picoseconds; whether data goes below control."""
+        window = settings.get("initial_window") or packets_of(context, UDP_OVERHEAD) + 1
+        min_rto = max(settings.get("min_rto", 1_000_000_000), 3 * context.base_rtt)
+        return [
+            window,
+            min_rto,
+            max(settings.get("max_rto", 1_000_000_000_000), min_rto),
+            int(settings.get("below_control", True)),
+        ]

@@ -1,0 +1,436 @@
+"""NSCC, the network-signalled congestion control of Ultra Ethernet (specification 1.0, section 3.6.13).
+
+A window for all paths of a message together. Marks tell early that a queue grows, delays tell late how long it is; the
+two make four cases of an acknowledgement:
+
+* not marked, delay below the target: proportional increase, by the distance to the target; or fast increase, when there
+  has been no delay for a whole window;
+* not marked, delay at the target or above: fair increase, the same for every flow;
+* marked, delay below the target: nothing, for the load balancer may mend it;
+* marked, delay at the target or above: multiplicative decrease, by the average delay, once per round trip.
+
+Increases are collected and applied every eight packets or round trip, and once per round trip the window grows by eta.
+A header that came in the place of its packet takes the packet's size off the window, and lets *quick adapt* set the
+window to what arrived in the last period (base round trip + target), if that was less than an eighth of the largest
+window; marks are then ignored until what was out there has been answered. What is missing is sent again as soon as the
+window allows.
+
+The rules are those of the specification's pseudo-code (sections 3.6.12 and 3.6.13) and the values of its table 3-82, by
+way of a public translation and of two public simulators that follow it [code]: largest and first window 1.5
+bandwidth-delay products, gamma 0.8, a decrease by half at most; alpha 4, fi 5 and eta 0.15 packets, fi_scale 1/4, all
+for 100 Gbps and 12 us and scaled with the bandwidth-delay product (alpha also with the target); target 0.75 base round
+trips, 1 without trimming; smallest time-out 100 us [code: htsim's]. "No delay" is less than 1 us there [code].
+
+Our choices, some where the specification leaves them to whoever builds it:
+
+* everything is counted in full packets. Acknowledgements are those of the window machinery, one per packet, unless they
+  are coalesced: see `coalesced`, for receiver credits, too. Packets ask for an answer when nothing can follow them
+  before something is heard, and when they are sent again [code: htsim's];
+* the average delay gives each sample the weight of the time since the last one, in base round trips (so does one of
+  the simulators); a trimmed packet counts with the base round trip [spec];
+* the base round trip is learnt from packets sent once, not from headers, which are faster than any packet;
+* quick adapt by delay alone (`qa_threshold`) is for switches that do not trim and is on there only;
+* a packet is taken for lost when one sent 1.5 windows (at least five packets) later has been acknowledged [code: an
+  option of htsim]; where more than the window is out there, as after quick adapt, that counts. And by a time-out as in
+  the window machinery, which here costs the window what was out there;
+* data goes one class below the one the message asks for, as for NDP; headers and control packets have the first queue;
+* with `control = "receiver"` nothing but credit limits the sender, with "both" the window as well. What has timed out
+  or been overtaken gives its credit back; where nothing is out there and no credit comes, one packet goes unasked;
+* no receiver flow control (its penalty is always 0), and no probe for the base round trip. Paths are those of the load
+  balancer.
+"""
+
+from __future__ import annotations
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
+    ACK,
+    BITMAP,
+    BLOCKED,
+    MASK_SEQUENCE,
+    NACK,
+    PULL,
+    S_BITS,
+    S_DONE,
+    S_LINE,
+    S_PACKETS,
+    S_RIDER,
+    S_TIMER,
+    S_USER,
+    S_WORDS,
+)
+from gradwire.components.transports.base import ONE, Context, bit, fraction, set_bit
+from gradwire.components.transports.coalesced import (
+    K_EVERY,
+    K_FIRST,
+    LATE,
+    MOST_WINDOW,
+    hear,
+    on_data,
+    on_late,
+    on_trimmed,
+)
+from gradwire.components.transports.ndp import go_below
+from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.window import (
+    BACKOFF,
+    CWND,
+    FLIGHT,
+    HIGHEST,
+    LOST,
+    LOST_AT,
+    NXT,
+    SCANNED,
+    SHIFT,
+    TIMED,
+    UNA,
+    acknowledge,
+    on_probe,
+    timeout,
+)
+from gradwire.components.transports.window import pull as next_packet
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+
+# a sender's own words: those of the window machinery that are not used here, and those after them
+BASE = S_USER + 3  # smallest round trip
+AVERAGE = S_USER + 9  # average delay
+AVERAGED_AT = S_USER + 15
+ACHIEVED = S_USER + 16  # packets that arrived in this period of quick adapt
+PERIOD_ENDS = S_USER + 17  # 0 = none has begun
+CUT = S_USER + 18  # 1: a header has come since quick adapt set the window
+TO_IGNORE = S_USER + 19  # packets whose marks are still to be ignored
+RECEIVED = S_USER + 21  # packets since increases were last applied
+INCREASE = S_USER + 22  # packets squared << 16
+APPLIED_AT = S_USER + 23
+LOWERED_AT = S_USER + 24
+CLEAR = S_USER + 25  # packets in a row without delay, FAST = fast increase
+CREDIT = S_USER + 26  # packets that may be sent
+PULLED = S_USER + 27  # pulls heard of
+# parameters, after those of the timer; 19 to 21 are for `coalesced`
+K_RTT, K_TARGET, K_WINDOW, K_PACKET, K_ALPHA, K_FAIR, K_FAST, K_ETA = 3, 4, 5, 6, 7, 8, 9, 10
+K_GAMMA, K_JUMP, K_GATE, K_THRESHOLD, K_PERIOD, K_BATCH, K_ADAPT, K_BELOW = 11, 12, 13, 14, 15, 16, 17, 18
+K_STEERED = 22  # 0: no window
+
+FAST = -1
+WIDE = 1 << SHIFT
+NO_DELAY = 1_000_000  # 1 us
+MOST_INCREASE = 1 << 46
+OVERTAKEN = 5  # packets at least
+MOST_BACKOFF = 12
+NEVER = 1 << 62
+NO_WINDOW = 1 << 22 + SHIFT
+REFERENCE_BYTES, REFERENCE_RTT = 150_000, 12_000_000  # 100 Gbps for 12 us
+
+
+@njit
+def largest(M, k, f):
+    """The largest window with the base round trip as it is known now, packets << 16."""
+    packets = (M[f + BASE] << SHIFT) // (M[k + K_PACKET] * M[f + S_LINE] >> 16)
+    return max(packets * M[k + K_WINDOW] >> 20, WIDE)
+
+
+@njit
+def start(M, k, f, now):
+    """The largest window at once."""
+    M[f + BASE] = M[k + K_RTT]
+    M[f + CWND] = largest(M, k, f) if M[k + K_STEERED] else NO_WINDOW
+    M[f + CREDIT] = M[k + K_FIRST]
+    M[f + HIGHEST] = -1
+    M[f + TIMED] = -1
+    M[f + AVERAGED_AT] = now
+    M[f + APPLIED_AT] = now
+    M[f + LOWERED_AT] = now
+    if M[k + K_BELOW]:
+        go_below(M, f)
+
+
+@njit
+def pull(M, k, f, now):
+    """What is missing, then what is new, as the window and credit allow."""
+    if M[k + K_FIRST] and M[f + CREDIT] == 0:
+        return BLOCKED
+    sequence = next_packet(M, k, f, now)
+    if sequence != BLOCKED:
+        stamp(M, f, sequence, now)
+        if M[k + K_FIRST]:
+            M[f + CREDIT] -= 1
+        if M[k + K_EVERY] > 1:
+            M[f + S_RIDER] = _wants_answer(M, k, f, sequence)
+    return sequence
+
+
+@njit
+def _wants_answer(M, k, f, sequence):
+    """1 if a packet that leaves now is to be answered at once."""
+    again = bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
+    last = M[f + LOST] == 0 and M[f + NXT] == M[f + S_PACKETS]
+    full = M[f + FLIGHT] >= M[f + CWND] >> SHIFT or (M[k + K_FIRST] and M[f + CREDIT] == 0)
+    return 1 if again or last or full else 0
+
+
+@njit
+def average(M, f, delay, now):
+    """Take a delay into the average."""
+    since = min(now - M[f + AVERAGED_AT], M[f + BASE])
+    M[f + AVERAGE] += (delay - M[f + AVERAGE]) * (since * ONE // M[f + BASE]) >> 20
+    M[f + AVERAGED_AT] = now
+
+
+@njit
+def _shrink(M, k, f, packets):
+    if M[k + K_STEERED]:
+        M[f + CWND] = max(M[f + CWND] - (packets << SHIFT), WIDE)
+
+
+@njit
+def _adapt(M, k, f, loss, marked, delay, now):
+    """Quick adapt. True if it set the window, or if what is heard comes from before it did."""
+    if M[k + K_ADAPT] == 0 or M[k + K_STEERED] == 0:
+        return False
+    over = False
+    if M[f + TO_IGNORE] > 0 and marked:
+        over = True
+    elif now >= M[f + PERIOD_ENDS]:
+        achieved = M[f + ACHIEVED] << SHIFT
+        wanted = loss or M[f + CUT] or delay > M[k + K_THRESHOLD]
+        if M[f + PERIOD_ENDS] and wanted and achieved < largest(M, k, f) >> M[k + K_GATE]:
+            M[f + CWND] = max(achieved, WIDE)
+            M[f + TO_IGNORE] = M[f + FLIGHT]
+            M[f + CUT] = 0
+            over = True
+        M[f + ACHIEVED] = 0
+        M[f + PERIOD_ENDS] = now + M[f + BASE] + M[k + K_TARGET]
+    if over:
+        M[f + INCREASE] = 0
+        M[f + RECEIVED] = 0
+    return over
+
+
+@njit
+def _collect(M, gain, f, newly):
+    M[f + INCREASE] = min(M[f + INCREASE] + gain * newly, MOST_INCREASE)
+
+
+@njit
+def _raise(M, k, f, newly, delay):
+    """Proportional increase, or fast increase."""
+    if delay < NO_DELAY:
+        if M[f + CLEAR] != FAST:
+            M[f + CLEAR] += newly
+        if M[f + CLEAR] == FAST or M[f + CLEAR] << SHIFT > M[f + CWND]:
+            M[f + CLEAR] = FAST
+            M[f + CWND] = min(M[f + CWND] + (newly * M[k + K_FAST] >> 20 - SHIFT), largest(M, k, f))
+            return
+    else:
+        M[f + CLEAR] = 0
+    target = M[k + K_TARGET]
+    _collect(M, M[k + K_ALPHA] * ((target - delay << 12) // target) >> 12, f, newly)
+
+
+@njit
+def _lower(M, k, f, now):
+    """Multiplicative decrease."""
+    M[f + CLEAR] = 0
+    excess = M[f + AVERAGE] - M[k + K_TARGET]
+    if excess > 0 and now - M[f + LOWERED_AT] > M[f + BASE]:
+        share = min(excess * ONE // M[f + AVERAGE] * M[k + K_GAMMA] >> 20, M[k + K_JUMP])
+        M[f + CWND] = max(M[f + CWND] - (M[f + CWND] * share >> 20), WIDE)
+        M[f + LOWERED_AT] = now
+
+
+@njit
+def _apply(M, k, f, now):
+    """Apply the increases that have been collected."""
+    window = M[f + CWND]
+    window += (M[f + INCREASE] << SHIFT) // window
+    if now - M[f + APPLIED_AT] >= M[k + K_PERIOD]:
+        M[f + APPLIED_AT] = now
+        window += M[k + K_ETA]
+    M[f + CWND] = min(window, largest(M, k, f))
+    M[f + INCREASE] = 0
+    M[f + RECEIVED] = 0
+
+
+@njit
+def _steer(M, k, f, newly, marked, delay, now):
+    """The window after an acknowledgement with a measured round trip, of which `delay` was waiting."""
+    if _adapt(M, k, f, False, marked, delay, now):
+        return
+    if delay < M[k + K_TARGET]:
+        if not marked:
+            _raise(M, k, f, newly, delay)
+    elif marked:
+        _lower(M, k, f, now)
+    else:
+        _collect(M, M[k + K_FAIR], f, newly)
+    if now - M[f + APPLIED_AT] >= M[k + K_PERIOD] or M[f + RECEIVED] > M[k + K_BATCH]:
+        _apply(M, k, f, now)
+
+
+@njit
+def _lose(M, f, sequence):
+    """A packet that was out there is to be sent again."""
+    set_bit(M, M[f + S_BITS] + M[f + S_WORDS], sequence)
+    if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
+        M[f + LOST_AT] = sequence
+    M[f + LOST] += 1
+    M[f + FLIGHT] -= 1
+    M[f + TO_IGNORE] -= 1
+    if sequence == M[f + TIMED]:
+        M[f + TIMED] = -1
+
+
+@njit
+def _overtaken(M, k, f):
+    """Take for lost what packets sent long after it have overtaken."""
+    reach = max(M[f + CWND] >> SHIFT if M[k + K_STEERED] else M[k + K_FIRST], M[f + FLIGHT])
+    limit = M[f + HIGHEST] - max(reach + (reach >> 1), OVERTAKEN)
+    bits = M[f + S_BITS]
+    lost = bits + M[f + S_WORDS]
+    again = lost + M[f + S_WORDS]
+    for sequence in range(max(M[f + UNA], M[f + SCANNED]), limit):
+        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
+            _lose(M, f, sequence)
+            M[f + CREDIT] += 1
+            _shrink(M, k, f, 1)
+    M[f + SCANNED] = max(M[f + SCANNED], limit)
+
+
+@njit
+def _missing(M, k, f, sequence, now):
+    """A header came in the place of this packet."""
+    bits = M[f + S_BITS]
+    if bit(M, bits, sequence) or bit(M, bits + M[f + S_WORDS], sequence):
+        return
+    _lose(M, f, sequence)
+    average(M, f, M[k + K_RTT], now)
+    M[f + CUT] = 1
+    if not _adapt(M, k, f, True, True, 0, now):
+        _shrink(M, k, f, 1)
+    M[f + S_TIMER] = now + timeout(M, k, f)
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement, the answer to a header, or a pull."""
+    if kind == NACK:
+        _missing(M, k, f, sequence, now)
+        return
+    if kind == PULL:
+        more = (argument - M[f + PULLED]) & MASK_SEQUENCE
+        if more <= MASK_SEQUENCE >> 1:  # else it has been overtaken
+            M[f + PULLED] += more
+            M[f + CREDIT] += more
+        return
+    late = kind == BITMAP and argument & LATE
+    rtt = 0 if late else delay_of(M, f, ACK, sequence, now)
+    if kind == BITMAP:
+        newly = hear(M, k, f, sequence, argument, now)
+    else:
+        newly = acknowledge(M, k, f, sequence, argument, now)
+    if M[f + S_DONE]:
+        return
+    if M[k + K_FIRST] and M[f + S_TIMER] == 0:
+        M[f + S_TIMER] = now + timeout(M, k, f)  # in case no pull comes
+    M[f + TO_IGNORE] -= newly
+    M[f + RECEIVED] += newly
+    M[f + ACHIEVED] += newly
+    if rtt and M[k + K_STEERED]:
+        M[f + BASE] = min(M[f + BASE], rtt)
+        delay = rtt - M[f + BASE]
+        average(M, f, delay, now)
+        _steer(M, k, f, newly, echo == 1, delay, now)
+    _overtaken(M, k, f)
+
+
+@njit
+def on_timer(M, k, f, now):
+    """Time-out: nothing that was out there is any more. Where nothing was, no credit has come."""
+    bits = M[f + S_BITS]
+    lost = bits + M[f + S_WORDS]
+    if M[k + K_FIRST]:
+        M[f + CREDIT] = max(M[f + CREDIT] + M[f + FLIGHT], 1)
+    _shrink(M, k, f, M[f + FLIGHT])
+    for sequence in range(M[f + UNA], M[f + NXT]):
+        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0:
+            _lose(M, f, sequence)
+    M[f + TIMED] = -1
+    if M[f + BACKOFF] < MOST_BACKOFF:
+        M[f + BACKOFF] += 1
+
+
+class Nscc(TcpNewReno):
+    """Transport `nscc`."""
+
+    control_bytes = DLCP_ACK_BYTES
+    data_overhead = UDP_OVERHEAD
+    sender_bitmaps = BITMAPS
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_late = staticmethod(on_late)
+    on_trimmed = staticmethod(on_trimmed)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Every packet is ECT."""
+        return True
+
+    @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """Time-outs; base round trip and target in picoseconds; the largest window in bandwidth-delay products, a
+        packet in bytes; gains in packets << 16 and fractions in 20-bit fixed point; times and counts.
+
+        Raises
+        ------
+        ScenarioError
+            Acknowledgements are to be coalesced, and the window is larger than they can tell of.
+        """
+        rtt = context.base_rtt
+        trimming = settings.get("trimming", True)
+        target = settings.get("target_delay") or (3 * rtt // 4 if trimming else rtt)
+        size = (rtt << 16) / context.speed / REFERENCE_BYTES
+        min_rto = max(settings.get("min_rto", 100_000_000), 3 * rtt)
+        packet = context.payload + UDP_OVERHEAD
+        window = settings.get("max_window", 1.5) * (rtt << 16) / (packet * context.speed)
+        every, control = settings.get("ack_every", 1), settings.get("control", "sender")
+        if every > 1 and window > MOST_WINDOW:
+            raise ScenarioError(
+                f"cannot tell of {int(window)} packets at once, which is max_window times what the longest path holds",
+                "transport.ack_every", f"1, or larger packets: at most {MOST_WINDOW} in a window",
+            )  # fmt: skip
+        return [
+            0,
+            min_rto,
+            max(settings.get("max_rto", 1_000_000_000_000), min_rto),
+            rtt,
+            target,
+            fraction(settings.get("max_window", 1.5)),
+            packet,
+            round(settings.get("alpha", 4.0) * size * target / REFERENCE_RTT * WIDE),
+            round(settings.get("fi", 5.0) * size * WIDE),
+            fraction(settings.get("fi_scale", 0.25) * size),
+            round(settings.get("eta", 0.15) * size * WIDE),
+            fraction(settings.get("gamma", 0.8)),
+            fraction(1 - settings.get("max_md_jump", 0.5)),
+            settings.get("qa_gate", 3),
+            settings.get("qa_threshold") or (NEVER if trimming else 4 * target),
+            rtt,
+            settings.get("adjust_packets", 8),
+            int(settings.get("quick_adapt", True)),
+            int(settings.get("below_control", True)),
+            every,
+            rtt,
+            0 if control == "sender" else max(round(window), 1),
+            int(control != "receiver"),
+        ]

@@ -1,0 +1,219 @@
+"""Swift (Kumar et al., SIGCOMM '20): a window that keeps the fabric delay near a target.
+
+The rule [recalled, and as htsim has it [code]]: an acknowledgement whose delay is below the target opens the window
+by ai / cwnd per packet (by ai per packet below one packet); one above it shrinks the window, at most once per round
+trip, by beta (delay - target) / delay, and by `max_decrease` at most. Fast recovery shrinks it by `max_decrease`, so
+does a time-out; from the fifth time-out in a row it is the smallest there is. A window below one packet is kept by
+pacing: one packet every rtt / cwnd.
+
+target = base + topology + flow scaling:
+
+* flow scaling, between 0 and `fs_range`: alpha / sqrt(cwnd) - alpha / sqrt(fs_max_window), alpha such that it reaches
+  `fs_range` at fs_min_window. Smaller windows, of which there are more when many flows share a link, get more;
+* topology: the paper adds a fixed delay per hop, which a receiver counts by the TTL. The packets here carry no TTL.
+  So the target takes the flow's own smallest round trip, at most the unloaded one of the longest path (ours), and
+  `base_target` is what may wait in queues, 10 us (ours). htsim's 20 us and 3 us a hop [code, its authors call them
+  guesses] contain the unloaded round trip.
+
+beta 0.8, ai 1, max_decrease 0.5, fs_range five times the base, fs windows 0.1 and 100 [code: htsim, guesses too]. Not
+here: the second window for the delay of end hosts - hosts here receive at once - and PLB, which moves flows to other
+paths. Losses are found as by the window machinery. The delay is that of the packet that the acknowledgement answers,
+both ways, with what the acknowledgement waits.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import BLOCKED, S_DONE, S_GAP, S_USER
+from gradwire.components.transports.base import ONE, Context, fraction
+from gradwire.components.transports.recovery import find_losses
+from gradwire.components.transports.recovery import pull as next_packet
+from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.window import (
+    BACKOFF,
+    CWND,
+    HIGHEST,
+    K_INITIAL,
+    NXT,
+    RECOVER,
+    SHIFT,
+    SRTT,
+    STATE,
+    UNA,
+    URGENT,
+    acknowledge,
+    on_data,
+    on_probe,
+)
+from gradwire.components.transports.window import on_timer as time_out
+from gradwire.components.transports.window import start as start_window
+
+# a sender's own words, after those of the window machinery that Swift uses; CWND is SHARE rounded up to one packet
+SHARE = S_USER + 21  # the window, packets << 16, which may be less than one
+LOWERED_AT = S_USER + 22  # when it last shrank, 0 = never
+SMALLEST = S_USER + 23  # smallest delay seen
+DELAY = S_USER + 24  # latest delay seen
+
+# parameters, after those of the window machinery
+K_BASE, K_BETA, K_AI, K_FALL, K_LEAST, K_MOST, K_RTT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12
+K_SCALE, K_OFFSET, K_RANGE = 13, 14, 15
+
+FRESH_START = 5  # time-outs in a row after which the window is the smallest
+ROOT = 12  # bits after the point of a square root
+WIDE = 1 << SHIFT
+SECOND = 1_000_000_000_000  # no longer round trip is paced by
+
+
+@njit
+def square_root(x):
+    """The integer square root, rounded down, of 0 <= x < 2^62."""
+    root = 0
+    step = 1 << 30
+    while step:
+        if (root + step) * (root + step) <= x:
+            root += step
+        step >>= 1
+    return root
+
+
+@njit
+def target_delay(M, k, f):
+    """What the delay should be with this window, picoseconds."""
+    topology = min(M[f + SMALLEST], M[k + K_RTT]) if M[f + SMALLEST] else M[k + K_RTT]
+    # sqrt(cwnd) << 12; a window is at least 2^-10 packets, so the root is at least 2^7
+    scaling = M[k + K_SCALE] // square_root(M[f + SHARE] << 2 * ROOT - SHIFT) - M[k + K_OFFSET]
+    return M[k + K_BASE] + topology + min(max(scaling, 0), M[k + K_RANGE])
+
+
+@njit
+def _set_window(M, k, f, window, now):
+    window = min(max(window, M[k + K_LEAST]), M[k + K_MOST])
+    if window < M[f + SHARE]:
+        M[f + LOWERED_AT] = now
+    M[f + SHARE] = window
+    M[f + CWND] = max(window, WIDE)
+    if window < WIDE:
+        rtt = min(M[f + DELAY] if M[f + DELAY] else M[k + K_RTT], SECOND)
+        M[f + S_GAP] = ((rtt << SHIFT) // window << SHIFT) // M[k + K_PACKET]
+    else:
+        M[f + S_GAP] = 0
+
+
+@njit
+def _may_fall(M, f, now):
+    return M[f + LOWERED_AT] == 0 or now - M[f + LOWERED_AT] >= M[f + SRTT]
+
+
+@njit
+def _fall(M, k, f, now):
+    """As much smaller as is allowed at once."""
+    if _may_fall(M, f, now):
+        _set_window(M, k, f, M[f + SHARE] - (M[f + SHARE] * M[k + K_FALL] >> 20), now)
+
+
+@njit
+def start(M, k, f, now):
+    """A fresh flow."""
+    start_window(M, k, f, now)
+    M[f + SHARE] = min(M[k + K_INITIAL] << SHIFT, M[k + K_MOST])
+    M[f + CWND] = M[f + SHARE]
+
+
+@njit
+def pull(M, k, f, now):
+    """Retransmissions, then new packets, as the window and below one packet the pace allow."""
+    sequence = next_packet(M, k, f, now)
+    if sequence != BLOCKED:
+        stamp(M, f, sequence, now)
+    return sequence
+
+
+@njit
+def _steer(M, k, f, delay, newly, now):
+    """The window after an acknowledgement with a measured delay."""
+    M[f + DELAY] = delay
+    if M[f + SMALLEST] == 0 or delay < M[f + SMALLEST]:
+        M[f + SMALLEST] = delay
+    window = M[f + SHARE]
+    target = target_delay(M, k, f)
+    if delay < target:
+        step = M[k + K_AI] * newly
+        if window >= WIDE:
+            step = (step << SHIFT) // window
+        _set_window(M, k, f, window + step, now)
+    elif _may_fall(M, f, now):
+        share = (delay - target) * ONE // delay
+        share = min(share * M[k + K_BETA] >> 20, M[k + K_FALL])
+        _set_window(M, k, f, window - (window * share >> 20), now)
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement: scoreboard, the window by its delay, losses."""
+    delay = delay_of(M, f, kind, sequence, now)
+    newly = acknowledge(M, k, f, sequence, argument, now)
+    if M[f + S_DONE]:
+        return
+    if delay:
+        _steer(M, k, f, delay, newly, now)
+    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and M[f + UNA] >= M[f + RECOVER]:
+        M[f + RECOVER] = M[f + NXT]
+        M[f + STATE] = URGENT
+        _fall(M, k, f, now)
+
+
+@njit
+def on_timer(M, k, f, now):
+    """Time-out: everything out there is sent again."""
+    time_out(M, k, f, now)
+    if M[f + BACKOFF] >= FRESH_START:
+        _set_window(M, k, f, M[k + K_LEAST], now)
+    else:
+        _fall(M, k, f, now)
+    M[f + CWND] = max(M[f + SHARE], WIDE)
+
+
+class Swift(TcpNewReno):
+    """Transport `swift`."""
+
+    sender_bitmaps = BITMAPS
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Packets are never dropped by choice; marks are not looked at."""
+        return True
+
+    @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """As NewReno; then times in picoseconds, fractions in 20-bit fixed point, windows in packets << 16."""
+        spread = settings.get("fs_range", 50_000_000)
+        least, most = settings.get("fs_min_window", 0.1), settings.get("fs_max_window", 100.0)
+        scale = spread / (1 / math.sqrt(least) - 1 / math.sqrt(most))
+        return [
+            *TcpNewReno.parameters(settings, context),
+            settings.get("base_target", 10_000_000),
+            fraction(settings.get("beta", 0.8)),
+            round(settings.get("ai", 1.0) * WIDE),
+            fraction(settings.get("max_decrease", 0.5)),
+            round(settings.get("min_window", 0.01) * WIDE),
+            settings.get("max_window", 1000) << SHIFT,
+            context.base_rtt,
+            context.payload + Swift.data_overhead,
+            round(scale * (1 << ROOT)),
+            round(scale / math.sqrt(most)),
+            spread,
+        ]

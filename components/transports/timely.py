@@ -1,0 +1,180 @@
+"""TIMELY (Mittal et al., SIGCOMM '15): the rate follows the gradient of the round trip time.
+
+The rule, for each completion of a segment [recalled; the paper's listing, and its authors' code as eRPC carries it
+[code]]: below T_low the rate rises by delta; above T_high it falls by beta (1 - T_high / rtt); in between it rises by
+delta while the smoothed gradient is not positive, five times as fast from the fifth such completion on, and else
+falls by beta times the gradient, normalised by the smallest round trip. Never below half of itself in one step
+[code].
+
+The numbers are those of `notes` [recalled]: beta 0.8, delta 10 Mbps on a 10 Gbps line, T_low 50 us, T_high 500 us,
+weight of the newest difference 0.875 (the authors' code has 0.02 [code]; it is a parameter).
+
+Our choices, where the paper leaves them to RDMA hardware or speaks of bursts:
+
+* packets are paced one by one; a segment (16 KB by default) completes when its last packet is acknowledged, and the
+  round trip is that packet's, less its own serialisation on the host's link, as the paper takes the segment's off;
+* a flow starts at line rate: the network interface lets flows take turns, which gives each of N busy ones the paper's
+  1/N of the line. It never falls below line rate / `floor`;
+* it falls at most once per round trip. If every segment that waits in a long queue may lower it again, two flows of
+  20 MB that start together on a 10 Gbps port drop each other to the floor and take 69 ms instead of 35 (32 at best);
+* losses do not happen on the paper's lossless fabric. Here they are repaired as by the window machinery (selective
+  acknowledgements, time-outs), and halve the rate once per round trip; no window limits what is in flight;
+* the smallest round trip is the unloaded one of the longest path.
+
+T_low is more than 500 KB of queue can delay at 100 Gbps: with shallow buffers and fast links set it lower.
+"""
+
+from __future__ import annotations
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
+from gradwire.components.transports.base import ONE, Context, fraction
+from gradwire.components.transports.recovery import find_losses
+from gradwire.components.transports.recovery import pull as next_packet
+from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.window import (
+    CWND,
+    HIGHEST,
+    MAX_WINDOW,
+    NXT,
+    RECOVER,
+    UNA,
+    acknowledge,
+    on_data,
+    on_probe,
+)
+from gradwire.components.transports.window import on_timer as time_out
+from gradwire.components.transports.window import start as start_window
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
+
+# a sender's own words, after those of the window machinery that TIMELY uses
+RATE = S_USER + 21  # share of the line rate, 20-bit fixed point
+LAST_RTT = S_USER + 22
+SLOPE = S_USER + 23  # smoothed difference of round trips
+CALM = S_USER + 24  # completions in a row that did not grow
+LOWERED_AT = S_USER + 25  # when the round trips last lowered the rate, 0 = never
+
+# parameters, after those of the window machinery
+K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP, K_FLOOR, K_RTT, K_SEGMENT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12, 13
+
+HYPERACTIVE = 5  # calm completions before, and steps at once in, hyperactive increase
+
+
+@njit
+def _set_rate(M, k, f, rate):
+    rate = min(max(rate, M[f + RATE] >> 1, M[k + K_FLOOR]), ONE)
+    M[f + RATE] = rate
+    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
+
+
+@njit
+def start(M, k, f, now):
+    """Line rate, no window."""
+    start_window(M, k, f, now)
+    M[f + CWND] = MAX_WINDOW
+    M[f + RATE] = ONE
+    M[f + S_GAP] = M[f + S_LINE]
+
+
+@njit
+def pull(M, k, f, now):
+    """Retransmissions, then new packets, as the pace allows."""
+    sequence = next_packet(M, k, f, now)
+    if sequence != BLOCKED:
+        stamp(M, f, sequence, now)
+    return sequence
+
+
+@njit
+def _lower(M, k, f, share, rtt, now):
+    """The rate falls by a share of itself, but not again for what was sent before it fell."""
+    if M[f + LOWERED_AT] == 0 or now - M[f + LOWERED_AT] >= rtt:
+        M[f + LOWERED_AT] = now
+        _set_rate(M, k, f, M[f + RATE] - (M[f + RATE] * share >> 20))
+
+
+@njit
+def _complete(M, k, f, rtt, now):
+    """A segment is complete: the new rate."""
+    last = M[f + LAST_RTT]
+    M[f + LAST_RTT] = rtt
+    change = rtt - last if last else 0
+    M[f + SLOPE] += (change - M[f + SLOPE]) * M[k + K_EWMA] >> 20
+    calm = M[f + CALM]
+    M[f + CALM] = 0
+    if rtt < M[k + K_LOW]:
+        _set_rate(M, k, f, M[f + RATE] + M[k + K_STEP])
+    elif rtt > M[k + K_HIGH]:
+        excess = ONE - M[k + K_HIGH] * ONE // rtt
+        _lower(M, k, f, M[k + K_BETA] * excess >> 20, rtt, now)
+    elif M[f + SLOPE] <= 0:
+        M[f + CALM] = calm + 1
+        steps = HYPERACTIVE if calm + 1 >= HYPERACTIVE else 1
+        _set_rate(M, k, f, M[f + RATE] + steps * M[k + K_STEP])
+    else:
+        slope = min(M[f + SLOPE] * ONE // M[k + K_RTT], ONE)
+        _lower(M, k, f, M[k + K_BETA] * slope >> 20, rtt, now)
+
+
+@njit
+def on_control(M, k, f, kind, sequence, argument, echo, now):
+    """An acknowledgement: scoreboard, losses, and at the end of a segment the rate."""
+    delay = delay_of(M, f, kind, sequence, now)
+    acknowledge(M, k, f, sequence, argument, now)
+    if M[f + S_DONE]:
+        return
+    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and M[f + UNA] >= M[f + RECOVER]:
+        M[f + RECOVER] = M[f + NXT]
+        _set_rate(M, k, f, M[f + RATE] >> 1)
+    if delay and ((sequence + 1) % M[k + K_SEGMENT] == 0 or sequence + 1 == M[f + S_PACKETS]):
+        _complete(M, k, f, max(delay - (M[k + K_PACKET] * M[f + S_LINE] >> 16), 1), now)
+
+
+@njit
+def on_timer(M, k, f, now):
+    """Time-out: everything out there is sent again, at half the rate."""
+    time_out(M, k, f, now)
+    M[f + CWND] = MAX_WINDOW
+    _set_rate(M, k, f, M[f + RATE] >> 1)
+
+
+class Timely(TcpNewReno):
+    """Transport `timely`."""
+
+    control_bytes = DLCP_ACK_BYTES
+    data_overhead = UDP_OVERHEAD
+    sender_bitmaps = BITMAPS
+    start = staticmethod(start)
+    pull = staticmethod(pull)
+    on_control = staticmethod(on_control)
+    on_timer = staticmethod(on_timer)
+    on_data = staticmethod(on_data)
+    on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def important(settings: dict) -> bool:
+        """Packets are never dropped by choice; marks are not looked at."""
+        return True
+
+    @staticmethod
+    def control_important(settings: dict) -> bool:
+        """As its data."""
+        return True
+
+    @staticmethod
+    def parameters(settings: dict, context: Context) -> list[int]:
+        """As NewReno; then times in picoseconds, fractions and rates in 20-bit fixed point, the segment in packets, a
+        full packet in bytes."""
+        return [
+            *TcpNewReno.parameters(settings, context),
+            settings.get("t_low", 50_000_000),
+            settings.get("t_high", 500_000_000),
+            fraction(settings.get("beta", 0.8)),
+            fraction(settings.get("ewma", 0.875)),
+            max(1, settings.get("add_rate", 10_000_000) * ONE // 10_000_000_000),
+            max(1, ONE // settings.get("floor", 1000)),
+            context.base_rtt,
+            max(1, settings.get("segment", 16_384) // context.payload),
+            context.payload + UDP_OVERHEAD,
+        ]

@@ -1,0 +1,171 @@
+"""The agents of a run as the controller has them: told things, and listened to, as a whole."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from gradwire.emu.agent.said import check_said
+from gradwire.emu.agent.stream import REPORTED, Decoder, encode, token_of
+from gradwire.emu.control.launchers import Child, Launcher
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire.header import NotOurs
+
+NAMED = 3
+READ_BYTES = 1 << 20
+
+
+class Agents:
+    """The children of a controller, and what they have said."""
+
+    def __init__(self, plan: Plan, launcher: Launcher, nodes: Sequence[int]) -> None:
+        self.plan = plan
+        self.children: dict[int, Child] = {}
+        self.heard: dict[int, dict[str, Any]] = {node: {} for node in nodes}
+        self.when: dict[int, float] = dict.fromkeys(nodes, time.monotonic())
+        """when something was heard of it last"""
+        self._token = token_of(plan)
+        self._decoders = {node: Decoder(self._token, REPORTED) for node in nodes}
+        self._waiting: dict[int, bytearray] = {node: bytearray() for node in nodes}
+        self._poll = select.epoll()
+        self._nodes: dict[int, int] = {}
+        try:
+            for node in nodes:
+                child = launcher.start(plan, node, list(self.children.values()))
+                self.children[node] = child
+                self._nodes[child.reading] = self._nodes[child.writing] = node
+                self._poll.register(child.reading, select.EPOLLIN)
+                if not child.told:
+                    self.tell(node, "plan", plan, node)
+        except BaseException:
+            self.close()
+            raise
+
+    def name(self, node: int) -> str:
+        """A host's name."""
+        return self.plan.names[node]
+
+    def tell(self, node: int, *frame: Any) -> None:
+        """Send a frame, as far as there is room; the rest goes while `hear` waits."""
+        self._waiting[node] += encode(frame, self._token)
+        self._drain(node)
+
+    def tell_all(self, *frame: Any) -> None:
+        """Send the same frame to everyone."""
+        for node in self.children:
+            self.tell(node, *frame)
+
+    def _drain(self, node: int) -> None:
+        child, data = self.children[node], self._waiting[node]
+        try:
+            del data[: os.write(child.writing, data)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            data.clear()  # its end is seen when it is read
+        if child.writing == child.reading:
+            self._poll.modify(child.reading, select.EPOLLIN | (select.EPOLLOUT if data else 0))
+        elif data:
+            with suppress(FileExistsError):
+                self._poll.register(child.writing, select.EPOLLOUT)
+        else:
+            with suppress(FileNotFoundError):
+                self._poll.unregister(child.writing)
+
+    def hear(self, wait_s: float) -> None:
+        """Take what comes within so many seconds; returns as soon as something has.
+
+        Raises
+        ------
+        TestbedError
+            An agent has failed or died.
+        """
+        select.select([self._poll], [], [], max(0.0, wait_s))  # epoll itself waits in milliseconds
+        for file, events in self._poll.poll(0):
+            node = self._nodes[file]
+            if events & select.EPOLLOUT:
+                self._drain(node)
+            if events & ~select.EPOLLOUT and file == self.children[node].reading:
+                self._read(node)
+
+    def _read(self, node: int) -> None:
+        child = self.children[node]
+        try:
+            data = os.read(child.reading, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.when[node] = time.monotonic()
+        try:
+            for frame in self._decoders[node].feed(data):
+                check_said(frame)
+                self._take(node, frame)
+        except NotOurs as error:
+            raise TestbedError(
+                f"{error}", f"agent of {self.name(node)}", "python -m gradwire.emu.agent of this release, and nothing "
+                "else on its standard output", usage=False,
+            ) from None  # fmt: skip
+        if not data:
+            self._poll.unregister(child.reading)
+            raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
+
+    def _take(self, node: int, frame: tuple[Any, ...]) -> None:
+        if frame[0] == "error":
+            _, what, where, expected, usage = frame
+            raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)
+        self.heard[node][frame[0]] = frame[1:]
+
+    def _obituary(self, child: Child) -> str:
+        deadline = time.monotonic() + 1
+        while child.status() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        child.read_errors()
+        status = child.status()
+        if status is None:
+            how = "has closed its stream"
+        elif status < 0:
+            how = f"was killed by signal {-status}"
+        else:
+            how = f"ended with exit status {status}"
+        last = f"; its last words: {child.last_line}" if child.last_line else ""
+        return f"{how}{last}"
+
+    def all_say(self, what: str, wait_s: float, doing: str) -> None:
+        """Wait until everyone has said something; TestbedError if not all do in time."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            silent = [node for node in self.children if what not in self.heard[node]]
+            if not silent:
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                names = ", ".join(self.name(node) for node in silent[:NAMED])
+                more = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
+                raise TestbedError(
+                    f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False
+                )
+            self.hear(left)
+
+    def forget(self, what: str) -> None:
+        """What was heard of this kind counts no more."""
+        for said in self.heard.values():
+            said.pop(what, None)
+
+    def close(self) -> None:
+        """End everyone."""
+        for node in self.children:
+            with suppress(Exception):
+                self.tell(node, "end")
+        for child in self.children.values():
+            with suppress(OSError):
+                self._poll.unregister(child.reading)
+        for child in self.children.values():
+            child.close()
+        self.children = {}
+        self._poll.close()

@@ -1,0 +1,184 @@
+"""How agents are started: as a fork of this process in another network namespace, or by any command.
+
+A launcher's `start(plan, node)` returns a `Child`: two ends of a stream and a process that `Controller` watches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.sockets import LIBC
+
+CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
+PR_SET_TIMERSLACK = 29
+LAST_WORDS = 4096
+
+
+@dataclass
+class Child:
+    """An agent's process. `told` : whether it has the plan already."""
+
+    node: int
+    pid: int
+    reading: int
+    writing: int
+    errors: int
+    told: bool
+    process: subprocess.Popen[bytes] | None = None
+    ended: int | None = None
+    last_words: bytes = field(default=b"")
+
+    def status(self) -> int | None:
+        """How it has ended: exit status, or minus the signal; None: it has not."""
+        if self.ended is None:
+            if self.process is not None:
+                self.ended = self.process.poll()
+            else:
+                with contextlib.suppress(ChildProcessError):
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                    if pid:
+                        self.ended = os.waitstatus_to_exitcode(status)
+        return self.ended
+
+    def read_errors(self) -> None:
+        """Take what it has written to stderr so far."""
+        while True:
+            try:
+                data = os.read(self.errors, 65536)
+            except (BlockingIOError, OSError):
+                return
+            if not data:
+                return
+            self.last_words = (self.last_words + data)[-LAST_WORDS:]
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it has written to stderr."""
+        lines = self.last_words.decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+    def close(self, wait_s: float = 2.0) -> None:
+        """Close the stream, upon which it ends; kill it if it does not in time."""
+        for file in {self.reading, self.writing}:
+            with contextlib.suppress(OSError):
+                os.close(file)
+        deadline = time.monotonic() + wait_s
+        while self.status() is None:
+            if time.monotonic() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+                deadline = time.monotonic() + 60
+            time.sleep(0.002)
+        self.read_errors()
+        with contextlib.suppress(OSError):
+            os.close(self.errors)
+
+
+class Launcher(Protocol):
+    """Starts agents."""
+
+    def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
+        """Start the agent of a host; TestbedError if it cannot be. `others`: those started before."""
+
+
+class Forked:
+    """Forks of this process, each in the network namespace of its host."""
+
+    def __init__(self, namespace: Callable[[int], int], parts: Callable[..., Any] | None = None) -> None:
+        """`namespace(node)`: file descriptor of the host's network namespace; `parts`: see
+        `gradwire.emu.agent.agent.Agent`."""
+        self._namespace, self._parts = namespace, parts
+
+    def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
+        mine, its = socket.socketpair()
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                mine.close()
+                os.close(reading)
+                for child in others:  # or their streams would stay open when the controller is gone
+                    for file in {child.reading, child.writing, child.errors}:
+                        os.close(file)
+                os.dup2(writing, 2)
+                os.close(writing)
+                status = self._be(plan, node, its.detach(), parent)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        its.close()
+        os.close(writing)
+        os.set_blocking(reading, False)
+        file = mine.detach()
+        os.set_blocking(file, False)
+        return Child(node, pid, file, file, reading, told=True)
+
+    def _be(self, plan: Plan, node: int, stream: int, parent: int) -> int:
+        from gradwire.emu.agent.agent import Agent
+
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else signal.SIG_DFL)
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        if os.getppid() != parent:
+            return 1
+        if LIBC.setns(self._namespace(node), CLONE_NEWNET) < 0:
+            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+        if plan.clock == "wall" and plan.options.get("realtime", True):
+            # other processes of the machine would delay every packet; without the right to do so it goes without
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        agent = Agent(stream, stream, self._parts)
+        try:
+            agent.use(plan, node)
+        except TestbedError as error:
+            agent.fail(error)
+            return 1
+        return agent.run()
+
+
+class Command:
+    """Any command per host that runs `python -m gradwire.emu.agent`, such as `ssh host ...` or `nsenter --net=...
+    ...`."""
+
+    def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
+        """`command(node)`: what to run; the agent talks over its stdin and stdout."""
+        self._command = command
+
+    def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
+        words = list(self._command(node))
+        try:
+            process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise TestbedError(
+                f"the agent of {plan.names[node]} cannot be started: {error.strerror}", " ".join(words), "a command"
+            ) from None
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        files = [os.dup(each.fileno()) for each in (process.stdout, process.stdin, process.stderr)]
+        for each in (process.stdout, process.stdin, process.stderr):
+            each.close()
+        for file in files:
+            os.set_blocking(file, False)
+            os.set_inheritable(file, False)
+        return Child(node, process.pid, files[0], files[1], files[2], told=False, process=process)

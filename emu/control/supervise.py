@@ -1,0 +1,183 @@
+"""A runner from the outside: started in private namespaces or in virtual time, listened to, asked to end.
+
+What it says arrives line by line (`gradwire.emu.control.runner`); what it has seen it leaves in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gradwire
+from gradwire.emu.control.runner import LEFT, PREFIX, STOP
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.namespaces import python_command, python_path, start_private
+from gradwire.emu.system.raw import Raw
+from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Last, run_inside, wait
+from gradwire.scenarios.interrupt import CtrlC
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.result import Result
+
+ROOT = Path(gradwire.__file__).parents[1]
+INTERRUPTED = 130
+
+Heard = Callable[[Mapping[str, Any]], None]
+
+
+class EmulationInterrupted(KeyboardInterrupt):
+    """Ctrl-C during an emulation; `result` holds what had been seen by then, None if nothing had."""
+
+    def __init__(self, result: Result | None) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+class _Runner:
+    """A runner that has been started, as it is seen from here: what it says, and that it has been asked to end."""
+
+    def __init__(self, folder: Path, heard: Heard | None) -> None:
+        self._folder, self._told = folder, heard
+        self.errors: list[TestbedError] = []
+        self.words: list[str] = []
+        self.asked = ""
+        self._begun = False
+
+    def heard(self, text: str) -> None:
+        """A line of news; called from a thread."""
+        try:
+            news = json.loads(text)
+        except ValueError:  # a line that somebody else has written into
+            return
+        if "error" in news:
+            self.errors.append(TestbedError(*news["error"]))
+            return
+        self._begun = self._begun or news.get("state") == "running"
+        if self._told is not None:
+            self._told(news)
+
+    def ask(self, why: str) -> bool:
+        """Ask it to end: "interrupt" or "max_wall". Whether it has begun, and so may have something to leave."""
+        self.asked = why
+        with suppress(OSError):
+            (self._folder / STOP).touch()
+        return self._begun
+
+    def outcome(self, status: int) -> Raw:
+        """What it has left. Raises what it has said was wrong, or that it has left nothing."""
+        if self.errors:
+            raise self.errors[0]
+        if (self._folder / LEFT).exists():
+            with (self._folder / LEFT).open("rb") as file:
+                raw: Raw = pickle.load(file)
+            if raw.reports.ended_by == "interrupt":
+                raw.reports.ended_by = self.asked or "interrupt"
+            return raw
+        if self.asked:
+            raise EmulationInterrupted(None)
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        words = [line for line in self.words if not line.startswith("unshare: sigprocmask")]  # its child was killed
+        last = f"; its last words: {words[-1]}" if words else ""
+        raise TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)
+
+
+def run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None, ctrl_c: CtrlC) -> Raw:
+    """Have the runner run a plan in a folder.
+
+    Ctrl-C and the limit end it in order, so that it leaves what it saw by then. Raises TestbedError, and
+    EmulationInterrupted where it had seen nothing.
+    """
+    with (folder / "plan.pickle").open("wb") as file:
+        pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
+    runner = _Runner(folder, heard)
+    if plan.clock == "virtual":
+        return runner.outcome(_run_virtual(plan, folder, limit_s, runner, ctrl_c))
+    return runner.outcome(_run_private(folder, limit_s, runner, ctrl_c))
+
+
+def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
+    try:
+        return run_inside(
+            [*python_command("gradwire.emu.control.runner", str(folder)), "--machine"],
+            seed=plan.seed,
+            limit_s=limit_s,
+            environment={"PYTHONPATH": python_path(ROOT)},
+            heard=runner.heard,
+            ask=runner.ask,
+            ctrl_c=ctrl_c,
+            words=runner.words,
+        )
+    except KeyboardInterrupt:  # it had no time to end in order, but may have left something
+        return INTERRUPTED
+
+
+def _run_private(folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    process = start_private(
+        python_command("gradwire.emu.control.runner", str(folder)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    threads = [
+        threading.Thread(target=_listen, args=(process.stdout, runner), daemon=True),
+        threading.Thread(target=_note, args=(process.stderr, runner), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+
+    def ask(why: str) -> bool:
+        begun = runner.ask(why)
+        _signal_runner(process)  # it may be busy and not look at files
+        return begun
+
+    try:
+        wait(process, limit_s, GRACE_S, ask, "testbed", ctrl_c, Last(folder / LEFT).is_old)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if process.poll() is None:
+            process.kill()  # unshare; the kernel ends the rest
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=OVER_S)
+        for thread in threads:
+            thread.join(timeout=5)
+    return -signal.SIGKILL if process.returncode is None else process.returncode
+
+
+def _signal_runner(process: subprocess.Popen[bytes]) -> None:
+    """SIGINT to the runner, the only child of unshare."""
+    with suppress(OSError):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGINT)
+
+
+def _listen(stream: Any, runner: _Runner) -> None:
+    """Until the runner closes it, whatever becomes of those who are told: a runner that nobody hears stands still."""
+    for raw in stream:
+        line = raw.decode(errors="replace").rstrip()
+        with suppress(OSError):  # a terminal or a pipe that is gone
+            if line.startswith(PREFIX):
+                runner.heard(line[len(PREFIX) :])
+            else:
+                print(line, file=sys.stderr)
+
+
+def _note(stream: Any, runner: _Runner) -> None:
+    for raw in stream:
+        if line := raw.decode(errors="replace").strip():
+            runner.words = [*runner.words[-20:], line]

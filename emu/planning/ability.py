@@ -1,0 +1,67 @@
+"""What a transport asks of a network that the testbed has not got: said in words, from the transport itself.
+
+The kernel's TCP runs as it is. Every other transport runs the simulator's rules over UDP, if these ask nothing of
+switches but queues, priorities, marks and drops, and nothing of packets but what a gradwire header has room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gradwire.components.transports import KINDS
+from gradwire.components.transports.base import answers_late, persists, pulls, rides
+from gradwire.emu.planning.plan import KERNEL_TCP
+from gradwire.emu.transports.rules import MOST_FILL, transport_class
+from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
+
+WIDEST = UDP_OVERHEAD + MOST_FILL
+
+
+def lacking(table: Any, folder: str | None = None) -> list[str]:
+    """What a transport, given its table in the scenario, wants and the testbed has not got; nothing if it runs there.
+
+    Raises
+    ------
+    ScenarioError
+        A transport of the user's own cannot be found in `folder`.
+    """
+    return [] if table.kind in KERNEL_TCP else list(_lacking(transport_class(table.kind, folder), table))
+
+
+def available() -> list[str]:
+    """The transports by name that run on the testbed, with their presets, those of our own first."""
+    from pydantic import TypeAdapter
+
+    from gradwire.scenarios.schema.transport import AnyTransport
+
+    tables = {kind: TypeAdapter(AnyTransport).validate_python({"kind": kind}) for kind in KINDS}
+    ours = [kind for kind in KINDS if kind not in KERNEL_TCP and not lacking(tables[kind])]
+    return [*ours, *KERNEL_TCP]
+
+
+def _lacking(owner: Any, table: Any) -> Iterator[str]:
+    if hasattr(owner, "stamp_slots"):
+        yield "switches that write into packets how long their queues are"
+    elif rides(owner, table):
+        yield "packets with room for what its sender gives them to carry back"
+    if getattr(table, "wants_trimming", False):
+        yield "switches that cut packets to their headers"
+    if pulls(owner, table):
+        yield "hosts whose receivers take turns in asking for packets"
+    if getattr(table, "wants_pfc", False):
+        yield "links that can be stopped (PFC)"
+    if getattr(table, "wants_shortest_first", False):
+        yield "switches that serve the shortest message first"
+    if len(table.classes_from(0)) > 1:
+        yield "packets that change their queue on the way through a message"
+    if persists(table):
+        yield "connections that carry message after message, which only the kernel's TCP has here"
+    if answers_late(table):
+        yield "receivers that put off their answers"
+    if owner.probe_word and table.kind != "dlcp":
+        yield "probes, which only dlcp sends here"
+    if not UDP_OVERHEAD <= owner.data_overhead <= WIDEST:
+        yield f"headers of {owner.data_overhead} B, where those of the testbed are {UDP_OVERHEAD} to {WIDEST}"
+    elif owner.control_bytes > max(WIDEST, ACK_BYTES):
+        yield f"control packets of {owner.control_bytes} B, where those of the testbed have {WIDEST} at most"

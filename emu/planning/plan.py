@@ -1,0 +1,142 @@
+"""Plan: everything that the testbed needs to know, as plain data that can be sent to another process.
+
+A plan is made from a scenario outside the testbed and pickled; inside - in private namespaces, in a virtual machine or
+on other machines - nothing of scenarios, traces or simulators has to be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradwire.experiment.program import Program
+
+
+@dataclass(frozen=True)
+class Port:
+    """A directed link: the egress port at `src` and the wire to `dst`. Ports 2i and 2i + 1 are one cable."""
+
+    number: int
+    src: int
+    dst: int
+    rate: int
+    """bit/s, in the bytes of `gradwire.scenarios.wire`"""
+    latency_ps: int
+    loss: float
+    name: str
+    """ "a->b", as in the Result's table of ports"""
+
+    @property
+    def device(self) -> str:
+        """The network device of this port in the namespace of `src`."""
+        return f"p{self.number}"
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Every egress port of every switch; `gradwire.scenarios.schema.network.Switch` says what it means. Hosts' ports
+    have the same strict classes, without limit and without marks."""
+
+    count: int
+    buffer: int
+    thresholds: tuple[int, ...] | None
+    """K in bytes, one per queue; None: nothing is marked"""
+    selective_drop: bool
+
+
+KERNEL_TCP = ("tcp_newreno", "cubic", "dctcp", "bbr")
+"""Transports that the kernel carries; all others run the rules of `gradwire.components.transports` over UDP."""
+
+
+@dataclass(frozen=True)
+class TransportPlan:
+    """What carries messages: `parameters` are the fields of its table in the scenario, in units of the inside.
+
+    overhead, answer : bytes on a link of a data packet beyond its payload, and of its answer (0: as `wire` has it).
+    folder : where a transport of the user's own lies, "module:Class".
+    important : whether packets that nobody has tagged are important.
+    """
+
+    kind: str
+    payload: int
+    overhead: int
+    wire: str
+    parameters: Mapping[str, Any]
+    answer: int = 0
+    folder: str | None = None
+    important: bool = True
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether the kernel's TCP carries its messages."""
+        return self.kind in KERNEL_TCP
+
+    @property
+    def persistent(self) -> bool:
+        """TCP: whether there is one connection for each pair of hosts and class rather than one for every message."""
+        return self.parameters.get("connections") == "persistent"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One run.
+
+    names : of the nodes, hosts first.
+    routes : (switch, host) -> numbers of the equally good egress ports of that switch towards that host, ascending.
+    balancing : "ecmp", "spray_random" or "spray_round_robin".
+    clock : "wall" or "virtual".
+    switch : the backend, "red", "bpf" or "userspace".
+    captures : names of the nodes at whose ports packets are captured.
+    sample_ps : how often the ports `sample_ports` (numbers) are sampled; None: never.
+    """
+
+    name: str
+    seed: int
+    names: tuple[str, ...]
+    host_count: int
+    ports: tuple[Port, ...]
+    routes: Mapping[tuple[int, int], tuple[int, ...]]
+    queues: Queues
+    balancing: str
+    transports: tuple[TransportPlan, ...]
+    software_latency_ps: int
+    program: Program
+    trace_folders: tuple[str, ...] = ()
+    clock: str = "wall"
+    switch: str = "userspace"
+    duration_ps: int | None = None
+    sample_ps: int | None = None
+    sample_ports: tuple[int, ...] = ()
+    captures: tuple[str, ...] = ()
+    wait_s: float = 60.0
+    """Longest time without any progress, in seconds of the wall clock."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def node_count(self) -> int:
+        return len(self.names)
+
+    def of_node(self, node: int) -> list[Port]:
+        """Egress ports of a node."""
+        return [port for port in self.ports if port.src == node]
+
+    def largest_frame(self) -> int:
+        """Bytes on the link of the largest packet."""
+        return max(each.payload + each.overhead for each in self.transports)
+
+
+def host_address(node: int) -> str:
+    """IPv4 address of a host: 10.0.0.1 for the first one, as captures of simulated packets have it."""
+    number = node + 1
+    return f"10.{number >> 16 & 63}.{number >> 8 & 255}.{number & 255}"
+
+
+def port_address(port: int) -> str:
+    """IPv4 address of a port of a switch, or of the far end of a host's; never that of a host."""
+    return f"10.{128 + (port >> 16 & 63)}.{port >> 8 & 255}.{port & 255}"
+
+
+def port_mac(port: int) -> str:
+    """Hardware address of a port's device."""
+    return f"02:00:{port >> 24 & 255:02x}:{port >> 16 & 255:02x}:{port >> 8 & 255:02x}:{port & 255:02x}"

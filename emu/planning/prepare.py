@@ -1,0 +1,248 @@
+"""From a scenario to a plan: what the testbed is to do, and everything it cannot do, said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gradwire.emu.planning.ability import available, lacking
+from gradwire.emu.planning.plan import KERNEL_TCP, Plan, Port, Queues, TransportPlan
+from gradwire.emu.transports.rules import transport_class
+from gradwire.experiment.resolved import Resolved
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.schema.transport import Dlcp
+from gradwire.scenarios.schema.transport_base import Tcp
+from gradwire.scenarios.units import format_rate
+
+BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+MOST_HOSTS = 64
+"""Processes, network namespaces and cables of one machine; our choice."""
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """Raise ScenarioError with everything in the scenario that the testbed cannot do, whatever the backend."""
+    wrong: list[Mistake] = []
+
+    def no(where: str, what: str, value: object, expected: str) -> None:
+        wrong.append(Mistake(where, what, value, expected))
+
+    there = "the simulator (gradwire run)"
+    switch = scenario.switch
+    for field in ("drr_quantum", "shared_buffer", "ecn_ceiling", "trim_threshold"):
+        value = getattr(switch, field)
+        if value is not None:
+            no(f"switch.{field}", "is nothing that the testbed's switches can do", value, f"nothing, or {there}")
+    for field in ("shortest_first", "pfc"):
+        if getattr(switch, field):
+            no(f"switch.{field}", "is nothing that the testbed's switches can do", True, f"false, or {there}")
+    if scenario.load_balancing not in BALANCERS:
+        no(
+            "load_balancing", "is not available on the testbed", scenario.load_balancing,
+            f"{', '.join(BALANCERS)}, or {there}",
+        )  # fmt: skip
+    for number, transport in enumerate(scenario.transports):
+        if why := lacking(transport, _folder(scenario)):
+            users = [
+                f"{name}[{place}].transport"
+                for name, tables in (("job", scenario.job), ("traffic", scenario.traffic))
+                for place, table in enumerate(tables)
+                if scenario.transport_of(table) == number and table.transport is not None
+            ]
+            no(
+                users[0] if users else "transport", f"wants what the testbed has not got: {'; '.join(why)}",
+                transport.kind, f"{', '.join(available())}, or {there}",
+            )  # fmt: skip
+    for number, fault in enumerate(scenario.fault):
+        no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
+    if scenario.output.packet_log:
+        no("output.packet_log", "is kept by the simulator only", True, "gradwire emulate --pcap")
+    if scenario.output.delays:
+        no("output.delays", "are counted by the simulator only", True, "false")
+    for field, values in kernel_settings(scenario).items():
+        if len(values) > 1:
+            no(
+                f"transport.{field}",
+                f"is not the same for {' and '.join(values.values())}, which share their hosts' kernels",
+                None, "one value",
+            )  # fmt: skip
+    if wrong:
+        raise ScenarioError("the testbed cannot run this scenario", mistakes=wrong)
+
+
+def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
+    """What the kernel's TCP takes from its host and not from a socket: by field, the values that the scenario's
+    transports want, each with the kind of the first of them."""
+    wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
+    for transport in scenario.transports:
+        if isinstance(transport, Tcp) and transport.kind in KERNEL_TCP:
+            wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
+            wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
+            if transport.kind != "dctcp":  # which asks for marks by itself
+                wanted["ecn"].setdefault(transport.ecn_capable, transport.kind)
+    return wanted
+
+
+def kernel_options(scenario: Scenario) -> dict[str, Any]:
+    """The smallest time-out, in ns, the initial window, in packets, and whether to ask for marks, of a scenario that
+    `check_scenario` has passed."""
+    wanted = kernel_settings(scenario)
+    options: dict[str, Any] = {}
+    dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
+    if wanted["min_rto"]:
+        options["min_rto_ns"] = next(iter(wanted["min_rto"])) // 1000
+        options["initcwnd"] = next(iter(wanted["initial_window"]))
+    elif dlcp:
+        # the side channel repeats what is lost as soon as a Probe would be repeated, not after 200 ms
+        options["min_rto_ns"] = min(dlcp) // 1000
+    if scenario.emulation.loss_recovery == "classic":
+        options["loss_recovery"] = "classic"
+    if scenario.emulation.host_queue == "packet":
+        options["host_queue"] = "packet"
+    # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
+    if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
+        options["tcp_ecn"] = 1
+    return options
+
+
+def make_plan(
+    scenario: Scenario,
+    resolved: Resolved,
+    *,
+    clock: str,
+    switch: str,
+    captures: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a scenario; `switch` is a backend that has been found to be able to run it.
+
+    Raises
+    ------
+    ScenarioError
+        Too many hosts.
+    """
+    network, routing = resolved.network, resolved.routing
+    if network.host_count > MOST_HOSTS:
+        raise ScenarioError(
+            f"{network.host_count} hosts, each of them processes on this machine",
+            where="topology",
+            expected=f"at most {MOST_HOSTS}, or the simulator (gradwire run)",
+        )
+    return Plan(
+        name=scenario.name,
+        seed=scenario.seed,
+        names=tuple(network.names),
+        host_count=network.host_count,
+        ports=ports_of(network),
+        routes=routes_of(network, routing),
+        queues=Queues(
+            scenario.switch.queues,
+            scenario.switch.buffer,
+            scenario.switch.thresholds(),
+            scenario.switch.selective_drop,
+        ),
+        balancing=scenario.load_balancing,
+        transports=tuple(transport_plan(each, _folder(scenario)) for each in scenario.transports),
+        software_latency_ps=scenario.host.software_latency,
+        program=resolved.program,
+        clock=clock,
+        switch=switch,
+        duration_ps=scenario.duration,
+        sample_ps=scenario.output.queue_samples,
+        sample_ports=sampled_ports(scenario.output.sample_ports, network),
+        captures=tuple(captures),
+        options=dict(options or {}),
+    )
+
+
+def _folder(scenario: Scenario) -> str | None:
+    """Where the scenario's own classes lie."""
+    return str(scenario.folder) if scenario.folder else None
+
+
+def transport_plan(table: Any, folder: str | None) -> TransportPlan:
+    """What the inside needs to know of a transport, given its table: packets are as long as they are simulated."""
+    plan = TransportPlan(table.kind, table.payload, table.overhead, table.wire, table.model_dump())
+    if plan.by_kernel:
+        return plan
+    owner, settings = transport_class(table.kind, folder), plan.parameters
+    return replace(
+        plan, overhead=int(owner.data_overhead), wire="udp", answer=int(owner.control_bytes), folder=folder,
+        important=bool(owner.important(settings)),
+    )  # fmt: skip
+
+
+def sampled_ports(names: Sequence[str] | None, network: Network) -> tuple[int, ...]:
+    """Numbers of ports by their names or those of nodes (all their ports); None: all ports of switches.
+
+    ScenarioError with every name that is neither.
+    """
+    ports = ports_of(network)
+    if names is None:
+        return tuple(port.number for port in ports if port.src >= network.host_count)
+    known = {port.name for port in ports} | set(network.names)
+    like = f"a node such as {network.names[-1]} or a port such as {ports[-1].name}"
+    wrong = [
+        Mistake(f"output.sample_ports[{number}]", "is no port and no node", name, like)
+        for number, name in enumerate(names)
+        if name not in known
+    ]
+    if wrong:
+        raise ScenarioError("the ports to be sampled are not in the network", mistakes=wrong)
+    return tuple(port.number for port in ports if port.name in names or network.names[port.src] in names)
+
+
+def ports_of(network: Network) -> tuple[Port, ...]:
+    """The directed links of a network, by number."""
+    names = network.names
+    columns = (network.link_src, network.link_dst, network.link_rate, network.link_latency, network.link_loss)
+    return tuple(
+        Port(number, int(a), int(b), int(rate), int(latency), float(loss), f"{names[a]}->{names[b]}")
+        for number, (a, b, rate, latency, loss) in enumerate(
+            zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+        )
+    )
+
+
+def routes_of(network: Network, routing: Routing) -> dict[tuple[int, int], tuple[int, ...]]:
+    """(switch, host) -> the equally good ports of the switch towards the host; none where there is no way."""
+    first = network.host_count
+    groups = routing.groups
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    for switch in range(len(network.names) - first):
+        for host in range(first):
+            edge = int(routing.edge_of[host])
+            if edge == switch:
+                found[first + switch, host] = (int(routing.down_link[host]),)
+            elif (group := int(routing.group_of[switch, edge])) >= 0:
+                found[first + switch, host] = tuple(groups[group])
+    return found
+
+
+def check_rates(plan: Plan, reachable: int) -> None:
+    """Raise ScenarioError if a link is faster than this machine can imitate on the wall clock.
+
+    `reachable` : `gradwire.emu.planning.probe.Kernel.reachable_bps`. Where nothing could be tried, nothing is
+    refused: only a backend that needs no queueing discipline runs there, and that one counts how late it is.
+    """
+    fastest = max(plan.ports, key=lambda port: port.rate)
+    if plan.clock != "wall" or reachable < 0 or fastest.rate <= reachable:
+        return
+    if reachable == 0:
+        raise ScenarioError(
+            f"{fastest.name} has {format_rate(fastest.rate)}, and this machine kept none of the rates that were tried "
+            "on the wall clock: it is too slow or too busy",
+            where="link.rate",
+            expected="another try when it has nothing else to do, or --clock virtual",
+        )
+    raise ScenarioError(
+        f"{fastest.name} has {format_rate(fastest.rate)}, out of reach of this machine on the wall clock",
+        where="link.rate",
+        expected=f"at most {format_rate(reachable)}, such as --set link.rate={format_rate(reachable)}, "
+        "or --clock virtual",
+    )

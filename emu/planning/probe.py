@@ -1,0 +1,363 @@
+"""What this kernel, this user and this machine can emulate, found by trying.
+
+A kernel's version or configuration says little: modules may be missing, or be loaded on demand. So everything is done
+once in private namespaces that are thrown away - every queueing discipline, classifier and action, a BPF program, a
+device of kind TUN. It takes about a second and a half and never more than `LIMIT_S`.
+
+    python -m gradwire.emu.planning.probe          the result as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gradwire
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.awake import awake
+from gradwire.emu.system.namespaces import find_tool, python_command, run_tool, settle, start_private
+from gradwire.emu.system.sockets import send_buffer
+from gradwire.emu.uml.build import find_kernel
+
+LIMIT_S = 30.0
+"""Longest time inside; a machine that needs it is not one for a testbed."""
+
+QDISCS = {
+    "htb": "htb default 1",
+    "tbf": "tbf rate 10mbit burst 5kb latency 10ms",
+    "prio": "prio",
+    "red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5 bandwidth 10mbit ecn",
+    "netem": "netem delay 1ms rate 10mbit",
+    "ets": "ets bands 3",
+    "fq": "fq",
+    "fq_codel": "fq_codel",
+    "bfifo": "bfifo limit 10000",
+}
+CLASSIFIERS = {
+    "u32": "u32 match ip tos 0xe0 0xe0 classid 1:1",
+    "fw": "handle 1 fw classid 1:1",
+    "matchall": "matchall classid 1:1",
+}
+ACTIONS = {"mirred": "action mirred egress redirect dev end1", "gact": "action drop"}
+CONGESTION = ("reno", "cubic", "dctcp", "bbr")
+PACKAGES = {
+    "ip": "iproute2", "tc": "iproute2", "nft": "nftables", "unshare": "util-linux", "clang": "clang",
+    "tcpdump": "tcpdump", "ethtool": "ethtool", "ping": "iputils-ping",
+}  # fmt: skip
+"""Commands and the packages of Debian that bring them."""
+VERSIONS = {
+    "ip": ("-V",), "tc": ("-V",), "nft": ("-v",), "unshare": ("-V",), "clang": ("--version",),
+    "tcpdump": ("--version",), "ethtool": ("--version",), "ping": ("-V",),
+}  # fmt: skip
+TRIES = 3
+"""As often a rate is tried before it counts as out of reach; our choice."""
+RATES = (10, 20, 50, 100, 200, 400, 800)
+"""Mbit/s that a port is tried at."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What was found. Of mappings to text: "" means that it works, anything else is why it does not.
+
+    timer_late_us : microseconds by which a sleep of one millisecond ends late: median, 99 % and latest; with processors
+        kept from halting, if they can be.
+    awake : why they cannot be (`gradwire.emu.system.awake`).
+    reachable_bps : the highest rate of `RATES` at which one htb port kept its rate, saturated; 0: none, -1: not tried.
+    uml : the path of the virtual-time kernel, or "".
+    virtual : this is that kernel.
+    """
+
+    release: str = ""
+    machine: str = ""
+    cores: int = 1
+    root: bool = False
+    virtual: bool = False
+    namespaces: str = "not tried"
+    qdiscs: Mapping[str, str] = field(default_factory=dict)
+    classifiers: Mapping[str, str] = field(default_factory=dict)
+    actions: Mapping[str, str] = field(default_factory=dict)
+    nft_numgen: str = "not tried"
+    bpf: str = "not tried"
+    tun: str = "not tried"
+    congestion: tuple[str, ...] = ()
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """commands and their versions; "" if there is none"""
+    timer_late_us: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    awake: str = "not tried"
+    reachable_bps: int = -1
+    uml: str = ""
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether a "qdisc", "classifier", "action", "tool" or "congestion" control of this name works."""
+        if kind == "tool":
+            return bool(self.tools.get(name))
+        if kind == "congestion":
+            return name in self.congestion
+        table = {"qdisc": self.qdiscs, "classifier": self.classifiers, "action": self.actions}[kind]
+        return table.get(name, "not tried") == ""
+
+    def why_not(self, kind: str, name: str) -> str:
+        """One line for people about something that `has` denies."""
+        if kind == "tool":
+            return f"there is no command {name} (package {PACKAGES.get(name, name)})"
+        table = {"qdisc": self.qdiscs, "classifier": self.classifiers, "action": self.actions}[kind]
+        return f"this kernel has no {kind} {name} ({table.get(name, 'not tried')})"
+
+    def missing_packages(self) -> list[str]:
+        """Debian packages of commands that are not there."""
+        return sorted({PACKAGES[name] for name, version in self.tools.items() if not version})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def probe(*, rates: bool = True) -> Kernel:
+    """Find out. Works without root, and then says what a user without it can do. `rates=False`: no measurements."""
+    with awake() as asleep:
+        late = _timer_lateness(0.3) if rates else (0.0, 0.0, 0.0)
+    kernel = Kernel(
+        release=platform.release(), machine=platform.machine(), cores=len(os.sched_getaffinity(0)),
+        root=os.geteuid() == 0, tools=_versions(), tun=_try_tun_node(), uml=_find_uml(), congestion=_congestion(),
+        timer_late_us=late, awake=asleep,
+    )  # fmt: skip
+    return replace(kernel, **_probe_private(rates))
+
+
+def virtual_kernel() -> Kernel:
+    """What the virtual-time kernel can do, which is ours (`emu/uml/kernel.config`); a test looks whether it is true."""
+    works = {"htb", "tbf", "prio", "red", "netem", "ets", "fq", "bfifo", "clsact"}
+    return Kernel(
+        release="uml", machine=platform.machine(), cores=1, root=True, virtual=True, namespaces="",
+        qdiscs={name: "" if name in works else "not built in" for name in (*QDISCS, "clsact")},
+        classifiers=dict.fromkeys((*CLASSIFIERS, "bpf"), ""), actions=dict.fromkeys(ACTIONS, ""), nft_numgen="",
+        bpf="" if find_tool("clang") else f"there is no command clang (package {PACKAGES['clang']})", tun="",
+        congestion=CONGESTION, tools=_versions(), reachable_bps=-1, uml=_find_uml(),
+    )  # fmt: skip
+
+
+def _probe_private(rates: bool) -> dict[str, Any]:
+    """The part that happens inside private namespaces, by another process."""
+    try:
+        process = start_private(
+            python_command("gradwire.emu.planning.probe", "--inside", *(["--rates"] if rates else [])),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), *sys.path]))},
+        )  # fmt: skip
+    except (TestbedError, OSError) as error:
+        return {"namespaces": getattr(error, "what", str(error))}
+    try:
+        answer, errors = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return {"namespaces": f"nothing came back within {LIMIT_S:g} s"}
+    try:
+        return dict(json.loads(answer))
+    except ValueError:
+        lines = errors.strip().splitlines()
+        return {"namespaces": lines[-1] if lines else "no answer"}
+
+
+def _root() -> str:
+    return str(Path(gradwire.__file__).parents[1])
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name, options in VERSIONS.items():
+        path = find_tool(name)
+        found[name] = ""
+        if path is None:
+            continue
+        try:
+            done = subprocess.run(
+                [path, *options], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        found[name] = next(iter((done.stdout or done.stderr).strip().splitlines()), "unknown version")
+    return found
+
+
+def _find_uml() -> str:
+    try:
+        found = find_kernel()
+    except (TestbedError, OSError):  # a path that is none, or a cache that this user may not read
+        return ""
+    return "" if found is None else str(found)
+
+
+def _try_tun_node() -> str:
+    return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
+
+
+def _congestion() -> tuple[str, ...]:
+    """Controls that a socket can be given; asking loads a module, where there is one."""
+    found = []
+    for name in CONGESTION:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
+            try:
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+            except OSError:
+                continue
+        found.append(name)
+    return tuple(found)
+
+
+def _timer_lateness(seconds: float) -> tuple[float, float, float]:
+    late = []
+    end = time.perf_counter() + seconds
+    while (before := time.perf_counter()) < end:
+        time.sleep(0.001)
+        late.append((time.perf_counter() - before - 0.001) * 1e6)
+    late.sort()
+    return tuple(round(late[min(len(late) - 1, int(part * len(late)))], 1) for part in (0.5, 0.99, 1.0))  # type: ignore[return-value]
+
+
+# inside
+
+
+def inside(rates: bool) -> dict[str, Any]:
+    """Everything that changes something; the process is in private namespaces."""
+    settle()
+    run_tool(["ip", "link", "add", "name", "end0", "type", "veth", "peer", "name", "end1"])
+    run_tool(["ip", "-batch", "-"], "link set end0 up\nlink set end1 up\naddress add 10.99.0.1/32 dev end0\n")
+    qdiscs = {
+        name: _tried(["tc", "qdisc", "replace", "dev", "end0", "root", *line.split()])
+        for name, line in QDISCS.items()
+    }
+    qdiscs["clsact"] = _tried(["tc", "qdisc", "add", "dev", "end1", "clsact"])
+    _tried(["tc", "qdisc", "del", "dev", "end0", "root"])
+    _tried(["tc", "qdisc", "add", "dev", "end0", "root", "handle", "1:", "htb"])
+    start = ["tc", "filter", "add", "dev", "end0", "parent", "1:", "protocol", "ip"]
+    classifiers = {name: _tried([*start, *line.split()]) for name, line in CLASSIFIERS.items()}
+    entrance = "tc filter add dev end1 ingress protocol ip u32 match u32 0 0".split()
+    actions = {name: _tried([*entrance, *line.split()]) for name, line in ACTIONS.items()}
+    _tried(["tc", "qdisc", "del", "dev", "end1", "clsact"])
+    text = "table ip t {\nchain c {\ntype filter hook prerouting priority -150\n"
+    text += "meta mark set numgen inc mod 2 offset 1\n}\n}\n"
+    bpf = _try_bpf()
+    classifiers["bpf"] = bpf
+    return {
+        "namespaces": "",
+        "qdiscs": qdiscs,
+        "classifiers": classifiers,
+        "actions": actions,
+        "nft_numgen": _tried(["nft", "-f", "-"], text),
+        "bpf": bpf,
+        "tun": _try_tun(),
+        "reachable_bps": _reachable() if rates and not qdiscs["htb"] else -1,
+    }
+
+
+def _tried(command: Sequence[str], text: str | None = None) -> str:
+    """Why a command fails, in a few words; "" if it does not."""
+    try:
+        run_tool(command, text, seconds=5)
+    except TestbedError as error:
+        words = error.what.split(": ", 1)[-1]
+        for noise in ("Error: ", "RTNETLINK answers: ", "We have an error talking to the kernel"):
+            words = words.replace(noise, "")
+        return words.strip(" ;.") or "refused"
+    return ""
+
+
+def _try_bpf() -> str:
+    """Whether the programs of the backend `bpf` compile, load, and serve as a classifier."""
+    try:
+        from gradwire.emu.switches.bpf import ENTRIES, object_file
+        from gradwire.emu.system import bpf
+        from gradwire.emu.system.namespaces import mount
+
+        bpf.lift_memory_limit()
+        maps = {name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[name[:-1]]), 1) for name in _MAPS}
+        mount("bpf", "/run/probe-bpf")
+        for name, section in bpf.read_object(object_file()).items():
+            bpf.pin(
+                bpf.load(section, {key: each.fd for key, each in maps.items()}, name),
+                f"/run/probe-bpf/{name}",
+            )
+        run_tool(
+            "tc filter add dev end0 parent 1: bpf object-pinned /run/probe-bpf/enqueue classid 1: direct-action".split()
+        )
+    except TestbedError as error:
+        return error.what
+    except Exception as error:  # a probe says what is wrong and does not fail
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+_MAPS = ("ports", "queues", "ways", "nodes", "drops")
+
+
+def _try_tun() -> str:
+    reason = _try_tun_node()
+    return reason or _tried(["ip", "tuntap", "add", "dev", "probe0", "mode", "tun"])
+
+
+def _reachable() -> int:
+    """The highest rate that a saturated port keeps within 3 %, in bit/s; about a tenth of a second per rate."""
+    _tried(["tc", "qdisc", "del", "dev", "end0", "root"])
+    run_tool(
+        ["ip", "-batch", "-"],
+        "link set end0 mtu 1500 gso_max_segs 1\nroute add 10.99.0.2/32 dev end0\n"
+        "neigh add 10.99.0.2 lladdr 02:00:00:00:00:01 dev end0 nud permanent\n",
+    )
+    run_tool(
+        ["tc", "-batch", "-"],
+        "qdisc add dev end0 root handle 1: htb default 1\n"
+        "class add dev end0 parent 1: classid 1:1 htb rate 1mbit ceil 1mbit quantum 1500\n"
+        "qdisc add dev end0 parent 1:1 handle 2: bfifo limit 200000\n",
+    )
+    best = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        send_buffer(opened, 1 << 20)
+        opened.setblocking(False)
+        opened.connect(("10.99.0.2", 9))
+        for rate in RATES:
+            run_tool(
+                f"tc class change dev end0 parent 1: classid 1:1 htb rate {rate}mbit ceil {rate}mbit quantum 1500 "
+                "burst 3028 cburst 3028".split()
+            )
+            # what the machine can do is its best: whatever else runs on it may have disturbed a try
+            if not any(_kept(opened, 0.08) >= 0.97 * rate * 1e6 for _ in range(TRIES)):
+                break
+            best = rate * 1_000_000
+    return best
+
+
+def _kept(opened: socket.socket, seconds: float) -> float:
+    """bit/s that leave the port while a socket offers as much as it takes."""
+    data, counter = bytes(1458), Path("/sys/class/net/end0/statistics/tx_bytes")
+    measured = None
+    start = time.perf_counter()
+    while (now := time.perf_counter()) < start + seconds:
+        if measured is None and now > start + seconds / 4:
+            measured = now, int(counter.read_text())
+        try:
+            for _ in range(20):
+                opened.send(data)
+        except BlockingIOError:
+            select.select([], [opened], [], 0.002)
+    at, before = measured or (start, 0)
+    return (int(counter.read_text()) - before) * 8 / (time.perf_counter() - at)
+
+
+def main(arguments: Sequence[str]) -> None:
+    result = inside("--rates" in arguments) if "--inside" in arguments else probe().to_json()
+    json.dump(result, sys.stdout)
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

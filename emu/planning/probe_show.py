@@ -1,0 +1,106 @@
+"""The result of a probe, for people: what works, what brings what is missing, what would run a scenario."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from gradwire.emu.planning.choose import Choice
+from gradwire.emu.planning.probe import PACKAGES, Kernel
+
+USES = {
+    "htb": "rate and strict priorities: backends red and bpf", "bfifo": "limits in bytes: red and bpf",
+    "red": "marks and selective drop: red", "netem": "latency of cables: red and bpf",
+    "clsact": "programs at ports: bpf",
+    "bpf": "marks and selective drop: bpf", "u32": "queues by DSCP: red", "mirred": "cables with latency: red",
+}  # fmt: skip
+"""What the testbed does with what; the rest is listed for completeness."""
+
+
+def tables(kernel: Kernel, choice: Choice | None = None, choice_error: str = "") -> RenderableType:
+    """Everything, as rich renderables. `choice_error`: why no backend can run the scenario."""
+    parts: list[RenderableType] = [_machine(kernel), _features(kernel), _tools(kernel)]
+    if choice is not None:
+        parts.append(_choice(choice))
+    if choice_error:
+        parts.append(f"[red]{escape(choice_error)}[/red]")
+    parts.extend(f"[yellow]{escape(line)}[/yellow]" for line in advice(kernel))
+    return Group(*parts)
+
+
+def advice(kernel: Kernel) -> list[str]:
+    """What the user could do to get more."""
+    lines = []
+    packages = kernel.missing_packages()
+    if packages:
+        lines.append(f"apt install {' '.join(packages)}")
+    if not kernel.root:
+        lines.append(
+            "as root: BPF programs, captures, real-time priorities, and namespaces where users may make none"
+        )
+    if not kernel.uml:
+        lines.append(
+            "make uml: a kernel for virtual time, which has everything, needs no root and does not depend on speed"
+        )
+    if kernel.timer_late_us[1] > 1000:
+        lines.append(
+            f"timers are late by {kernel.timer_late_us[1]:.0f} us in one of 100 cases: "
+            "runs on the wall clock will be noisy"
+        )
+    return lines
+
+
+def _machine(kernel: Kernel) -> Table:
+    table = Table(title="this machine", show_header=False)
+    late = kernel.timer_late_us
+    rate = {-1: "not tried", 0: "below 50 Mbit/s"}.get(
+        kernel.reachable_bps, f"{kernel.reachable_bps / 1e6:g} Mbit/s with one port"
+    )
+    for name, value in (
+        ("kernel", f"{kernel.release} on {kernel.machine}"),
+        ("processors", str(kernel.cores)),
+        ("user", "root" if kernel.root else "not root"),
+        ("private namespaces", kernel.namespaces or "yes"),
+        ("timers late by", f"{late[0]:g} us at the median, {late[1]:g} us at 99 %, at most {late[2]:g} us"),
+        ("kept from halting", kernel.awake or "yes"),
+        ("rate kept", rate),
+        ("virtual time", kernel.uml or "no kernel"),
+        ("TUN", kernel.tun or "yes"),
+        ("BPF program", kernel.bpf or "yes"),
+        ("nftables numgen", kernel.nft_numgen or "yes"),
+        ("TCP", ", ".join(kernel.congestion)),
+    ):
+        table.add_row(name, escape(value))
+    return table
+
+
+def _features(kernel: Kernel) -> Table:
+    table = Table("kind", "name", "works", "what for", title="traffic control")
+    for kind, found in (
+        ("qdisc", kernel.qdiscs),
+        ("classifier", kernel.classifiers),
+        ("action", kernel.actions),
+    ):
+        for name, reason in found.items():
+            works = "[green]yes[/green]" if not reason else f"[red]no[/red]: {escape(reason)}"
+            table.add_row(kind, name, works, USES.get(name, ""))
+    return table
+
+
+def _tools(kernel: Kernel) -> Table:
+    table = Table("command", "version", "package", title="commands")
+    for name, version in kernel.tools.items():
+        table.add_row(name, escape(version) or "[red]missing[/red]", PACKAGES[name])
+    return table
+
+
+def _choice(choice: Choice) -> Table:
+    table = Table("backend", "", title="this scenario")
+    table.add_row(
+        f"[green]{choice.name}[/green]",
+        "\n".join(escape(each) for each in choice.substitutions) or "exactly as the scenario says",
+    )
+    for name, reasons in choice.why_not.items():
+        table.add_row(f"not {name}", "\n".join(escape(each) for each in reasons))
+    return table

@@ -1,0 +1,165 @@
+"""From what the testbed has seen to a Result: the same tables as the simulator's.
+
+Of the tables, three say less than the simulator's. `drops` has a row per packet where the backend saw packets one by
+one, and none where it only counts (the counts are in `ports`); `delays` and `packets` are empty. In `ports`,
+`peak_queue_bytes` is -1 where a backend cannot tell. In `messages`, `marked` is -1 for the kernel's TCP, which keeps
+its marks to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.agent.script import IterationRow
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.switches.base import PortCounts
+from gradwire.emu.system.raw import Raw
+from gradwire.scenarios.missing import missing_columns, missing_runs
+from gradwire.scenarios.record import scenario_text
+from gradwire.scenarios.result import KINDS, Result, summarise
+from gradwire.scenarios.schema.scenario import Scenario
+
+PS = 1000
+"""Picoseconds per nanosecond."""
+
+Ints = NDArray[np.int64]
+
+
+def make_result(
+    scenario: Scenario,
+    plan: Plan,
+    raw: Raw,
+    *,
+    trace_hash: str,
+    engine: Mapping[str, Any],
+    ideal: Mapping[int, int] | None = None,
+    timing: Mapping[str, Any] | None = None,
+) -> Result:
+    """The Result. `ideal`: picoseconds on the empty network, by message of traffic."""
+    program, reports = plan.program, raw.reports
+    ready = np.flatnonzero(reports.start_ns >= 0)
+    done = reports.end_ns[ready] >= 0
+    rows = program.messages
+    payload = np.array([plan.transports[table.transport].payload for table in program.tables], dtype=np.int64)
+    table = rows.table[ready]
+    names = np.array(plan.names, dtype=object)
+    size = rows.nbytes[ready]
+    messages: dict[str, Any] = {
+        "message": ready,
+        "job": [program.tables[index].name for index in table.tolist()],
+        "iteration": rows.iteration[ready],
+        "tensor": rows.tensor[ready],
+        "layer": rows.layer[ready],
+        "part": rows.part[ready],
+        "kind": [KINDS[index] for index in rows.kind[ready].tolist()],
+        "src": names[rows.src[ready]].tolist(),
+        "dst": names[rows.dst[ready]].tolist(),
+        "bytes": size,
+        "packets": -(-size // payload[table]),
+        "priority": rows.priority[ready],
+        "start_ps": reports.start_ns[ready] * PS,
+        "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
+        "received_bytes": np.where(done, reports.received[ready], 0),
+        "lost_bytes": np.where(done, reports.lost[ready], 0),
+        "bound": rows.bound[ready],
+        "retransmitted": reports.retransmitted[ready],
+        "sent_packets": reports.sent_packets[ready],
+        "marked": reports.marked[ready],
+        "trimmed": np.zeros(len(ready), dtype=np.int64),
+    }
+    iterations = _iterations(plan, reports)
+    wanted = sum(len(process.compute) for process in program.processes if process.worker >= 0)
+    totals = {
+        "simulated_ps": _end(plan, reports),
+        "finished": reports.ended_by == "done" or (reports.ended_by == "duration" and not scenario.job),
+        "ended_by": reports.ended_by,
+        "iterations": len(iterations["worker"]),
+        "iterations_wanted": wanted,
+        "messages": len(ready),
+        "messages_under_way": int((~done).sum()),
+        "bytes": int(size.sum()),
+        "lost_bytes": int(np.sum(messages["lost_bytes"])),
+    }
+    flows: dict[str, Any] = {}
+    if ideal:
+        of_traffic = [int(number) for number in ready.tolist() if number in ideal]
+        flows = {"message": of_traffic, "ideal_ps": [ideal[number] for number in of_traffic]}
+    return Result.build(
+        summarise(scenario, trace_hash, engine, totals),
+        {
+            "iterations": iterations,
+            "messages": messages,
+            "flows": flows,
+            "drops": _drops(raw),
+            "missing": _missing(reports, size, payload[table], ready) if scenario.output.missing else {},
+            "ports": _ports(raw.counts),
+            "samples": _samples(plan, raw),
+        },
+        timing,
+        scenario_text(scenario),
+    )
+
+
+def _missing(reports: Reports, nbytes: Any, payload: Any, numbers: Any) -> dict[str, Any]:
+    """The table of missing packets, of messages by number with so many bytes each, and so many in a packet."""
+    found = zip(numbers.tolist(), nbytes.tolist(), payload.tolist(), strict=True)
+    return missing_columns([
+        missing_runs(number, ~reports.have[number], size, each)
+        for number, size, each in found
+        if number in reports.have and reports.end_ns[number] >= 0
+    ])  # fmt: skip
+
+
+def _end(plan: Plan, reports: Reports) -> int:
+    """When the run was over: with the last thing that anybody saw, or at its duration."""
+    if reports.ended_by == "duration" and plan.duration_ps is not None:
+        return plan.duration_ps
+    ends = [row.end_ps for row in reports.iterations]
+    return max([int(reports.end_ns.max(initial=0)) * PS, *ends])
+
+
+def _iterations(plan: Plan, reports: Reports) -> dict[str, Any]:
+    names = [table.name for table in plan.program.tables]
+    rows = sorted(reports.iterations)
+    columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
+    columns["job"] = [names[index] for index in columns["job"]]
+    return columns
+
+
+def _drops(raw: Raw) -> dict[str, Any]:
+    drops = sorted(raw.drops, key=lambda drop: (drop.time_ns, drop.port, drop.message, drop.packet))
+    return {
+        "message": [drop.message for drop in drops],
+        "packet": [drop.packet for drop in drops],
+        "port": [drop.port for drop in drops],
+        "time_ps": [drop.time_ns * PS for drop in drops],
+        "cause": [drop.cause for drop in drops],
+        "important": [drop.important for drop in drops],
+        "priority": [drop.priority for drop in drops],
+    }
+
+
+def _ports(counts: Sequence[PortCounts]) -> dict[str, Any]:
+    taken = ("port", "packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
+    columns: dict[str, Any] = {name: [getattr(count, name) for count in counts] for name in taken}
+    for name in ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses"):
+        columns[name] = [0] * len(counts)
+    columns["control_marks"] = [-1] * len(counts)  # switches of the testbed count what they mark all alike
+    return columns
+
+
+def _samples(plan: Plan, raw: Raw) -> dict[str, Any]:
+    rates = {port.name: port.rate for port in plan.ports}
+    rows = [(time * PS, count) for time, counts in raw.samples for count in counts]
+    return {
+        "time_ps": [time for time, _ in rows],
+        "port": [count.port for _, count in rows],
+        "queue_bytes": [count.queue_bytes for _, count in rows],
+        "sent_bytes": [count.bytes for _, count in rows],
+        "rate_bps": [rates[count.port] for _, count in rows],
+    }

@@ -1,0 +1,223 @@
+"""Packets at the ports of a node, as they cross, in a pcapng file that Wireshark reads.
+
+A process per node listens at all its ports (AF_PACKET). Like the captures of simulated packets, the file has an
+interface per direction of a cable, named "a->b": what the node sends appears when its transmission begins - after the
+queue, with its mark - and what it receives when it has arrived. Times are nanoseconds of the kernel's own time stamps.
+Checksums are those in memory, which are left to devices that do not exist; Wireshark need not be asked to check them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from gradwire.emu.planning.plan import Plan, Port, host_address
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.namespaces import die_with_parent, inside
+from gradwire.emu.system.sockets import receive_buffer
+
+SNAP = 256
+"""Bytes of a frame that are kept; its length is told all the same."""
+BUFFER = 64 << 20
+EVERYTHING = 0x0003
+OUTGOING = 4
+NO_HARDWARE = 65534
+"""A device without hardware addresses, such as TUN [ARPHRD_NONE in if_arp.h]."""
+NO_ADDRESSES = bytes(12) + b"\x08\x00"
+"""The Ethernet header that its packets are written with, so that all captures are alike: from nobody to nobody."""
+SO_TIMESTAMPNS, SOL_PACKET, PACKET_STATISTICS = 35, 263, 6
+STOP_SECONDS = 30.0
+LONGEST_NAME = 200
+_SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
+
+
+def file_name(plan: Plan, node: int) -> str:
+    """The name of a node's file: the node's own, with what file systems make something of written as %XX."""
+    name = quote(plan.names[node], safe="() ,:@+=")
+    # so many of 255 bytes; what is longer is told apart by its number
+    return f"{name if len(name) <= LONGEST_NAME else f'{name[:LONGEST_NAME]}~{node}'}.pcapng"
+
+
+class PacketFile:
+    """A pcapng file: interfaces first, then frames [IETF draft-ietf-opsawg-pcapng]."""
+
+    def __init__(
+        self, file: BinaryIO, interfaces: Sequence[str], hosts: Mapping[str, str], snap: int = SNAP
+    ) -> None:
+        self._file, self._snap = file, snap
+        file.write(_SECTION)
+        for name in interfaces:
+            options = _option(2, name.encode()) + _option(9, b"\x09") + _option(0, b"")  # name; 10**-9 s
+            file.write(_block(1, struct.pack("<HHI", 1, 0, snap) + options))
+        if hosts:
+            records = b"".join(
+                _option(1, socket.inet_aton(address) + name.encode() + b"\0")
+                for name, address in hosts.items()
+            )
+            file.write(_block(4, records + _option(0, b"")))
+
+    def write(
+        self, interface: int, time_ns: int, data: bytes, *, outgoing: bool, length: int | None = None
+    ) -> None:
+        """A frame, of which `data` may be the first bytes of `length`."""
+        kept = data[: self._snap]
+        whole = len(data) if length is None else length
+        head = struct.pack("<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(kept), whole)
+        flags = _option(2, struct.pack("<I", 2 if outgoing else 1)) + _option(0, b"")
+        self._file.write(_block(6, head + _padded(kept) + flags))
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def _option(code: int, value: bytes) -> bytes:
+    return struct.pack("<HH", code, len(value)) + _padded(value)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    length = struct.pack("<I", 12 + len(body))
+    return struct.pack("<I", kind) + length + body + length
+
+
+class Capture:
+    """Packets at the ports of one node, from `start` to `stop`.
+
+    `zero_ns` : nanoseconds of CLOCK_REALTIME that are written as 0.
+    """
+
+    def __init__(self, plan: Plan, node: int, path: Path, *, snap: int = SNAP, zero_ns: int = 0) -> None:
+        self.plan, self.node, self.path = plan, node, path
+        self.snap, self.zero_ns = snap, zero_ns
+        self.written = 0
+        """frames in the file, when it has ended"""
+        self._child = 0
+        self._stop = -1
+        self._answer = -1
+
+    def start(self, namespace: int) -> None:
+        """Listen in the network namespace of this descriptor; returns when it does. TestbedError if it cannot."""
+        ports = self.plan.of_node(self.node)
+        try:
+            file = self.path.open("xb")
+        except OSError as error:
+            raise TestbedError(
+                f"cannot write a capture: {error.strerror}", str(self.path), "a new file"
+            ) from None
+        with inside(namespace):
+            try:
+                sockets = [_listen(port.device) for port in ports]
+            except OSError as error:
+                raise TestbedError(
+                    f"cannot capture packets: {error.strerror}", self.plan.names[self.node], "root"
+                ) from None
+        stop_read, self._stop = os.pipe()
+        self._answer, answer_write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._child = os.fork()
+        if self._child == 0:
+            status = 1
+            try:
+                die_with_parent()
+                os.close(self._stop)
+                with file:
+                    counted = self._record(sockets, ports, file, stop_read)
+                os.write(answer_write, json.dumps(counted).encode())
+                status = 0
+            except OSError as error:
+                os.write(answer_write, json.dumps([error.errno, error.strerror]).encode())
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        file.close()
+        for opened in sockets:
+            opened.close()
+        os.close(stop_read)
+        os.close(answer_write)
+
+    def stop(self) -> list[str]:
+        """End, with all that has been seen so far. What was missed because we were too slow, in words.
+
+        OSError if the file could not be written.
+        """
+        os.close(self._stop)
+        ready, _, _ = select.select([self._answer], [], [], STOP_SECONDS)
+        text = os.read(self._answer, 4096) if ready else b""
+        os.close(self._answer)
+        if not text:
+            if not ready:
+                os.kill(self._child, 9)
+            os.waitpid(self._child, 0)
+            why = "has ended early" if ready else f"did not end within {STOP_SECONDS:g} s"
+            raise TestbedError(
+                f"the capture at {self.plan.names[self.node]} {why}", str(self.path), usage=False
+            )
+        _, status = os.waitpid(self._child, 0)
+        first, second = json.loads(text)
+        if status != 0:
+            raise OSError(first, second, str(self.path))
+        self.written = first
+        return [f"the capture at {self.plan.names[self.node]} has missed {second} packets"] if second else []
+
+    def _record(
+        self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int
+    ) -> tuple[int, int]:
+        """In the child: until `stop` is closed at its far end."""
+        names = [name for port in ports for name in (port.name, self.plan.ports[port.number ^ 1].name)]
+        hosts = {self.plan.names[host]: host_address(host) for host in range(self.plan.host_count)}
+        packets = PacketFile(file, names, hosts, self.snap)
+        written = 0
+        poll = select.epoll()
+        for opened in sockets:
+            poll.register(opened.fileno(), select.EPOLLIN)
+        poll.register(stop, select.EPOLLIN | select.EPOLLHUP)
+        ends = False
+        while not ends:
+            ends = any(fd == stop for fd, _ in poll.poll())
+            frames = [
+                (time_ns, 2 * number + (not outgoing), data, outgoing)
+                for number, opened in enumerate(sockets)
+                for time_ns, data, outgoing in _waiting(opened)
+            ]
+            for time_ns, interface, data, outgoing in sorted(frames, key=lambda frame: frame[0]):
+                packets.write(interface, max(0, time_ns - self.zero_ns), data, outgoing=outgoing)
+            written += len(frames)
+        lost = sum(
+            struct.unpack("II", opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1] for opened in sockets
+        )
+        return written, lost
+
+
+def _listen(device: str) -> socket.socket:
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERYTHING))
+    receive_buffer(opened, BUFFER)
+    opened.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    opened.bind((device, EVERYTHING))
+    opened.setblocking(False)
+    return opened
+
+
+def _waiting(opened: socket.socket) -> Iterable[tuple[int, bytes, bool]]:
+    """Frames that have come: time, data, and whether the node sends them."""
+    while True:
+        try:
+            data, ancillary, _, address = opened.recvmsg(65536, 64)
+        except BlockingIOError:
+            return
+        stamp = next((value for level, kind, value in ancillary if kind == SO_TIMESTAMPNS), None)
+        seconds, nanoseconds = struct.unpack("qq", stamp) if stamp else divmod(time.time_ns(), 10**9)
+        if address[3] == NO_HARDWARE:
+            data = NO_ADDRESSES + data
+        yield seconds * 10**9 + nanoseconds, data, address[2] == OUTGOING

@@ -1,0 +1,242 @@
+"""What is wrong with a scenario as a whole: mistakes that no single table can know of.
+
+Each check is a generator of `Mistake`s whose text gives the reason. `concerns` names every other path a check
+has read, so that `gradwire.scenarios.load` can leave out a mistake which only echoes another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from gradwire.scenarios.checks.switch import check_switch, switch_remarks
+from gradwire.scenarios.checks.traffic import check_traffic
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.explain import explain
+from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer
+from gradwire.scenarios.schema.network import entries, fits
+from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
+from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.policy import Policy
+    from gradwire.scenarios.schema.scenario import Scenario
+
+
+def find_mistakes(scenario: Scenario) -> list[Mistake]:
+    """Everything that is wrong with `scenario` beyond its single tables; its policies are not looked at."""
+    found: list[Mistake] = []
+    for check in (
+        _names, _topology, _hosts, _output, _overrides, _switch, _latency, _transport, _classes, _bounds, check_switch,
+        check_traffic,
+    ):  # fmt: skip
+        found.extend(check(scenario))
+    return found
+
+
+def find_policy_mistakes(scenario: Scenario, policy: Policy) -> list[Mistake]:
+    """What is wrong with the variant that `policy` makes of a `scenario` that is right itself."""
+    tables = scenario.variant_tables(policy)
+    try:
+        type(scenario).model_validate(tables)
+    except ValidationError as error:
+        return [
+            Mistake(f"policy {policy.name}: {m.path}", m.what, m.value, m.expected)
+            for m in explain(error, tables, type(scenario))
+        ]
+    return []
+
+
+def remarks(scenario: Scenario) -> list[str]:
+    """What is allowed but probably not meant, one sentence each."""
+    found = list(switch_remarks(scenario))
+    if scenario.switch.ecn_threshold is None:
+        if any(job.tagging.magnitude for job in scenario.job):
+            found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
+    elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):
+        found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
+    return found
+
+
+def _names(scenario: Scenario) -> Iterator[Mistake]:
+    for table, names in (
+        ("job", [job.name for job in scenario.job]),
+        ("policy", [policy.name for policy in scenario.policy]),
+    ):
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield Mistake(f"{table}[{index}].name", "is taken by another one", name, "a name of its own")
+
+
+def _topology(scenario: Scenario) -> Iterator[Mistake]:
+    hosts, total = scenario.topology.host_count, scenario.topology.card_count
+    switches, cables = scenario.topology.size or (0, 0)
+    for count, what, most in (
+        (total or 0, "hosts" if total == hosts else "network cards", MAX_HOSTS),
+        (switches, "switches", MAX_SWITCHES),
+        (cables, "cables", MAX_CABLES),
+    ):
+        if count > most:
+            yield Mistake("topology", f"has {count} {what}", None, f"at most {most}")
+            break
+    if isinstance(scenario.topology, Hpcc) and scenario.link.model_fields_set:
+        what = "would not be used: the file of the topology says what every cable is like"
+        yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
+
+
+def _output(scenario: Scenario) -> Iterator[Mistake]:
+    known = [table.name for table in (*scenario.job, *scenario.traffic)]
+    named = scenario.output.packet_log
+    for index, name in enumerate(() if isinstance(named, bool) else named):
+        if name not in known:
+            path = f"output.packet_log[{index}]"
+            yield Mistake(path, "is no job and no traffic", name, ", ".join(known), ("job", "traffic"))
+
+
+def _hosts(scenario: Scenario) -> Iterator[Mistake]:
+    total = scenario.topology.host_count
+    if total is None:  # a graph file: gradwire.experiment.topology checks the names when it reads it
+        return
+    used: set[str] = set()
+    unnamed = 0
+    for index, job in enumerate(scenario.job):
+        if isinstance(job.placement, HostPlacement):
+            for role in ("workers", "servers"):
+                for position, host in enumerate(getattr(job.placement, role)):
+                    used.add(host)
+                    if not _is_host(host, total):
+                        path = f"job[{index}].placement.{role}[{position}]"
+                        expected = f"h0 to h{total - 1}"
+                        yield Mistake(path, "is no host of the topology", host, expected, ("topology",))
+        else:
+            yield from _fits(index, job, total)
+            unnamed += _hosts_needed(job)
+    if len(scenario.job) > 1 and unnamed + len(used) > total:
+        what = f"needs {unnamed + len(used)} hosts for all jobs together, but the topology has {total}"
+        yield Mistake("job", what, None, f"at most {total} workers and servers", ("topology",))
+
+
+def _hosts_needed(job: Job) -> int:
+    colocated = isinstance(job.exchange, ParameterServer) and job.exchange.colocated
+    return max(job.workers, job.servers) if colocated else job.workers + job.servers
+
+
+def _fits(index: int, job: Job, total: int) -> Iterator[Mistake]:
+    if isinstance(job.exchange, ParameterServer) and job.exchange.colocated:
+        if job.servers > job.workers:
+            what = f"is above the {job.workers} workers whose hosts the servers share"
+            yield Mistake(f"job[{index}].servers", what, job.servers, f"at most {job.workers}")
+    if _hosts_needed(job) > total:
+        roles = f"{job.workers} workers" + (f" and {job.servers} servers" if job.servers else "")
+        what = f"{roles} need {_hosts_needed(job)} hosts, but the topology has {total}"
+        yield Mistake(
+            f"job[{index}].workers", what, job.workers, f"at most {total} hosts in use",
+            ("topology", f"job[{index}].servers", f"job[{index}].exchange"),
+        )  # fmt: skip
+
+
+def _is_host(name: str, total: int) -> bool:
+    return bool(re.fullmatch(r"h(0|[1-9]\d*)", name)) and int(name[1:]) < total
+
+
+def _overrides(scenario: Scenario) -> Iterator[Mistake]:
+    total = scenario.topology.host_count
+    seen: set[frozenset[str]] = set()
+    for index, override in enumerate(scenario.link_override):
+        path = f"link_override[{index}].between"
+        ends = frozenset(override.between)
+        if len(ends) == 1:
+            yield Mistake(path, "joins a node to itself", list(override.between), "the two ends of a cable")
+        elif ends in seen:
+            yield Mistake(path, "is named by two overrides", list(override.between), "each cable once")
+        seen.add(ends)
+        for end in override.between:
+            if total is not None and re.fullmatch(r"h\d+", end) and not _is_host(end, total):
+                yield Mistake(
+                    path, f"{end} is no host of the topology", list(override.between), f"h0 to h{total - 1}",
+                    ("topology",),
+                )  # fmt: skip
+
+
+def _switch(scenario: Scenario) -> Iterator[Mistake]:
+    switch, transport = scenario.switch, scenario.transport
+    frame = frame_bytes(transport.payload, transport.overhead)
+    if switch.buffer < frame:
+        what = f"does not hold a single packet of {format_size(frame)}"
+        yield Mistake(
+            "switch.buffer", what, format_size(switch.buffer), "room for many packets",
+            ("transport.payload", "transport.kind"),
+        )  # fmt: skip
+    if switch.ecn_threshold is not None:
+        if not fits(switch.ecn_threshold, switch.queues):
+            what = f"has {entries(switch.ecn_threshold)} for {switch.queues} queues"
+            value = [format_size(size) for size in switch.ecn_threshold]
+            expected = f"one size without brackets, or a list of {switch.queues}"
+            yield Mistake("switch.ecn_threshold", what, value, expected, ("switch.queues",))
+        if min(switch.ecn_threshold) >= switch.buffer:
+            yield Mistake(
+                "switch.ecn_threshold", "is not below switch.buffer, so that nothing would ever be marked",
+                format_size(min(switch.ecn_threshold)), f"less than {format_size(switch.buffer)}",
+                ("switch.buffer",),
+            )  # fmt: skip
+    elif switch.selective_drop:
+        yield Mistake(
+            "switch.selective_drop", "needs a threshold above which to drop", True,
+            "switch.ecn_threshold beside it", ("switch.ecn_threshold",),
+        )  # fmt: skip
+
+
+def _latency(scenario: Scenario) -> Iterator[Mistake]:
+    """Jobs and network run in turns of one lookahead; a host that reacts faster would act in the past."""
+    rates = [scenario.link.rate, *(o.rate for o in scenario.link_override if o.rate)]
+    latencies = [scenario.link.latency, *(o.latency for o in scenario.link_override if o.latency is not None)]
+    for rate, latency in scenario.topology.cables(scenario.link.rate, scenario.link.latency):
+        rates.append(rate)
+        latencies.append(latency)
+    lookahead = min(latencies) + serialisation_ps(MIN_FRAME, max(rates))
+    if scenario.topology.host_count is not None and scenario.host.software_latency < lookahead:
+        yield Mistake(
+            "host.software_latency", "is below the time of the smallest packet on the fastest link",
+            format_time(scenario.host.software_latency), f"at least {format_time(lookahead)}",
+            ("link.rate", "link.latency", "link_override", "topology"),
+        )  # fmt: skip
+
+
+def _transport(scenario: Scenario) -> Iterator[Mistake]:
+    control, queues = scenario.transport.control_priority, scenario.switch.queues
+    if control >= queues:
+        yield Mistake(
+            "transport.control_priority", f"is beyond the {queues} queues of a switch", control,
+            f"0 to {queues - 1}", ("switch.queues",),
+        )  # fmt: skip
+
+
+def _classes(scenario: Scenario) -> Iterator[Mistake]:
+    queues = scenario.switch.queues
+    for index, job in enumerate(scenario.job):
+        tagging = job.tagging
+        matters = tagging.layer_priority or "priorities" in tagging.model_fields_set
+        if matters and max(tagging.priorities) >= queues:
+            usable = list(range(1, queues)) or [0]
+            expected = f"classes below switch.queues, such as {usable}"
+            yield Mistake(
+                f"job[{index}].tagging.priorities", f"goes beyond the {queues} queues of a switch",
+                list(tagging.priorities), expected, ("switch.queues",),
+            )  # fmt: skip
+
+
+def _bounds(scenario: Scenario) -> Iterator[Mistake]:
+    for index, job in enumerate(scenario.job):
+        transport = job.transport or scenario.transport
+        for field in ("push_bound", "pull_bound"):
+            bound = getattr(job, field)
+            if bound > 0 and not transport.may_lose:
+                what = f"allows loss, but transport {transport.kind} delivers every byte"
+                yield Mistake(
+                    f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"',
+                    ("transport.kind", f"job[{index}].transport"),
+                )  # fmt: skip

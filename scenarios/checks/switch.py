@@ -1,0 +1,279 @@
+"""What switches do with packets besides queueing them - trim, rank, pause, drop by choice - against the transports that
+meet it, and load balancing against what transports can follow.
+
+Only what carries jobs or traffic counts. A transport of the user's own is trusted: it declares nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.job import Job
+from gradwire.scenarios.schema.topology import Dumbbell, Star, Torus
+from gradwire.scenarios.schema.transport import Pias, UserTransport
+from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.units import format_size
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+PER_PACKET = (
+    "spray_random", "spray_round_robin", "least_queue", "source_random", "source_round_robin", "reps",
+)  # fmt: skip
+BY_HOSTS = ("source_random", "source_round_robin", "reps")  # hosts choose the path of every packet
+NDP_PACKETS = 8  # full packets that NDP's queues hold
+
+
+class Carrier(NamedTuple):
+    """A transport that carries something, and the path that names it."""
+
+    path: str
+    transport: Any
+
+
+def carriers(scenario: Scenario) -> list[Carrier]:
+    """Every transport that carries something once, with the first path that names it."""
+    found: dict[Transport, str] = {}
+    for kind in ("job", "traffic"):
+        for index, table in enumerate(getattr(scenario, kind)):
+            if table.transport is None:
+                found.setdefault(scenario.transport, "transport.kind")
+            else:
+                found.setdefault(table.transport, f"{kind}[{index}].transport")
+    return [Carrier(path, transport) for transport, path in found.items()]
+
+
+def check_switch(scenario: Scenario) -> Iterator[Mistake]:
+    """Everything of this module."""
+    known = [each for each in carriers(scenario) if not isinstance(each.transport, UserTransport)]
+    yield from _classes(scenario)
+    yield from _trimming(scenario, known)
+    yield from _ranks(scenario, known)
+    yield from _pauses(scenario, known)
+    yield from _paths(scenario, known)
+    yield from _entropies(scenario)
+
+
+def _full(scenario: Scenario) -> list[int]:
+    """Bytes on the wire of a full packet of every transport that carries something."""
+    return [frame_bytes(each.payload, each.overhead) for each in scenario.transports]
+
+
+def _classes(scenario: Scenario) -> Iterator[Mistake]:
+    switch = scenario.switch
+    queues, expected = switch.queues, f"0 to {switch.queues - 1}"
+    beyond = f"is beyond the {queues} queues of a switch"
+    if switch.trim_priority >= queues:
+        yield Mistake("switch.trim_priority", beyond, switch.trim_priority, expected, ("switch.queues",))
+    for index, number in enumerate(switch.pfc_classes or ()):
+        path = f"switch.pfc_classes[{index}]"
+        if not 0 <= number < queues:
+            yield Mistake(path, beyond, number, expected, ("switch.queues",))
+        elif number in switch.pfc_classes[:index]:  # type: ignore[index]  # there are some
+            yield Mistake(path, "is named twice", number, "each class once")
+
+
+def _trimming(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
+    switch = scenario.switch
+    threshold = switch.trim_threshold
+    frames = _full(scenario)
+    if threshold is None:
+        for path, transport in known:
+            if transport.wants_trimming:
+                enough = format_size(NDP_PACKETS * max(frames))
+                expected = f'switch.trim_threshold, such as "{enough}" ({NDP_PACKETS} full packets)'
+                if "trimming" in type(transport).model_fields:
+                    expected += ", or trimming = false in the transport"
+                what = "learns of losses by headers of trimmed packets, which switches do not make"
+                yield Mistake(path, what, transport.kind, expected, ("switch.trim_threshold",))
+        return
+    value = format_size(threshold)
+    for path, transport in known:
+        if not transport.handles_trimming:
+            yield Mistake(
+                "switch.trim_threshold", f"leaves headers without payload, which {transport.kind} cannot read", value,
+                'no trim_threshold, or transport = "ndp" or "nscc"', (path, "transport"),
+            )  # fmt: skip
+    room, where = switch.buffer, "buffer"
+    if switch.shared_buffer is not None:
+        room, where = switch.shared_buffer, "shared_buffer"
+    if threshold >= room:
+        yield Mistake(
+            "switch.trim_threshold", f"is not below switch.{where}: there would be no room for a header", value,
+            f"less than {format_size(room)}", (f"switch.{where}",),
+        )  # fmt: skip
+    if frames and threshold < max(frames):
+        yield Mistake(
+            "switch.trim_threshold", f"cuts every packet that has to wait: a full one has {format_size(max(frames))}",
+            value, f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"',
+            ("transport", "job", "traffic"),
+        )  # fmt: skip
+    if switch.trim_size < MIN_FRAME or (frames and switch.trim_size >= min(frames)):
+        what = (
+            "is below the smallest frame"
+            if switch.trim_size < MIN_FRAME
+            else f"is no less than a full packet, {format_size(min(frames))}"
+        )
+        yield Mistake(
+            "switch.trim_size", what, format_size(switch.trim_size),
+            f'at least {format_size(MIN_FRAME)} and below a full packet, such as "64B"',
+            ("transport", "job", "traffic"),
+        )  # fmt: skip
+
+
+def _ranks(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
+    switch = scenario.switch
+    if not switch.shortest_first:
+        for path, transport in known:
+            if transport.wants_shortest_first:
+                what = "relies on switches that serve the shortest message first"
+                concerns = ("switch.shortest_first",)
+                yield Mistake(path, what, transport.kind, "switch.shortest_first = true", concerns)
+        return
+    for path, transport in known:
+        if not transport.wants_shortest_first:
+            yield Mistake(
+                "switch.shortest_first", f"ranks packets by what is left, which {transport.kind} does not tell", True,
+                'shortest_first = false, or transport = "pfabric"', (path, "transport"),
+            )  # fmt: skip
+    for field, why in (
+        ("pfc", "drops the longest message where the buffer is full, which pfc does not let happen"),
+        ("trim_threshold", "drops the longest message where trim_threshold would cut the latest"),
+        ("shared_buffer", "makes room in the port's own buffer; what is shared knows no ranks"),
+        ("drr_quantum", "takes packets out of turn, and turns are counted by the first of a queue"),
+    ):
+        if getattr(switch, field) not in (None, False):
+            expected = f"one of shortest_first and {field}"
+            yield Mistake("switch.shortest_first", why, True, expected, (f"switch.{field}",))
+
+
+def _pauses(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
+    switch = scenario.switch
+    if not switch.pfc:
+        return
+    for path, transport in known:
+        if transport.needs_drops:
+            yield Mistake(
+                "switch.pfc", f"keeps packets from being dropped, by which {transport.kind} learns of congestion", True,
+                "pfc = false, or another transport", (path, "transport"),
+            )  # fmt: skip
+    if switch.trim_threshold is not None:
+        yield Mistake(
+            "switch.pfc", "keeps room for packets that trim_threshold cuts before they need it", True,
+            "one of pfc and trim_threshold", ("switch.trim_threshold",),
+        )  # fmt: skip
+    if switch.selective_drop:
+        paused = set(range(switch.queues) if switch.pfc_classes is None else switch.pfc_classes)
+        lost = sorted(paused & _droppable_classes(scenario))
+        if lost:
+            names = "class " + str(lost[0]) if len(lost) == 1 else "classes " + ", ".join(map(str, lost))
+            yield Mistake(
+                "switch.selective_drop", f"drops packets of {names}, which pfc keeps from being dropped", True,
+                "switch.pfc_classes without them, or one of the two",
+                ("switch.pfc", "switch.pfc_classes", "switch.queues", "transport", "job", "traffic"),
+            )  # fmt: skip
+    frame = max(_full(scenario), default=0)
+    if switch.pfc_threshold < frame:
+        yield Mistake(
+            "switch.pfc_threshold", f"is below a full packet of {format_size(frame)}: each one would stop its link",
+            format_size(switch.pfc_threshold), "several full packets", ("transport", "job", "traffic"),
+        )  # fmt: skip
+    if switch.pfc_hysteresis is not None and switch.pfc_hysteresis > switch.pfc_threshold:
+        yield Mistake(
+            "switch.pfc_hysteresis", "is above pfc_threshold, from which it is taken",
+            format_size(switch.pfc_hysteresis), f"at most {format_size(switch.pfc_threshold)}",
+            ("switch.pfc_threshold",),
+        )  # fmt: skip
+
+
+def _droppable_classes(scenario: Scenario) -> set[int]:
+    """Queues in which packets may wait that are not ECN-capable, acknowledgements included."""
+    found: set[int] = set()
+    for table in (*scenario.job, *scenario.traffic):
+        transport = table.transport or scenario.transport
+        priorities: tuple[int, ...]
+        if isinstance(table, Job):
+            chosen = table.tagging.magnitude
+            priorities = table.tagging.priorities if table.tagging.layer_priority else (0,)
+        else:
+            chosen = table.droppable
+            priorities = (table.priority,)
+        for priority in priorities if chosen or not transport.ecn_capable else ():
+            found.update(transport.classes_from(priority))
+        if not transport.control_ecn_capable:
+            found.add(transport.control_priority)
+    return {min(c, scenario.switch.queues - 1) for c in found}
+
+
+def _sprayed(scenario: Scenario) -> bool:
+    """Whether packets of one message take different ways."""
+    return scenario.load_balancing in PER_PACKET and not isinstance(scenario.topology, (Star, Dumbbell))
+
+
+def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
+    balancing, topology = scenario.load_balancing, scenario.topology
+    for path, transport in known:
+        if transport.switches_between is not None:
+            if _sprayed(scenario):
+                yield Mistake(
+                    "load_balancing", f"sends every packet its own way, and {transport.kind} compares switches on one",
+                    balancing, "ecmp, ecmp_weighted, flowlet or flowlet_least_queue", (path, "transport", "topology"),
+                )  # fmt: skip
+            between = 1 + sum(size // 2 for size in topology.dims) if isinstance(topology, Torus) else 0
+            if between > transport.switches_between:
+                yield Mistake(path, **too_long(transport, between), concerns=("topology",))
+        if balancing == "reps" and not transport.acknowledges:
+            yield Mistake(
+                "load_balancing", f"learns from acknowledgements, and {transport.kind} has none", balancing,
+                "source_random, or another transport", (path, "transport"),
+            )  # fmt: skip
+
+
+def _entropies(scenario: Scenario) -> Iterator[Mistake]:
+    """A number of paths for hosts that choose none."""
+    entropies, balancing = scenario.switch.path_entropies, scenario.load_balancing
+    if entropies is not None and balancing not in BY_HOSTS and ":" not in balancing:
+        yield Mistake(
+            "switch.path_entropies", f"is of no use with {balancing}: switches choose the ways", entropies,
+            f"load_balancing one of {', '.join(BY_HOSTS)}", ("load_balancing",),
+        )  # fmt: skip
+
+
+def too_long(transport: Any, between: int) -> dict[str, Any]:
+    """What to say of a network whose longest path has so many switches; files are read by `gradwire.sim.precheck`."""
+    most = transport.switches_between
+    return {
+        "what": f"has room for {most} switches in a packet, but the longest path has {between}",
+        "value": transport.kind,
+        "expected": "a smaller topology, or another transport",
+    }
+
+
+def switch_remarks(scenario: Scenario) -> Iterator[str]:
+    """What is allowed but probably not meant, one sentence each."""
+    switch = scenario.switch
+    for transport in (each.transport for each in carriers(scenario)):
+        kind = transport.kind
+        if isinstance(transport, Pias) and switch.queues == 1:
+            yield "transport is pias but switch.queues is 1: there is no lower priority to sink to"
+        if transport.wants_pfc and not switch.pfc:
+            yield f"transport is {kind} but switch.pfc is off: each loss costs it a round trip"
+        if transport.wants_order and transport.switches_between is None and _sprayed(scenario):
+            yield f"transport is {kind} but packets are sprayed: it takes what overtakes for a loss and goes back"
+        if transport.wants_marks and switch.ecn_threshold is None:
+            yield f"transport is {kind} but switch.ecn_threshold is not set: no packet will be marked"
+        if transport.wants_trimming and switch.trim_threshold is not None and switch.queues == 1:
+            yield f"transport is {kind} but switch.queues is 1: headers wait behind data"
+    if switch.pfc and switch.pfc_headroom is not None and scenario.topology.host_count is not None:
+        cable = -(-2 * scenario.link.latency * scenario.link.rate // (8 * 10**12))
+        needed = cable + 3 * max(_full(scenario), default=0) + MIN_FRAME
+        if switch.pfc_headroom < needed:
+            yield (
+                f"switch.pfc_headroom is {format_size(switch.pfc_headroom)}, but {format_size(needed)} can still come "
+                "over [link]: packets may be dropped in spite of pfc"
+            )
+    if switch.pfc and isinstance(scenario.topology, Torus):
+        yield "switch.pfc is on in a torus: paths may form a ring in which all wait for each other"

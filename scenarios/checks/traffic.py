@@ -1,0 +1,122 @@
+"""What is wrong with traffic, and with transports that single jobs or traffic name for themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.traffic import Incast, Permutation, Poisson, Traffic
+from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.wire import frame_bytes
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+
+def check_traffic(scenario: Scenario) -> Iterator[Mistake]:
+    """Every mistake that concerns traffic, or a transport of a table's own."""
+    if not scenario.job and not scenario.traffic:
+        yield Mistake("job", "is missing", None, "at least one [[job]] or [[traffic]]")
+    yield from _names(scenario)
+    for kind in ("job", "traffic"):
+        for index, table in enumerate(getattr(scenario, kind)):
+            if table.transport is not None:
+                yield from _own_transport(scenario, f"{kind}[{index}].transport", table.transport)
+    for index, traffic in enumerate(scenario.traffic):
+        path = f"traffic[{index}]"
+        yield from _hosts(scenario, path, traffic)
+        yield from _carried(scenario, path, traffic)
+        yield from _ends(scenario, path, traffic)
+
+
+def _names(scenario: Scenario) -> Iterator[Mistake]:
+    taken = {job.name for job in scenario.job}
+    for index, traffic in enumerate(scenario.traffic):
+        if traffic.name in taken:
+            yield Mistake(
+                f"traffic[{index}].name",
+                "is taken by a job or by other traffic",
+                traffic.name,
+                "a name of its own",
+            )
+        taken.add(traffic.name)
+
+
+def _own_transport(scenario: Scenario, path: str, transport: Any) -> Iterator[Mistake]:
+    queues, buffer = scenario.switch.queues, scenario.switch.buffer
+    if transport.control_priority >= queues:
+        yield Mistake(
+            f"{path}.control_priority", f"is beyond the {queues} queues of a switch", transport.control_priority,
+            f"0 to {queues - 1}", ("switch.queues",),
+        )  # fmt: skip
+    frame = frame_bytes(transport.payload, transport.overhead)
+    if buffer < frame:
+        yield Mistake(
+            f"{path}.payload", "makes packets that no switch has room for", format_size(transport.payload),
+            f"packets below switch.buffer, {format_size(buffer)}", ("switch.buffer",),
+        )  # fmt: skip
+
+
+def _hosts(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:
+    total = scenario.topology.host_count
+    named = traffic.hosts if isinstance(traffic.hosts, tuple) else None
+    if total is not None and named is not None:
+        strangers = [name for name in named if not _is_host(name, total)]
+        if strangers:
+            yield Mistake(
+                f"{path}.hosts", "names what is no host of the topology", ", ".join(strangers[:8]),
+                f"h0 to h{total - 1}", ("topology",),
+            )  # fmt: skip
+            return
+    count = total if named is None else len(named)
+    if count is not None and traffic.hosts_needed > count:
+        what = f"needs {traffic.hosts_needed} hosts, but {count} take part"
+        field = "fan_in" if isinstance(traffic, Incast) else "hosts"
+        value = traffic.fan_in if isinstance(traffic, Incast) else None
+        yield Mistake(f"{path}.{field}", what, value, f"at most {count - 1}", ("topology", f"{path}.hosts"))
+    if count is not None and isinstance(traffic, Permutation) and traffic.shift and not traffic.shift % count:
+        yield Mistake(
+            f"{path}.shift", f"makes every one of {count} hosts send to itself", traffic.shift,
+            f"1 to {count - 1}", ("topology", f"{path}.hosts"),
+        )  # fmt: skip
+    if isinstance(traffic, Incast) and traffic.receiver and total is not None:
+        if not _is_host(traffic.receiver, total):
+            yield Mistake(
+                f"{path}.receiver", "is no host of the topology", traffic.receiver, f"h0 to h{total - 1}",
+                ("topology",),
+            )  # fmt: skip
+
+
+def _is_host(name: str, total: int) -> bool:
+    return bool(re.fullmatch(r"h(0|[1-9]\d*)", name)) and int(name[1:]) < total
+
+
+def _carried(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:
+    queues = scenario.switch.queues
+    if traffic.priority >= queues:
+        yield Mistake(
+            f"{path}.priority", f"is beyond the {queues} queues of a switch", traffic.priority,
+            f"0 to {queues - 1}", ("switch.queues",),
+        )  # fmt: skip
+    transport = traffic.transport or scenario.transport
+    if traffic.bound > 0 and not transport.may_lose:
+        yield Mistake(
+            f"{path}.bound", f"allows loss, but transport {transport.kind} delivers every byte", traffic.bound,
+            '0, or transport = "dlcp"', ("transport.kind", f"{path}.transport"),
+        )  # fmt: skip
+
+
+def _ends(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:
+    if traffic.endless and not scenario.job and scenario.duration is None:
+        ways = "duration" + (f", {path}.flows" if isinstance(traffic, Poisson) else f", {path}.rounds")
+        yield Mistake(
+            path, "never ends, and there is no job whose end would end the run", None, f"{ways} or {path}.stop",
+            ("duration",),
+        )  # fmt: skip
+    if scenario.duration is not None and traffic.start >= scenario.duration:
+        yield Mistake(
+            f"{path}.start", "is not before the end of the run", format_time(traffic.start),
+            f"below duration, {format_time(scenario.duration)}", ("duration",),
+        )  # fmt: skip

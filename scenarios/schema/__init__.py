@@ -1,0 +1,1 @@
+"""The models behind a scenario file, one module per table; `scenario` puts them together."""

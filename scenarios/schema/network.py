@@ -1,0 +1,239 @@
+"""The network of a scenario: links, switches and hosts. The topology is in `gradwire.scenarios.schema.topology`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import core_schema
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
+from gradwire.scenarios.units import (
+    PositiveTime,
+    Quantity,
+    Rate,
+    Size,
+    Time,
+    UnitError,
+    format_size,
+    parse_fraction,
+    parse_size,
+)
+
+MAX_QUEUES = 8
+
+
+def _parse_loss(value: object) -> float:
+    loss = parse_fraction(value)
+    if loss == 1.0:
+        raise UnitError("loses every packet", "a fraction below 1, such as 0.001")
+    return loss
+
+
+Loss = Annotated[
+    float, BeforeValidator(_parse_loss), Field(json_schema_extra={"minimum": 0, "exclusiveMaximum": 1})
+]
+
+
+class Link(Table):
+    """Every cable, unless `[[link_override]]` or the topology says otherwise. Both directions are alike."""
+
+    rate: Rate = 100_000_000_000
+    latency: Time = 1_000_000
+    """Propagation delay of one cable."""
+    loss: Loss = 0.0
+    """Probability that a packet is lost on the cable, each on its own (a gray failure)."""
+
+
+class LinkOverride(Table):
+    """One cable that differs from `[link]`, in both directions."""
+
+    between: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+    """The names of its two ends, such as ["h0", "leaf0"]."""
+    rate: Rate | None = None
+    latency: Time | None = None
+    loss: Loss | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> LinkOverride:
+        if self.rate is None and self.latency is None and self.loss is None:
+            raise refuse("", "changes nothing", None, "at least one of rate, latency, loss")
+        return self
+
+
+class OneForAll(tuple[int, ...]):
+    """One size that was given for all queues, however many there are; a list has one for each of them."""
+
+
+def fits(sizes: tuple[int, ...], queues: int) -> bool:
+    """Whether there is one size for all queues, or one for each of them."""
+    return isinstance(sizes, OneForAll) or len(sizes) == queues
+
+
+def entries(sizes: tuple[int, ...]) -> str:
+    """How many there are, in words."""
+    return "1 entry" if len(sizes) == 1 else f"{len(sizes)} entries"
+
+
+class Thresholds:
+    """Pydantic annotation: one size or a list of sizes in the file, a tuple of bytes inside, `OneForAll` for one."""
+
+    def parse(self, value: Any) -> tuple[int, ...]:
+        entries = value if isinstance(value, (list, tuple)) else [value]
+        mistakes: list[Mistake] = []
+        sizes: list[int] = []
+        for index, entry in enumerate(entries):
+            path = f"[{index}]" if entries is value else ""
+            try:
+                sizes.append(Quantity("size", parse_size, format_size, "64KiB").validate(entry))
+            except UnitError as error:
+                mistakes.append(Mistake(path, error.what, entry, error.expected))
+        if not entries:
+            mistakes.append(Mistake("", "is an empty list", value, "one size, or one size per queue"))
+        if mistakes:
+            raise Mistakes(mistakes)
+        return tuple(sizes) if entries is value else OneForAll(sizes)
+
+    def format(self, sizes: tuple[int, ...]) -> str | list[str]:
+        written = [format_size(size) for size in sizes]
+        return written[0] if isinstance(sizes, OneForAll) else written
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
+        return core_schema.no_info_plain_validator_function(self.parse, serialization=text)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        one = {"type": "string", "examples": ["64KiB"]}
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
+
+
+class Switch(Table):
+    """Every egress port of every switch; the hosts' network interfaces have the same queues.
+
+    Strict priority: queue 0 is served first. A packet that does not fit into the port's buffer is dropped
+    (tail drop). Above its queue's ECN threshold an ECN-capable packet is marked; with `selective_drop` a
+    packet that is not ECN-capable (droppable) is dropped there [notes: the DSCP and ECN trick of Aeolus].
+    """
+
+    queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True)] = MAX_QUEUES
+    drr_quantum: Annotated[tuple[int, ...], Thresholds()] | None = None
+    """Deficit round robin: bytes per turn, one size for all queues that take turns or a list with one for each. The
+    hosts' interfaces stay strict. All queues are strict if absent."""
+    drr_after: Natural = 0
+    """So many of the first queues stay strictly first, and the others take turns."""
+    buffer: Size = 512 * 1024
+    """Bytes that all queues of one egress port hold together."""
+    shared_buffer: Size | None = None
+    """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
+    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True)] = 1.0
+    """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
+    ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
+    """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
+    ecn_ceiling: Size | None = None
+    """Kmax: with it, marking (or selective drop) is random from ecn_threshold (Kmin) on and certain from here on."""
+    ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    """Pmax: the chance just below ecn_ceiling; it rises from 0 at ecn_threshold in a straight line."""
+    selective_drop: Flag = False
+    trim_threshold: Size | None = None
+    """Above so many bytes in a queue a data packet is cut to its header, which goes into the queue of `trim_priority`
+    and is dropped only where that has no room either (NDP, SIGCOMM 2017). NDP: 8 full packets."""
+    trim_priority: Natural = 0
+    trim_size: Size = 64
+    """Bytes of a header on the wire."""
+    shortest_first: Flag = False
+    """Within a queue the packet of the message with the least left goes first, and where the buffer is full the packet
+    of the one with the most left is dropped (pFabric, SIGCOMM 2013). Needs a transport that says what is left."""
+    pfc: Flag = False
+    """Priority flow control (IEEE 802.1Qbb): a switch tells its neighbour to stop sending a class before it has to
+    drop packets of it. `buffer` and `shared_buffer` then hold no packet of these classes back."""
+    pfc_threshold: Size = 64 * 1024
+    """Bytes of one class that came in by one link and wait in the switch, above which the far end is told to stop."""
+    pfc_hysteresis: Size | None = None
+    """It is told to go on when there are so many less than the threshold; two full packets if absent (ours)."""
+    pfc_headroom: Size | None = None
+    """What is accepted above the threshold, until the far end has stopped. If absent, what can still come in: the
+    round trip of the cable and the packets under way at both ends."""
+    pfc_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
+    """The queues it is for; all if absent."""
+    flowlet_gap: PositiveTime = 50_000_000
+    """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
+    path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
+    """Where hosts choose paths (source_random, source_round_robin, reps): how many a message has to choose among, each
+    drawn at random; any of 65,536 if absent. htsim has 64 [code]."""
+
+    @model_validator(mode="after")
+    def _ramp_rises(self) -> Switch:
+        if self.ecn_ceiling is None:
+            return self
+        if self.ecn_threshold is None:
+            raise refuse(
+                "ecn_ceiling",
+                "needs a threshold below it",
+                format_size(self.ecn_ceiling),
+                "ecn_threshold as well",
+            )
+        if self.ecn_ceiling <= max(self.ecn_threshold):
+            raise refuse(
+                "ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling),
+                f"more than {format_size(max(self.ecn_threshold))}",
+            )  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _turns_fit(self) -> Switch:
+        if self.drr_quantum is None:
+            if self.drr_after:
+                raise refuse(
+                    "drr_after", "means nothing without turns", self.drr_after, "drr_quantum as well"
+                )
+            return self
+        turns = self.queues - self.drr_after
+        if turns < 1:
+            raise refuse(
+                "drr_after",
+                f"leaves none of {self.queues} queues",
+                self.drr_after,
+                f"less than {self.queues}",
+            )
+        if not fits(self.drr_quantum, turns):
+            raise refuse(
+                "drr_quantum", f"has {entries(self.drr_quantum)} for {turns} queues that take turns",
+                [format_size(size) for size in self.drr_quantum], f"one size without brackets, or a list of {turns}",
+            )  # fmt: skip
+        if min(self.drr_quantum) < 64:
+            raise refuse(
+                "drr_quantum", "is less than a packet can be", format_size(min(self.drr_quantum)),
+                "at least 64B; about a full packet, such as 4KiB",
+            )  # fmt: skip
+        return self
+
+    def quanta(self) -> tuple[int, ...] | None:
+        """Bytes per turn of every queue, 0 = strictly first; None if all are."""
+        if self.drr_quantum is None:
+            return None
+        turns = self.queues - self.drr_after
+        sizes = self.drr_quantum if len(self.drr_quantum) == turns else self.drr_quantum * turns
+        return (0,) * self.drr_after + sizes
+
+    def shared(self) -> tuple[int, float] | None:
+        """Bytes of the shared buffer, and alpha; None where every port has its own."""
+        return None if self.shared_buffer is None else (self.shared_buffer, self.buffer_alpha)
+
+    def ramp(self) -> tuple[int, float] | None:
+        """Kmax in bytes and Pmax; None where the threshold is a step."""
+        return None if self.ecn_ceiling is None else (self.ecn_ceiling, self.ecn_probability)
+
+    def thresholds(self) -> tuple[int, ...] | None:
+        """K of every queue, bytes; None if nothing is marked or selectively dropped."""
+        if self.ecn_threshold is None or len(self.ecn_threshold) == self.queues:
+            return self.ecn_threshold
+        return self.ecn_threshold * self.queues
+
+
+class Host(Table):
+    """Every host."""
+
+    software_latency: Time = 2_000_000
+    """From a job's decision to send to the first byte at the network interface. Also the lookahead between
+    jobs and network, so it must be at least the time of the smallest packet over the shortest link."""

@@ -1,0 +1,80 @@
+"""Policies as data: how gradients are tagged, and which variants of a scenario are compared.
+
+Tagging happens at the sending host and turns a tensor into tagged packets: its layer gives a priority
+(a queue), the magnitude of a packet's gradients makes it important or droppable. What is tagged how is said
+here; `gradwire.traces.messages` does it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from gradwire.scenarios.schema.base import Flag, Natural, Table, refuse
+from gradwire.scenarios.units import Fraction
+
+NAMED = ("transport",)
+"""Fields in which a name alone stands for the table of that `kind` with its defaults."""
+
+
+class Tagging(Table):
+    """What the sender writes on its packets. Without any of it every packet is important and in one class.
+
+    The paper tags by layer and magnitude but gives neither statistic nor threshold [notes]; the statistic
+    (mean |g| of a packet), the threshold and all defaults here are our choice.
+    """
+
+    layer_priority: Flag = False
+    """Layers in groups of equal bytes to the classes of `priorities`, front layers to the first one."""
+    priorities: Annotated[tuple[Natural, ...], Field(min_length=1, max_length=8)] = (1, 2, 3, 4, 5, 6, 7)
+    """The queues that data may use, first = front layers. Queue 0 is left to control packets by default."""
+    magnitude: Flag = False
+    """Whether packets with small gradients are droppable; otherwise all are important."""
+    important_fraction: Fraction = 0.5
+    """Share of a tensor's packets that magnitude tagging makes important."""
+    important_last_layers: Natural = 0
+    """All packets of this many last layers are important: back layers tolerate less loss [notes]."""
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    """Weight of the past in a tensor's threshold, from iteration to iteration."""
+    sample: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.01
+    """Share of a tensor's chunks from which the threshold is estimated."""
+    random: Flag = False
+    """Ablation: draw the important packets at random, in the same share, instead of by magnitude."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Tagging:
+        if len(set(self.priorities)) != len(self.priorities):
+            raise refuse("priorities", "names a class twice", list(self.priorities), "distinct classes")
+        if self.random and not self.magnitude:
+            raise refuse("random", "has no effect without magnitude tagging", True, "magnitude = true too")
+        return self
+
+
+class Policy(Table):
+    """A variant of the scenario: the same file with some of it written differently."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+    """Short, for file names and tables."""
+    label: str = ""
+    """For people; the name if empty."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """What is different, in the shape of the file. A table is merged into the scenario's; any other value and
+    a table of another `kind` take its place whole. A table under `job` applies to every job."""
+
+
+def overlay(base: Any, changes: Any) -> Any:
+    """`base` with `changes` laid over it by the rules of `Policy.set`. Neither argument is modified."""
+    if isinstance(base, list) and isinstance(changes, dict):
+        return [overlay(item, changes) for item in base]
+    if not (isinstance(base, dict) and isinstance(changes, dict)):
+        return changes
+    if changes.get("kind", base.get("kind")) != base.get("kind"):
+        return changes
+    merged = dict(base)
+    for key, value in changes.items():
+        below = base.get(key)
+        if key in NAMED and isinstance(below, str):
+            below = {"kind": below}
+        merged[key] = overlay(below, value) if key in base else value
+    return merged

@@ -1,0 +1,268 @@
+"""Scenario: everything a run is told, as frozen pydantic models.
+
+    Scenario
+      topology, link, link_override, switch, host     gradwire.scenarios.schema.network
+      load_balancing, transport                       gradwire.scenarios.schema.transport
+      job[]                                           gradwire.scenarios.schema.job
+        tagging                                       gradwire.scenarios.schema.policy
+      traffic[]                                       gradwire.scenarios.schema.traffic
+      fault[]                                         gradwire.scenarios.schema.fault
+      policy[]                                        variants of the scenario, for comparing
+      output
+      emulation                                       gradwire.scenarios.schema.emulation
+      fidelity                                        gradwire.scenarios.schema.fidelity
+
+Each model checks what can be said of it alone; `gradwire.scenarios.checks.scenario` holds what needs several of them,
+such as more workers than hosts. Read files with `gradwire.scenarios.load.load_scenario`, which reports every mistake
+at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from gradwire.scenarios.checks import scenario as checks
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import instance_of
+from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
+from gradwire.scenarios.schema.described import describe
+from gradwire.scenarios.schema.emulation import Emulation
+from gradwire.scenarios.schema.fault import AnyFault
+from gradwire.scenarios.schema.fidelity import Fidelity
+from gradwire.scenarios.schema.job import Exchange, HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
+from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
+from gradwire.scenarios.schema.topology import (
+    Dragonfly,
+    Dumbbell,
+    FatTree,
+    Graph,
+    GraphFile,
+    Hpcc,
+    LeafSpine,
+    Rail,
+    Star,
+    Topology,
+    Torus,
+)
+from gradwire.scenarios.schema.traffic import AnyTraffic
+from gradwire.scenarios.schema.transport import (
+    USER_CLASS,
+    AnyTransport,
+    Dctcp,
+    Dlcp,
+    TcpNewReno,
+    UserTransport,
+)
+from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.units import PositiveTime, UnitError, format_time
+
+__all__ = [
+    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
+    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer",
+    "Policy", "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus",
+    "Transport", "UserTransport", "json_schema",
+]  # fmt: skip
+
+BALANCERS = (
+    "ecmp", "ecmp_weighted", "spray_random", "spray_round_robin", "least_queue", "flowlet", "flowlet_least_queue",
+    "source_random", "source_round_robin", "reps",
+)  # fmt: skip
+
+
+def _balancer(value: Any) -> str:
+    if not isinstance(value, str) or (value not in BALANCERS and not USER_CLASS.fullmatch(value)):
+        raise UnitError("is no load balancer", ", ".join(BALANCERS) + ' or "my_module:MyBalancer"')
+    return value
+
+
+SHORTEST_PERIOD = 1000
+"""Picoseconds between two samples of queues."""
+
+
+class Output(Table):
+    """What a run records beyond its tables."""
+
+    packet_log: Flag | tuple[str, ...] = False
+    """Every transmission of every packet, or of the jobs and traffic named; for small networks only."""
+    queue_samples: PositiveTime | None = None
+    """How often to note what waits at ports and what they have sent; never if absent. At least 1 ns, in which not even
+    the smallest packet crosses a link of 400 Gbps."""
+    sample_ports: tuple[str, ...] | None = None
+    """Which: ports such as "leaf0->h3", or nodes for all their ports. All of all switches if absent."""
+    delays: Flag = False
+    """Count how long packets wait at every port."""
+    missing: Flag = True
+    """Of messages that are delivered without all of their bytes, note which are missing."""
+
+    @model_validator(mode="after")
+    def _samples(self) -> Output:
+        if self.queue_samples is not None and self.queue_samples < SHORTEST_PERIOD:
+            raise refuse("queue_samples", "is shorter than any packet", format_time(self.queue_samples), "at least 1ns")
+        if self.sample_ports is not None and self.queue_samples is None:
+            raise refuse("sample_ports", "is of no use", list(self.sample_ports), "queue_samples as well")
+        return self
+
+
+class Scenario(Table):
+    """One experiment. Equal scenarios, traces and versions give equal Results, byte for byte."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 1
+    """Everything random is drawn from this one number."""
+    duration: PositiveTime | None = None
+    """Simulated time after which the run ends even if jobs are not done, or flows under way."""
+    modules: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of the modules that are named as "module:Class"; that of the scenario file if absent."""
+    topology: Topology
+    link: Link = Link()
+    link_override: tuple[LinkOverride, ...] = ()
+    switch: Switch = Switch()
+    host: Host = Host()
+    load_balancing: Annotated[
+        str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(BALANCERS)})
+    ] = "ecmp"
+    """Which of the shortest paths a packet takes: by flow hash (weighted: in proportion to the links' rates), packet by
+    packet (spray, least_queue), burst by burst (flowlet), or as the sending host says, packet by packet (source routes;
+    reps: hashes of entropies of which those that went well are used again)."""
+    transport: AnyTransport = Dctcp(kind="dctcp")
+    job: tuple[Job, ...] = ()
+    traffic: tuple[AnyTraffic, ...] = ()
+    fault: tuple[AnyFault, ...] = ()
+    policy: tuple[Policy, ...] = ()
+    output: Output = Output()
+    emulation: Emulation = Emulation()
+    fidelity: Fidelity = Fidelity()
+
+    _applied: Policy | None = PrivateAttr(default=None)
+    _folder: Path | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Scenario:
+        mistakes = checks.find_mistakes(self)
+        for policy in self.policy if not mistakes else ():
+            mistakes.extend(checks.find_policy_mistakes(self, policy))
+        if mistakes:
+            raise Mistakes(mistakes)
+        return self
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The `[[job]]` tables."""
+        return self.job
+
+    @property
+    def transports(self) -> tuple[AnyTransport, ...]:
+        """Every transport that carries something, in the order of jobs and traffic; none twice."""
+        used = [table.transport or self.transport for table in (*self.job, *self.traffic)]
+        return tuple(dict.fromkeys(used))
+
+    def transport_of(self, table: Any) -> int:
+        """Which of `transports` carries the messages of a job or of traffic."""
+        return self.transports.index(table.transport or self.transport)
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the policy that made this variant; "base" for a scenario as written."""
+        return self._applied.name if self._applied else "base"
+
+    @property
+    def policy_label(self) -> str:
+        """The same for people."""
+        return (self._applied.label or self._applied.name) if self._applied else "as written"
+
+    def at(self, directory: Path) -> Scenario:
+        """The same scenario with its relative paths made absolute, starting at `directory`.
+
+        A trace without a slash is a bundled one, unless a directory of that name lies in `directory`.
+        """
+
+        def absolute(path: str) -> str:
+            return str((directory / Path(path).expanduser()).resolve())
+
+        jobs = tuple(
+            job.model_copy(update={"trace": absolute(job.trace)})
+            if "/" in job.trace or (directory / job.trace).is_dir()
+            else job
+            for job in self.job
+        )
+        traffic = tuple(each.at(absolute(each.path)) if each.path else each for each in self.traffic)
+        topology = self.topology
+        if isinstance(topology, GraphFile):
+            topology = topology.model_copy(update={"file": absolute(topology.file)})
+        modules = None if self.modules is None else absolute(self.modules)
+        changed = {"job": jobs, "traffic": traffic, "topology": topology, "modules": modules}
+        # what was not given stays so: `as_written` leaves it out
+        scenario = self.model_copy(update={key: value for key, value in changed.items() if value})
+        scenario._folder = directory.resolve()
+        return scenario
+
+    @property
+    def folder(self) -> Path | None:
+        """Where modules lie that are named as "module:Class": beside the scenario's file, unless it says otherwise."""
+        return self._folder if self.modules is None else Path(self.modules)
+
+    def as_written(self) -> dict[str, Any]:
+        """The fields that were given, as a file would hold them: units as text, defaults left out."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def variant_tables(self, policy: Policy) -> dict[str, Any]:
+        """The file that says the same as this one under `policy`."""
+        tables = {key: value for key, value in self.as_written().items() if key != "policy"}
+        laid_over: dict[str, Any] = overlay(tables, policy.set)
+        return laid_over
+
+    def variant(self, policy: Policy | str) -> Scenario:
+        """This scenario under one of its policies, or the one that is named. Raises `ScenarioError` if there is no such
+        one; else it cannot fail, as loading has tried every policy."""
+        if not isinstance(policy, Policy):
+            from gradwire.scenarios.load import pick_variant
+
+            name = instance_of(policy, str, "variant(policy)", "a policy, or the name of one", ScenarioError)
+            return pick_variant(self, name)
+        variant = Scenario.model_validate(self.variant_tables(policy))
+        if self._folder is not None:
+            variant = variant.at(self._folder)
+        return variant.under(policy)
+
+    def under(self, policy: Policy) -> Scenario:
+        """This scenario as the variant that `policy` has made; what the policy sets is in it already."""
+        variant = self.model_copy()
+        variant._applied = policy
+        return variant
+
+    def variants(self) -> list[Scenario]:
+        """One scenario per policy, in file order; the scenario itself if it names none."""
+        return [self.variant(policy) for policy in self.policy] or [self]
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
+
+        Names, descriptions and labels do not count, nor how it is emulated, tolerances and policies: a variant has the
+        digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
+        not at all, it has a digest of its own.
+        """
+        apart = {"name", "description", "modules", "policy", "emulation", "fidelity"}
+        data = self.model_dump(mode="json", exclude=apart)
+        for job in data["job"]:
+            del job["trace"]
+        for table, each in zip(data["traffic"], self.traffic, strict=True):
+            if each.path and Path(each.path).is_file():
+                content = hashlib.sha256(Path(each.path).read_bytes()).hexdigest()
+                table |= {key: content for key in ("file", "sizes") if key in table}
+        if isinstance(self.topology, GraphFile) and Path(self.topology.file).is_file():
+            data["topology"]["file"] = hashlib.sha256(Path(self.topology.file).read_bytes()).hexdigest()
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file, for editors and other programs. Cross-field checks are not in it."""
+    schema = describe(Scenario.model_json_schema(), Scenario)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

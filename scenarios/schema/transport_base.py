@@ -1,0 +1,123 @@
+"""What the tables of all transports have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from gradwire.scenarios.schema.base import Count, Natural, Table, refuse
+from gradwire.scenarios.units import PositiveTime, Size, format_size, format_time
+from gradwire.scenarios.wire import TCP_OVERHEAD
+
+MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
+
+Gain = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+class Transport(Table):
+    """What all transports have."""
+
+    # what a transport makes of the switches, for checks and remarks
+    wants_trimming: ClassVar[bool] = False
+    handles_trimming: ClassVar[bool] = False
+    wants_shortest_first: ClassVar[bool] = False
+    wants_pfc: ClassVar[bool] = False
+    needs_drops: ClassVar[bool] = False
+    wants_marks: ClassVar[bool] = False
+    wants_order: ClassVar[bool] = False
+    acknowledges: ClassVar[bool] = True  # each data packet by itself
+    switches_between: ClassVar[int | None] = None  # at most
+    simulated: ClassVar[bool] = True  # or on the testbed only
+
+    wire: ClassVar[str] = "tcp"
+    """Whose headers its packets have: one of `gradwire.scenarios.wire.WIRES`."""
+
+    payload: Size = 4096
+    """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
+    control_priority: Natural = 0
+    """Queue of acknowledgements and control packets."""
+
+    @model_validator(mode="after")
+    def _whole_values(self) -> Transport:
+        if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
+            raise refuse(
+                "payload", "fits no packet of whole float32 values", format_size(self.payload),
+                f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B",
+            )  # fmt: skip
+        return self
+
+    @property
+    def overhead(self) -> int:
+        """Header bytes of a data packet, as `gradwire.scenarios.wire` counts them."""
+        return TCP_OVERHEAD
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether the transport can deliver a message with some of its packets missing."""
+        return False
+
+    @property
+    def ecn_capable(self) -> bool:
+        """Whether packets that nobody has tagged are ECN-capable, so that switches do not drop them by choice: as its
+        `ecn` says, if it has one."""
+        return bool(getattr(self, "ecn", True))
+
+    @property
+    def control_ecn_capable(self) -> bool:
+        """The same of acknowledgements and control packets."""
+        return True
+
+    def classes_from(self, priority: int) -> range:
+        """Queues that data of a message with this priority may go to."""
+        return range(priority, priority + 1)
+
+
+class Tcp(Transport):
+    """What TCP's variants share: selective acknowledgements and time-outs [RFC 5681, 6582, 6675, 6298]."""
+
+    initial_window: Count = 10
+    """Packets [RFC 6928]."""
+    min_rto: PositiveTime = 2_000_000_000
+    """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
+    max_rto: PositiveTime = 1_000_000_000_000
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Tcp:
+        if self.min_rto > self.max_rto:
+            raise refuse("min_rto", "is above max_rto", format_time(self.min_rto), "min_rto <= max_rto")
+        return self
+
+
+class Windowed(Tcp):
+    """What TCP's variants share whose window falls by losses."""
+
+    recovery: Literal["pipe", "prr"] = "pipe"
+    """How sending goes on while the window falls after a loss: not before enough is known to have left the network [RFC
+    6675], or in proportion to what arrives [RFC 6937], as ns-3 does and Linux, on the testbed, always."""
+    delayed_acks: PositiveTime | None = None
+    """The receiver acknowledges every second packet, or one that has waited so long: Linux has 40 ms, ns-3 200 ms [RFC
+    1122]; at once what is out of order. Unless given, every packet by itself. Below min_rto."""
+
+    @model_validator(mode="after")
+    def _soon_enough(self) -> Windowed:
+        if self.delayed_acks is not None and self.delayed_acks >= self.min_rto:
+            raise refuse(
+                "delayed_acks", "is not below min_rto: a single packet would be sent again before it is acknowledged",
+                format_time(self.delayed_acks), f"less than {format_time(self.min_rto)}, or a larger min_rto",
+            )  # fmt: skip
+        return self
+
+    @property
+    def control_ecn_capable(self) -> bool:
+        return False
+
+
+class Connected(Transport):
+    """What transports have whose connections may outlive a message."""
+
+    connections: Literal["fresh", "persistent"] = "fresh"
+    """A new connection for every message, with a fresh window, or one for each pair of hosts and class, as distributed
+    training has: messages follow each other on it in the order in which they start, the next one's packets as soon as
+    the window has room, and window, round trip estimate and time-out go on from one to the next; after a silence of
+    more than a time-out the window falls again [RFC 5681 section 4.1, RFC 2861]."""

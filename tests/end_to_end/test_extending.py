@@ -1,0 +1,121 @@
+"""A transport and a load balancer of one's own, as the documentation runs them."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from oracle import Case, Letter, first_difference, run_engine, run_oracle
+
+from gradwire.components.find import resolve
+from gradwire.experiment.topology import LinkSpec, leaf_spine
+from gradwire.scenarios.load import load_scenario, pick_variant
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.scenario import UserTransport
+from gradwire.sim.fabric.specialise import _digest as digest_of
+from gradwire.sim.simulate import simulate
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+US = 10**6
+HEADERS, PAYLOAD, SHARE = 58, 4096, 60
+PS_PER_BYTE = 80  # 100 Gbps
+
+
+def test_a_module_beside_the_scenario_sends_at_its_own_rate():
+    result = simulate(load_scenario(EXAMPLES / "constant_rate.toml"))
+    rows = result.messages.to_pylist()
+    assert len(rows) == 2 * 3 * 4 * len({row["part"] // 4 for row in rows})
+    gap = -(-(PAYLOAD + HEADERS) * PS_PER_BYTE * 100 // SHARE)  # start to start of two full packets
+    for row in rows:
+        assert row["lost_bytes"] == 0
+        full, rest = divmod(row["bytes"], PAYLOAD)
+        last = max((rest or PAYLOAD) + HEADERS, 60) * PS_PER_BYTE
+        sending = (full if rest else full - 1) * gap
+        # two links: the last packet is stored and forwarded once; 2 us of software, 1 us on each link
+        least = 2_000_000 + sending + 2 * (last + 1_000_000)
+        took = row["end_ps"] - row["start_ps"]
+        assert took >= least - full  # rounding of the gap: less than a picosecond a packet
+        assert row["sent_packets"] == row["packets"]
+
+
+@pytest.fixture(scope="module")
+def results():
+    scenario = load_scenario(EXAMPLES / "two_choices.toml")
+    return {name: simulate(pick_variant(scenario, name)) for name in ("two_choices", "spray_random")}
+
+
+def longest_queue(result):
+    """Bytes, at the ports where there is a choice: from a leaf to a spine."""
+    return max(
+        row["peak_queue_bytes"] for row in result.ports.to_pylist() if row["port"].startswith("leaf") and "spine" in row["port"]
+    )  # fmt: skip
+
+
+def test_looking_at_two_queues_keeps_them_short(results):
+    """Eight hosts of a leaf send at line rate over eight spines. One random choice makes long queues, two do not."""
+    assert longest_queue(results["two_choices"]) * 4 < longest_queue(results["spray_random"])
+    ends = {name: max(result.messages["end_ps"].to_pylist()) for name, result in results.items()}
+    assert ends["two_choices"] < ends["spray_random"]
+    assert all(set(result.messages["lost_bytes"].to_pylist()) == {0} for result in results.values())
+
+
+def test_what_is_ones_own_is_as_exact_as_the_rest(monkeypatch):
+    """Both examples together, packet by packet against the plain model, which runs them uncompiled."""
+    monkeypatch.chdir(EXAMPLES)
+    table = UserTransport.model_validate(
+        {"kind": "constant_rate:ConstantRate", "payload": "1000B", "percent": 60}
+    )
+    letters = [Letter(n % 3 * US, n, (n + 5) % 12, 30_000 + 777 * n) for n in range(12)]
+    network = leaf_spine(3, 4, 3, LinkSpec(10**10, US))
+    switch = Switch.model_validate({"buffer": "4MB"})
+    case = Case(network, [table], letters, switch, "two_choices:TwoChoices", 1, 2 * US)
+    expected = run_oracle(case)
+    for threads in (1, 2):
+        assert first_difference(run_engine(case, threads=threads), expected) == ""
+    assert len(expected.arrivals) == 12
+
+
+@pytest.mark.parametrize("name", ["constant_rate.py", "two_choices.py"])
+def test_examples_are_short(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 60
+
+
+HELPER = (
+    "from numba import njit\n\nSTEP = {step}\n\n@njit\ndef turn(count, n):\n    return (count {sign} 1) % n\n"
+)
+MINE = """
+import {helper}
+from numba import njit
+from {helper} import STEP, turn
+
+from gradwire.components.balancers.base import Balancer
+
+
+@njit
+def choose(M, node, ways, n, A, B, count, now):
+    return {call}turn(STEP * count, n)
+
+
+class Mine(Balancer):
+    choose = staticmethod(choose)
+"""
+
+
+@pytest.mark.parametrize("call", ["", "one."])
+def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call):
+    """The kernels kept on disk are found by a hash of everything that went into them."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    hashes = []
+    for step, sign in ((1, "+"), (1, "-"), (3, "+"), (1, "+")):
+        (tmp_path / "one.py").write_text(HELPER.format(step=step, sign=sign))
+        (tmp_path / "mine.py").write_text(MINE.format(helper="one", call=call))
+        importlib.invalidate_caches()
+        for name in [name for name in sys.modules if name == "one" or name.startswith("gradwire_user_")]:
+            monkeypatch.delitem(sys.modules, name)
+        sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+        try:
+            mine = resolve({}, "mine:Mine", "load_balancing", tmp_path)
+        finally:
+            sys.dont_write_bytecode = before
+        hashes.append(digest_of("", [mine]))
+    assert len(set(hashes)) == 3 and hashes[0] == hashes[3]

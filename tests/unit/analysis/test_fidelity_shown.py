@@ -1,0 +1,190 @@
+"""What fidelity shows and leaves behind, how its command ends, and the scenario's table of tolerances."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from fidelity_cases import SIM, later, result, tables
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from pydantic import ValidationError
+from star_cases import star_scenario
+from typer.testing import CliRunner
+
+from gradwire import cli
+from gradwire.analysis.fidelity import agreement
+from gradwire.analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
+from gradwire.analysis.plots import logarithmic
+from gradwire.cli import testbed as testbed_cli
+from gradwire.emu.control.supervise import EmulationInterrupted
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.schema.fidelity import Fidelity
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.sim.simulate import simulate
+
+
+def scenario(**fidelity: Any) -> Scenario:
+    return star_scenario(fidelity=fidelity)
+
+
+def test_what_is_printed_and_written(tmp_path, capsys):
+    changed = tables()
+    later(1.5)(changed)
+    emu = result(changed)
+    shown = show_fidelity(SIM, emu, scenario(), out=tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert not shown.passed and shown.lines[-1] == "case: FAILED, 5 of 8 figures within their tolerances"
+    line = next(line for line in printed.splitlines() if line.startswith("completion, mean of train, push"))
+    assert [cell.strip() for cell in line.split("|")[1:]] == ["110 us", "164 us", "+50.00 %", "10 %", "MISSED"]
+    assert max(map(len, printed.splitlines())) <= 100
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "fidelity.json", "fidelity.csv", "fidelity.png", "results",
+    }  # fmt: skip
+    data = json.loads((tmp_path / "out" / "fidelity.json").read_text())
+    assert data == json.loads(json.dumps(shown.data)) and data["passed"] is False
+    assert data["emulated_over_simulated"]["p50"] == pytest.approx(1.5)
+    assert data["ports"][1]["drops_tail"] == [1000, 1000]
+    assert (tmp_path / "out" / "fidelity.csv").read_text().count("\n") == 1 + len(data["measures"])
+    assert Result.read(tmp_path / "out" / "results" / "emulated").messages.equals(emu.messages)
+    assert (tmp_path / "out" / "fidelity.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ResultError, match="exists already"):
+        show_fidelity(SIM, emu, scenario(), quiet=True, out=tmp_path / "out")
+
+
+def test_quiet_prints_nothing(capsys):
+    assert show_fidelity(SIM, SIM, scenario(), quiet=True).passed
+    assert capsys.readouterr().out == ""
+
+
+def test_the_tolerances_are_the_scenarios():
+    changed = tables()
+    later(1.05)(changed)
+    emu = result(changed)
+    assert show_fidelity(SIM, emu, scenario(), quiet=True).passed
+    assert not show_fidelity(SIM, emu, scenario(completion_mean=0.02), quiet=True).passed
+
+
+def test_the_ports_that_differ_most_are_shown():
+    changed = tables()
+    ports = {name: [0] * 20 for name in TABLES["ports"]} | {"port": [f"s0->h{i}" for i in range(20)], "marks": [100] * 20}
+    changed["ports"] = ports
+    other = deepcopy(changed)
+    other["ports"]["marks"] = [100 + i for i in range(20)]
+    found = agreement(result(changed), result(other), Fidelity(marks="off"))
+    table = grids(found)[1]
+    assert table.title == f"ports, the {MOST_PORTS} largest differences of 20"
+    assert [row[0] for row in table.rows] == [f"marks of s0->h{i}" for i in range(19, 11, -1)]
+
+
+def test_a_scenarios_table(tmp_path):
+    plain = star_scenario()
+    assert plain.fidelity == Fidelity() and plain.fidelity.completion_mean == 0.10
+    given = scenario(completion_p99="off", marks=0.5, drops_packets=3)
+    assert (given.fidelity.completion_p99, given.fidelity.marks, given.fidelity.drops_packets) == (None, 0.5, 3)
+    assert given.digest() == plain.digest()
+    again = Scenario.model_validate(json.loads(json.dumps(given.as_written())))
+    assert again.fidelity == given.fidelity
+    assert given.variants()[0].fidelity == given.fidelity
+
+
+@pytest.mark.parametrize("value", [-0.1, "2%", True, float("inf"), float("nan"), "on", [0.1]])
+def test_what_is_no_tolerance(value):
+    with pytest.raises(ValidationError):
+        Fidelity(completion_mean=value)
+
+
+def test_unknown_keys_are_mistakes():
+    with pytest.raises(ValidationError):
+        Fidelity(speed=0.1)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """A function that runs `gradwire fidelity` where real sockets give what a simulation of another scenario gives."""
+    tables = {
+        "name": "case", "topology": {"kind": "star", "hosts": 3}, "link": {"rate": "1Gbps", "latency": "10us"},
+        "host": {"software_latency": "50us"}, "switch": {"buffer": "64KiB"}, "transport": {"kind": "constant_rate", "payload": "1400B"},
+        "traffic": [{"kind": "incast", "name": "in", "size": "20kB", "fan_in": 2, "receiver": "h0"}],
+    }  # fmt: skip
+
+    def run(*arguments: str, engine: dict[str, Any] | None = None, rate: str = "1Gbps", interrupted=False, **fidelity: Any):
+        def emulate(scenario, trace, request, heard):
+            if engine is None:
+                raise KeyboardInterrupt
+            slower = build_scenario({**tables, "link": {"rate": rate, "latency": "10us"}})
+            found = simulate(slower)
+            of = {"scenario_hash": scenario.digest()}
+            about = {"kind": "emulation", "clock": "wall", "switch": "bpf", "kernel": "6", "substitutions": [], **engine}
+            made = Result(**{**vars(found), "summary": {**found.summary, **of, "engine": about}})
+            if interrupted:
+                raise EmulationInterrupted(made)
+            return made
+
+        monkeypatch.setattr(testbed_cli, "emulate", emulate)
+        monkeypatch.setattr("gradwire.scenarios.load.load_scenario", lambda *a, **b: build_scenario({**tables, "fidelity": fidelity}))
+        return CliRunner().invoke(cli.app, ["fidelity", "case", *arguments])
+
+    return run
+
+
+VALID = {"valid": True, "disturbed": []}
+
+
+def test_the_command_ends_with_0_where_the_runs_agree(command):
+    done = command("--json", engine=VALID)
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["passed"] and data["engine"]["kind"] == "emulation"
+    assert all(each["low"] is None for each in data["measures"])
+
+
+def test_the_command_ends_with_1_where_they_do_not(command):
+    done = command(engine=VALID, rate="500Mbps")
+    assert done.exit_code == 1 and "FAILED" in done.stdout and "missed: completion, mean" in done.stdout
+    done = command(engine={"valid": False, "disturbed": ["it stood still"]})
+    assert done.exit_code == 1 and "invalid: it stood still" in done.stdout
+
+
+def test_the_command_shakes_the_simulation_as_often_as_is_asked_for(command):
+    done = command("--json", engine=VALID, spread=3)
+    assert done.exit_code == 0, done.output
+    mean = next(each for each in json.loads(done.stdout)["measures"] if each["what"] == "completion_mean")
+    assert mean["low"] < mean["high"]
+
+
+def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(command, tmp_path):
+    done = command("--out", str(tmp_path / "out"))
+    assert done.exit_code == 130 and "not compared" in done.stderr
+    assert [path.name for path in (tmp_path / "out" / "results").iterdir()] == ["simulated"]
+    done = command("--out", str(tmp_path / "part"), engine=VALID, interrupted=True)
+    assert done.exit_code == 130 and "not compared" in done.stderr
+    assert {path.name for path in (tmp_path / "part" / "results").iterdir()} == {"simulated", "emulated"}
+
+
+@pytest.mark.parametrize("low, high, shown", [(2.6, 80, ["5", "10", "20", "50"]), (0.5, 30000, None)])
+def test_numbers_on_a_logarithmic_axis_do_not_overlap(low, high, shown):
+    figure = Figure(figsize=(4, 3))
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([low, high], [0, 1])
+    logarithmic(axes)
+    canvas.draw()
+    left, right = axes.get_xlim()
+    ticks = [*axes.xaxis.get_major_ticks(), *axes.xaxis.get_minor_ticks()]
+    seen = sorted(
+        (tick.get_loc(), tick.label1) for tick in ticks if left <= tick.get_loc() <= right and tick.label1.get_text()
+    )
+    texts = [label.get_text() for _, label in seen]
+    assert len(texts) >= 3 and "×" not in "".join(texts)
+    assert shown is None or texts == shown
+    boxes = [label.get_window_extent() for _, label in seen]
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))

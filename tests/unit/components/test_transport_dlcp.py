@@ -1,0 +1,485 @@
+"""DLCP's Stop, Probe and Bitmap, worked by hand. Packets are numbered from 0, sizes in bytes, times in picoseconds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from transport_bench import US, Ends, Word
+
+from gradwire.components.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
+from gradwire.components.transports.base import MUST
+from gradwire.components.transports.dlcp import AGAIN, PROBE, PROBES, SRTT, Dlcp
+
+BASE = 10 * US  # base round trip
+TIMEOUT = 200 * US
+LONGEST = 240 * US  # 24 base round trips
+
+
+def flow_of(packets, **settings):
+    return Ends(Dlcp, packets, base_rtt=BASE, **settings)
+
+
+def deliver(flow, sequences, ce=0):
+    """Data packets reach the receiver. Returns the kinds of its answers, None where there is none."""
+    replies = [flow.data(sequence, ce) for sequence in sequences]
+    return [reply.kind if reply.count else None for reply in replies]
+
+
+def answer(flow, number=None, parts=None, now=0):
+    """The receiver answers a probe, and the parts of its Bitmap (all, or those given) reach the sender."""
+    reply = flow.probe(flow[PROBE] if number is None else number)
+    assert reply.kind == BITMAP
+    for part in range(reply.count) if parts is None else parts:
+        flow.control(BITMAP, part, reply.argument, now=now)
+    return reply
+
+
+def probed(flow, now=0):
+    """Send everything, be quiet, probe. Returns the time of the probe."""
+    flow.pull(now)
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + flow[PROBE]]
+    return when
+
+
+# --- Stop ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "allowed, last, needed",
+    [
+        (0, 100, 10),
+        (99, 100, 10),  # one byte short of a packet
+        (100, 100, 9),
+        (199, 100, 9),
+        (200, 100, 8),
+        (40, 40, 9),  # just the short last packet may be missing
+        (39, 40, 10),
+        (1000, 100, 1),  # everything may be missing: the first one delivers
+    ],
+)
+def test_stop_when_no_more_is_missing_than_allowed(allowed, last, needed):
+    flow = flow_of(10, payload=100, last=last, allowed=allowed, tags=False)
+    assert deliver(flow, range(needed)) == [ACK] * (needed - 1) + [STOP]
+    assert flow.at_receiver(R_DONE) == 1
+
+
+def test_order_does_not_matter_and_copies_do_not_count():
+    flow = flow_of(10, payload=100, last=40, allowed=100, tags=False)
+    # 940 bytes: with the 40 of the last packet and 8 others, 100 are missing
+    assert deliver(flow, [9, 9, 3, 7, 1, 1, 5, 0, 2, 8, 4]) == [ACK] * 10 + [STOP]
+
+
+def test_late_packets_change_nothing():
+    flow = flow_of(10, payload=100, allowed=200, tags=False)
+    deliver(flow, range(8))
+    before = list(flow.M)
+    assert deliver(flow, [8, 9, 0]) == [None, None, None]
+    assert flow.M == before
+    assert flow.probe(1).kind == STOP
+
+
+def test_important_packets_are_waited_for():
+    tags = [i in (2, 7) for i in range(10)]
+    flow = flow_of(10, payload=100, allowed=500, tags=tags)
+    assert deliver(flow, [0, 1, 3, 4, 5, 6, 8, 9]) == [ACK] * 8  # 800 of 1000 bytes, but not 2 and 7
+    assert flow.probe(1).kind == BITMAP
+    assert deliver(flow, [7, 2]) == [ACK, STOP]
+    indifferent = flow_of(10, payload=100, allowed=500, tags=tags, important_must_arrive=False)
+    assert deliver(indifferent, [0, 1, 3, 4, 5]) == [ACK] * 4 + [STOP]
+
+
+def test_important_packets_alone_are_not_enough():
+    flow = flow_of(10, payload=100, allowed=500, tags=[i < 3 for i in range(10)])
+    assert deliver(flow, range(5)) == [ACK] * 4 + [STOP]
+
+
+def test_on_probe_delivers_with_losses_only_when_probed():
+    flow = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
+    assert deliver(flow, range(9)) == [ACK] * 9
+    assert flow.at_receiver(R_DONE) == 0
+    assert flow.probe(1).kind == STOP
+    assert (flow.at_receiver(R_DONE), flow.at_receiver(R_GOT)) == (1, 900)
+    whole = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
+    assert deliver(whole, range(10)) == [ACK] * 9 + [STOP]
+
+
+def test_everything_may_be_lost_at_bound_one():
+    flow = flow_of(10, payload=100, allowed=1000, tags=False)
+    assert flow.probe(1).kind == STOP
+    important = flow_of(10, payload=100, allowed=1000)
+    assert important.probe(1).kind == BITMAP
+
+
+def test_stop_ends_the_sender():
+    flow = flow_of(100)
+    flow.pull(most=20)
+    flow.control(STOP, 0, 0)
+    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+
+
+def test_marks_are_echoed():
+    flow = flow_of(3)
+    assert [flow.data(0, ce=1).echo, flow.data(1, ce=0).echo] == [1, 0]
+
+
+# --- Probe ---------------------------------------------------------------------------------------------------
+
+
+def test_probe_follows_the_last_packet_after_a_base_round_trip_without_news():
+    flow = flow_of(5)
+    assert flow.pull(now=100) == [0, 1, 2, 3, 4]
+    assert flow[S_TIMER] == 100 + BASE
+    assert flow.pull(now=200) == []
+    assert flow.fire() == 100 + BASE
+    assert flow.pull(now=100 + BASE) == [PULL_PROBE + 1]
+    assert flow[S_TIMER] == 100 + BASE + TIMEOUT
+    assert flow.pull(now=100 + BASE) == []
+
+
+def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
+    flow = flow_of(5)
+    flow.pull(now=0)
+    flow.ack(0, now=40 * US)  # the first packet was timed
+    assert flow[SRTT] == 40 * US
+    assert flow[S_TIMER] == 60 * US
+    flow.ack(1, now=50 * US)
+    assert flow[S_TIMER] == 70 * US
+    assert flow[PROBE] == 0
+    flow.fire()
+    assert flow.pull(now=70 * US) == [PULL_PROBE + 1]
+    flow.ack(2, now=80 * US)  # a late one does not disturb the probe's own timer
+    assert flow[S_TIMER] == 70 * US + TIMEOUT
+
+
+def test_no_probe_while_there_is_something_to_send():
+    flow = flow_of(50)
+    for _ in range(5):
+        assert all(got < MUST for got in flow.pull(most=9))
+        assert flow[S_TIMER] == 0
+
+
+@pytest.mark.parametrize(
+    "timeout, expected",
+    [
+        (20, [30, 60, 120, 240, 240, 240]),  # three round trips, twice as long each time, up to 24
+        (45, [45, 90, 180, 240, 240]),
+        (200, [200, 240, 240]),
+        (1000, [1000, 1000, 1000]),  # never sooner than was asked for
+    ],
+)
+def test_unanswered_probe_is_repeated_under_its_number_and_data_is_not(timeout, expected):
+    flow = flow_of(5, probe_timeout=timeout * US)
+    when = probed(flow)
+    waits = []
+    for n in range(len(expected)):
+        again = flow.fire()
+        waits.append(again - when)
+        when = again
+        assert flow.pull(when) == [PULL_PROBE + 1]
+        assert (flow[PROBE], flow[PROBES]) == (1, n + 2)
+    assert waits == [us * US for us in expected]
+
+
+@pytest.mark.parametrize("measured, expected", [(66, 200), (70, 210), (80, 240), (100, 240), (60_000, 240)])
+def test_probe_waits_three_round_trips_but_what_load_made_of_them_only_so_far(measured, expected):
+    flow = flow_of(5)
+    flow.pull(now=0)
+    flow.ack(0, now=measured * US)
+    when = flow.fire()
+    flow.pull(when)
+    assert flow[S_TIMER] == when + expected * US
+
+
+def test_patience_starts_anew_with_the_next_number():
+    flow = flow_of(40, probe_timeout=20 * US)
+    when = probed(flow)
+    for _ in range(3):
+        when = flow.fire()
+        flow.pull(when)
+    answer(flow, now=when)
+    flow.pull(when)  # all of it once more
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    assert flow[S_TIMER] == when + 30 * US
+
+
+# --- Bitmap --------------------------------------------------------------------------------------------------
+
+
+def test_bitmap_asks_for_exactly_what_is_missing_and_that_must_arrive():
+    flow = flow_of(100, tags=False)
+    probed(flow)
+    missing = [0, 31, 32, 63, 64, 98]
+    deliver(flow, [i for i in range(100) if i not in missing])
+    reply = answer(flow)
+    assert (reply.argument, reply.count, reply.size) == (1, 1, 66 + 13)
+    assert flow[S_TIMER] == 0
+    assert flow.pull() == [i | MUST for i in missing]
+    assert flow[AGAIN] == 0
+    assert flow[S_TIMER] > 0  # and then a probe, when it is quiet
+
+
+def test_bitmap_is_what_the_receiver_had_when_it_answered():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    reply = flow.probe(1)
+    deliver(flow, range(30, 35))  # too late for the answer on its way
+    flow.control(BITMAP, 0, reply.argument)
+    assert flow.pull() == [i | MUST for i in range(30, 40)]
+
+
+def test_late_answer_counts_although_the_probe_was_repeated():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    reply = flow.probe(1)
+    flow.pull(flow.fire())  # the answer is late
+    flow.control(BITMAP, 0, reply.argument)
+    assert flow[S_TIMER] == 0
+    assert flow.pull() == [i | MUST for i in range(30, 40)]
+
+
+def test_second_answer_to_the_same_number_is_ignored():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    flow.probe(1)
+    flow.pull(flow.fire())
+    flow.control(BITMAP, 0, 1)
+    flow.control(BITMAP, 0, 1)  # nothing is sent yet
+    assert flow[AGAIN] == 10
+    assert flow.pull(most=4) == [i | MUST for i in range(30, 34)]
+    flow.control(BITMAP, 0, 1)  # some of it
+    assert flow.pull() == [i | MUST for i in range(34, 40)]
+    timer = flow[S_TIMER]
+    flow.control(BITMAP, 0, 1)  # all of it, and it is being quiet
+    assert (flow[AGAIN], flow[S_TIMER]) == (0, timer)
+    when = flow.fire()
+    flow.control(BITMAP, 0, 1)  # about to ask again
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    timer = flow[S_TIMER]
+    flow.control(BITMAP, 0, 1)  # waiting for the answer to another number
+    assert (flow[AGAIN], flow[S_TIMER]) == (0, timer)
+
+
+def test_answer_that_comes_when_its_time_is_just_over_counts():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    reply = flow.probe(1)
+    flow.fire()  # the NIC is busy: the probe has not been repeated
+    flow.control(BITMAP, 0, reply.argument)
+    assert flow.pull() == [i | MUST for i in range(30, 40)]  # and no probe before it has been quiet
+    assert flow[PROBES] == 1
+
+
+def test_receiver_answers_a_number_with_what_it_had_and_once_per_base_round_trip():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    start = 50 * US
+    assert flow.probe(1, now=start).count == 1
+    deliver(flow, range(30, 35))
+    assert [flow.probe(1, now=start + late).count for late in (0, BASE - 1, BASE, BASE + 1, 2 * BASE - 1, 2 * BASE)] == [
+        0, 0, 1, 0, 0, 1,
+    ]  # fmt: skip
+    flow.control(BITMAP, 0, 1)
+    assert flow.pull() == [i | MUST for i in range(30, 40)]
+
+
+def test_next_number_is_answered_at_once_and_with_news():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(30))
+    answer(flow, now=0)
+    flow.pull()
+    deliver(flow, range(30, 38))
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    answer(flow, 2)
+    assert flow.pull() == [38 | MUST, 39 | MUST]
+
+
+def test_overtaken_probe_leaves_the_newer_snapshot_alone():
+    flow = flow_of(40)
+    probed(flow)
+    deliver(flow, range(20))
+    answer(flow)
+    flow.pull()
+    flow.pull(flow.fire())
+    deliver(flow, range(20, 30))
+    flow.probe(2)
+    deliver(flow, range(30, 35))
+    assert flow.probe(1, now=5 * BASE).count == 0
+    flow.control(BITMAP, 0, 2)
+    assert flow.pull() == [i | MUST for i in range(30, 40)]
+
+
+def test_important_packets_may_be_all_that_is_missing():
+    tags = [i == 20 for i in range(40)]
+    flow = flow_of(40, payload=100, allowed=400, tags=tags)
+    probed(flow)
+    deliver(flow, [i for i in range(40) if i != 20])
+    answer(flow)
+    assert flow.pull() == [20 | MUST]
+    assert deliver(flow, [20]) == [STOP]
+
+
+LARGE = 20_000  # 625 words: a Bitmap in three parts of 8192, 8192 and 3616 packets
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_large_bitmap_comes_in_parts_and_all_of_them_are_waited_for(order):
+    flow = flow_of(LARGE)
+    when = probed(flow)
+    missing = [8191, 8192, 16_384, 19_999]
+    deliver(flow, [i for i in range(LARGE) if i not in missing])
+    reply = flow.probe(1)
+    assert (reply.count, reply.size) == (3, 66 + 1024)
+    for part in order:
+        assert flow.pull() == []
+        assert flow[S_TIMER] == when + TIMEOUT  # what is lacking is asked for when nothing has come for so long
+        when += 150 * US  # the line is slow
+        flow.control(BITMAP, part, reply.argument, now=when)
+    assert flow.pull() == [i | MUST for i in missing]
+
+
+def asked(part):
+    """A first probe that asks for one part, counted from 0, instead of all."""
+    return part + 1 << 12 | 1
+
+
+def test_lost_parts_of_a_bitmap_are_asked_for_one_by_one():
+    flow = flow_of(LARGE)
+    when = probed(flow)
+    missing = [100, 10_000, 17_000]
+    deliver(flow, [i for i in range(LARGE) if i not in missing])
+    answer(flow, parts=[1])
+    assert flow.pull() == []
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + asked(0), PULL_PROBE + asked(2)]
+    assert flow[S_TIMER] == when + LONGEST  # twice the time-out would be more
+    reply = flow.probe(asked(2), now=when)
+    assert reply.count == 1
+    flow.control(BITMAP, 0, reply.argument)  # alone, it carries the number of the probe's packet: 0
+    assert flow.pull() == []
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + asked(0)]
+    flow.control(BITMAP, 0, flow.probe(asked(0), now=when).argument)
+    assert flow.pull() == [i | MUST for i in missing]  # each of them once
+
+
+def test_where_nothing_came_everything_is_asked_for():
+    flow = flow_of(LARGE)
+    probed(flow)
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + 1]
+    assert flow.probe(1, now=when).count == 3
+
+
+@pytest.mark.parametrize("again", ["of everything", "asked for alone"])
+def test_copies_of_one_part_do_not_stand_for_others(again):
+    flow = flow_of(LARGE)
+    probed(flow)
+    missing = [100, 10_000, 17_000]
+    deliver(flow, [i for i in range(LARGE) if i not in missing])
+    reply = flow.probe(1)
+    for _ in range(5):
+        flow.control(BITMAP, 1 if again == "of everything" else 0, 1 if again == "of everything" else asked(1))
+    assert flow.pull() == []
+    for part in (0, 2):
+        flow.control(BITMAP, part, reply.argument)
+    assert flow.pull() == [i | MUST for i in missing]
+
+
+def test_a_part_that_comes_while_others_are_asked_for_is_not_asked_for():
+    flow = flow_of(LARGE)
+    probed(flow)
+    deliver(flow, range(1, LARGE))
+    answer(flow, parts=[1])
+    when = flow.fire()
+    assert flow.pull(when, most=1) == [PULL_PROBE + asked(0)]
+    flow.control(BITMAP, 2, 1)  # late, of the first answer
+    assert flow.pull(when) == [] and flow[S_TIMER] == when + LONGEST
+    flow.control(BITMAP, 0, 1)
+    assert flow.pull(when) == [0 | MUST]
+
+
+def test_each_question_is_answered_once_per_base_round_trip():
+    flow = flow_of(LARGE)
+    start = 7 * BASE
+    for late in (0, BASE - 1, BASE):
+        answers = [flow.probe(n, now=start + late).count for n in (1, asked(0), asked(0), asked(2), 1, asked(1))]
+        assert answers == ([0] * 6 if late == BASE - 1 else [3, 1, 0, 1, 0, 1])
+
+
+def test_numbers_of_probes_are_counted_through():
+    """4096 rounds and more: the receiver knows a newer number from an older one."""
+    flow = flow_of(40)
+    deliver(flow, range(20))
+    for number in (*range(1, 9000, 1000), 9001):
+        assert flow.probe(number & 4095, now=0).count == 1
+        assert flow.probe((number - 1) & 4095, now=0).count == 0
+
+
+def test_largest_message():
+    packets = (1 << 22) - 1
+    flow = flow_of(packets, word=Word)
+    flow.data(packets - 1)
+    reply = flow.probe(1)
+    assert (reply.kind, reply.count) == (BITMAP, 512)
+
+
+# --- everything together -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["eager", "on_probe"])
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("packets, seed", [(9000, 0), (9000, 1), (9000, 2), (9000, 3), (50_000, 4)])
+def test_ends_whatever_is_lost_or_overtaken(policy, loss, packets, seed):
+    """Data, acknowledgements, Probes, Bitmaps and Stops are lost at random and overtake each other."""
+    rng = random.Random(seed)
+    payload = 100
+    allowed = rng.choice([0, 50 * payload, 2000 * payload])
+    tags = [rng.random() < 0.5 for _ in range(packets)]
+    flow = flow_of(
+        packets, payload=payload, last=60, allowed=allowed, tags=tags, stop_policy=policy, word=Word
+    )
+    now, bag, copies = 0, [], [0] * packets
+    for _ in range(1_000_000):
+        if len(bag) < 40:
+            for got in flow.pull(now, most=20):
+                if got >= PULL_PROBE:
+                    bag.append(("probe", got - PULL_PROBE, 0))
+                else:
+                    assert (got >= MUST) == (copies[got & (MUST - 1)] > 0)
+                    copies[got & (MUST - 1)] += 1
+                    bag.append(("data", got & (MUST - 1), 0))
+        now += rng.randrange(1, US)
+        if not bag or 0 < flow[S_TIMER] <= now:
+            now = max(now, flow[S_TIMER])
+            flow.fire()
+            continue
+        kind, first, second = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.2))))
+        if rng.random() < loss:
+            continue
+        if kind == "data":
+            reply = flow.data(first, ce=int(rng.random() < 0.1))
+            bag += [(reply.kind, first, reply.echo)] * reply.count
+        elif kind == "probe":
+            reply = flow.probe(first, now=now)
+            bag += [(reply.kind, part, reply.argument) for part in range(reply.count)]
+        elif kind == ACK:
+            flow.ack(first, echo=second, now=now)
+        else:
+            flow.control(kind, first, second, now=now)
+            if flow[S_DONE]:
+                break
+    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
+    lost = packets * payload - 40 - flow.at_receiver(R_GOT)
+    assert 0 <= lost <= allowed
+    if loss == 0 and allowed == 0:
+        assert max(copies) == 1

@@ -1,0 +1,87 @@
+"""Agents in virtual time: real sockets that keep to the nanosecond what arithmetic says, and do the same each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import emu_agents_cases
+import pytest
+
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.uml.virtual import kernel_or_error, run_inside
+
+RATE = 10_000_000_000
+PACKET_NS = 4154 * 8 / 10
+MTU_PACKET_NS = 4162 * 8 / 10
+CASES = [
+    {"transport": "dlcp", "sends": [{"src": 0, "dst": 1, "nbytes": 4096 * 500}]},
+    {"transport": "dlcp", "sends": [{"src": 0, "dst": 1, "nbytes": 4096 * 100, "at_ns": 5000 * i} for i in range(3)]},
+    {
+        "transport": "constant_rate",
+        "sends": [{"src": 0, "dst": 1, "nbytes": 4096 * 300, "important": False}],
+        "settings": {"share": 0.37},
+    },
+    {"transport": "dctcp", "sends": [{"src": 0, "dst": 1, "nbytes": 4096 * 500}]},
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory):
+    try:
+        kernel_or_error()
+    except TestbedError as error:
+        pytest.skip(f"{error.what}: {error.expected}")
+    folder = tmp_path_factory.mktemp("virtual")
+    runs = []
+    for name in ("first", "second"):
+        answer = str(folder / name)
+        arguments = json.dumps({"rate": RATE, "latency_us": 1, "cases": CASES, "answer": answer})
+        root = Path(emu_agents_cases.ROOT)
+        command = [sys.executable, emu_agents_cases.__file__, "paired", arguments]
+        status = run_inside(
+            command, seed=1, limit_s=100, environment={"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests/support")])}
+        )
+        assert status == 0
+        runs.append(json.loads(Path(answer).read_text()))
+    return runs
+
+
+def took(found):
+    return [end - start for start, end in zip(found["start_ns"], found["end_ns"], strict=True)]
+
+
+def test_nothing_is_late_and_everything_is_right(found):
+    for each in found[0]:
+        assert (each["wrong"], each["ended_by"], set(each["lost"]), each["problems"]) == ([], "done", {0}, [])
+        assert set(each["retransmitted"]) == {0}
+        assert all(host["max_ns"] <= 10 for host in each["punctuality"].values())
+
+
+def test_one_message_takes_what_its_packets_take(found):
+    assert took(found[0][0])[0] == pytest.approx(500 * PACKET_NS + 1000, rel=0.001)
+
+
+def test_messages_share_the_line_packet_by_packet(found):
+    """Three of 100 packets: together as long as 300; the first one, which began alone, is done first."""
+    each = found[0][1]
+    assert max(each["end_ns"]) == pytest.approx(300 * PACKET_NS + 1000, rel=0.001)
+    first, second, third = each["end_ns"]
+    assert first < second < third
+    assert third - first < 8 * PACKET_NS  # so much it was ahead
+
+
+def test_constant_rate_is_constant(found):
+    assert took(found[0][2])[0] == pytest.approx(299 * PACKET_NS / 0.37 + PACKET_NS + 1000, rel=0.001)
+
+
+def test_kernel_tcp_fills_the_line(found):
+    line = 500 * MTU_PACKET_NS + 1000
+    assert 0.999 * line < took(found[0][3])[0] < 1.05 * line
+    assert found[0][3]["sent_packets"] == [500] and found[0][3]["marked"] == [0]
+
+
+def test_the_same_each_time(found):
+    assert found[0] == found[1]

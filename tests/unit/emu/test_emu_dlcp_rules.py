@@ -1,0 +1,363 @@
+"""DLCP's two ends over sockets beside those of the simulator: the same news in the same order, the same answers.
+
+The rules are the same functions, rewritten by `gradwire.emu.transports.plain`; here they are told the same as the
+functions that the simulator compiles, and every word of both records has to be the same after each step. Bitmaps go
+through the bytes that the side channel carries."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from transport_bench import GBPS, US, Ends
+
+from gradwire.components import layout as at
+from gradwire.components.transports.base import ONE, Context
+from gradwire.components.transports.dlcp import AGAIN, ALPHA, NUMBERS, RATE, WAIT, Dlcp
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.transports import dlcp
+from gradwire.emu.transports.datagrams import DatagramCarrier
+from gradwire.emu.transports.rules import BASE as RECORD
+from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.wire.header import ACK, BITMAP, STOP
+from gradwire.scenarios.wire import BITMAP_PACKETS
+
+BASE = 10 * US
+LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
+PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA}
+"""words of a record that say where others are, or that the engine writes"""
+
+
+def test_kinds_are_those_of_the_simulator():
+    assert (ACK, STOP, BITMAP) == (at.ACK, at.STOP, at.BITMAP)
+
+
+class Both:
+    """The simulator's ends and the sockets', told the same; every step compares them."""
+
+    def __init__(self, packets, payload=100, last=100, tags=True, allowed=0, **settings):
+        self.ends = Ends(
+            Dlcp, packets, payload=payload, last=last, tags=tags, allowed=allowed, base_rtt=BASE, **settings
+        )
+        nbytes = payload * (packets - 1) + last
+        important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
+        row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
+        rules = Rules(Dlcp, settings, Context(LINE, payload, BASE, LINE))
+        self.sender = SendingEnd(rules, row, 0)
+        self.receiver = ReceivingEnd(rules, row)
+        assert self.receiver.word(at.R_ALLOWED) == allowed
+        self.same()
+
+    def same(self):
+        ends, s, r = self.ends, self.sender, self.receiver
+        words = [word for word in range(at.SENDER_WORDS) if word not in PLACES]
+        assert [s.word(word) for word in words] == [ends[word] for word in words]
+        assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
+        words = [word for word in range(at.RECEIVER_WORDS) if word not in (at.R_BITS, at.R_TAGS)]
+        assert [r.word(word) for word in words] == [ends.at_receiver(word) for word in words]
+
+    def __getitem__(self, word):
+        return self.sender.word(word)
+
+    def __setitem__(self, word, value):
+        self.ends[word] = self.sender.state[RECORD + word] = value
+
+    def pull(self, now):
+        theirs = self.ends.pull(now, most=1)
+        ours = self.sender.pull(now)
+        assert ours == (theirs[0] if theirs else -1)
+        self.same()
+        return ours
+
+    def data(self, sequence, ce, now):
+        theirs = self.ends.data(sequence, ce, now)
+        ours = self.kind(self.receiver.take(self.receiver.state, sequence, self.receiver.size(sequence), ce, now), theirs)
+        self.same()
+        return ours
+
+    def kind(self, word, theirs):
+        """What our receiver answers, -1 for nothing; the same as theirs."""
+        if not word:
+            assert theirs.count == 0
+            return -1
+        answer = self.receiver.rules.answer(word)
+        assert (answer.kind, bool(answer.flags & 0x20), answer.count) == (theirs.kind, bool(theirs.echo), theirs.count)
+        assert word >> 40 == theirs.argument
+        return answer.kind
+
+    def ack(self, sequence, echo, now):
+        if not self.sender.done:
+            self.ends.ack(sequence, echo=echo, now=now)
+            self.sender.take(self.sender.state, ACK, sequence, 0, echo, now)
+            self.same()
+
+    def probe(self, number, now):
+        theirs = self.ends.probe(number, now)
+        ours = self.kind(self.receiver.on_probe(number, now), theirs)
+        if ours == BITMAP:
+            assert theirs.count == len(dlcp.parts_of(self.receiver, number >> 12)) and theirs.argument == number
+            assert theirs.size == 66 + len(dlcp.parts_of(self.receiver, 0)[0][1])
+        self.same()
+        return ours
+
+    def bitmap(self, part, number, first, content, now):
+        """A part of an answer. The simulator's sender reads the last snapshot, which must be the one it asked for."""
+        self.ends.control(at.BITMAP, part, number, now=now)
+        dlcp.take_part(self.sender, first, content, number & NUMBERS, now)
+        self.same()
+
+    def stop(self):
+        self.ends.control(at.STOP, 0, 0)
+        self.sender.take(self.sender.state, STOP, 0, 0, 0, 0)
+        self.same()
+
+    def fire(self):
+        now = self.ends.fire()
+        assert now == self.sender.timer
+        self.sender.timer = 0
+        self.sender.on_timer(now)
+        self.same()
+        return now
+
+
+@pytest.mark.parametrize("control", ["dctcp", "delay"])
+@pytest.mark.parametrize("policy", ["eager", "on_probe"])
+@pytest.mark.parametrize("packets", [1, 3, 700, 9000, 30_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_news_have_the_same_consequences(control, policy, packets, seed):
+    """Losses, marks and overtaking at random, until both say that the message is there."""
+    rng = random.Random(f"{control} {policy} {packets} {seed}")
+    loss, marks = rng.choice([0.0, 0.1, 0.5]), rng.choice([0.0, 0.02, 0.4])
+    allowed = rng.choice([0, 99, packets * 100 // 20])
+    tags = rng.choice([True, False, [rng.random() < 0.5 for _ in range(packets)]])
+    both = Both(
+        packets, last=rng.choice([1, 60, 100]), tags=tags, allowed=min(allowed, packets * 100 - 100), stop_policy=policy,
+        rate_control=control, important_must_arrive=rng.random() < 0.7, t_low=8 * US, t_high=40 * US, floor=rng.choice([8, 64]),
+        g=rng.choice([0.0625, 0.5]), add_rate=10**9, probe_timeout=rng.choice([20 * US, 200 * US]),
+    )  # fmt: skip
+    now, bag = 0, []
+    for _ in range(40 * packets + 2000):
+        if len(bag) < 40:
+            for _ in range(20):
+                got = both.pull(now)
+                if got < 0:
+                    break
+                bag.append(("probe", got - PULL_PROBE) if got >= PULL_PROBE else ("data", got & (MUST - 1)))
+        now += rng.randrange(1, US)
+        timer = both.sender.timer
+        if not bag or 0 < timer <= now:
+            if not timer:
+                break
+            now = max(now, timer)
+            both.fire()
+            continue
+        kind, first, *more = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.2))))
+        if rng.random() < loss:
+            continue
+        if kind == "data":
+            ce = int(rng.random() < marks)
+            answer = both.data(first, ce, now)
+            if answer == ACK:
+                bag.append(("ack", first, ce))
+            elif answer == STOP:
+                bag.append(("stop", 0))
+        elif kind == "probe":
+            answer = both.probe(first, now)
+            if answer == STOP:
+                bag.append(("stop", 0))
+            elif answer == BITMAP:
+                parts = dlcp.parts_of(both.receiver, first >> 12)
+                bag += [("bitmap", part, first, *parts[part]) for part in range(len(parts))]
+        elif kind == "ack":
+            both.ack(first, more[0], now)
+        elif kind == "bitmap":
+            both.bitmap(first, *more, now)
+        else:
+            both.stop()
+            break
+    assert both.sender.done and both.receiver.done
+    lost = both.receiver.nbytes - both.receiver.got
+    assert 0 <= lost <= both.receiver.word(at.R_ALLOWED)
+
+
+def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_heard_once():
+    both = Both(40, last=100, probe_timeout=20 * US)
+    while both.pull(0) >= 0:
+        pass
+    for sequence in range(30):
+        both.data(sequence, 0, 0)
+    now = both.fire()
+    assert both.pull(now) == PULL_PROBE + 1
+    assert both.probe(1, now) == BITMAP
+    for sequence in range(30, 35):
+        both.data(sequence, 0, now)
+    assert [both.probe(1, now + late) for late in (0, BASE - 1, BASE, BASE + 1)] == [-1, -1, BITMAP, -1]
+    [(first, content)] = dlcp.parts_of(both.receiver, 0)
+    again = both.fire()
+    assert both.pull(again) == PULL_PROBE + 1
+    both.bitmap(0, 1, first, content, again)
+    assert both[AGAIN] == 10  # of the five that came meanwhile nothing is known
+    assert [both.pull(again) for _ in range(4)] == [sequence | MUST for sequence in range(30, 34)]
+    both.bitmap(0, 1, first, content, again)
+    assert both[AGAIN] == 6
+
+
+def delays(both, *round_trips, start=0):
+    """One packet after the other is sent, and comes back after these times. Returns the rate after each."""
+    now, rates = start, []
+    for rtt in round_trips:
+        sequence = both.pull(now)
+        both.ack(sequence, 0, now + rtt)
+        now += rtt
+        rates.append(both[RATE])
+    return rates
+
+
+def by_delay(**more):
+    settings = {"t_low": 20 * US, "t_high": 100 * US, "add_rate": 10**8, "ewma": 0.5} | more
+    return Both(1000, rate_control="delay", **settings)
+
+
+
+
+def test_a_round_trip_of_just_t_low_is_not_below_it():
+    """With delays on the rise, one of just t_low lowers the rate; a picosecond less raises it."""
+    for last, rises in ((20 * US, False), (20 * US - 1, True)):
+        before, after = delays(by_delay(ewma=1.0), 150 * US, 10 * US, last)[1:]
+        assert before < ONE and (after > before) == rises
+
+
+def test_a_round_trip_of_just_t_high_is_not_above_it():
+    """150 us and 100 us: delays fall, so that just t_high raises the rate, and a picosecond more lowers it."""
+    for last, rises in ((100 * US, True), (100 * US + 1, False)):
+        before, after = delays(by_delay(ewma=1.0), 300 * US, last)
+        assert before < ONE and (after > before) == rises
+
+
+def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
+    """One above t_high lowers the rate; then every one of 50 us is calm."""
+    rates = delays(by_delay(beta=1.0), 5000 * US, *[50 * US] * 8)
+    steps = [after - before for before, after in pairwise(rates)]
+    assert steps[:4] == [steps[0]] * 4 and steps[4:7] == [5 * steps[0]] * 3
+    assert rates[-1] < ONE
+
+
+@pytest.mark.parametrize("restless", [5000 * US, 90 * US])
+def test_calm_begins_anew_after_a_restless_round_trip(restless):
+    """Above t_high, or on the rise."""
+    rates = delays(by_delay(beta=1.0, ewma=1.0), 5000 * US, *[50 * US] * 3, restless, *[50 * US] * 4)
+    steps = [after - before for before, after in pairwise(rates)]
+    assert steps[3] < 0 and steps[4:] == [steps[0]] * 4
+
+
+def test_below_t_low_calm_is_kept():
+    """As in the simulator: round trips below t_low neither count as calm nor end it."""
+    rates = delays(by_delay(beta=1.0, ewma=1.0), 5000 * US, *[50 * US] * 4, 10 * US, 10 * US)
+    steps = [after - before for before, after in pairwise(rates)]
+    assert steps[4:] == [steps[0]] * 2
+
+
+# --- Bitmaps of several parts ---------------------------------------------------------------------------------------
+
+LARGE = 20_000  # three parts
+
+
+def probed(missing=(100, 10_000, 17_000)):
+    """All packets of a large message but some have arrived, and the sender has asked. Returns both, and the time."""
+    both = Both(LARGE)
+    while both.pull(0) >= 0:
+        pass
+    for sequence in range(LARGE):
+        if sequence not in missing:
+            both.data(sequence, 0, 0)
+    now = both.fire()
+    assert both.pull(now) == PULL_PROBE + 1
+    return both, now
+
+
+def test_copies_of_a_part_do_not_stand_for_others():
+    both, now = probed()
+    assert both.probe(1, now) == BITMAP
+    parts = dlcp.parts_of(both.receiver, 0)
+    for part in (1, 1, 1, 0, 0, 2):
+        assert both[AGAIN] < 3
+        both.bitmap(part, 1, *parts[part], now)
+    assert [both.pull(now) & ~MUST for _ in range(3)] == [100, 10_000, 17_000]
+
+
+def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_round():
+    both, now = probed()
+    both.probe(1, now)
+    parts = dlcp.parts_of(both.receiver, 0)
+    both.bitmap(2, 1, *parts[2], now)
+    now = both.fire()
+    assert both.pull(now) == PULL_PROBE + (1 << 12 | 1)
+    for part in (0, 1):
+        both.bitmap(part, 1, *parts[part], now)  # late: the second is not asked for any more
+    assert [both.pull(now) & ~MUST for _ in range(3)] == [100, 10_000, 17_000]
+    while both.pull(now) >= 0:
+        pass
+    now = both.fire()
+    assert both.pull(now) == PULL_PROBE + 2
+    both.probe(2, now)
+    parts = dlcp.parts_of(both.receiver, 0)
+    both.bitmap(0, 2, *parts[0], now)
+    now = both.fire()
+    assert [both.pull(now), both.pull(now)] == [PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
+    assert dlcp.parts_of(both.receiver, 3) == [(2 * BITMAP_PACKETS, parts[2][1])]
+
+
+def test_parts_that_come_put_off_the_time_when_the_others_are_overdue():
+    both, now = probed()
+    both.probe(1, now)
+    parts = dlcp.parts_of(both.receiver, 0)
+    for part in (0, 1):
+        now = both.sender.timer - 1
+        both.bitmap(part, 1, *parts[part], now)
+        assert both.sender.timer == now + both[WAIT]
+    assert both.fire() == now + both[WAIT]
+
+
+def test_no_probe_is_counted_as_data_that_was_sent_again():
+    """Nor one that repeats another, or asks for a part."""
+    both, now = probed()
+    for _ in range(2):
+        both.probe(1, now)
+        now = both.fire()
+        assert both.pull(now) == PULL_PROBE + 1
+    parts = dlcp.parts_of(both.receiver, 0)
+    both.bitmap(1, 1, *parts[1], now)
+    now = both.fire()
+    asked = [both.pull(now) for _ in range(2)]
+    assert both.sender.probes == 5 and min(asked) > PULL_PROBE
+    both.sender.sent = LARGE + 5 + 7  # as the interface counts: seven packets again
+    assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
+
+
+def test_a_probe_that_was_overtaken_is_not_answered_and_a_newer_one_at_once():
+    both, now = probed()
+    assert [both.probe(number, now) for number in (5, 4, 5, 6, 2, 3 << 12 | 6, 3 << 12 | 6)] == [
+        BITMAP, -1, -1, BITMAP, -1, BITMAP, -1,
+    ]  # fmt: skip
+    assert both.probe((6 + 2048) & 4095, now + BASE) == -1 and both.probe((6 + 2047) & 4095, now + BASE) == BITMAP
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_rates_by_marks_whatever_is_lost_or_overtaken(seed):
+    """From rates and shares of marks of all kinds, over round trips of all lengths."""
+    rng = random.Random(seed)
+    both = Both(4000, rate_control="dctcp", g=rng.choice([0.0625, 0.5]), floor=rng.choice([8, 64]))
+    marks, now, out = rng.choice([0.0, 0.02, 0.3]), 0, []
+    for _ in range(400):
+        if rng.random() < 0.05:
+            both[RATE] = rng.randrange(ONE // 64, ONE)
+            both[ALPHA] = rng.randrange(ONE)
+        for _ in range(rng.randrange(8)):
+            out.append(both.pull(now))
+        now += rng.choice([1, US, 5 * US, 100 * US])
+        while out and rng.random() < 0.85:
+            sequence = out.pop(min(len(out) - 1, rng.choice([0, 0, 0, 1, 3])))
+            if rng.random() < 0.9:
+                both.ack(sequence, int(rng.random() < marks), now)

@@ -1,0 +1,51 @@
+"""A runner goes on when those who want to hear of it are gone, such as a terminal that was closed."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from types import SimpleNamespace
+
+from gradwire.emu.control import supervise
+from gradwire.emu.control.runner import PREFIX
+from gradwire.emu.uml import virtual
+
+LINES = [f"{PREFIX}{number}\n".encode() for number in range(1000)]
+NUMBERS = [str(number) for number in range(1000)]
+
+
+def deaf(heard: list[str]):
+    def hear(text: str) -> None:
+        heard.append(text)
+        raise BrokenPipeError
+
+    return hear
+
+
+def test_everything_is_read_though_nobody_can_be_told():
+    heard: list[str] = []
+    stream = io.BytesIO(b"".join(LINES))
+    supervise._listen(stream, SimpleNamespace(heard=deaf(heard)))
+    assert heard == NUMBERS
+    assert stream.read() == b""
+
+
+def test_so_is_what_a_machine_prints_also_half_a_line_at_a_time(tmp_path):
+    """Lines are told of when they are whole; at the end so is what is left, though it does not end."""
+    heard: list[str] = []
+    log: list[str] = []
+    said, ended = (tmp_path / "said").open("w+b", buffering=0), threading.Event()
+    listener = threading.Thread(target=virtual._listen, args=(said.fileno(), None, ended, deaf(heard), log))
+    listener.start()
+    text = b"".join(LINES)
+    with said as file:
+        for at in range(0, len(text), 1001):
+            file.write(text[at : at + 1001])
+            time.sleep(0.005)
+        file.write(b"the kernel's own\r\nlast")
+        time.sleep(3 * virtual.HEAR_S)
+        assert heard == NUMBERS and log == ["the kernel's own"]
+        ended.set()
+        listener.join(5)
+    assert log == ["the kernel's own", "last"] and heard == NUMBERS

@@ -1,0 +1,198 @@
+"""What a testbed is asked for before anything is built: rates, names, files, machines, kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from star_cases import star_scenario
+from userspace_cases import MBPS, star
+
+from gradwire.emu import testbed
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.control import supervise
+from gradwire.emu.control.machines import command_of
+from gradwire.emu.planning.prepare import check_rates
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.userspace import UserspaceSwitch
+from gradwire.emu.system.capture import file_name
+from gradwire.emu.system.namespaces import python_path
+from gradwire.emu.system.raw import Raw
+from gradwire.emu.uml import build
+from gradwire.experiment.resolve import resolve
+from gradwire.experiment.topology.cables import LinkSpec
+from gradwire.experiment.topology.graph import from_networkx
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.emulation import RealHost
+
+# rates
+
+
+@pytest.mark.parametrize(("reachable", "refused"), [(0, True), (99 * MBPS, True), (100 * MBPS, False), (-1, False)])
+def test_a_rate_is_accepted_if_it_can_be_kept(reachable: int, refused: bool) -> None:
+    """0: none of those that were tried; -1: nothing could be tried."""
+    plan = star(2, rate=100 * MBPS, clock="wall")
+    if not refused:
+        return check_rates(plan, reachable)
+    with pytest.raises(ScenarioError) as caught:
+        check_rates(plan, reachable)
+    assert "100Mbps" in str(caught.value) and "--clock virtual" in str(caught.value)
+    return check_rates(star(2, rate=100 * MBPS, clock="virtual"), reachable)
+
+
+def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    from test_emu_probe import full
+
+    monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: full(reachable_bps=0))
+    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
+    with pytest.raises(ScenarioError, match="kept none of the rates"):
+        testbed.choose_backend(scenario, resolve(scenario), "wall", "userspace")
+
+
+# connections
+
+
+@pytest.mark.parametrize("connections", ["fresh", "persistent"])
+def test_a_plan_has_the_connections_of_the_scenario(connections: str) -> None:
+    scenario = star_scenario(
+        job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}],
+        transport={"kind": "bbr", "connections": connections},
+    )  # fmt: skip
+    plan = testbed.make_plan(scenario, resolve(scenario), clock="virtual", switch="userspace")
+    assert plan.transports[0].persistent == (connections == "persistent")
+
+
+# names and files
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("s0", "s0.pcapng"), ("rack1/h0", "rack1%2Fh0.pcapng"), ("../../etc/x", "..%2F..%2Fetc%2Fx.pcapng"),
+        ("..", "...pcapng"), ("a b", "a b.pcapng"), ("\u4e2d" * 100, None),
+    ],
+)  # fmt: skip
+def test_captures_stay_in_their_folder(tmp_path: Path, name: str, file: str | None) -> None:
+    plan: Any = SimpleNamespace(names=("h0", name))
+    made = file_name(plan, 1)
+    assert file is None or made == file
+    (tmp_path / made).write_bytes(b"")
+    assert [each.name for each in tmp_path.iterdir()] == [made]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("a\nb", "no line of text"), (" a", "no line of text"), ("x" * 101, "too long"), ("a->b", "->")],
+)
+def test_names_of_nodes_are_lines_of_text(name: str, words: str) -> None:
+    networkx = pytest.importorskip("networkx")
+    link = LinkSpec(10**9, 10**6, 0.0)
+    assert from_networkx(networkx.Graph([("s", "rack1/h0"), ("s", "h1")]), link).names[0] == "rack1/h0"
+    with pytest.raises(ScenarioError, match=words):
+        from_networkx(networkx.Graph([("s", "rack1/h0"), ("s", name)]), link)
+
+
+def test_a_capture_that_cannot_be_kept_costs_itself_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.pcapng").write_bytes(b"x")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "a.pcapng").mkdir()
+    raw = Raw(Reports.empty(0), captures={name: str(tmp_path / f"{name}.pcapng") for name in ("a", "b")})
+    (tmp_path / "a.pcapng").unlink()
+    (lost,) = testbed._keep_captures(raw, tmp_path / "new")
+    assert lost.startswith(f"{tmp_path}/new/a.pcapng: cannot be written: ")
+    assert (tmp_path / "new" / "b.pcapng").read_bytes() == b"x"
+
+
+# machines
+
+
+def test_a_machine_is_no_option_of_ssh() -> None:
+    with pytest.raises(ValueError, match="is an option of ssh"):
+        RealHost(name="h0", address="192.0.2.1", ssh="-oProxyCommand=touch x")
+    words = command_of(RealHost(name="h0", address="192.0.2.1", ssh="user@node0"))
+    assert words[words.index("user@node0") - 1] == "--"
+
+
+# processes and kernels
+
+
+def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        switch = UserspaceSwitch(star(2))
+        switch.process, switch._control = sleeper.pid, SimpleNamespace(fileno=lambda: os.open(os.devnull, os.O_WRONLY))  # type: ignore[assignment]
+        monkeypatch.setattr("gradwire.emu.switches.userspace.STOPPED_S", 0.0)
+        assert switch._stopped_for() == 0
+        sleeper.send_signal(19)
+        os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+        assert switch._stopped_for() == 0, "just now"
+        assert f"its process {sleeper.pid} has been stopped" in switch.ended()
+        sleeper.send_signal(18)
+        os.waitid(os.P_PID, sleeper.pid, os.WCONTINUED)
+        assert switch._stopped_for() == 0
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_an_interpreter_finds_inside_what_it_found_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(("/opt/numpy", "", "near")))
+    assert python_path(Path("/x")).split(os.pathsep) == ["/x", "/opt/numpy", os.path.abspath("near")]
+    assert supervise.python_path is python_path
+
+
+@pytest.mark.parametrize(("path", "words"), [("/bin/true", "no User-Mode Linux kernel"), ("/nowhere", "no program"), ("/tmp", "no program")])
+def test_a_kernel_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, path: str, words: str) -> None:
+    monkeypatch.setenv("GRADWIRE_UML", path)
+    with pytest.raises(TestbedError, match=words) as caught:
+        build.find_kernel()
+    assert path in str(caught.value)
+
+
+def test_the_source_of_the_kernel_may_be_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "TOOLS", ())
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    with pytest.raises(TestbedError, match="make uml SOURCE="):
+        build.find_source()
+    with pytest.raises(TestbedError, match="is no file"):
+        build.find_source(tmp_path / "linux-6.1.tar.xz")
+    (tmp_path / "linux-6.1.tar.xz").touch()
+    assert build.find_source(tmp_path / "linux-6.1.tar.xz") == tmp_path / "linux-6.1.tar.xz"
+
+
+def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "TELL_S", 0.05)
+    said: list[str] = []
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        build._call(["sh", "-c", "echo '  CC   main.o'; sleep 0.3"], tmp_path, out, log, said.append)
+        with pytest.raises(TestbedError, match="failed"):
+            build._call(["false"], tmp_path, out, log, said.append)
+    assert any(line.endswith("CC main.o") for line in said)
+
+
+@pytest.mark.parametrize(("name", "status"), [("gradwire", 130), ("mine", 1)])
+def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
+    """While a command is being imported; a program that imports gradwire keeps its own."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    script = f"import sys; sys.argv = ['/bin/{name}']; sys.path.insert(0, {str(tmp_path)!r}); from gradwire import cli"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    if status == 130:
+        assert (done.returncode, done.stderr) == (130, "gradwire: interrupted\n")
+    else:
+        assert done.returncode != 130 and "KeyboardInterrupt" in done.stderr
+
+
+def test_sigterm_keeps_what_there_is(tmp_path: Path) -> None:
+    """As Ctrl-C does; a command ends with 143 then."""
+    script = "import sys, os, signal, time\nfrom gradwire.cli.terminal import for_people\nfrom gradwire.scenarios.interrupt import CtrlC\n"
+    script += "@for_people\ndef work():\n  with CtrlC() as c:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    script += "    time.sleep(0.1)\n    assert c.asked\n    print('kept')\n    c.check()\nwork()\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "kept\n", "gradwire: terminated\n")

@@ -1,0 +1,204 @@
+"""The probe finds what is there, says why not, and the choice of a backend follows from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import emu_cases as cases
+import pytest
+from emu_cases import needs, star, why_not
+from rich.console import Console
+
+from gradwire.emu.agent.nic import MAKE_UP_NS
+from gradwire.emu.kernel import queueing
+from gradwire.emu.planning import choose as choosing
+from gradwire.emu.planning import probe as probing
+from gradwire.emu.planning import probe_show
+from gradwire.emu.planning.choose import Choice, choose
+from gradwire.emu.planning.plan import Queues
+from gradwire.emu.planning.probe import Kernel, probe, virtual_kernel
+from gradwire.emu.switches.base import TestbedError
+
+QDISCS = ("htb", "bfifo", "red", "netem", "clsact", "prio")
+
+
+def full(**changes: Any) -> Kernel:
+    """A usual kernel: it has everything."""
+    kernel = Kernel(
+        release="6.8", machine="x86_64", cores=8, root=True, namespaces="", qdiscs=dict.fromkeys(QDISCS, ""),
+        classifiers=dict.fromkeys(("u32", "bpf"), ""), actions={"mirred": ""}, nft_numgen="", bpf="", tun="",
+        congestion=("cubic",), tools=dict.fromkeys(("ip", "tc", "nft", "clang"), "1.0"), reachable_bps=400_000_000,
+    )  # fmt: skip
+    return replace(kernel, **changes)
+
+
+def without(table: str, *names: str) -> Kernel:
+    kernel = full()
+    return replace(kernel, **{table: {**getattr(kernel, table), **dict.fromkeys(names, "unknown kind")}})
+
+
+@pytest.fixture
+def only_kernel_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "BACKENDS", ("bpf", "red"))
+
+
+@needs("namespaces")
+def test_the_probe_agrees_with_trying() -> None:
+    start = time.monotonic()
+    found = probe()
+    assert time.monotonic() - start < 15, "1.5 s on a quiet machine"
+    assert found.namespaces == "" and found.root == (os.geteuid() == 0) and not found.virtual
+    for name in ("red", "netem", "prio"):
+        assert (found.qdiscs[name] == "") == (cases._qdisc_missing(name) is None), name
+    assert found.has("qdisc", "htb") == (cases._qdisc_missing("htb default 1") is None)
+    assert (found.tun == "") == (why_not("tun") is None)
+    assert found.has("tool", "tc") and "iproute2" in found.tools["tc"]
+    assert (found.awake == "") == os.access("/dev/cpu_dma_latency", os.W_OK)
+    low, high, most = found.timer_late_us
+    assert 0 <= low <= high <= most
+    assert found.reachable_bps in {0, *(rate * 1_000_000 for rate in probing.RATES)}
+    if shutil.which("clang") and found.root:
+        assert found.bpf == "" and found.has("classifier", "bpf")
+    assert json.loads(json.dumps(found.to_json()))["qdiscs"] == dict(found.qdiscs)
+
+
+@needs("namespaces", "tool:setpriv")
+def test_the_probe_of_a_user_says_what_root_would_add(tmp_path: Any) -> None:
+    """As nobody, from a place that nobody can read: modules are found by the path of this process."""
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "gradwire.emu.planning.probe"],
+        capture_output=True, text=True, timeout=60, cwd="/",
+        env=os.environ | {"PYTHONPATH": str(cases.ROOT), "HOME": "/", "XDG_CACHE_HOME": str(tmp_path / "no")},
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"other users cannot run this Python: {done.stderr.strip()[-100:]}")
+    found = json.loads(done.stdout)
+    assert found["root"] is False and (found["bpf"] != "")
+    kernel = Kernel(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    assert any("as root" in line for line in probe_show.advice(kernel))
+
+
+@pytest.mark.usefixtures("only_kernel_backends")
+def test_a_probe_without_unshare_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.emu.system.namespaces.find_tool", lambda name: None)
+    monkeypatch.setattr(probing, "find_tool", lambda name: None)
+    found = probe(rates=False)
+    assert found.namespaces == "there is no command unshare"
+    assert found.missing_packages() == sorted(set(probing.PACKAGES.values()))
+    with pytest.raises(TestbedError, match=r"private namespaces cannot be made .*no command unshare.*expected the package util-linux"):
+        choose(star(2), found)
+
+
+def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "python_command", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(probing, "LIMIT_S", 0.5)
+    if reason := why_not("namespaces"):
+        pytest.skip(reason)
+    assert probe(rates=False).namespaces == "nothing came back within 0.5 s"
+
+
+@pytest.mark.usefixtures("only_kernel_backends")
+def test_the_backend_with_the_fewest_departures_is_chosen() -> None:
+    marked = Queues(8, 64_000, (10_000,) * 8, True)
+    best = choose(star(2, queues=marked, clock="virtual"), full())
+    assert best == Choice("bpf", best.why_not, []) and "buffer" in " ".join(best.why_not["red"])
+    no_bpf = choose(star(2, queues=marked), full(bpf="there is no command clang"))
+    assert no_bpf.name == "red" and no_bpf.why_not == {"bpf": ["no BPF program: there is no command clang"]}
+    assert any("64000 bytes to itself" in line for line in no_bpf.substitutions)
+
+
+def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kind:
+        def __init__(self, *said: str, keeps_time: bool = False) -> None:
+            self.said, self.keeps_time = list(said), keeps_time
+
+        def missing(self, kernel: Kernel, plan: Any) -> list[str]:
+            return []
+
+        def substitutions(self, kernel: Kernel, plan: Any) -> list[str]:
+            return self.said
+
+    kinds = {"bpf": Kind("one", "two"), "red": Kind("one", "two"), "userspace": Kind("one")}
+    monkeypatch.setattr(choosing, "kind_of", kinds.__getitem__)
+    got = choose(star(2), full())
+    assert (got.name, got.substitutions) == ("userspace", ["one"])
+    assert got.why_not["bpf"] == ["departs further from the scenario: two"]
+    kinds["userspace"] = Kind("one", "two", keeps_time=True)
+    assert choose(star(2), full()).name == "userspace", "of equals one that keeps time"
+    assert choose(star(2, clock="virtual"), full()).name == "bpf", "or the first"
+    kinds["bpf"] = Kind("one")
+    assert choose(star(2), full()).name == "bpf", "but fewer departures come first"
+
+
+@pytest.mark.parametrize("name", ["bpf", "red", "userspace"])
+def test_hosts_send_further_ahead_than_ports_let_packets_go(name: str) -> None:
+    """What a port of the kernel takes at once is not there later; when half is left, more is sent."""
+    for rate in (50_000_000, 100_000_000, 1_000_000_000):
+        plan = star(2, rate=rate)
+        taken = queueing.slack_bytes(plan, plan.ports[0]) * 8e9 / rate if name != "userspace" else 0
+        assert choosing.kind_of(name).ahead_ns / 2 >= taken + MAKE_UP_NS
+
+
+@pytest.mark.usefixtures("only_kernel_backends")
+def test_what_is_missing_is_named() -> None:
+    marked = Queues(8, 64_000, (10_000,) * 8, True)
+    with pytest.raises(TestbedError, match="no qdisc red \\(unknown kind\\)"):
+        choose(star(2, queues=marked), without("qdiscs", "red"), "red")
+    assert choose(star(2), without("qdiscs", "red"), "red").name == "red", "nothing to mark: not needed"
+    with pytest.raises(TestbedError, match="no qdisc htb"):
+        choose(star(2), without("qdiscs", "htb"))
+    with pytest.raises(TestbedError, match="no classifier u32"):
+        choose(star(2), without("classifiers", "u32"), "red")
+    with pytest.raises(TestbedError, match="no qdisc netem"):
+        choose(star(2, loss={(0, 2): 0.1}), without("qdiscs", "netem"), "red")
+    spraying = star(2, balancing="spray_random")
+    with pytest.raises(TestbedError, match="cannot deal packets out: no numgen"):
+        choose(spraying, full(nft_numgen="no numgen"), "red")
+    assert choose(spraying, full(nft_numgen="no numgen"), "bpf").name == "bpf"
+    with pytest.raises(TestbedError, match="there is no switch backend 'ovs'"):
+        choose(star(2), full(), "ovs")
+    two = cases.make_plan(1, 2, [(0, 1), (0, 2)])
+    with pytest.raises(TestbedError, match="hosts with several cables, such as h0"):
+        choose(two, full())
+
+
+@pytest.mark.usefixtures("only_kernel_backends")
+def test_what_is_substituted_is_said_with_figures() -> None:
+    plan = star(2, rate=10_000_000_000, latency_ps=2_000_000)
+    said = " | ".join(choose(plan, without("qdiscs", "netem"), "bpf").substitutions)
+    assert "no netem: cables have no latency (the scenario has 2 us)" in said and "1 us earlier" in said
+    assert "10000 Mbit/s, this machine kept 400" in said
+    assert choose(replace(plan, clock="virtual"), virtual_kernel(), "red").name == "red"
+
+
+def test_a_probe_is_shown_with_reasons_and_packages() -> None:
+    out = StringIO()
+    kernel = replace(
+        without("qdiscs", "netem"), tools={"tc": "6.1", "clang": ""}, bpf="there is no command clang", uml=""
+    )
+    choice = Choice("red", {"bpf": ["no BPF program: [x]"]}, ["red: every queue"])
+    Console(file=out, width=200).print(probe_show.tables(kernel, choice, "nothing [works]"))
+    text = out.getvalue()
+    for words in (
+        "netem",
+        "no: unknown kind",
+        "apt install clang",
+        "make uml",
+        "no BPF program: [x]",
+        "every queue",
+        "nothing [works]",
+    ):
+        assert words in text, words
+
+
+def test_whose_ports_keep_their_own_time() -> None:
+    """The kernel's make up for late timers by being ahead; the userspace switch reckons."""
+    assert [name for name in choosing.BACKENDS if choosing.kind_of(name).keeps_time] == ["userspace"]

@@ -1,0 +1,185 @@
+"""Every transport that runs on sockets, beside the simulator: one recorded course of events, told to both worlds.
+
+The course is what happened to a message whose packets are lost, marked and overtaken at random: what the simulator's
+sender sent, what arrived when, and when its timer went off. Told the same, the sockets' ends decide the same at every
+step, and both records are the same word by word.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transport_bench import GBPS, MS, US, Ends, transport
+
+import gradwire
+from gradwire.components import layout as at
+from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
+from gradwire.components.transports import KINDS
+from gradwire.components.transports.base import Context
+from gradwire.components.transports.window import pull as window_pull
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.planning.ability import available, lacking
+from gradwire.emu.planning.plan import KERNEL_TCP
+from gradwire.emu.planning.prepare import transport_plan
+from gradwire.emu.transports.plain import Plain
+from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, functions_of, transport_class
+from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
+
+BASE, PAYLOAD = 10 * US, 1400
+EXAMPLES = str(Path(gradwire.__file__).resolve().parents[1] / "examples")
+LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
+SLOW = -(-(8_000_000_000_000 << 16) // (40 * GBPS))
+PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA}
+RUNNING = [kind for kind in available() if kind not in KERNEL_TCP]
+
+
+class Both:
+    """The simulator's ends and the sockets', told the same."""
+
+    def __init__(self, kind, packets, tags, allowed, **settings):
+        owner = transport_class(kind)
+        self.ends = Ends(
+            owner, packets, payload=PAYLOAD, tags=tags, allowed=allowed, base_rtt=BASE, slowest=40 * GBPS, **settings
+        )
+        nbytes = PAYLOAD * packets
+        important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
+        row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
+        rules = Rules(owner, settings, Context(LINE, PAYLOAD, BASE, SLOW))
+        self.sender, self.receiver = SendingEnd(rules, row, 0), ReceivingEnd(rules, row)
+        self.owner = owner
+        self.same()
+
+    def same(self):
+        for word in range(at.SENDER_WORDS):
+            if word not in PLACES:
+                assert self.sender.word(word) == self.ends[word], word
+        for word in range(at.RECEIVER_WORDS):
+            if word not in (at.R_BITS, at.R_TAGS):
+                assert self.receiver.word(word) == self.ends.at_receiver(word), word
+        for bitmap in range(self.owner.sender_bitmaps):
+            begin, words = self.ends[at.S_BITS] + bitmap * self.sender.words, self.sender.words
+            mine = self.sender.word(at.S_BITS) + bitmap * words
+            assert self.sender.state[mine : mine + words] == self.ends.M[begin : begin + words]
+
+    def pull(self, now):
+        theirs = self.ends.pull(now, most=1)
+        ours = self.sender.pull(now)
+        assert ours == (theirs[0] if theirs else at.BLOCKED)
+        self.same()
+        return ours
+
+    def data(self, sequence, ce, now):
+        theirs = self.ends.data(sequence, ce, now)
+        word = self.receiver.take(self.receiver.state, sequence, PAYLOAD, ce, now)
+        self.same()
+        if not word:
+            assert theirs.count == 0
+            return None
+        answer = self.receiver.rules.answer(word)
+        assert (answer.kind, bool(answer.flags & 0x20), answer.count) == (theirs.kind, bool(theirs.echo), theirs.count)
+        assert word >> 40 == theirs.argument
+        return answer.kind, sequence, word >> 40, int(theirs.echo)
+
+    def control(self, kind, sequence, argument, echo, now):
+        self.ends.control(kind, sequence, argument, echo, now)
+        self.sender.take(self.sender.state, kind, sequence, argument, echo, now)
+        self.same()
+
+    def fire(self):
+        now = self.ends.fire()
+        self.sender.on_timer(now)
+        self.same()
+        return now
+
+
+@pytest.mark.parametrize("kind", [*(kind for kind in RUNNING if kind != "dlcp"), "nscc"])
+@pytest.mark.parametrize("packets", [1, 5, 33, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
+    """DLCP, whose answers go over the side channel, has tests of its own (`test_emu_dlcp_rules`)."""
+    rng = random.Random(f"{kind} {packets} {seed}")
+    loss, marks = rng.choice([0.0, 0.05, 0.3]), rng.choice([0.0, 0.2])
+    lossy = kind in ("ltp", "constant_rate")
+    allowed = rng.choice([0, PAYLOAD * packets // 10]) if lossy else 0
+    tags = rng.choice([True, False, [rng.random() < 0.5 for _ in range(packets)]])
+    table = {"timely": {"t_low": 15 * US, "t_high": 100 * US, "min_rto": MS}, "swift": {"min_rto": MS}, "nscc": {"trimming": False}}
+    both = Both(kind, packets, tags, allowed, **table.get(kind, {}))
+    now, bag = 0, []
+    for _ in range(60 * packets + 3000):
+        if len(bag) < 30:
+            for _ in range(10):
+                if both.sender.done or (got := both.pull(now)) < 0:
+                    break
+                bag.append(("data", got & ((1 << 30) - 1)))
+        now += rng.randrange(1, US)
+        timer = both.sender.timer
+        if not both.sender.done and (not bag or 0 < timer <= now):
+            assert timer, "nothing on its way, and no timer"
+            now = max(now, timer)
+            both.fire()
+            continue
+        what, *more = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.3))))
+        if rng.random() < loss:
+            continue
+        if what == "data":
+            answer = both.data(more[0], int(rng.random() < marks), now)
+            if answer:
+                bag.append(("control", *answer))
+        else:
+            both.control(*more, now)
+        if both.sender.done:
+            break
+    assert both.sender.done and both.receiver.done
+    assert both.receiver.nbytes - both.receiver.got <= allowed
+    here = both.receiver.arrived()
+    assert here is None or (len(here) == packets and int(here.sum()) * PAYLOAD == both.receiver.got)
+
+
+@pytest.mark.parametrize("kind", RUNNING)
+def test_no_rule_is_left_that_looks_for_its_record(kind):
+    """Of each function what is left takes the state and no place in it."""
+    functions = functions_of(transport_class(kind))
+    for name in (*SENDER_SIDE, *RECEIVER_SIDE):
+        arguments = list(inspect.signature(getattr(functions, name)).parameters)
+        assert arguments[0] == "M" and not {"k", "f", "r"} & set(arguments)
+
+
+def test_a_traceback_points_into_the_source():
+    function = Plain().function(window_pull, k=0, f=at.PARAM_WORDS)
+    assert function.__code__.co_filename == inspect.getfile(window_pull.py_func)
+    first = inspect.getsourcelines(window_pull.py_func)[1]
+    assert first <= function.__code__.co_firstlineno <= first + 2
+
+
+def test_what_runs_on_sockets_and_why_the_rest_does_not():
+    assert {"dlcp", "ltp", "timely", "swift", "constant_rate"} == set(RUNNING)
+    for kind in set(KINDS) - set(available()):
+        assert lacking(transport(kind)), kind
+    assert lacking(transport("nscc", trimming=False)) == []
+    assert "PFC" in lacking(transport("dcqcn"))[0] and "headers" in lacking(transport("ndp"))[0]
+
+
+def test_packets_are_as_long_as_they_are_simulated():
+    """Swift's have the headers of TCP: zeros stand in for what our own header is shorter."""
+    for kind, overhead in (("swift", TCP_OVERHEAD), ("timely", UDP_OVERHEAD), ("dlcp", UDP_OVERHEAD)):
+        plan = transport_plan(transport(kind), None)
+        assert (plan.overhead, plan.answer) == (overhead, transport_class(kind).control_bytes)
+        rules = Rules(transport_class(kind), plan.parameters, Context(LINE, plan.payload, BASE, LINE))
+        assert rules.fill == overhead - UDP_OVERHEAD
+
+
+def test_a_transport_of_ones_own_runs_as_it_stands():
+    plan = transport_plan(transport("constant_rate:ConstantRate", percent=50), EXAMPLES)
+    owner = transport_class(plan.kind, plan.folder)
+    row = MessageRow(0, 0, 0, 1, 4000, 0, 0.0, True, 0)
+    rules = Rules(owner, plan.parameters, Context(LINE, 1000, BASE, LINE))
+    sender, receiver = SendingEnd(rules, row, 0), ReceivingEnd(rules, row)
+    sent = [sender.pull(0) for _ in range(5)]
+    assert sent == [0, 1, 2, 3, at.BLOCKED] and sender.gap == 2 * LINE
+    answers = [receiver.take(receiver.state, sequence, 1000, 0, 0) for sequence in range(4)]
+    assert receiver.done and rules.answer(answers[3]).kind == at.STOP
+    assert lacking(transport("constant_rate:ConstantRate"), EXAMPLES) == []

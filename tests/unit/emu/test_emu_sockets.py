@@ -1,0 +1,144 @@
+"""Batches of datagrams over the loopback device: contents, TOS bytes, order, limits. No privileges needed."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import numpy as np
+import pytest
+
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system import sockets
+from gradwire.emu.system.sockets import (
+    Receiver,
+    Sender,
+    address_of,
+    open_datagrams,
+    overflowed,
+    socket_address,
+)
+from gradwire.emu.wire.header import HEADER
+
+HOST = "127.0.0.1"
+
+
+class Pair:
+    """A socket that sends, one that receives."""
+
+    def __init__(self, largest: int = 2048, slots: int = 128) -> None:
+        self.there, self.here = open_datagrams(HOST, 0), open_datagrams(HOST, 0)
+        self.name = np.frombuffer(socket_address(HOST, self.there.getsockname()[1]), dtype=np.uint8).copy()
+        self.sender, self.receiver = Sender(slots), Receiver(largest, slots)
+
+    def add(self, tos: int, header: tuple[int, ...], content: bytes = b"", fill: int = 0) -> None:
+        self.kept = np.frombuffer(content, dtype=np.uint8).copy() if content else None
+        at = int(self.kept.ctypes.data) if self.kept is not None else 0
+        self.sender.add(self.here.fileno(), int(self.name.ctypes.data), tos, header, at, len(content), fill)
+        self.sender.flush()
+
+    def take(self) -> list[tuple[int, bytes]]:
+        found = []
+        while got := self.receiver.receive(self.there.fileno()):
+            for slot in range(got):
+                start = slot * self.receiver.room
+                found.append(
+                    (self.receiver.tos(slot), bytes(self.receiver.data[start : start + self.receiver.length(slot)]))
+                )
+        return found
+
+    def close(self) -> None:
+        self.there.close()
+        self.here.close()
+
+
+@pytest.fixture
+def pair():
+    made = Pair()
+    yield made
+    made.close()
+
+
+def test_every_packet_has_its_own_tos_and_content(pair):
+    for tos in range(256):
+        pair.add(tos, (tos, 2, 3, 4, 5), bytes([tos]) * (tos * 5))
+    found = pair.take()
+    assert [tos for tos, _ in found] == list(range(256))
+    assert [data for _, data in found] == [HEADER.pack(t, 2, 3, 4, 5) + bytes([t]) * (t * 5) for t in range(256)]
+
+
+def test_fill_makes_smallest_frames(pair):
+    pair.add(0xE2, (7, 0, 0, 1, 9), fill=2)
+    assert pair.take() == [(0xE2, HEADER.pack(7, 0, 0, 1, 9) + bytes(2))]
+
+
+def test_more_than_a_call_takes(pair):
+    content = np.arange(100, dtype=np.uint8)
+    for number in range(1000):
+        pair.sender.add(pair.here.fileno(), int(pair.name.ctypes.data), 0, (number, 0, 0, 0, 0), int(content.ctypes.data), 100)
+    pair.sender.flush()
+    found = pair.take()
+    assert [struct.unpack_from(">I", data)[0] for _, data in found] == list(range(1000))
+    assert {data[16:] for _, data in found} == {content.tobytes()}
+
+
+def test_several_sockets_in_one_flush(pair):
+    other = open_datagrams(HOST, 0)
+    for number in range(10):
+        file = (pair.here, other)[number // 2 % 2].fileno()
+        pair.sender.add(file, int(pair.name.ctypes.data), 4 * number, (number, 0, 0, 0, 0))
+    pair.sender.flush()
+    assert [(tos, data[3]) for tos, data in pair.take()] == [(4 * n, n) for n in range(10)]
+    other.close()
+
+
+def test_answers_go_to_where_packets_came_from(pair):
+    pair.add(0, (1, 0, 0, 0, 0))
+    assert pair.receiver.receive(pair.there.fileno()) == 1
+    pair.sender.add(pair.there.fileno(), pair.receiver.name(0), 8, (2, 0, 0, 0, 0))
+    pair.sender.flush()
+    assert pair.here.recv(100) == HEADER.pack(2, 0, 0, 0, 0)
+
+
+def test_lengths_and_controls_of_one_batch_do_not_leak_into_the_next(pair):
+    pair.add(0xFC, (1, 0, 0, 0, 0), bytes(1000))
+    pair.take()
+    pair.add(0x04, (1, 0, 0, 0, 0))
+    assert pair.take() == [(0x04, HEADER.pack(1, 0, 0, 0, 0))]
+
+
+def test_nothing_there_is_nothing(pair):
+    assert pair.receiver.receive(pair.there.fileno()) == 0
+
+
+def test_what_the_kernel_throws_away_is_counted():
+    made = Pair()
+    made.there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(200):
+        made.add(0, (1, 0, 0, 0, 0), bytes(1000))
+    arrived = len(made.take())
+    assert 0 < arrived < 200 and overflowed(made.there) == 200 - arrived
+    made.close()
+
+
+def test_a_socket_that_stays_full_is_an_error_after_a_while(monkeypatch, pair):
+    monkeypatch.setattr(sockets, "SEND_WAIT_MS", 50)
+    monkeypatch.setattr(sockets.LIBC, "sendmmsg", lambda *_: -1)
+    monkeypatch.setattr(sockets.ctypes, "get_errno", lambda: 11)
+    monkeypatch.setattr(sockets.select, "poll", lambda: type("P", (), {"register": lambda *_: None, "poll": lambda *_: []})())
+    with pytest.raises(OSError, match="stayed full for 50 ms"):
+        pair.add(0, (1, 0, 0, 0, 0))
+
+
+def test_a_port_that_is_taken_is_one_line(pair):
+    with pytest.raises(TestbedError, match=r"UDP port \d+ of 127\.0\.0\.1 cannot be used: Address already in use"):
+        open_datagrams(HOST, pair.there.getsockname()[1])
+
+
+def test_address_of_bytes():
+    data = bytearray(b"abc")
+    assert address_of(memoryview(b"")) == 0
+    at = address_of(memoryview(data))
+    import ctypes
+
+    assert ctypes.string_at(at, 3) == b"abc"

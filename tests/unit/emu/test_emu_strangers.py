@@ -1,0 +1,96 @@
+"""Who is none of this run: connections, datagrams and programs of others, and what a run makes of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emu_agents_cases import MBPS, inside, needs_namespaces
+
+from gradwire.emu.agent.stream import MAGIC, REPORTED, Decoder, encode
+from gradwire.emu.control.agents import Agents
+from gradwire.emu.control.launchers import Command
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.wire.header import NotOurs
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from soak.agents import cases
+
+
+def test_whatever_comes_is_right_or_refused():
+    outcomes = {call() for _, call in islice(cases(1), 360)}
+    assert outcomes == {"ok", "refused"}
+
+
+def test_a_case_can_be_made_again_from_its_label():
+    first, again = ([label for label, _ in islice(cases(5), 30)] for _ in range(2))
+    assert first == again and len(set(first)) == 30
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/gradwire-ran",)
+
+
+def test_nothing_that_is_sent_runs():
+    for data in (pickle.dumps(("opened", Evil())), MAGIC + pickle.dumps(Evil())):
+        with pytest.raises(NotOurs):
+            list(Decoder().feed(data + bytes(100)))
+    with pytest.raises(TypeError, match="Evil does not go over the stream"):
+        encode(("opened", Evil()))
+    assert not Path("/tmp/gradwire-ran").exists()
+
+
+def test_only_what_agents_tell_of_comes_from_them():
+    from gradwire.emu.planning.plan import Queues
+
+    data = encode(("opened", Queues(8, 1, None, False)))
+    assert len(list(Decoder().feed(data))) == 1
+    with pytest.raises(NotOurs, match="a record 'Queues' is none that comes this way"):
+        list(Decoder(records=REPORTED).feed(data))
+
+
+@pytest.mark.parametrize("dtype", ["?", "<i8", "<u4", "<f4", "<f8", "<i2"])
+def test_arrays_come_as_they_are(dtype):
+    value = np.arange(6, dtype=np.int64).reshape(2, 3).astype(dtype)
+    ((_, found),) = Decoder().feed(encode(("x", value)))
+    assert found.dtype == value.dtype and found.flags.writeable and (found == value).all()
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("echo 'Welcome to node0, have a nice day'; sleep 20", "what came is no frame: 'Welcome to node0, have a nice day'"),
+        (f"printf '{MAGIC.decode()}\\000\\007'; head -c 30 /dev/zero; sleep 20", "version 7"),
+    ],
+)
+def test_a_command_that_is_no_agent_is_named_at_once(says, words):
+    """Not after a minute of silence: a login's banner comes before anything else."""
+    from emu_agents_cases import plan_of
+
+    plan = plan_of([{"src": 0, "dst": 1, "nbytes": 1}])
+    agents = Agents(plan, Command(lambda node: ["sh", "-c", says]), [0])
+    try:
+        with pytest.raises(TestbedError, match=words) as caught:
+            agents.all_say("opened", 5, "open their sockets")
+    finally:
+        agents.close()
+    assert caught.value.where == "agent of h0"
+
+
+@pytest.mark.parametrize("transport", ["dlcp", "tcp_newreno"])
+def test_strangers_do_not_end_a_run(transport):
+    """Somebody asks for a page at both ports, sends half a word, says nothing, and sends datagrams that are too short, of
+    no message, and of one that is under way but not from him."""
+    needs_namespaces()
+    sends = [{"src": 0, "dst": 1, "nbytes": 400_000}]
+    found = inside("knocked", sends=sends, transport=transport, rate=20 * MBPS)
+    assert (found["error"], found["wrong"], found["ended_by"], found["lost"]) == (None, [], "done", [0])
+    (problem,) = found["problems"]
+    least = 6 if transport == "dlcp" else 2
+    assert problem.startswith("host 1: ") and int(problem.split()[2]) >= least, problem

@@ -1,0 +1,127 @@
+"""Waiting for a program that runs: the limit, and a Ctrl-C that nobody has heard but the one who notes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from emu_cases import needs
+
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.uml import virtual
+from gradwire.emu.uml.virtual import PREFIX, Last, run_inside, wait
+from gradwire.scenarios.interrupt import CtrlC
+
+
+@pytest.fixture
+def sleeper():
+    made = subprocess.Popen(["sleep", "60"])
+    yield made
+    made.kill()
+    made.wait()
+
+
+def test_a_noted_interrupt_ends_the_program(sleeper):
+    asked: list[str] = []
+    ctrl_c = CtrlC()
+
+    def ask(why: str) -> bool:
+        asked.append(why)
+        sleeper.terminate()
+        return True
+
+    threading.Timer(0.3, lambda: setattr(ctrl_c, "asked", True)).start()
+    began = time.monotonic()
+    wait(sleeper, 50, 20, ask, "here", ctrl_c)
+    assert asked == ["interrupt"] and sleeper.returncode == -signal.SIGTERM
+    assert time.monotonic() - began < 20
+
+
+def test_a_noted_interrupt_of_what_cannot_be_asked(sleeper):
+    ctrl_c = CtrlC()
+    ctrl_c.asked = True
+    with pytest.raises(KeyboardInterrupt):
+        wait(sleeper, 50, 20, None, "here", ctrl_c)
+
+
+def test_a_signal_is_noted_and_raised_where_it_is_looked_for(sleeper):
+    """The first one does not raise by itself: it would be lost in a callback, while a process is forked for one."""
+    with CtrlC() as ctrl_c:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        with pytest.raises(KeyboardInterrupt):
+            wait(sleeper, 50, 20, lambda why: False, "here", ctrl_c)
+
+
+def test_the_limit(sleeper):
+    asked: list[str] = []
+    with pytest.raises(TestbedError, match=r"not over after 0.8 s"):
+        wait(sleeper, 0.8, 1, lambda why: bool(asked.append(why)), "here", CtrlC())
+    assert asked == ["max_wall"]
+
+
+def test_a_program_that_ends(sleeper):
+    sleeper.terminate()
+    wait(sleeper, 50, 20, None, "here", CtrlC())
+    assert sleeper.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("why", ["interrupt", "max_wall"])
+def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
+    ctrl_c = CtrlC()
+    ctrl_c.asked = why == "interrupt"
+    with pytest.raises(KeyboardInterrupt if ctrl_c.asked else TestbedError):
+        wait(sleeper, 0.1, 0.2, lambda reason: reason == why, "here", ctrl_c)
+    assert sleeper.poll() is None
+
+
+def test_what_is_not_worth_waiting_for_is_not_waited_for(sleeper):
+    began = time.monotonic()
+    with pytest.raises(TestbedError, match="not over"):
+        wait(sleeper, 0.1, 50, lambda why: False, "here", CtrlC())
+    assert time.monotonic() - began < 25
+
+
+def test_a_second_ctrl_c_is_raised_at_once():
+    with CtrlC() as ctrl_c:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        assert ctrl_c.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+
+@needs("uml")
+def test_what_a_machine_says_last_is_kept():
+    words: list[str] = []
+    heard: list[str] = []
+    command = ["/bin/sh", "-c", f"echo '{PREFIX}news'; echo trouble; exit 3"]
+    assert run_inside(command, seed=1, limit_s=60, heard=heard.append, words=words) == 3
+    assert heard == ["news"] and words[-1] == "trouble"
+
+
+@needs("uml")
+def test_a_machine_that_prints_for_ever_is_ended(monkeypatch):
+    monkeypatch.setattr(virtual, "SAID_MOST", 1 << 20)
+    with pytest.raises(TestbedError, match=r"ended early: .*it was ended when it had printed 1 MB"):
+        run_inside(["/bin/sh", "-c", "while echo nonsense; do :; done"], seed=1, limit_s=60)
+
+
+def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
+    """It has left everything that it leaves."""
+    left = tmp_path / "left"
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            last = Last(left, old_s=0.3)
+            assert not last.is_old()
+            left.touch()
+            began = time.monotonic()
+            wait(process, 30, 1, None, "here", over=last.is_old)
+            assert 0.3 <= time.monotonic() - began < 5 and process.poll() is None
+        finally:
+            process.kill()

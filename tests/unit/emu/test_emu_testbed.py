@@ -1,0 +1,294 @@
+"""A run from the outside, without one: when it is repeated, what a Ctrl-C makes of it, what a runner has left."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import time
+import types
+from typing import Any
+
+import pytest
+from star_cases import star_scenario
+from userspace_cases import star
+
+from gradwire.emu import testbed
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.control import runner, supervise
+from gradwire.emu.control.runner import STALL_NS, stalls
+from gradwire.emu.control.supervise import EmulationInterrupted
+from gradwire.emu.planning.choose import kind_of
+from gradwire.emu.planning.probe import virtual_kernel
+from gradwire.emu.planning.round_trips import base_round_trip_ns
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.system.raw import Raw
+from gradwire.emu.testbed import Request
+from gradwire.emu.transports import make_carriers
+from gradwire.emu.uml.watch import StoodStill
+from gradwire.experiment.resolve import resolve
+from gradwire.scenarios.interrupt import CtrlC
+
+# runs that are repeated
+
+
+def outcome(valid: bool = True, ended_by: str = "done") -> Any:
+    disturbed = [] if valid else ["it stood still", "twice", "thrice"]
+    return types.SimpleNamespace(
+        summary={"engine": {"valid": valid, "disturbed": disturbed}, "totals": {"ended_by": ended_by}}
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """A function that emulates where every run ends as is said, and returns (the Result, how many runs, what was told).
+    `during(ctrl_c)` is called in each."""
+
+    def emulate(outcomes: list[Any], request: Request, during: Any = None) -> tuple[Any, int, list[Any]]:
+        made: list[int] = []
+        heard: list[Any] = []
+
+        def once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c):
+            made.append(attempt)
+            if during is not None:
+                during(ctrl_c)
+            if isinstance(outcomes[attempt - 1], Exception):
+                raise outcomes[attempt - 1]
+            return outcomes[attempt - 1]
+
+        monkeypatch.setattr(testbed, "choose_backend", lambda *arguments: None)
+        monkeypatch.setattr(testbed, "check_scenario", lambda scenario: None)
+        monkeypatch.setattr(testbed, "_once", once)
+        scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
+        found = testbed.emulate(scenario, resolve(scenario), request, heard=heard.append)
+        assert made == list(range(1, len(made) + 1))
+        return found, len(made), heard
+
+    return emulate
+
+
+def test_a_disturbed_run_is_made_again_and_the_reasons_are_told(runs):
+    outcomes = [outcome(False), outcome(), outcome()]
+    found, made, heard = runs(outcomes, Request(clock="wall"))
+    assert found is outcomes[1] and made == 2
+    assert heard == [{"state": "again", "why": "it stood still; twice"}]
+
+
+def test_so_often_and_not_more(runs):
+    outcomes = [outcome(False) for _ in range(5)]
+    for rounds in (1, 3):
+        found, made, heard = runs(outcomes, Request(clock="wall", rounds=rounds))
+        assert found is outcomes[rounds - 1] and made == rounds and len(heard) == rounds - 1
+
+
+@pytest.mark.parametrize("ended_by", ["max_wall", "duration", "interrupt"])
+def test_a_run_that_was_cut_is_not_made_again(runs, ended_by):
+    assert runs([outcome(False, ended_by), outcome()], Request(clock="wall"))[1] == 1
+
+
+def test_nor_one_in_virtual_time_which_would_be_the_same(runs):
+    assert runs([outcome(False), outcome()], Request(clock="virtual"))[1] == 1
+
+
+def test_but_one_whose_machine_stood_still_is_once(runs):
+    still = StoodStill("the clock stood still", "virtual time")
+    outcomes = [still, outcome()]
+    found, made, heard = runs(outcomes, Request(clock="virtual"))
+    assert found is outcomes[1] and made == 2
+    assert heard == [{"state": "again", "why": str(still)}]
+    with pytest.raises(StoodStill):
+        runs([still, still, outcome()], Request(clock="virtual"))
+
+
+def test_nor_one_for_which_there_is_no_time(runs):
+    assert runs([outcome(False), outcome()], Request(clock="wall", max_wall_s=1e-9))[1] == 1
+
+
+def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
+    outcomes = [outcome(False), outcome()]
+    with pytest.raises(EmulationInterrupted) as caught:
+        runs(outcomes, Request(clock="wall"), lambda ctrl_c: setattr(ctrl_c, "asked", True))
+    assert caught.value.result is outcomes[0]
+
+
+@pytest.mark.parametrize("switch", ["bpf", "userspace"])
+def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
+    kernel = virtual_kernel()
+    monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: kernel)
+    monkeypatch.setattr("gradwire.emu.switches.bpf.object_file", lambda: "port.o")
+    monkeypatch.setattr("gradwire.emu.userspace.compiled.make_ready", lambda: "switch")
+    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"})
+    plan = testbed.choose_backend(scenario, resolve(scenario), "wall", switch).plan
+    wanted = kind_of(switch).ahead_ns
+    assert plan.options["ahead_ns"] == wanted
+
+    host = types.SimpleNamespace(loop=None, rate=10**8, clock="wall")
+    (carrier,) = make_carriers(plan, host, [types.SimpleNamespace(transport=0)]).values()
+    assert carrier.endpoint.nic._ahead == wanted * 1000
+
+
+def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):
+    def choose(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        raise TestbedError("private namespaces cannot be made", "testbed", "--clock virtual")
+
+    monkeypatch.setattr(testbed, "choose_backend", choose)
+    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
+    monkeypatch.setattr(testbed, "check_scenario", lambda scenario: None)
+    with pytest.raises(EmulationInterrupted) as caught:
+        testbed.emulate(scenario, resolve(scenario), Request(clock="wall"))
+    assert caught.value.result is None
+
+
+# machines that are late
+
+
+def late(**seen: int) -> Reports:
+    reports = Reports.empty(0)
+    reports.punctuality.update({0: {"timers": 100, "max_ns": 0, "p99_ns": 0}, 1: seen})
+    return reports
+
+
+def test_a_host_that_stood_still_is_named():
+    plan = star(2)
+    assert stalls(plan, late(timers=5, max_ns=STALL_NS, p99_ns=STALL_NS)) == []
+    assert stalls(plan, late(timers=5, max_ns=STALL_NS + 10**5, p99_ns=0)) == ["h1: a timer was 10.1 ms late"]
+
+
+def test_so_is_one_that_was_late_for_the_round_trip():
+    plan, limit = star(2), 2 * base_round_trip_ns(star(2))
+    assert stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit)) == []
+    (said,) = stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit + 1))
+    assert said.startswith("h1: one timer in a hundred was more than ")
+    assert stalls(plan, late(timers=99, max_ns=limit + 1, p99_ns=limit + 1)) == []
+    (said,) = stalls(plan, late(timers=100, max_ns=STALL_NS + 1, p99_ns=STALL_NS))
+    assert said.startswith("h1: a timer was")
+
+
+# what a runner has left
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """A runner, as it is seen from outside, and its folder."""
+    return supervise._Runner(tmp_path, None)
+
+
+def leave(folder, ended_by: str) -> None:
+    reports = Reports.empty(2)
+    reports.ended_by = ended_by
+    runner._leave(folder / "raw.pickle", Raw(reports))
+
+
+@pytest.mark.parametrize(
+    ("asked", "ended_by", "found"),
+    [("", "done", "done"), ("max_wall", "interrupt", "max_wall"), ("interrupt", "interrupt", "interrupt"),
+     ("max_wall", "done", "done"), ("", "interrupt", "interrupt")],
+)  # fmt: skip
+def test_why_a_run_ended_is_known_outside(seen, tmp_path, asked, ended_by, found):
+    leave(tmp_path, ended_by)
+    if asked:
+        assert seen.ask(asked) is False and (tmp_path / runner.STOP).exists()
+    assert seen.outcome(0).reports.ended_by == found
+
+
+def test_an_error_counts_more_than_what_was_left(seen, tmp_path):
+    leave(tmp_path, "interrupt")
+    seen.heard(json.dumps({"error": TestbedError("no room", "/tmp", "room").args}))
+    with pytest.raises(TestbedError, match="no room") as caught:
+        seen.outcome(2)
+    assert caught.value.usage and caught.value.exit_code == 2
+    seen.errors.clear()
+    seen.heard(json.dumps({"error": TestbedError("was killed", "agent of h1", usage=False).args}))
+    with pytest.raises(TestbedError) as caught:
+        seen.outcome(1)
+    assert not caught.value.usage and caught.value.exit_code == 1
+
+
+def test_a_runner_that_has_left_nothing(seen):
+    seen.words = ["ValueError: 1", "unshare: sigprocmask unblock failed: Interrupted"]
+    with pytest.raises(TestbedError, match=r"was killed by signal 9 and left nothing; its last words: ValueError: 1"):
+        seen.outcome(-9)
+    with pytest.raises(TestbedError, match=r"ended with status 3 and left nothing") as caught:
+        seen.outcome(3)
+    assert caught.value.exit_code == 1
+    seen.ask("interrupt")
+    with pytest.raises(EmulationInterrupted) as stopped:
+        seen.outcome(130)
+    assert stopped.value.result is None
+
+
+def test_only_a_runner_that_has_begun_is_worth_waiting_for(tmp_path):
+    told: list[Any] = []
+    seen = supervise._Runner(tmp_path, told.append)
+    seen.heard("half a li")
+    seen.heard('{"state": "building", "backend": "red"}')
+    assert seen.ask("interrupt") is False
+    seen.heard('{"state": "running", "delivered": 0, "messages": 9}')
+    assert seen.ask("interrupt") is True
+    assert [news["state"] for news in told] == ["building", "running"]
+
+
+class Unfit:
+    """Something that cannot be written to its end, as on a disk that fills up."""
+
+    def __reduce__(self):
+        raise OSError(28, "No space left on device")
+
+
+def test_what_a_runner_leaves_is_there_whole_or_not_at_all(tmp_path):
+    place = tmp_path / "raw.pickle"
+    with pytest.raises(OSError, match="No space left"):
+        runner._leave(place, [bytes(1 << 20), Unfit()])
+    assert not place.exists()
+    runner._leave(place, [1, 2])
+    assert pickle.loads(place.read_bytes()) == [1, 2] and list(tmp_path.iterdir()) == [place]
+
+
+def test_wrong_contents_are_a_failure(monkeypatch):
+    """Not a Result, whatever else was seen."""
+    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
+    resolved = resolve(scenario)
+    plan = types.SimpleNamespace()
+    monkeypatch.setattr(testbed, "replace", lambda plan, **changes: plan)
+    monkeypatch.setattr(testbed, "run", lambda plan, folder, limit_s, heard, ctrl_c: Raw(Reports.empty(0)))
+    monkeypatch.setattr(testbed, "contents_wrong", lambda *arguments: ["message 3 differs", "b", "c", "d"])
+    chosen = testbed.Chosen(plan, (), "")  # type: ignore[arg-type]
+    with pytest.raises(TestbedError, match=r"contents are wrong: message 3 differs; b; c$") as caught:
+        testbed._once(scenario, resolved, Request(), chosen, None, None, 1, CtrlC())
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (TestbedError("was killed", "agent of h1", usage=False), 1, ("was killed", False)),
+        (TestbedError("no rate", "link.rate", "less"), 2, ("no rate", True)),
+        (OSError(28, "No space left on device"), 2, ("cannot write temporary files: No space left on device", True)),
+        (OSError(5, "Input/output error"), 1, ("the runner failed: OSError: [Errno 5] Input/output error", False)),
+        (ValueError("1"), 1, ("the runner failed: ValueError: 1", False)),
+    ],
+)
+def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypatch, capsys, error, status, said):
+    def fail(*arguments):
+        raise error
+
+    (tmp_path / "plan.pickle").write_bytes(pickle.dumps(None))
+    monkeypatch.setattr(runner, "run", fail)
+    assert runner.main([str(tmp_path)]) == status
+    seen = supervise._Runner(tmp_path, None)
+    (line,) = capsys.readouterr().out.splitlines()
+    seen.heard(line.removeprefix(runner.PREFIX))
+    assert (seen.errors[0].what, seen.errors[0].usage) == said
+
+
+@pytest.mark.parametrize(("every_ms", "told"), [(5.0, []), (5.4, []), (5.6, ["every 5.6 ms, not every 5 ms"])])
+def test_samples_that_were_taken_less_often_than_wanted_are_told(every_ms, told):
+    plan = types.SimpleNamespace(sample_ps=5_000_000_000)
+    raw = types.SimpleNamespace(samples=[(round(n * every_ms * 1e6), []) for n in range(1, 40)])
+    lines = testbed.sampled(plan, raw)
+    assert len(lines) == len(told) and all(words in line for words, line in zip(told, lines, strict=True))
+    assert testbed.sampled(types.SimpleNamespace(sample_ps=None), raw) == []
+    assert testbed.sampled(plan, types.SimpleNamespace(samples=[(7, [])])) == []

@@ -1,0 +1,110 @@
+"""A virtual machine that stands still is noticed, and what it was doing is told; one that only takes long is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from emu_cases import needs
+
+from gradwire.emu.uml.virtual import PREFIX, kernel_or_error, run_inside
+from gradwire.emu.uml.watch import StoodStill, Watch, symbol_address
+
+START_S = 20
+"""The longest that a machine takes to begin here."""
+
+
+def start(command, heard, **more):
+    """Run a command in a machine, in a thread; gives the list that its error or exit status will be in."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(run_inside(command, seed=1, limit_s=120, heard=heard.append, **more))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def until(what, limit_s=START_S):
+    end = time.monotonic() + limit_s
+    while not (found := what()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def machine():
+    """What this process has started."""
+    found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    for child in (number for file in found for number in file.read_text().split()):
+        with suppress(OSError):
+            if "time-travel" in Path(f"/proc/{child}/cmdline").read_text():
+                return int(child)
+    return None
+
+
+def test_variables_of_a_program_are_found(tmp_path):
+    """Of this interpreter none has that name; of a text nothing is known."""
+    file = tmp_path / "text"
+    file.write_text("no program")
+    assert symbol_address(file, "anything") is None
+    assert symbol_address(Path(sys.executable).resolve(), "no_such_variable") is None
+
+
+@needs("uml")
+def test_the_clock_is_seen_from_outside():
+    heard = []
+    command = ["/bin/sh", "-c", f"sleep 5000; echo '{PREFIX}slept'; while [ ! -e /tmp/none ]; do :; done"]
+    thread, outcome = start(command, heard, still_s=8.0)
+    until(lambda: heard)
+    watch = Watch(kernel_or_error(), until(machine))
+    seen = watch.clock_ns()
+    assert 5000 * 10**9 <= seen < 5001 * 10**9
+    thread.join(60)
+    assert isinstance(outcome[0], StoodStill)
+    assert "the clock stood still at 500" in str(outcome[0]) and "while something computed for" in str(outcome[0])
+
+
+@needs("uml")
+def test_a_machine_that_is_never_woken_is_noticed():
+    heard = []
+    command = ["/bin/sh", "-c", f"echo '{PREFIX}here'; while [ ! -e /tmp/none ]; do :; done"]
+    thread, outcome = start(command, heard, asleep_s=5.0)
+    until(lambda: heard)
+    for each in Watch(kernel_or_error(), until(machine)).processes():
+        os.kill(each.number, signal.SIGSTOP)
+    thread.join(60)
+    assert isinstance(outcome[0], StoodStill), outcome
+    assert "nothing was computed" in str(outcome[0]) and "kernel's process is T" in str(outcome[0])
+    assert outcome[0].usage is False
+    until(lambda: machine() is None)
+
+
+@needs("uml")
+def test_one_that_takes_long_is_left_alone():
+    """It computes for longer than the limit, and sleeps a little at times."""
+    heard = []
+    loop = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.001; j=0; while [ $j -lt 40000 ]; do j=$((j+1)); done; done"
+    thread, outcome = start(["/bin/sh", "-c", loop], heard, still_s=6.0, asleep_s=6.0)
+    thread.join(100)
+    assert outcome == [0]
+
+
+def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
+    """Its process is there and computes nothing, but its memory is not."""
+    watch = Watch(Path(sys.executable), os.getpid(), asleep_s=0.2)
+    monkeypatch.setattr(watch, "processes", lambda: [])
+    clock = iter([7 * 10**9])
+    monkeypatch.setattr(watch, "_clock_of", lambda processes: next(clock, None))
+    with pytest.raises(StoodStill, match=r"stood still at 7\.0+ s.*it is gone"):
+        until(watch.look, 3)

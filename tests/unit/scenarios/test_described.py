@@ -1,0 +1,44 @@
+"""What fields mean is read from the docstrings below them, when somebody asks."""
+
+from gradwire.scenarios.schema.base import Count, Table
+from gradwire.scenarios.schema.described import describe, description
+from gradwire.scenarios.schema.scenario import json_schema
+from gradwire.scenarios.schema.traffic import Incast, Traffic
+from gradwire.scenarios.units import Size
+
+
+class Parcel(Table):
+    weight: Size
+    count: Count = 1
+    """How many
+    there are."""
+
+
+class Letter(Parcel):
+    weight: Size
+    """Of the paper."""
+
+
+def test_docstring_of_the_class_that_declared_the_field():
+    assert description(Parcel, "count") == description(Letter, "count") == "How many\nthere are."
+    assert description(Letter, "weight") == "Of the paper."
+    assert description(Incast, "start") == description(Traffic, "start")
+
+
+def test_where_nothing_is_said_the_type_speaks():
+    assert description(Parcel, "weight") == Parcel.model_fields["weight"].description
+
+
+def test_schema_carries_the_meaning_of_every_field():
+    schema = describe(Letter.model_json_schema(), Letter)
+    assert schema["properties"]["weight"]["description"] == "Of the paper."
+    assert schema["properties"]["count"]["description"] == "How many\nthere are."
+    whole = json_schema()
+    assert whole["$defs"]["Incast"]["properties"]["start"]["description"] == description(Traffic, "start")
+    assert whole["$defs"]["Link"]["properties"]["latency"]["description"] == "Propagation delay of one cable."
+
+
+def test_a_class_without_source_has_no_docstrings():
+    space: dict = {"__name__": "nowhere"}
+    exec("from gradwire.scenarios.schema.base import Table\nclass Odd(Table):\n    field: int = 1\n    'Lost.'", space)
+    assert description(space["Odd"], "field") is None

@@ -1,0 +1,287 @@
+"""Scenarios: what a file means once it is loaded, its variants, its digest, the library."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from star_cases import star_scenario, star_tables
+
+from gradwire.scenarios.checks.scenario import remarks
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario, list_library, load_scenario, pick_variant
+from gradwire.scenarios.schema.policy import overlay
+from gradwire.scenarios.schema.scenario import (
+    Dctcp,
+    Dlcp,
+    HostPlacement,
+    LeafSpine,
+    Scenario,
+    UserTransport,
+    json_schema,
+)
+
+
+def test_units_are_integers_inside():
+    scenario = star_scenario(
+        link={"rate": "25Gbps", "latency": "500ns", "loss": 0.001},
+        switch={"queues": 2, "buffer": "256KiB", "ecn_threshold": ["32KiB", "64KiB"]},
+        duration="12ms",
+    )
+    assert (scenario.link.rate, scenario.link.latency, scenario.link.loss) == (25 * 10**9, 500_000, 0.001)
+    assert scenario.switch.thresholds() == (32 * 1024, 64 * 1024)
+    assert scenario.duration == 12 * 10**9
+
+
+def test_defaults():
+    scenario = star_scenario()
+    assert scenario.transport == Dctcp(kind="dctcp")
+    assert (scenario.link.rate, scenario.link.latency) == (100 * 10**9, 1_000_000)
+    assert (scenario.switch.queues, scenario.switch.buffer, scenario.switch.thresholds()) == (
+        8,
+        524_288,
+        None,
+    )
+    assert scenario.host.software_latency == 2_000_000
+    job = scenario.job[0]
+    assert (job.push_bound, job.order, job.placement, job.phase) == (0.0, "fifo", "packed", None)
+    assert job.tagging.priorities == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_one_threshold_counts_for_every_queue():
+    assert star_scenario(switch={"queues": 3, "ecn_threshold": "10KiB"}).switch.thresholds() == (10240,) * 3
+
+
+def test_transport_by_name_and_as_a_table_are_the_same():
+    by_name = star_scenario(transport="dlcp")
+    as_table = star_scenario(transport={"kind": "dlcp"})
+    assert by_name == as_table
+    assert isinstance(by_name.transport, Dlcp)
+    assert (by_name.transport.overhead, by_name.transport.may_lose) == (58, True)
+    assert star_scenario(transport={"g": 0.5}).transport == Dctcp(kind="dctcp", g=0.5)
+
+
+def test_transport_of_the_users_own_keeps_its_parameters():
+    transport = star_scenario(transport={"kind": "mine.net:Fast", "window": 3}).transport
+    assert isinstance(transport, UserTransport)
+    assert transport.parameters == {"window": 3}
+
+
+def test_named_placement():
+    tables = star_tables(hosts=4)
+    tables["job"][0]["placement"] = {"workers": ["h3", "h0", "h1"], "servers": ["h2"]}
+    assert build_scenario(tables).job[0].placement == HostPlacement(
+        workers=("h3", "h0", "h1"), servers=("h2",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "rate"),
+    [
+        ({}, 100),
+        ({"uplink_rate": "40Gbps"}, 40),
+        ({"oversubscription": 2.0}, 100),
+        ({"oversubscription": 4}, 50),
+    ],
+)
+def test_uplink_rate(extra: dict[str, object], rate: int):
+    # 8 hosts of 100 Gbps below 4 spines: full bisection would need 200 Gbps per uplink.
+    topology = LeafSpine.model_validate(
+        {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 8, "spines": 4, **extra}
+    )
+    assert topology.resolved_uplink_rate(100 * 10**9) == rate * 10**9
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts"),
+    [
+        ({"kind": "star", "hosts": 9}, 9),
+        ({"kind": "leaf_spine", "leaves": 9, "hosts_per_leaf": 16, "spines": 4}, 144),
+        ({"kind": "fat_tree", "k": 8}, 128),
+        ({"kind": "fat_tree", "k": 16}, 1024),
+    ],
+)
+def test_host_count(topology: dict[str, object], hosts: int):
+    assert star_scenario(topology=topology).topology.host_count == hosts
+
+
+def test_a_scenario_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        star_scenario().seed = 2
+
+
+def test_as_written_is_read_back():
+    scenario = star_scenario(transport="dlcp", switch={"ecn_threshold": ["1KiB"] * 8}, duration="3us")
+    assert Scenario.model_validate(scenario.as_written()) == scenario
+    assert Scenario.model_validate(scenario.model_dump(mode="json")) == scenario
+    assert pickle.loads(pickle.dumps(scenario)) == scenario
+
+
+def test_overlay():
+    base = {"a": {"x": 1, "y": 2}, "t": {"kind": "one", "p": 1}, "job": [{"n": 1, "t": {"q": 1}}, {"n": 2}]}
+    changes = {"a": {"y": 3}, "t": {"kind": "two"}, "job": {"t": {"r": 2}}, "new": 5}
+    assert overlay(base, changes) == {
+        "a": {"x": 1, "y": 3},
+        "t": {"kind": "two"},
+        "job": [{"n": 1, "t": {"q": 1, "r": 2}}, {"n": 2, "t": {"r": 2}}],
+        "new": 5,
+    }
+    assert base["a"] == {"x": 1, "y": 2}
+    assert overlay(base, {"t": {"kind": "one", "q": 2}})["t"] == {"kind": "one", "p": 1, "q": 2}
+
+
+def test_variants():
+    policies = [
+        {"name": "plain"},
+        {"name": "lossy", "label": "Lossy!", "set": {"transport": "dlcp", "job": {"push_bound": 0.1}}},
+    ]
+    scenario = star_scenario(policy=policies, seed=3)
+    plain, lossy = scenario.variants()
+    assert (plain.policy_name, plain.policy_label) == ("plain", "plain")
+    assert (lossy.policy_name, lossy.policy_label) == ("lossy", "Lossy!")
+    assert isinstance(lossy.transport, Dlcp)
+    assert [variant.job[0].push_bound for variant in (plain, lossy)] == [0.0, 0.1]
+    assert [variant.seed for variant in (plain, lossy)] == [3, 3]
+    assert plain.policy == ()
+    assert pickle.loads(pickle.dumps(lossy)).policy_name == "lossy"
+    assert pick_variant(scenario, "lossy") == lossy
+    with pytest.raises(ScenarioError, match='no policy "x"; expected plain, lossy'):
+        pick_variant(scenario, "x")
+
+
+def test_a_scenario_without_policies_is_its_own_variant():
+    scenario = star_scenario()
+    assert scenario.variants() == [scenario]
+    assert scenario.policy_name == "base"
+
+
+def test_digest_depends_on_what_matters_and_on_nothing_else():
+    scenario = star_scenario(policy=[{"name": "p", "set": {"transport": "dlcp"}}])
+    digest = scenario.digest()
+    assert len(digest) == 64
+    assert star_scenario(name="other", description="x").digest() == digest
+    assert star_scenario(seed=1, transport="dctcp").digest() == digest  # defaults spelled out
+    assert star_scenario(seed=2).digest() != digest
+    assert star_scenario(link={"latency": "1.1us"}).digest() != digest
+    assert scenario.variants()[0].digest() == star_scenario(transport="dlcp").digest()
+
+
+@pytest.mark.parametrize("name", list_library())
+def test_library(name: str):
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.description
+    for variant in scenario.variants():
+        assert remarks(variant) == []
+
+
+def test_demo_compares_the_three_policies():
+    base, priority, dlcp = load_scenario("demo").variants()
+    assert base.topology.host_count == 16
+    assert {(v.job[0].workers, v.job[0].servers) for v in (base, priority, dlcp)} == {(12, 4)}
+    assert [v.load_balancing for v in (base, priority, dlcp)] == ["ecmp", "ecmp", "spray_random"]
+    assert (base.transport, priority.transport) == (Dctcp(kind="dctcp"),) * 2
+    assert (base.switch.queues, base.job[0].order, base.job[0].tagging.layer_priority) == (1, "fifo", False)
+    assert (priority.switch.queues, priority.job[0].order, priority.job[0].tagging.layer_priority) == (
+        8,
+        "layer",
+        True,
+    )
+    assert isinstance(dlcp.transport, Dlcp)
+    assert dlcp.switch.selective_drop
+    assert dlcp.job[0].tagging.magnitude
+    assert (dlcp.job[0].push_bound, dlcp.job[0].pull_bound) == (0.1, 0.0)
+
+
+FILE = """
+name = "file"
+transport = "dctcp"
+[topology]
+kind = "star"
+hosts = 4
+[[job]]
+name = "a"
+trace = "./own/trace"
+workers = 2
+exchange = { kind = "ring" }
+[[job]]
+name = "b"
+trace = "resnet50"
+workers = 2
+exchange = { kind = "ring" }
+"""
+
+
+def test_overrides(tmp_path: Path):
+    path = tmp_path / "file.toml"
+    path.write_text(FILE)
+    changes = ["link.rate=10Gbps", "job.compute_scale=0.5"]
+    scenario = load_scenario(
+        path, set=[*changes, "job[1].iterations=9", "transport.g=0.25", 'job[0].order="layer"']
+    )
+    assert scenario.link.rate == 10**10
+    assert [job.compute_scale for job in scenario.job] == [0.5, 0.5]
+    assert [job.iterations for job in scenario.job] == [5, 9]
+    assert [job.order for job in scenario.job] == ["layer", "fifo"]
+    assert scenario.transport == Dctcp(kind="dctcp", g=0.25)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("link.rate", "is no override; expected a.b=value"),
+        ("=3", "is no override"),
+        ("job[x].workers=2", "is no override"),
+        ("job[5].workers=2", r"there is no \[5\]; expected one of 2 tables"),
+        ("link[0].rate=2", r"there is no \[0\]"),
+    ],
+)
+def test_overrides_that_are_none(tmp_path: Path, override: str, words: str):
+    path = tmp_path / "file.toml"
+    path.write_text(FILE)
+    with pytest.raises(ScenarioError, match=words):
+        load_scenario(path, set=[override])
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path):
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    (folder / "net.graphml").write_text("one")
+    text = FILE.replace('kind = "star"\nhosts = 4', 'kind = "graph"\nfile = "net.graphml"')
+    (folder / "file.toml").write_text(text)
+    scenario = load_scenario(folder / "file.toml")
+    assert [job.trace for job in scenario.job] == [str((folder / "own/trace").resolve()), "resnet50"]
+    assert scenario.topology.file == str((folder / "net.graphml").resolve())
+
+    elsewhere = tmp_path / "copy"
+    folder.rename(elsewhere)
+    moved = load_scenario(elsewhere / "file.toml")
+    (elsewhere / "net.graphml").write_text("two")
+    changed = load_scenario(elsewhere / "file.toml")
+    assert moved.topology.file != scenario.topology.file
+    (elsewhere / "net.graphml").write_text("one")
+    same = moved.digest()
+    (elsewhere / "net.graphml").write_text("two")
+    assert changed.digest() != same
+
+
+def test_json_schema_knows_every_table():
+    schema = json_schema()
+    assert json.loads(json.dumps(schema)) == schema
+    assert set(schema["properties"]) == set(Scenario.model_fields)
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Link"]["properties"]["rate"]["type"] == "string"
+    assert "Propagation delay" in schema["$defs"]["Link"]["properties"]["latency"]["description"]
+    assert {"TcpNewReno", "Dctcp", "Dlcp", "Ring", "ParameterServer", "Tagging"} <= set(schema["$defs"])
+
+
+def test_remarks_on_what_is_probably_not_meant():
+    assert any("no packet will be marked" in remark for remark in remarks(star_scenario()))
+    tables = star_tables(transport="dlcp", switch={"ecn_threshold": "64KiB"})
+    tables["job"][0]["tagging"] = {"magnitude": True}
+    assert remarks(build_scenario(tables)) == [
+        "tagging by magnitude drops nothing: switch.selective_drop is off"
+    ]

@@ -1,0 +1,270 @@
+"""Mistakes in scenarios: each is found, named by its path, and answered with what would be right."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from star_cases import star_tables
+
+from gradwire.scenarios.errors import ScenarioError, StallError, shorten
+from gradwire.scenarios.load import build_scenario, load_scenario
+
+RING = {"kind": "ring"}
+
+
+def changed(path: str, value: Any, hosts: int = 4) -> dict[str, Any]:
+    """The small scenario with one value changed; `path` as in "job.0.workers"."""
+    tables: Any = star_tables(hosts)
+    here = tables
+    *outer, last = path.split(".")
+    for step in outer:
+        here = here[int(step)] if step.isdigit() else here.setdefault(step, {})
+    here[last] = value
+    return tables
+
+
+def mistakes(tables: dict[str, Any]) -> list[str]:
+    before = copy.deepcopy(tables)
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(tables)
+    assert tables == before  # what the user handed in is left alone
+    assert caught.value.exit_code == 2
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+# (what is changed, the path that must be named, words of the explanation, words of what was expected)
+SINGLE = [
+    # wrong units, negative, zero
+    ("link.rate", "100", "link.rate", 'has no unit (got "100")', "Gbps"),
+    ("link.rate", 100, "link.rate", "has no unit (got 100)", "Gbps"),
+    ("link.rate", "100GB", "link.rate", '"GB" is no unit of rate', "bps, kbps, Mbps, Gbps, Tbps"),
+    ("link.rate", "-1Gbps", "link.rate", "is negative", "a positive rate"),
+    ("link.rate", "0Gbps", "link.rate", "is zero", "a positive rate"),
+    ("link.latency", "1KiB", "link.latency", '"KiB" is no unit of time', "ps, ns, us, ms, s"),
+    ("link.latency", "-1us", "link.latency", "is negative", "zero or a positive time"),
+    ("link.loss", "1%", "link.loss", "is a percentage", "0.1"),
+    ("link.loss", -0.1, "link.loss", "is out of range", "between 0 and 1"),
+    ("link.loss", 1.0, "link.loss", "loses every packet", "below 1"),
+    ("switch.buffer", "0B", "switch.buffer", "is zero", "a positive size"),
+    ("duration", "0s", "duration", "is zero", "a positive time"),
+    ("job.0.exchange.server_rate", "0bps", "job[0].exchange.server_rate", "is zero", "a positive rate"),
+    # unknown keys and names
+    ("switch.queue", 3, "switch.queue", "unknown key", '"queues"'),
+    ("topolgy", {}, "topolgy", "unknown key", '"topology"'),
+    ("topology.leaves", 4, "topology.leaves", "unknown key", "one of kind, hosts"),
+    ("job.0.exchange.buket", "1MiB", "job[0].exchange.buket", "unknown key", "kind, pull"),
+    ("job.0.placement", {"workers": ["h0", "h1", "h2"], "server": ["h3"]}, "job[0].placement.server", "unknown key", '"servers"'),
+    ("transport", {"kind": "dlcp", "flor": 3}, "transport.flor", "unknown key", '"floor"'),
+    ("transport", {"kind": "dlcp", "initial_window": 3}, "transport.initial_window", "unknown key", "stop_policy"),
+    ("background", [{}], "background", "background traffic is written as [[traffic]] tables", ""),
+    ("transport", "dctpc", "transport.kind", 'is unknown (got "dctpc")', "dctcp"),
+    ("transport", {"kind": "udp"}, "transport.kind", "is unknown", "tcp_newreno, dctcp, dlcp"),
+    ("topology.kind", "fat-tree", "topology.kind", "is unknown", "fat_tree"),
+    ("job.0.exchange.kind", "rong", "job[0].exchange.kind", "is unknown", "ring"),
+    ("load_balancing", "ecpm", "load_balancing", "is no load balancer", "spray_random"),
+    ("job.0.order", "random", "job[0].order", "is unknown", "'fifo' or 'layer'"),
+    ("job.0.placement", "tight", "job[0].placement", "is unknown", "'packed', 'spread' or 'random'"),
+    # types and ranges
+    ("seed", -1, "seed", "is out of range (got -1)", "at least 0"),
+    ("seed", True, "seed", "is of the wrong type (got true)", "a whole number"),
+    ("job.0.workers", 2.0, "job[0].workers", "is of the wrong type", "a whole number"),
+    ("job.0.workers", 0, "job[0].workers", "is out of range", "at least 1"),
+    ("job.0.jitter", float("inf"), "job[0].jitter", "is no finite number", "a number"),
+    ("switch.queues", 9, "switch.queues", "is out of range", "at most 8"),
+    ("switch.selective_drop", "yes", "switch.selective_drop", "is of the wrong type", "true or false"),
+    ("name", "a b/c", "name", "characters", "letters, digits"),
+    ("link", "fast", "link", "is of the wrong type", "a table"),
+    ("topology", {"kind": "fat_tree", "k": 5}, "topology.k", "is odd", "an even number"),
+    ("transport.payload", "4097B", "transport.payload", "whole float32 values", "a multiple of 4 bytes"),
+    ("transport.payload", "64KiB", "transport.payload", "fits no packet", "64B to 9000B"),
+    ("job.0.exchange.partition", "1001B", "job[0].exchange.partition", "cuts a float32 value", "multiple of 4"),
+    ("transport", {"kind": "dctcp", "min_rto": "2s"}, "transport.min_rto", "is above max_rto", "min_rto <= max_rto"),
+    ("transport", {"kind": "dlcp", "t_low": "1ms"}, "transport.t_low", "is not below t_high", "t_low < t_high"),
+    ("job.0.tagging", {"priorities": [1, 1]}, "job[0].tagging.priorities", "names a class twice", "distinct"),
+    ("job.0.tagging", {"random": True}, "job[0].tagging.random", "no effect without magnitude", "magnitude = true"),
+    ("job", [], "job", "is missing", "at least one [[job]] or [[traffic]]"),
+    # several tables at once
+    ("job.0.workers", 4, "job[0].workers", "4 workers and 1 servers need 5 hosts, but the topology has 4", "at most 4"),
+    ("job.0.servers", 0, "job[0].servers", "is zero, but the exchange is by parameter server", "at least one"),
+    ("job.0.exchange", RING, "job[0].servers", "has no meaning in a ring", "no servers"),
+    ("job.0.push_bound", 0.1, "job[0].push_bound", "allows loss, but transport dctcp delivers every byte", "dlcp"),
+    ("job.0.pull_bound", 0.1, "job[0].pull_bound", "allows loss, but transport dctcp delivers every byte", "dlcp"),
+    ("job.0.push_bound", 10, "job[0].push_bound", "is out of range", "between 0 and 1"),
+    (
+        "job.0.tagging", {"layer_priority": True, "priorities": [7, 8]}, "job[0].tagging.priorities",
+        "goes beyond the 8 queues", "[1, 2, 3, 4, 5, 6, 7]",
+    ),
+    ("switch.ecn_threshold", ["1KiB", "2KiB"], "switch.ecn_threshold", "has 2 entries for 8 queues", "or a list of 8"),
+    ("switch.ecn_threshold", ["1KiB"], "switch.ecn_threshold", "has 1 entry for 8 queues", "one size without brackets"),
+    ("switch.ecn_threshold", ["1KiB", 5], "switch.ecn_threshold[1]", "has no unit (got 5)", "KiB"),
+    ("switch.ecn_threshold", "0B", "switch.ecn_threshold", "is zero", "a positive size"),
+    ("switch.ecn_threshold", [], "switch.ecn_threshold", "is an empty list", "one size"),
+    ("switch.ecn_threshold", "1MiB", "switch.ecn_threshold", "nothing would ever be marked", "less than 512KiB"),
+    ("switch.selective_drop", True, "switch.selective_drop", "needs a threshold", "switch.ecn_threshold"),
+    ("switch.buffer", "4KiB", "switch.buffer", "does not hold a single packet of 4162B", "many packets"),
+    ("host.software_latency", "1us", "host.software_latency", "is below the time of the smallest packet", "1.0048us"),
+    ("transport.control_priority", 8, "transport.control_priority", "is beyond the 8 queues", "0 to 7"),
+    (
+        "job.0.placement", {"workers": ["h0", "h1", "h9"], "servers": ["h3"]}, "job[0].placement.workers[2]",
+        'is no host of the topology (got "h9")', "h0 to h3",
+    ),
+    (
+        "job.0.placement", {"workers": ["h0", "h1"], "servers": ["h3"]}, "job[0].placement.workers",
+        "names 2 hosts for 3 workers", "3",
+    ),
+    (
+        "job.0.placement", {"workers": ["h0", "h1", "h1"], "servers": ["h3"]}, "job[0].placement.workers",
+        "names a host twice", "distinct hosts",
+    ),
+    ("link_override", [{"between": ["h0"]}], "link_override[0].between", "is too short", "at least 2"),
+    ("link_override", [{"between": ["h0", "switch0"]}], "link_override[0]", "changes nothing", "rate, latency, loss"),
+    (
+        "link_override", [{"between": ["h8", "switch0"], "loss": 0.1}], "link_override[0].between",
+        "h8 is no host of the topology", "h0 to h3",
+    ),
+    (
+        "link_override", [{"between": ["h0", "h0"], "loss": 0.1}], "link_override[0].between",
+        "joins a node to itself", "two ends",
+    ),
+    (
+        "topology",
+        {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 1, "uplink_rate": "1Gbps", "oversubscription": 2.0},
+        "topology.oversubscription", "given together with uplink_rate", "one of the two",
+    ),
+    ("policy", [{"name": "p", "set": {"switch": {"queues": 0}}}], "policy p: switch.queues", "out of range", "at least 1"),
+    ("policy", [{"name": "p", "set": {"job": {"push_bound": 0.5}}}], "policy p: job[0].push_bound", "dctcp", "dlcp"),
+    ("policy", [{"name": "p"}, {"name": "p"}], "policy[1].name", "is taken by another one", "a name of its own"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "path", "what", "expected"), SINGLE, ids=[f"{row[2]}={row[1]}"[:60] for row in SINGLE]
+)
+def test_one_mistake(change: str, value: Any, path: str, what: str, expected: str):
+    found = mistakes(changed(change, value))
+    assert len(found) == 1, found
+    assert found[0].startswith(f"{path}: ")
+    assert what in found[0]
+    assert expected in found[0].partition("; expected ")[2]
+
+
+@pytest.mark.parametrize(("missing", "path"), [("name", "name"), ("topology", "topology"), ("job", "job")])
+def test_missing_tables(missing: str, path: str):
+    tables = star_tables()
+    del tables[missing]
+    assert [text.split(":")[0] for text in mistakes(tables)] == [path]
+
+
+def test_missing_fields_are_named_with_what_they_are():
+    tables = star_tables()
+    del tables["job"][0]["trace"]
+    del tables["topology"]["kind"]
+    found = mistakes(tables)
+    assert found[0].startswith("topology.kind: is missing; expected")
+    assert "star" in found[0]
+    assert found[1].startswith("job[0].trace: is missing; expected Name of a bundled trace")
+
+
+def test_servers_on_the_workers_hosts():
+    tables = star_tables(hosts=4)
+    tables["job"][0] |= {
+        "workers": 4,
+        "servers": 4,
+        "exchange": {"kind": "parameter_server", "colocated": True},
+    }
+    build_scenario(tables)
+    tables["job"][0]["workers"] = 3
+    assert mistakes(tables) == [
+        "job[0].servers: is above the 3 workers whose hosts the servers share (got 4); expected at most 3"
+    ]
+
+
+def test_jobs_share_the_hosts():
+    tables = star_tables(hosts=6)
+    tables["job"].append({**tables["job"][0], "name": "second"})
+    assert mistakes(tables)[0].startswith("job: needs 8 hosts for all jobs together, but the topology has 6")
+    tables["job"][1]["name"] = "job"
+    assert mistakes(tables)[0].startswith('job[1].name: is taken by another one (got "job")')
+
+
+def test_every_mistake_is_reported_at_once():
+    tables = changed("link.rate", "3Gb")
+    tables["switch"] = {"queue": 3, "buffer": "12B"}
+    tables["job"][0] |= {"push_bound": 0.2, "workers": 40, "jitter": -1.0}
+    paths = [text.split(":")[0] for text in mistakes(tables)]
+    # fields first, then what is wrong with the scenario as a whole
+    assert paths == [
+        "link.rate", "switch.queue", "job[0].jitter", "job[0].workers", "switch.buffer", "job[0].push_bound",
+    ]  # fmt: skip
+
+
+def test_echoes_of_another_mistake_are_left_out():
+    tables = changed("transport", "dlpc")
+    tables["job"][0]["push_bound"] = 0.1  # right with the transport that was meant
+    assert [text.split(":")[0] for text in mistakes(tables)] == ["transport.kind"]
+    tables = changed("switch.queues", "8")
+    tables["switch"]["ecn_threshold"] = ["1KiB", "2KiB"]
+    assert [text.split(":")[0] for text in mistakes(tables)] == ["switch.queues"]
+
+
+def test_message_is_for_people():
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(changed("link.rate", "3Gb"), "my.toml")
+    assert str(caught.value) == (
+        "my.toml: is no valid scenario, 1 mistake:\n"
+        '  link.rate: "Gb" is no unit of rate (got "3Gb"); expected a rate with a unit '
+        '(bps, kbps, Mbps, Gbps, Tbps), such as "100Gbps"'
+    )
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.mistakes) == (str(caught.value), caught.value.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"\nname = ", ["is no TOML", "line 2"]),
+        (b"name = 'a'\nname = 'b'\n", ["is no TOML", "line 2"]),
+        (b"\xff\xfe", ["is no text in UTF-8"]),
+        (b"", ["name: is missing", "topology: is missing"]),
+    ],
+)
+def test_files_that_are_no_scenario(tmp_path: Path, text: bytes, words: list[str]):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(text)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    for word in [str(path), *words]:
+        assert word in str(caught.value)
+
+
+def test_missing_files(tmp_path: Path):
+    with pytest.raises(ScenarioError, match="no such file"):
+        load_scenario(tmp_path / "nowhere.toml")
+    with pytest.raises(ScenarioError, match="no such file"):
+        load_scenario("nowhere.toml")
+    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, agreement-wall, demo"):
+        load_scenario("nowhere")
+    with pytest.raises(ScenarioError, match=r"cannot be read \(is a folder\); expected a scenario file"):
+        load_scenario(tmp_path)
+    path = tmp_path / "graph.toml"
+    path.write_text(
+        'name = "g"\ntopology = { kind = "graph", file = "no.graphml" }\n'
+        '[[job]]\nname = "j"\ntrace = "resnet50"\nworkers = 2\nexchange = { kind = "ring" }\n'
+    )
+    with pytest.raises(ScenarioError, match=r"topology\.file: no such file .*no\.graphml"):
+        load_scenario(path)
+
+
+def test_exit_codes():
+    assert ScenarioError("x").exit_code == 2
+    assert StallError("x").exit_code == 1
+
+
+def test_values_in_messages_stay_short():
+    assert shorten(True) == "true"
+    assert shorten("a") == '"a"'
+    assert len(shorten("x" * 500)) == 80

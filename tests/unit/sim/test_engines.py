@@ -1,0 +1,291 @@
+"""Compiled engines: made as one program, kept whole or not at all, gone by themselves, and what is told of a user's mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from oracle import Case, Letter, first_difference, run_engine
+from typer.testing import CliRunner
+
+from gradwire import cli
+from gradwire.components.find import resolve
+from gradwire.experiment.topology import LinkSpec, leaf_spine
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.transport import Dctcp, Dlcp
+from gradwire.sim.fabric import engines, specialise, whole
+from gradwire.sim.fabric.specialise import combination_of, compile_ahead
+from gradwire.sim.simulate import simulate
+
+ROOT = Path(__file__).parents[3]
+US = 10**6
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """An empty cache, and nothing remembered of engines loaded before."""
+    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(engines, "_private", [])
+    specialise._load.cache_clear()
+    yield tmp_path / "cache" / "engines"
+    specialise._load.cache_clear()
+
+
+def scenario(**fields):
+    return build_scenario({
+        "name": "x", "topology": {"kind": "star", "hosts": 4},
+        "traffic": [{"name": "t", "kind": "permutation", "size": "10kB"}], **fields,
+    })  # fmt: skip
+
+
+def case(balancing="ecmp"):
+    tables = [Dctcp.model_validate({"kind": "dctcp"}), Dlcp.model_validate({"kind": "dlcp"})]
+    letters = [Letter(n * US, n % 6, (n + 3 + n // 6) % 6 if n % 6 != (n + 3 + n // 6) % 6 else (n + 1) % 6,
+                      9_000 + 5_000 * n, n % 2, bound=0.1 * (n % 2)) for n in range(12)]  # fmt: skip
+    switch = Switch.model_validate({"buffer": "20kB", "ecn_threshold": "8kB"})
+    return Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables, letters, switch, balancing)
+
+
+def test_it_compiles_as_one_program(own_cache):
+    """Falling back to Numba's own way would cost four times as long, and nobody would notice."""
+    assert whole.is_known(), "this Numba is not known to work: see whole.KNOWN"
+    compile_ahead([scenario()])
+    kept = {
+        each.about["transports"][0] if each.about["transports"] else "": each.about
+        for each in engines.kept_engines()
+    }
+    assert set(kept) == {"dctcp"}
+    assert all(about["compiled"] == "as one program" for about in kept.values())
+    assert kept["dctcp"]["functions"] > 60
+    assert simulate(scenario()).summary["totals"]["finished"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("balancing", ["ecmp", "reps"])
+def test_both_ways_of_compiling_give_the_same(own_cache, balancing, monkeypatch):
+    quick = run_engine(case(balancing))
+    monkeypatch.setattr(whole, "KNOWN", ())
+    engines.clear()
+    specialise._load.cache_clear()
+    slow = run_engine(case(balancing))
+    assert {each.about["compiled"] for each in engines.kept_engines()} == {"function by function"}
+    assert quick.transmissions and first_difference(quick, slow) == ""
+
+
+@pytest.mark.parametrize("left", [{"run.o": b"half"}, {engines.ABOUT: b"{"}, {engines.ABOUT: b"{}"}])
+def test_what_is_not_whole_is_not_taken(own_cache, left):
+    identity = specialise._identity(combination_of(scenario()))
+    folder = own_cache / identity  # as a crash could have left it, had it had its name
+    folder.mkdir(parents=True)
+    for name, data in left.items():
+        (folder / name).write_bytes(data)
+    assert simulate(scenario()).summary["totals"]["finished"]
+    assert [kept.identity for kept in engines.kept_engines()] == [identity]
+
+
+def test_what_has_changed_on_disk_is_not_run(own_cache):
+    identity = specialise._identity(combination_of(scenario()))
+    compile_ahead([scenario()])
+    code = own_cache / identity / "run.o"
+    whole_code = code.read_bytes()
+    code.write_bytes(whole_code[:5000] + bytes(100) + whole_code[5100:])
+    assert simulate(scenario()).summary["totals"]["finished"]
+    assert code.read_bytes() == whole_code
+
+
+def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypatch):
+    made = combination_of(scenario())
+    before = specialise._identity(made)
+    for what, other in (("machine", lambda: "another processor"), ("version", lambda package: "0.1")):
+        with monkeypatch.context() as patch:
+            patch.setattr(specialise, what, other)
+            assert specialise._identity.__wrapped__(made) != before
+    assert specialise._identity.__wrapped__(made) == before
+
+
+def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
+    """It takes a fifth of a second and 60 MB to load."""
+    compile_ahead([scenario()])
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
+        f"print(simulate(build_scenario({scenario().model_dump(mode='json', exclude_unset=True)!r})).summary['totals'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert repr(simulate(scenario()).summary["totals"]) == done.stdout.strip()
+
+
+def test_no_component_needs_numba_to_be_imported():
+    code = (
+        "import sys, importlib, pkgutil; sys.modules['numba'] = None\n"
+        "import gradwire.components.transports, gradwire.components.balancers, gradwire.components.queues\n"
+        "for room in (gradwire.components.transports, gradwire.components.balancers, gradwire.components.queues):\n"
+        "    for one in pkgutil.iter_modules(room.__path__, room.__name__ + '.'):\n"
+        "        importlib.import_module(one.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_exception_in_compiled_code_is_one():
+    code = (
+        "from gradwire.sim.fabric import objects, whole; from gradwire.components.compiled import njit\n"
+        "whole.whole_program()\n"
+        "quotient = njit('int64(int64, int64, int64, int64)')(lambda a, b, c, d: a // b)\n"
+        "symbol, code = objects.emitted(quotient)\n"
+        "call = objects.load(code, symbol, 4); print(call(7, 2, 0, 0), call(-(1 << 62), 1, 0, 0))\n"
+        "call(1, 0, 0, 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["3", str(-(1 << 62))]
+    assert done.returncode == 1 and "RuntimeError" in done.stderr
+
+
+@pytest.mark.slow
+def test_where_no_child_can_compile_the_process_does(own_cache, monkeypatch):
+    monkeypatch.setattr(specialise, "compile_all", lambda *_: None)
+    assert simulate(scenario()).summary["totals"]["finished"]
+    assert engines.kept_engines() == []
+
+
+def test_several_are_compiled_side_by_side_and_one_that_fails_takes_nothing_with_it(own_cache):
+    def work(name, check):
+        return engines.Work(name, lambda: {}, {"transports": [name]}, check)
+
+    begin = time.monotonic()
+    works = [work(f"w{n}", lambda: time.sleep(0.7) or "") for n in range(3)]  # type: ignore[func-returns-value]
+    with pytest.raises(engines.CompileError, match=r"a\.py:3: no"):
+        engines.compile_all([*works, work("bad", lambda: "a.py:3: no")], jobs=4)
+    took = time.monotonic() - begin
+    assert {each.identity for each in engines.kept_engines()} == {"w0", "w1", "w2"}
+    assert list(own_cache.glob("*.part")) == []
+    assert took < 10  # 2.1 s one after the other; a loaded machine needs some time to start children
+
+
+def test_old_engines_go_by_themselves(own_cache, monkeypatch):
+    monkeypatch.setattr(engines, "KEEP_MOST", 3)
+    now = time.time()
+    for n in range(5):
+        folder = own_cache / f"e{n}"
+        folder.mkdir(parents=True)
+        (folder / engines.ABOUT).write_text("{}")
+        os.utime(folder / engines.ABOUT, (now - 60 * n, now - 60 * n))
+    stale, young = own_cache / "x.part", own_cache / "y.part"
+    stale.mkdir()
+    young.mkdir()
+    os.utime(stale, (now - 10_000, now - 10_000))
+    os.utime(own_cache / "e1" / engines.ABOUT, (now - 100 * 86_400,) * 2)
+    engines._forget_old(own_cache)
+    assert {path.name for path in own_cache.iterdir()} == {"e0", "e2", "e3", "y.part"}
+
+
+def test_an_engine_that_is_used_counts_as_young(own_cache):
+    compile_ahead([scenario()])
+    (kept,) = engines.kept_engines()
+    os.utime(own_cache / kept.identity / engines.ABOUT, (1, 1))
+    assert engines.load(kept.identity)
+    assert engines.kept_engines()[0].used > time.time() - 1000
+
+
+def test_a_place_that_cannot_be_written_ends_nothing(tmp_path):
+    """In a process of its own: one line, and the run is made."""
+    (tmp_path / "file").touch()
+    text = (
+        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
+        "s = build_scenario({'name': 'x', 'topology': {'kind': 'star', 'hosts': 3}, 'traffic': "
+        "[{'name': 't', 'kind': 'permutation', 'size': '1kB'}]})\n"
+        "print(simulate(s).summary['totals']['finished'])"
+    )
+    environment = {**os.environ, "GRADWIRE_CACHE": str(tmp_path / "file"), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ran.stdout == "True\n"
+    assert (
+        len(ran.stderr.splitlines()) == 1 and "are not kept" in ran.stderr and "Not a directory" in ran.stderr
+    )
+
+
+def test_the_command_shows_and_clears(own_cache):
+    engines.compile_all(
+        [engines.Work("one", lambda: {}, {"transports": ["dlcp"], "load_balancing": "ecmp"}, str)]
+    )
+    (own_cache.parent / "uml").mkdir()
+    (own_cache.parent / "uml" / "linux").write_bytes(bytes(10))
+    runner = CliRunner()
+    shown = json.loads(runner.invoke(cli.app, ["cache", "--json"]).stdout)
+    assert [each["identity"] for each in shown["engines"]] == ["one"] and shown["others"] == {"uml": 10}
+    text = runner.invoke(cli.app, ["cache"]).stdout
+    assert "1 compiled engines" in text and "dlcp / ecmp" in text and "besides: uml" in text
+    assert runner.invoke(cli.app, ["cache", "clear"]).stdout == "removed 1 compiled engines\n"
+    assert engines.kept_engines() == [] and (own_cache.parent / "uml" / "linux").exists()
+
+
+HEAD = "from numba import njit\nfrom gradwire.components.balancers.base import Balancer\n\n"
+CHOOSE = "M, node, ways, n, A, B, count, now"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            f"@njit\ndef choose({CHOOSE}):\n    return count.nothing\n",
+            "mine.py:6: Unknown attribute 'nothing'",
+        ),
+        (
+            f"@njit\ndef choose({CHOOSE}):\n    return undefined % n\n",
+            "mine.py:6: NameError: name 'undefined'",
+        ),
+        (
+            f"@njit\ndef inner(x):\n    return x.nothing\n\n\n@njit\ndef choose({CHOOSE}):\n    return inner(count)\n",
+            "mine.py:6: Unknown attribute 'nothing'",
+        ),
+        (
+            f"def choose({CHOOSE}):\n    return 0\n",
+            "mine.py:4: choose of 'mine:Mine' is not compiled; expected @njit",
+        ),
+        ("@njit\ndef choose(M, n):\n    return 0\n", "takes 2 arguments, not 8; expected def choose(M, node"),
+        ("import nosuchmodule\n", "No module named 'nosuchmodule'"),
+        ("import sys\nsys.exit(7)\n", "mine.py:5: SystemExit: 7"),
+        ("def choose(:\n", "mine.py:4: invalid syntax"),
+        ("1 / 0\n", "mine.py:4: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_path, own_cache):
+    """Name, file, line and reason, before anything is compiled with it; and only once."""
+    owner = "\n\nclass Mine(Balancer):\n    choose = staticmethod(choose)\n"
+    (tmp_path / "mine.py").write_text(HEAD + body + owner)
+    made = scenario(load_balancing="mine:Mine").at(tmp_path)
+    with pytest.raises(ScenarioError) as caught:
+        simulate(made)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert [each for each in engines.kept_engines() if each.about["transports"]] == []
+
+
+def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
+    inside = f"class Mine(Balancer):\n    @staticmethod\n    @njit\n    def choose({CHOOSE}):\n        return count % n\n"
+    (tmp_path / "mine.py").write_text(HEAD + inside)
+    assert simulate(scenario(load_balancing="mine:Mine").at(tmp_path)).summary["totals"]["finished"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("os:path", "'os:path' is no class; expected a class as gradwire.components.transports.base describes it"),
+        ("os:nothing", "'os:nothing' cannot be loaded: there is no nothing in "),
+        ("nosuch:Class", "No module named 'nosuch'"),
+        ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),
+    ],
+)
+def test_what_is_no_transport_is_told(name, says):
+    with pytest.raises(ScenarioError) as caught:
+        resolve({}, name, "transport.kind")
+    assert says in str(caught.value)

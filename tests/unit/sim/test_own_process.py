@@ -1,0 +1,76 @@
+"""Processes of one's own on the packet engine: times by closed form, mistakes by name, and the example."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sim_cases import US, ps_job, scenario
+
+from gradwire.scenarios.errors import StallError
+from gradwire.sim.own_process import Wires
+
+ROOT = Path(__file__).resolve().parents[3]
+FRAME, BYTE = 4096 + 66, 80  # bytes of a full packet of DCTCP, ps a byte at 100 Gbps
+
+
+def wires(**fields):
+    return Wires(scenario(ps_job(1), transport="dctcp", **fields))
+
+
+def test_a_message_takes_latency_store_and_forward_and_the_links():
+    """Two packets: software 2 us, both onto the first link, one more time for the second link, 1 us each."""
+    made = wires()
+    seen = []
+
+    def ask():
+        message = yield made.send("h0", "h1", 8192)
+        seen.append((made.env.now, message.received_bytes))
+        yield made.env.timeout(5)
+        yield made.send("h1", "h0", "8192B")
+        seen.append((made.env.now, 8192))
+
+    assert made.run(ask())
+    once = 2 * US + 3 * FRAME * BYTE + 2 * US
+    assert seen == [(once, 8192), (2 * once + 5, 8192)]
+    rows = made.messages.to_pylist()
+    assert [(row["src"], row["dst"], row["start_ps"], row["end_ps"]) for row in rows] == [
+        ("h0", "h1", 0, once), ("h1", "h0", once + 5, 2 * once + 5),
+    ]  # fmt: skip
+
+
+def test_until_a_time_only():
+    made = wires()
+
+    def long():
+        yield made.env.timeout(10 * US)
+
+    assert not made.run(long(), until=5 * US)
+    assert made.run(until=20 * US)
+
+
+def test_mistakes_are_named():
+    made = wires()
+    with pytest.raises(ValueError, match="no host 'h9': hosts are h0 to h7"):
+        made.send("h0", "h9", 1)
+    with pytest.raises(ValueError, match="no kind of message: push"):
+        made.send("h0", "h1", 1, kind="shove")
+
+
+def test_waiting_in_vain_is_a_stall():
+    made = wires()
+
+    def vain():
+        yield made.env.event()
+
+    with pytest.raises(StallError, match="no message is under way"):
+        made.run(vain())
+
+
+def test_the_example():
+    done = subprocess.run([sys.executable, str(ROOT / "examples" / "own_process.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["round 0", "round 1", "round 2", "24 messages"]

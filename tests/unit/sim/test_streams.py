@@ -1,0 +1,295 @@
+"""Connections that carry message after message: hand-worked times, windows and recoveries; what they keep and forget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
+from oracle.packets import ACK, DATA
+from transport_bench import MS, US, Ends, transport
+
+from gradwire.components import layout as at
+from gradwire.components.transports.cubic import EPOCH, SEEN, Cubic
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.window import CWND, SHIFT, SRTT, SSTHRESH
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, leaf_spine, star
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.fabric import streams
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.simulate import simulate
+
+FRAME = 1066  # 1000 bytes of payload
+TX = FRAME * 80  # ps at 100 Gbps
+KINDS = ("tcp_newreno", "dctcp", "cubic")
+
+
+def play(
+    letters: list[Letter], kind: str = "tcp_newreno", connections: str = "persistent", *, cable: int = US,
+    changes: Any = (), **more: Any,
+) -> Outcome:  # fmt: skip
+    """Two hosts, 100 Gbps. What the oracle says as well."""
+    table = transport(kind, connections=connections, **{"payload": "1000B", "min_rto": "200us", **more})
+    case = Case(star(2, LinkSpec(10**11, cable)), [table], letters, changes=changes)
+    engine = run_engine(case)
+    assert first_difference(engine, run_oracle(case)) == ""
+    return engine
+
+
+def ends(outcome: Outcome) -> list[int]:
+    """When each message was delivered."""
+    return [arrival.time for arrival in sorted(outcome.arrivals, key=lambda arrival: arrival.message)]
+
+
+def alone(packets: int) -> int:
+    """What so many packets take that the window does not hold up: transmission, and the last one's way."""
+    return packets * TX + US + TX + US
+
+
+def starts(outcome: Outcome, message: int) -> list[int]:
+    """When the data packets of a message left their host."""
+    return [t.start for t in outcome.transmissions if t.packet.flow == message and t.packet.kind == DATA and t.link == 0]
+
+
+# --- windows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_warm_connection_sends_at_line_rate_from_the_first_packet(kind):
+    letters = [Letter(0, 0, 1, 300_000), Letter(100 * US, 0, 1, 300_000)]
+    fresh, warm = play(letters, kind, "fresh"), play(letters, kind)
+    assert ends(fresh)[0] == ends(warm)[0] > alone(300)  # slow start
+    assert ends(fresh)[1] == 100 * US + ends(fresh)[0]
+    assert ends(warm)[1] == 100 * US + alone(300)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("silence", "window"), [(199, 207), (201, 103), (401, 51), (2_000, 10)])
+def test_the_window_falls_after_a_silence(kind, silence, window):
+    """300 packets make it 207: 160 when the last of them leaves, and one more for each of the next 47 answers, until not
+    even half of it is under way (160 + 47 > 2 (150 - 47)). It halves for every time-out (200 us) that passes after the
+    last packet was sent, down to the first window; so many leave before the first answer, 40 us later, is there."""
+    first = [Letter(0, 0, 1, 300_000)]
+    again = starts(play(first, kind, cable=10 * US), 0)[-1] + silence * US
+    outcome = play([*first, Letter(again, 0, 1, 2_000_000)], kind, cable=10 * US)
+    assert sum(start < again + 40 * US for start in starts(outcome, 1)) == window
+
+
+def _fabric(tables: list[Any], **more: Any) -> Fabric:
+    network = star(2, LinkSpec(10**11, US))
+    return Fabric(network, build_routing(network), switch=Switch(), transports=tables, **more)
+
+
+def _rested(owner: Any, window: int, threshold: int, silence: int) -> Ends:
+    """A connection of a measured round trip of 10 us (time-out 2 ms) that has been silent for so many us."""
+    flow = Ends(owner, 100)
+    flow[at.S_STREAM] = flow.f
+    flow[CWND], flow[SSTHRESH], flow[SRTT] = window << SHIFT, threshold << SHIFT, 10 * US
+    flow[at.S_LAST_SENT] = 7 * US
+    flow.run["resume"](flow.M, flow.k, flow.f, (7 + silence) * US)
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("window", "threshold", "silence", "after", "threshold_after"),
+    [
+        (100, 50, 2_000, 100, 50),  # no longer than a time-out: as it was
+        (100, 50, 2_001, 50, 75),
+        (100, 90, 4_000, 50, 90),  # the threshold never falls
+        (100, 50, 4_001, 25, 75),
+        (100, 50, 50_000, 10, 75),  # no lower than what a connection begins with
+        (6, 50, 50_000, 6, 50),  # and one below that is left alone
+    ],
+)  # fmt: skip
+def test_resume(window, threshold, silence, after, threshold_after):
+    flow = _rested(TcpNewReno, window, threshold, silence)
+    assert (flow[CWND] / 2**SHIFT, flow[SSTHRESH] >> SHIFT) == (after, threshold_after)
+
+
+def test_the_cubic_curve_stands_still_while_nothing_is_to_be_sent():
+    flow = Ends(Cubic, 100)
+    flow[EPOCH], flow[SEEN], flow[at.S_LAST_SENT] = 100 * US, 150 * US, 145 * US
+    flow.run["resume"](flow.M, flow.k, flow.f, 400 * US)
+    assert (flow[EPOCH], flow[SEEN]) == (350 * US, 400 * US)
+
+
+# --- one sequence of packets ----------------------------------------------------------------------------------------
+
+
+def test_a_message_queues_behind_the_one_before_it():
+    """Its packets follow without a gap, and it is delivered when they are there, not when the first is acknowledged."""
+    letters = [Letter(0, 0, 1, 300_000), Letter(200 * US, 0, 1, 50_000), Letter(201 * US, 0, 1, 20_000)]
+    outcome = play(letters, min_rto="1ms")
+    assert ends(outcome)[1:] == [200 * US + alone(50), 200 * US + alone(70)]
+    both = starts(outcome, 1) + starts(outcome, 2)
+    assert set(np.diff(both).tolist()) == {TX}
+
+
+def test_messages_are_delivered_in_their_order():
+    """A short one behind a long one does not overtake it, where fresh connections take turns."""
+    letters = [Letter(0, 0, 1, 500_000), Letter(1, 0, 1, 1_000)]
+    fresh, stream = ends(play(letters, connections="fresh")), ends(play(letters))
+    assert fresh[1] < fresh[0] and stream[0] < stream[1]
+    assert stream[1] - stream[0] == TX
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_message_finds_the_loss_at_the_end_of_the_one_before(kind):
+    """The last packet of the first message is lost; three packets of the second say so, and no time-out is needed."""
+    first, gone = 20, 19 * TX  # when the last packet of the first one leaves
+    warm = [Letter(0, 0, 1, 300_000)]
+    at_ps = 150 * US
+    letters = [*warm, Letter(at_ps, 0, 1, first * 1000), Letter(at_ps, 0, 1, 20_000)]
+    cut = [Change(at_ps + gone - 1, "cut", 0), Change(at_ps + gone + TX - 1, "mend", 0)]
+    outcome = play(letters, kind, changes=cut, min_rto="1ms")
+    assert outcome.again == [0, 1, 1]  # and the very last one, to be on the safe side
+    # three answers back: 23 packets, their way, an answer's way, then the packet once more
+    heard = at_ps + alone(first + 3) + 2 * (66 * 80 + US)
+    begun = starts(outcome, 1)[-1]
+    assert heard <= begun < heard + TX
+    assert ends(outcome)[1] == ends(outcome)[2] == begun + alone(1)
+    alone_again = play([*warm, letters[1]], kind, changes=cut, min_rto="1ms")
+    assert ends(alone_again)[1] > at_ps + MS  # nobody says so: the timer
+
+
+def test_estimates_survive():
+    """The first packet of all is timed, and what is known of the round trip goes on."""
+    fabric = _fabric([transport("tcp_newreno", payload="1000B", connections="persistent")])
+    for n in range(5):
+        fabric.send(n * 100 * US, 0, 1, 1000)
+    while fabric.undelivered or not fabric.idle:
+        fabric.run(fabric.now + MS)
+    (f,) = fabric.flows._streams._of_flow
+    trip = 2 * (TX + US) + 2 * (66 * 80 + US)
+    assert int(fabric.memory.M[fabric.flows.sender(f) + SRTT]) == trip
+    fabric.close()
+
+
+# --- which messages share one ---------------------------------------------------------------------------------------
+
+
+def _entropies(letters: list[Letter], connections: str) -> list[set[int]]:
+    tables = [transport(kind, connections=connections) for kind in KINDS[:2]]
+    case = Case(leaf_spine(2, 2, 2, LinkSpec(10**11, US)), tables, letters)
+    engine = run_engine(case)
+    assert first_difference(engine, run_oracle(case)) == ""
+    found: list[set[int]] = [set() for _ in letters]
+    for sent in engine.transmissions:
+        found[sent.packet.flow].add(sent.packet.entropy)
+    return found
+
+
+def test_one_for_each_transport_pair_and_class():
+    """Which shows in the path: a connection has one, and the messages on it share it."""
+    letters = [
+        Letter(0, 0, 2, 5000), Letter(0, 0, 2, 5000), Letter(9 * US, 0, 2, 5000), Letter(0, 0, 3, 5000),
+        Letter(0, 2, 0, 5000), Letter(0, 0, 2, 5000, priority=1), Letter(0, 0, 2, 5000, transport=1),
+    ]  # fmt: skip
+    shared = _entropies(letters, "persistent")
+    assert all(len(each) == 1 for each in shared)
+    assert shared[0] == shared[1] == shared[2]
+    assert len(set.union(*shared[2:])) == 5
+    assert len(set.union(*_entropies(letters, "fresh"))) == 7
+
+
+# --- for ever -------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_begin_anew_after_the_last(monkeypatch):
+    """Cumulative points have 22 bits."""
+    letters = [Letter(n * 20 * US, 0, 1, 40_000 + n) for n in range(20)]
+    plain = play(letters)
+    monkeypatch.setattr(streams, "FIRST_PACKET", (1 << 22) - 130)
+    around = play(letters)
+    points = [t.packet.argument for t in around.transmissions if t.packet.kind == ACK]
+    assert min(points) == 0 and max(points) == (1 << 22) - 1
+    assert ends(around) == ends(plain)
+
+
+def test_what_is_over_is_forgotten():
+    """Ten thousand messages, one after the other: records and bitmaps are used again."""
+    fabric = _fabric([transport("dctcp", payload="1000B", connections="persistent")])
+    most = 0
+    for n in range(200):
+        for _ in range(50):
+            fabric.send(fabric.now, 0, 1, 7_000)
+        while fabric.undelivered:
+            fabric.run(fabric.now + MS)
+        if n == 20:
+            most = fabric.flows.words._next
+    (f,) = fabric.flows._streams._of_flow
+    sender = fabric.flows.sender(f)
+    M = fabric.memory.M
+    assert M[sender + at.S_TOTAL] == 70_000 and M[sender + at.S_FIRST] > 60_000
+    assert fabric.flows.words._next == most and fabric.flows._records < 400
+    tables = fabric.finish()
+    assert set(tables.sent_packets.tolist()) == {7} and set(tables.received_bytes.tolist()) == {7_000}
+    fabric.close()
+
+
+# --- in scenarios ---------------------------------------------------------------------------------------------------
+
+RING = {
+    "name": "ring", "topology": {"kind": "star", "hosts": 4}, "link": {"rate": "1Gbps", "latency": "100us"},
+    "host": {"software_latency": "200us"}, "switch": {"buffer": "256KiB"},
+    "job": [{
+        "name": "r", "trace": "resnet20", "workers": 4, "servers": 0, "iterations": 2, "compute_scale": 0.01,
+        "exchange": {"kind": "ring", "bucket": "25MiB"},
+    }],
+}  # fmt: skip
+
+
+def test_rings_need_no_slow_start():
+    """Each step of a ring goes to the same neighbour: 193 packets, and 66 bytes for each of those that come from the
+    other one. On an open window that is all; a fresh one of 10 packets waits for answers first, where 35 fill the path:
+    25 and then 15 packets' time."""
+
+    def steps(connections: str) -> Any:
+        transport = {"kind": "cubic", "payload": "1400B", "connections": connections}
+        result = simulate(build_scenario(RING | {"transport": transport}))
+        rows = [row for row in result.messages.to_pylist() if row["iteration"] == 1]
+        return np.array([row["end_ps"] - row["start_ps"] - 200 * US for row in rows]), rows
+
+    (fresh, rows), (warm, _) = steps("fresh"), steps("persistent")
+    packets = np.array([-(-row["bytes"] // 1400) for row in rows])
+    assert set(packets.tolist()) == {193}
+    line, ways = packets * 1466 * 8000, 1466 * 8000 + 200 * US
+    assert (warm >= line + ways).all() and (warm <= (line + ways) * (1 + 66 / 1466)).all()
+    assert (fresh > warm + 30 * 1466 * 8000).all()
+
+
+@pytest.mark.parametrize("kind", ["pias", "dlcp", "swift", "timely", "ndp", "constant_rate"])
+def test_transports_without_connections_refuse_the_setting(kind):
+    with pytest.raises(ScenarioError, match=r"transport\.connections"):
+        build_scenario({
+            "name": "x", "topology": {"kind": "star", "hosts": 3}, "transport": {"kind": kind, "connections": "persistent"},
+            "traffic": [{"kind": "all_to_all", "name": "a", "size": "1kB"}],
+        })  # fmt: skip
+
+
+def test_the_testbeds_own_setting_is_the_transports_now():
+    with pytest.raises(ScenarioError, match=r'emulation.connections.*transport = .*connections = "persistent"'):
+        build_scenario({
+            "name": "x", "topology": {"kind": "star", "hosts": 3}, "emulation": {"connections": "persistent"},
+            "traffic": [{"kind": "all_to_all", "name": "a", "size": "1kB"}],
+        })  # fmt: skip
+
+
+def test_a_descendant_has_to_say_that_it_carries_streams(tmp_path):
+    (tmp_path / "mine.py").write_text("from gradwire.components.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    pass\n")
+    tables = {
+        "name": "x", "topology": {"kind": "star", "hosts": 3},
+        "transport": {"kind": "mine:Mine", "connections": "persistent"},
+        "traffic": [{"kind": "all_to_all", "name": "a", "size": "1kB"}],
+    }  # fmt: skip
+    from gradwire.sim.precheck import check_variants
+
+    scenario = build_scenario(tables).at(tmp_path)
+    with pytest.raises(ScenarioError, match="mine:Mine has no connections"):
+        check_variants(scenario.variants())
+    (tmp_path / "mine.py").write_text("from gradwire.components.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    streams = True\n")
+    check_variants(scenario.variants())

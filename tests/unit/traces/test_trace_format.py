@@ -1,0 +1,477 @@
+"""The trace format: what is written is read back, and what is damaged is refused with file, finding and expectation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_cases import small_trace
+
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.trace import (
+    SCHEMA_VERSION,
+    Iteration,
+    TensorInfo,
+    Trace,
+    bundled_traces,
+    load_trace,
+    scale_exponents,
+    to_halves,
+)
+
+TABLES = ["layers", "tensors", "iterations", "chunks"]
+
+
+def same(one: Trace, other: Trace) -> None:
+    assert one.manifest == other.manifest
+    assert one.layers == other.layers
+    assert one.tensors == other.tensors
+    for mine, theirs in zip(one.iterations, other.iterations, strict=True):
+        assert (mine.rank, mine.index, mine.phase, mine.step, mine.loss) == (
+            theirs.rank,
+            theirs.index,
+            theirs.phase,
+            theirs.step,
+            theirs.loss,
+        )
+        assert (mine.backward_end_ps, mine.optimizer_ps, mine.end_ps) == (
+            theirs.backward_end_ps,
+            theirs.optimizer_ps,
+            theirs.end_ps,
+        )
+        for name in ("forward_start_ps", "forward_end_ps", "ready_ps"):
+            assert getattr(theirs, name).dtype == np.int64
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+    assert one.sampled == other.sampled
+    for iteration in range(len(one.iterations)):
+        for tensor in range(len(one.tensors)):
+            np.testing.assert_array_equal(
+                one.chunk_rms(iteration, tensor), other.chunk_rms(iteration, tensor)
+            )
+            np.testing.assert_array_equal(
+                one.chunk_mean(iteration, tensor), other.chunk_mean(iteration, tensor)
+            )
+            np.testing.assert_array_equal(
+                one.chunk_max(iteration, tensor), other.chunk_max(iteration, tensor)
+            )
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    iterations=st.integers(1, 5),
+    tensors=st.integers(1, 6),
+    rms=st.booleans(),
+    ranks=st.integers(1, 3),
+    every=st.integers(1, 2),
+)
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    iterations: int,
+    tensors: int,
+    rms: bool,
+    ranks: int,
+    every: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("round") / "trace"
+    halves = (range(iterations // 2), range(iterations // 2, iterations))
+    chosen = [iterations * rank + n for rank in range(ranks) for half in halves for n in half[::every]]
+    trace = small_trace(
+        seed=seed, iterations=iterations, tensors=tensors, rms=rms, ranks=ranks, sampled=chosen
+    )
+    trace.save(directory)
+    again = load_trace(directory)
+    same(trace, again)
+    assert again.digest() == trace.digest()
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        ["manifest.json", *(f"{name}.parquet" for name in TABLES)]
+    )
+
+
+def test_digest_sees_every_part() -> None:
+    base = small_trace(seed=1)
+    digests = {base.digest(), small_trace(seed=2).digest()}
+    iteration = base.iterations[0]
+    later = np.array(iteration.ready_ps)
+    later[0] -= 1
+    changed = [
+        Iteration(**{**vars(iteration), "ready_ps": later}),
+        *base.iterations[1:],
+    ]
+    means = np.array(base._mean)
+    means[0, 0] += np.float16(0.5)
+    for trace in (
+        Trace(
+            {**base.manifest, "note": 1}, base.layers, base.tensors, base.iterations, base._mean, base._max
+        ),
+        Trace(base.manifest, base.layers, base.tensors, changed, base._mean, base._max),
+        Trace(base.manifest, base.layers, base.tensors, base.iterations, means, base._max),
+    ):
+        digests.add(trace.digest())
+    assert len(digests) == 5
+    for other in (
+        small_trace(seed=1, rms=True),
+        small_trace(seed=1, ranks=2),
+        small_trace(seed=1, sampled=[0, 3]),
+    ):
+        digests.add(other.digest())
+    half = base.iterations[0], Iteration(**{**vars(base.iterations[1]), "rank": 1}), *base.iterations[2:]
+    digests.add(Trace(base.manifest, base.layers, base.tensors, half, base._mean, base._max).digest())
+    assert len(digests) == 9
+
+
+def test_total_bytes_and_phases() -> None:
+    trace = small_trace(iterations=4, tensors=3)
+    assert trace.total_bytes == sum(4 * tensor.numel for tensor in trace.tensors)
+    assert trace.phases == {"early": [0, 1], "late": [2, 3]}
+    assert TensorInfo("h", (3,), 3, "bfloat16", 0).bytes == 6
+
+
+def test_save_refuses_what_exists_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    trace = small_trace()
+    target = tmp_path / "trace"
+    target.mkdir()
+    (target / "mine").write_text("precious")
+    with pytest.raises(TraceError, match=r"trace: exists already; expected a directory that"):
+        trace.save(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace"]
+    assert (target / "mine").read_text() == "precious"
+
+
+def test_save_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(TraceError, match="no space left"):
+        small_trace().save(tmp_path / "trace")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return small_trace(iterations=3, tensors=4).save(tmp_path / "trace")
+
+
+@pytest.mark.parametrize("name", [*(f"{table}.parquet" for table in TABLES), "manifest.json"])
+def test_missing_file(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(TraceError, match="missing") as caught:
+        load_trace(saved)
+    assert caught.value.where.endswith(name)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
+def test_truncated_parquet(saved: Path, table: str, keep: float) -> None:
+    file = saved / f"{table}.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * keep)])
+    with pytest.raises(TraceError, match="truncated or damaged") as caught:
+        load_trace(saved)
+    assert caught.value.where.endswith(f"{table}.parquet")
+    assert caught.value.expected == "a complete Parquet file"
+
+
+def test_flipped_byte_in_the_data_is_noticed(saved: Path) -> None:
+    file = saved / "chunks.parquet"
+    content = bytearray(file.read_bytes())
+    metadata = pq.read_metadata(file).row_group(0).column(1)
+    content[metadata.data_page_offset + metadata.total_compressed_size - 2] ^= 0x10
+    file.write_bytes(content)
+    with pytest.raises(TraceError, match="damaged"):
+        load_trace(saved)
+
+
+def edit_manifest(directory: Path, **changes: Any) -> None:
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest.update(changes)
+    path.write_text(json.dumps(manifest))
+
+
+def test_other_schema_version(saved: Path) -> None:
+    edit_manifest(saved, schema_version=SCHEMA_VERSION + 1)
+    with pytest.raises(
+        TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION} or 1; "
+    ):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema_version": None}, "schema version None"),
+        ({"schema_version": True}, "schema version True"),
+        ({"magnitudes": {"source": "guessed"}}, "magnitudes .'source': 'guessed'"),
+        (
+            {"groups": [{"kind": "fsdp_unit", "tensors": [0, 4]}]},
+            r"groups\[0\]: tensors \[0, 4\]; expected .* 0 to 3",
+        ),
+        ({"groups": [{"tensors": [0]}]}, r"groups\[0\]: kind None"),
+        ({"name": 3}, "name 3"),
+        ({"rows": None}, "rows None"),
+        ({"rows": {"layers": 1}}, "number of rows"),
+        ({"chunk_elements": 128}, "chunk_elements 128; expected 256"),
+    ],
+)
+def test_bad_manifest(saved: Path, changes: dict[str, Any], message: str) -> None:
+    edit_manifest(saved, **changes)
+    with pytest.raises(TraceError, match=message):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00"])
+def test_manifest_that_is_no_json_object(saved: Path, text: str) -> None:
+    (saved / "manifest.json").write_text(text)
+    with pytest.raises(TraceError, match=r"manifest\.json"):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_missing_row_is_noticed(saved: Path, table: str) -> None:
+    file = saved / f"{table}.parquet"
+    whole = pq.read_table(file)
+    pq.write_table(whole.slice(0, whole.num_rows - 1), file)
+    with pytest.raises(TraceError, match=f"{whole.num_rows - 1} rows; expected {whole.num_rows}"):
+        load_trace(saved)
+    # The same with a manifest that agrees: now the tables contradict each other (or, for a whole tensor or layer
+    # that is gone, the indices that point to it).
+    rows = json.loads((saved / "manifest.json").read_text())["rows"]
+    edit_manifest(saved, rows={**rows, table: whole.num_rows - 1})
+    with pytest.raises(TraceError):
+        load_trace(saved)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_names_of_columns_that_are_no_text(saved: Path, table: str) -> None:
+    file = saved / f"{table}.parquet"
+    name = pq.read_schema(file).names[0].encode()
+    file.write_bytes(file.read_bytes().replace(name, b"\xff" + name[1:]))
+    with pytest.raises(TraceError, match=r"truncated or damaged|expected"):
+        load_trace(saved)
+
+
+def test_a_trace_beyond_the_memory_of_the_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.traces.room.available", lambda: 100)
+    with pytest.raises(TraceError, match=r"chunks.parquet: a trace of \d+ chunks would take .* GiB of memory; expected at most"):
+        load_trace(saved)
+
+
+def replace_column(directory: Path, table: str, column: str, values: pa.Array) -> None:
+    file = directory / f"{table}.parquet"
+    old = pq.read_table(file)
+    place = old.column_names.index(column)
+    pq.write_table(old.set_column(place, old.schema.field(column), values), file)
+
+
+def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
+    tensors = pq.read_table(saved / "tensors.parquet")
+    chunks = pq.read_table(saved / "chunks.parquet")
+    iterations = pq.read_table(saved / "iterations.parquet")
+    mean = chunks["mean"].to_numpy().copy()
+    mean[3] = np.nan
+    early = iterations["ready_ps"].to_pylist()
+    early[1][0] = 10**18
+    short = iterations["ready_ps"].to_pylist()
+    short[1].pop()
+    cases: list[tuple[str, str, Any, str]] = [
+        ("tensors", "layer", pa.array([99] * 4, pa.int32()), "layer 99; expected 0 to"),
+        ("tensors", "dtype", pa.array(["int7"] * 4), "int7"),
+        ("tensors", "numel", pa.array([1] * 4), "numel|rows"),
+        ("tensors", "name", pa.array([None, "b", "c", "d"], pa.string()), "empty values"),
+        ("tensors", "tensor", pa.array([0, 2, 1, 3], pa.int32()), "tensor 2 in row 1; expected 1"),
+        ("chunks", "mean", pa.array(mean), "not finite"),
+        ("iterations", "sampled", pa.array([True, False, True]), "rows; expected .* for these tensors"),
+        ("iterations", "rank", pa.array([0, -1, 0], pa.int32()), "iteration 1: rank -1; expected 0 or more"),
+        ("iterations", "rank", pa.array([0, None, 0], pa.int32()), "empty values"),
+        ("iterations", "ready_ps", pa.array(early), "iteration 1: a gradient ready outside it"),
+        ("iterations", "ready_ps", pa.array(short), "iteration 1: ready_ps is int64"),
+        ("iterations", "end_ps", pa.array([1, 2, 3]), "end_ps 1; expected"),
+    ]
+    assert tensors.num_rows == 4
+    for number, (table, column, values, message) in enumerate(cases):
+        copy = tmp_path / f"case{number}"
+        shutil.copytree(saved, copy)
+        replace_column(copy, table, column, values)
+        with pytest.raises(TraceError, match=message) as caught:
+            load_trace(copy)
+        assert str(copy) in caught.value.where
+
+
+def test_columns_of_another_type_are_refused(saved: Path) -> None:
+    file = saved / "chunks.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(0, "mean", table["mean"].cast(pa.float32())), file)
+    with pytest.raises(TraceError, match="mean float"):
+        load_trace(saved)
+
+
+def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gradwire.traces.trace.BUNDLED", tmp_path)
+    small_trace().save(tmp_path / "resnet50")
+    assert bundled_traces() == ["resnet50"]
+    assert load_trace("resnet50").name == "small"
+    with pytest.raises(TraceError, match=r"resnet5: no such trace.*resnet50; did you mean resnet50\?"):
+        load_trace("resnet5")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceError, match="is a file"):
+        load_trace(tmp_path / "file")
+
+
+# Ranks, sampled iterations, rms ------------------------------------------------------------------------------
+
+
+def test_an_unsampled_iteration_answers_with_the_nearest_of_its_phase_and_rank() -> None:
+    # Two ranks of 8 iterations, early 0-3 and late 4-7; sampled are rank 0: 0, 2 | 7 and rank 1: 9, 11 | 12, 14.
+    trace = small_trace(iterations=8, ranks=2, sampled=[0, 2, 7, 9, 11, 12, 14], rms=True)
+    assert trace.ranks == [0, 1]
+    stand_ins = [0, 0, 2, 2, 7, 7, 7, 7, 9, 9, 9, 11, 12, 12, 14, 14]
+    assert [trace.sample_of(iteration) for iteration in range(16)] == stand_ins
+    for iteration, stand_in in enumerate(stand_ins):
+        row = trace.sampled.index(stand_in)
+        chunks = trace.tensors[0].chunks
+        np.testing.assert_array_equal(trace.chunk_mean(iteration, 0), trace._mean[row, :chunks])
+        np.testing.assert_array_equal(trace.chunk_rms(iteration, 0), trace._rms[row, :chunks])
+
+
+@pytest.mark.parametrize("sampled", [[], [0], [0, 1], [2, 3]])
+def test_every_phase_needs_a_sample(sampled: list[int]) -> None:
+    with pytest.raises(TraceError, match=r"no sampled iteration in phase .(early|late). of rank 0"):
+        small_trace(sampled=sampled)
+
+
+@pytest.mark.parametrize("sampled", [[3, 0], [0, 0, 3], [0, 4], [-1, 3]])
+def test_impossible_samples(sampled: list[int]) -> None:
+    with pytest.raises(TraceError, match="rising indices, 0 to 3"):
+        small_trace(sampled=sampled)
+
+
+def test_l2_is_the_norm_of_the_values() -> None:
+    draw = np.random.default_rng(3)
+    values = draw.normal(0, 1e-3, 600)  # chunks of 256, 256 and 88 elements
+    runs = np.split(values, [256, 512])
+    exponent = int(scale_exponents(np.array([np.abs(values).max()]))[0])
+    figures = [
+        to_halves(np.array([f(run) for run in runs]), exponent)[np.newaxis]
+        for f in (
+            lambda run: np.abs(run).mean(),
+            lambda run: np.abs(run).max(),
+            lambda run: np.sqrt((run**2).mean()),
+        )
+    ]
+    base = small_trace(iterations=1, tensors=1)
+    iteration = base.iterations[0]
+    tensor = TensorInfo("t", (600,), 600, "float32", 0, exponent)
+    trace = Trace({"name": "x"}, ["layer"], [tensor], [iteration], *figures)
+    np.testing.assert_allclose(trace.l2(0, 0), [np.linalg.norm(run) for run in runs], rtol=2**-11)
+    assert small_trace().l2(0, 0) is None
+    assert small_trace().chunk_rms(0, 0) is None
+
+
+def test_version_1_is_read_as_if_nothing_had_changed(tmp_path: Path) -> None:
+    """A trace written by the first version: no rank, no sampled, chunks that say whose they are."""
+    trace = small_trace(iterations=3, largest=50_000)
+    new, old = trace.save(tmp_path / "new"), tmp_path / "old"
+    shutil.copytree(new, old)
+    iterations = pq.read_table(old / "iterations.parquet").drop_columns(["rank", "sampled"])
+    pq.write_table(iterations, old / "iterations.parquet")
+    chunks = pq.read_table(old / "chunks.parquet")
+    tensor = np.repeat(np.arange(4, dtype=np.int32), [t.chunks for t in trace.tensors])
+    named = {"iteration": np.repeat(np.arange(3, dtype=np.int32), len(tensor)), "tensor": np.tile(tensor, 3)}
+
+    def write_chunks(**columns: np.ndarray) -> None:
+        parts = {**columns, "mean": chunks["mean"], "max": chunks["max"]}
+        pq.write_table(pa.table(parts), old / "chunks.parquet", row_group_size=50)
+
+    write_chunks(**named)
+    edit_manifest(old, schema_version=1)
+    again = load_trace(old)
+    same(trace, again)
+    assert again.digest() == trace.digest()
+    assert again.sampled == [0, 1, 2]
+    assert again.chunk_rms(0, 0) is None
+    swapped = np.array(named["tensor"])
+    swapped[[60, -1]] = swapped[[-1, 60]]
+    write_chunks(**{**named, "tensor": swapped})
+    with pytest.raises(TraceError, match=rf"tensor {swapped[60]} in row 60; expected {swapped[-1]}"):
+        load_trace(old)
+
+
+def test_the_digest_of_the_bundled_trace_has_not_changed_with_the_format(tmp_path: Path) -> None:
+    trace = load_trace("resnet50")
+    assert load_trace(trace.save(tmp_path / "again")).digest() == trace.digest()
+
+
+def test_row_groups_are_one_per_sampled_iteration(tmp_path: Path) -> None:
+    small_trace(iterations=4, sampled=[1, 3]).save(tmp_path / "t")
+    assert pq.ParquetFile(tmp_path / "t" / "chunks.parquet").num_row_groups == 2
+
+
+# Magnitudes as float16 ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(min_value=2.0**-140, max_value=2.0**100), min_size=1, max_size=40))
+def test_scaled_halves_neither_vanish_nor_overflow(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float64)
+    exponent = int(scale_exponents(np.array([array.max()]))[0])
+    halves = to_halves(array, exponent)
+    assert (halves > 0).all()
+    assert np.isfinite(halves).all()
+    assert 2**14 <= halves.max() <= 2**15
+    # Full precision of float16 (half a unit in the last of 11 bits) down to 2**-28 of the largest value.
+    precise = array >= array.max() * 2.0**-28
+    error = np.abs(np.ldexp(halves[precise].astype(np.float64), -exponent) / array[precise] - 1)
+    assert (error <= 2.0**-11).all()
+
+
+def test_gradients_that_float16_would_lose_survive() -> None:
+    tiny = np.array([0.0, 1e-12, 3e-9])
+    assert (tiny.astype(np.float16) == 0).all()
+    exponent = int(scale_exponents(np.array([tiny.max()]))[0])
+    restored = np.ldexp(to_halves(tiny, exponent).astype(np.float64), -exponent)
+    assert restored[0] == 0
+    np.testing.assert_allclose(restored[1:], tiny[1:], rtol=2**-11)
+
+
+def test_all_zero_tensor_has_exponent_zero() -> None:
+    assert scale_exponents(np.array([0.0, 1.0])).tolist() == [0, 14]
+
+
+def test_magnitudes_remove_the_scale() -> None:
+    trace = small_trace(exponent=20)
+    mean, largest = trace.magnitudes(1, 2)
+    np.testing.assert_array_equal(mean * 2.0**20, trace.chunk_mean(1, 2).astype(np.float64))
+    np.testing.assert_array_equal(largest * 2.0**20, trace.chunk_max(1, 2).astype(np.float64))
+
+
+def test_a_trace_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        small_trace().chunk_mean(0, 0)[0] = 1
+
+
+def test_the_format_does_not_need_torch() -> None:
+    code = (
+        "import sys, gradwire.traces.trace, gradwire.traces.storage, gradwire.traces.messages, gradwire.traces.info, gradwire.traces.datasets.images;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_a_column_whose_name_is_no_text(saved: Path) -> None:
+    file = saved / "layers.parquet"
+    fields = [pa.field(b"la\x97er", pa.int32()), pa.field("name", pa.string())]  # type: ignore[arg-type]
+    pq.write_table(pa.table([pa.array([0], pa.int32()), pa.array(["a"])], schema=pa.schema(fields)), file)
+    with pytest.raises(TraceError, match=r"layers.parquet: truncated or damaged"):
+        load_trace(saved)

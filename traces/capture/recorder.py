@@ -1,0 +1,441 @@
+"""The recorder: hooks on a model and its optimiser that time layers and gradients and summarise gradients.
+
+How an iteration is seen without changing the training loop: it begins when the model is called with
+gradients enabled; forward hooks time every layer; a hook per parameter fires when its gradient has been
+accumulated; the optimiser's step hooks mark the end of the backward pass and the optimiser's own time. Where
+gradients are accumulated over several micro-batches, an iteration reaches from the first one's start to the
+optimiser, and a gradient is ready when the last one has added to it. An optimiser that is given a closure computes
+the gradients within its step (as Lightning and LBFGS have it): there the backward pass ends with the closure.
+What runs after the optimiser is none of the iteration's; a step in which another optimiser waits for gradients of
+its own, or the closure runs several times, is no single iteration and is refused.
+
+In a single process the magnitudes are computed in the hook *before* the optimiser's step, from the complete gradients
+and between two marks: that time is in no figure of the trace. Unscaling and clipping before the step count as
+backward pass, and the magnitudes are those after it, as they would be sent. With several ranks they are computed when
+the gradient is ready, while the clock pauses: what a rank sends is its own gradient, before averaging and clipping
+(see `gradwire.traces.capture.parallel`). What `torch.amp.GradScaler` multiplied into them is taken out again, and a
+step it skips because a gradient overflowed is not recorded: the next one takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import unfit
+from gradwire.traces.capture.assemble import Anatomy, Captured, assemble, kept_parameters
+from gradwire.traces.capture.clocks import Mark, Timeline, clock_for
+from gradwire.traces.capture.hooks import (
+    closure_of,
+    in_backward,
+    note_scaling,
+    stepping,
+    surround,
+    with_closure,
+)
+from gradwire.traces.capture.marks import Marks
+from gradwire.traces.capture.parallel import Units, World, ddp_buckets
+from gradwire.traces.capture.plan import PS_PER_SECOND, Plan, overhead
+from gradwire.traces.capture.statistics import RawFolder, summarise
+from gradwire.traces.trace import CHUNK_ELEMENTS, ELEMENT_BYTES, Trace
+
+NOT_KNOWN = float("nan")
+
+
+class Recorder:
+    """Records the steps named in `phases` (phase -> step numbers from 0); call `step(loss)` at the end of
+    every step.
+
+    Every `every`-th of them is sampled for magnitudes; `raw` keeps the gradients of those as well. After the
+    last of them `overhead_pairs` pairs of steps run with and without the timing hooks and nothing is
+    recorded: their durations give the capture overhead. `done` turns true after those, and all hooks are
+    gone. Hooks that time layers and gradients exist only in the steps that need them. TraceError for a model
+    without trainable parameters, or phases without steps.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        phases: Mapping[str, Sequence[int]],
+        overhead_pairs: int = 0,
+        *,
+        every: int = 1,
+        raw: RawFolder | None = None,
+    ) -> None:
+        optimizers = stepping(optimizer)
+        self._model = model
+        self.plan = Plan(phases, every, overhead_pairs)
+        self._every = every
+        self._raw = raw
+        self.world = World.around(model)
+        self._anatomy = Anatomy(model)
+        self._units = Units(model) if self.world.kind == "fsdp2" else None
+        self._number_of = {id(p): number for number, (_, p) in enumerate(self._anatomy.parameters)}
+        self._know_dtypes()
+        self._clock = clock_for(self._anatomy.device)
+        self._ran: list[int] = []  # numbers of modules in the order in which they first ran
+        self._captured: list[Captured] = []
+        self._sparse: set[int] = set()  # numbers of parameters whose gradients are sparse tensors
+        self._skipped: list[int] = []  # steps that a GradScaler skipped
+        self._durations: list[tuple[bool, int | None]] = []  # of overhead steps: hooked, picoseconds
+        self._light: list[Callable[[], None]] = []
+        self._heavy: list[Callable[[], None]] = []
+        self._marks = Marks(Timeline(self._clock))
+        self.step_index = 0
+        try:
+            self._watch(optimizers)
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def done(self) -> bool:
+        """All captures and overhead steps are over; training may go on or stop."""
+        return self.plan.done(self.step_index)
+
+    @property
+    def captured(self) -> int:
+        """Iterations recorded so far."""
+        return len(self._captured)
+
+    def step(self, loss: float | torch.Tensor | None = None) -> None:
+        """End the step, after `optimizer.step()`; `loss` is the loss of its batch, NaN in the trace if not given.
+
+        TraceError if the step was to be recorded and had no forward pass or optimiser step, a gradient of it is not
+        finite, or the loss is no single number.
+        """
+        marks, phase = self._marks, self.plan.phase_of(self.step_index)
+        hooked = self.plan.overhead_hooked(self.step_index)
+        if phase is not None or hooked is not None:
+            marks.refuse_incomplete(f"capture, step {self.step_index}")
+            self._clock.settle()
+            if hooked is not None:
+                self._durations.append((hooked, None if marks.skipped else marks.duration()))
+            elif marks.skipped:
+                self._skip()
+            else:
+                self._keep(marks, str(phase), _loss_of(loss))
+        self.step_index += 1
+        self._prepare()
+
+    def trace(self, manifest: Mapping[str, Any]) -> Trace:
+        """What was recorded, with `manifest` completed by phases, clock and overhead. TraceError if there is
+        nothing.
+        """
+        if not self._captured:
+            if not self.step_index:
+                never = "cap.step() was never called, so no step was recorded"
+                raise TraceError(never, "capture", "cap.step(loss) at the end of every training step")
+            seen = f"no step was captured: cap.step() was called {self.step_index} times"
+            raise TraceError(seen, "capture", f"training beyond step {self.plan.first}, counted from 0")
+        said = {**manifest, **self._measured()}
+        return assemble(self._anatomy, self._ran, self._captured, said, self._groups(), self.world.rank)
+
+    def raw_files(self) -> tuple[dict[int, int], dict[int, int], dict[int, Any]]:
+        """(iteration of each sampled step, tensor of each parameter, shape of each parameter) of the trace."""
+        steps = {one.step: index for index, one in enumerate(self._captured) if one.figures is not None}
+        tensors = {number: tensor for tensor, number in enumerate(kept_parameters(self._captured))}
+        return (
+            steps,
+            tensors,
+            {number: tuple(self._anatomy.parameters[number][1].shape) for number in tensors},
+        )
+
+    def close(self) -> None:
+        """Remove every hook. A second call does nothing."""
+        for remove in self._heavy + self._light:
+            remove()
+        self._light, self._heavy = [], []
+
+    def _watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """The hooks that every step has."""
+        for number in self._anatomy.entrances():
+            entrance = self._anatomy.modules[number]
+            self._light.append(surround(entrance, self._begins(number), None, first=self._units is None))
+        for one in optimizers:
+            self._light.append(one.register_step_pre_hook(self._before_optimizer).remove)
+            self._light.append(one.register_step_post_hook(self._after_optimizer).remove)
+        self._light.append(note_scaling(self._on_scaling))
+
+    # Which hooks a step has -------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        for remove in self._heavy:
+            remove()
+        self._heavy = []
+        self._clock.release()
+        self._marks = Marks(Timeline(self._clock))
+        if self.done:
+            self.close()
+        if self.plan.phase_of(self.step_index) is None and not self.plan.overhead_hooked(self.step_index):
+            return
+        for number in self._anatomy.timed():
+            module = self._anatomy.modules[number]
+            # Ahead of the module's other hooks, as their time is the layer's; but the iteration begins first,
+            # and FSDP's hooks wait for the network.
+            ahead = number != 0 and self._units is None
+            self._heavy.append(
+                surround(module, self._layer_starts(number), self._layer_ends(number), first=ahead)
+            )
+        for number, (_, parameter) in enumerate(self._anatomy.parameters):
+            if self._units is None or self._units.unit_of(parameter) is None:
+                hook = self._gradient_ready(number, _own_gradient)
+                self._heavy.append(parameter.register_post_accumulate_grad_hook(hook).remove)
+        if self._units is not None:
+            # The pause has to be that of the step under way.
+            self._heavy.append(self._units.patch(lambda: self._marks.timeline.pause(), self._whole_ready))
+
+    def _know_dtypes(self) -> None:
+        """The type in which gradients of FSDP's units travel; TraceError for parameters that others shard, and for
+        types that a trace cannot hold.
+        """
+        for number, (name, parameter) in enumerate(self._anatomy.parameters):
+            unit = self._units.unit_of(parameter) if self._units is not None else None
+            if unit is not None and not unit.splits_layers(parameter):
+                self._anatomy.dtypes[number] = unit.reduce_dtype or parameter.dtype
+            elif hasattr(parameter, "to_local"):
+                raise TraceError(
+                    f"parameter {name} is sharded", "capture", "whole parameters, or FSDP2's units"
+                )
+            kind = str(self._anatomy.dtypes.get(number, parameter.dtype)).removeprefix("torch.")
+            if kind not in ELEMENT_BYTES:
+                raise TraceError(f"parameter {name} is {kind}", "capture", ", ".join(ELEMENT_BYTES))
+
+    # Hooks ------------------------------------------------------------------------------------------------
+
+    def _counts(self) -> bool:
+        """Whether a call of a module is part of a forward pass to record: not validation, nor the second
+        forward pass that activation checkpointing makes in the backward pass. Its first one may run without
+        gradients, but within a model that has them.
+        """
+        counts = (torch.is_grad_enabled() or self._marks.inside) and not in_backward()
+        if counts and self._marks.stepped:
+            self._marks.late = True
+            return False
+        return counts
+
+    def _begins(self, number: int) -> Callable[..., None]:
+        def begins(*_: Any) -> None:
+            if not self._counts():
+                return
+            self._marks.calls += number == 0
+            if self._marks.begin is None:
+                self._marks.cpu_begin = time.process_time()
+                self._marks.begin = self._marks.timeline.mark()
+
+        return begins
+
+    def _layer_starts(self, number: int) -> Callable[..., None]:
+        def starts(*_: Any) -> None:
+            if self._counts():
+                self._marks.inside = self._marks.inside or number == 0
+                if number not in self._marks.forward_start:
+                    self._marks.forward_start[number] = self._marks.timeline.mark()
+
+        return starts
+
+    def _layer_ends(self, number: int) -> Callable[..., None]:
+        def ends(*_: Any) -> None:
+            if self._counts():
+                self._marks.inside = self._marks.inside and number != 0
+                self._marks.forward_end[number] = self._marks.timeline.mark()
+
+        return ends
+
+    def _gradient_ready(
+        self, number: int, gradient: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Callable[[torch.Tensor], None]:
+        def ready(parameter: torch.Tensor) -> None:
+            if self._marks.stepped:
+                self._marks.late = True
+                return
+            self._marks.ready[number] = self._marks.timeline.mark()
+            if self.world.local and self.plan.samples(self.step_index):
+                with self._marks.timeline.pause():
+                    self._look_at(number, gradient(parameter))
+
+        return ready
+
+    def _whole_ready(
+        self, sharded: nn.Parameter, gradient: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Callable[[torch.Tensor], None]:
+        return self._gradient_ready(self._number_of[id(sharded)], gradient)
+
+    def _on_scaling(self, scaler: Any) -> None:
+        self._marks.scaled = True
+        if self.world.local and self.plan.samples(self.step_index):
+            with self._marks.timeline.pause():
+                self._marks.scale = scaler.get_scale()
+
+    def _before_optimizer(
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Gradients are complete when the optimiser is called, or when the closure that it is given returns."""
+        given = closure_of(arguments, named)
+        if given is None:
+            self._gradients_complete(optimizer)
+            return None
+
+        def closure() -> Any:
+            loss = given()
+            self._gradients_complete(optimizer)
+            return loss
+
+        return with_closure(arguments, named, closure)
+
+    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
+        marks = self._marks
+        if marks.stepped:
+            if marks.late:  # passes of its own, which belong to another iteration
+                marks.passes[id(optimizer)] += 1
+            marks.late = False
+            return
+        marks.passes[id(optimizer)] += 1
+        marks.backward_end = marks.timeline.mark()
+        marks.cpu_end = time.process_time()
+        # A fused optimiser unscales for itself, and skips the step for itself. Others come here with that done.
+        marks.overflow = getattr(optimizer, "found_inf", None)
+        if self.plan.samples(self.step_index) and not self.world.local:
+            scale = getattr(optimizer, "grad_scale", None)
+            marks.scale = 1.0 if scale is None else scale.clone()
+            for number, (_, parameter) in enumerate(self._anatomy.parameters):
+                if parameter.grad is not None:
+                    self._look_at(number, parameter.grad)
+        marks.optimizer_start = marks.timeline.mark()
+
+    def _after_optimizer(self, *_: Any) -> None:
+        self._marks.optimizer_end = self._marks.timeline.mark()
+
+    def _look_at(self, number: int, gradient: torch.Tensor) -> None:
+        if gradient.is_sparse:
+            self._sparse.add(number)
+        self._marks.figures[number] = summarise(gradient)
+        if self._raw is not None:
+            self._raw.keep(self.step_index, number, gradient, float(self._marks.scale))
+
+    # Figures ----------------------------------------------------------------------------------------------
+
+    def _skip(self) -> None:
+        self._skipped.append(self.step_index)
+        self.plan.postpone(self.step_index)
+        if self._raw is not None:
+            self._raw.drop(self.step_index)
+
+    def _keep(self, marks: Marks, phase: str, loss: float) -> None:
+        begin, since = marks.begin, marks.timeline.since
+        assert begin is not None and marks.backward_end is not None
+        assert marks.optimizer_start is not None and marks.optimizer_end is not None
+
+        def elapsed(times: dict[int, Mark]) -> dict[int, int]:
+            return {number: since(begin, mark) for number, mark in times.items()}
+
+        stop = since(begin, marks.backward_end)
+        ready = elapsed(marks.ready)
+        backward_end = max(ready.values(), default=stop) if self.world.local else stop
+        starts, ends = self._anatomy.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
+        self._refuse_disorder(starts, ends, ready, backward_end)
+        sampled = self.plan.samples(self.step_index)
+        figures = marks.statistics(self._anatomy.parameters, self.step_index) if sampled else None
+        known = set(self._ran)
+        self._ran += [number for number in starts if number not in known]
+        self._captured.append(
+            Captured(
+                phase=phase,
+                step=self.step_index,
+                loss=loss,
+                forward_start=starts,
+                forward_end=ends,
+                ready={number: min(moment, backward_end) for number, moment in ready.items()},
+                backward_end=backward_end,
+                optimizer=since(marks.optimizer_start, marks.optimizer_end),
+                figures=figures,
+                cpu_share=(marks.cpu_end - marks.cpu_begin) * PS_PER_SECOND / max(stop, 1),
+                model_calls=marks.calls,
+                exposed=stop - backward_end if self.world.local else None,
+            )
+        )
+
+    def _refuse_disorder(
+        self, starts: dict[int, int], ends: dict[int, int], ready: dict[int, int], backward_end: int
+    ) -> None:
+        """TraceError, now rather than when the trace is written, for times that no training step has."""
+        where = f"capture, step {self.step_index}"
+        for number, end in ends.items():
+            if end > backward_end:
+                name = self._anatomy.module_names[number] or "the model"
+                raise TraceError(f"{name} ran forward after the backward pass", where, "forward, then backward")
+        for number, moment in ready.items():
+            ran = [owner for owner in self._anatomy.owners_of(number) if owner in starts]
+            if ran and moment < ends[min(ran, key=starts.__getitem__)]:
+                name = self._anatomy.parameters[number][0]
+                what = f"the gradient of {name} was ready before its layer had run"
+                raise TraceError(what, where, "a forward pass, and the backward pass through all of it")
+
+    def _groups(self) -> list[tuple[dict[str, Any], list[int]]]:
+        """What travels together, as far as the wrapper says: (description, parameter numbers)."""
+        if self._units is not None:
+            return [
+                (
+                    unit.described(),
+                    [
+                        n
+                        for n, (_, p) in enumerate(self._anatomy.parameters)
+                        if self._units.unit_of(p) is unit
+                    ],
+                )
+                for unit in self._units.all
+            ]
+        return [
+            ({"kind": "ddp_bucket"}, [self._number_of[id(p)] for p in bucket if id(p) in self._number_of])
+            for bucket in ddp_buckets(self._model)
+        ]
+
+    def _measured(self) -> dict[str, Any]:
+        phases: dict[str, list[int]] = {}
+        for captured in self._captured:
+            phases.setdefault(captured.phase, []).append(captured.step)
+        magnitudes: dict[str, Any] = {"source": "measured", "every": self._every}
+        if self.world.local:
+            magnitudes["of"] = "the worker's own gradient, before averaging"
+        said: dict[str, Any] = {
+            "phase_steps": phases,
+            "clock": type(self._clock).__name__,
+            "chunk_elements": CHUNK_ELEMENTS,
+            "timing": "measured",
+            "magnitudes": magnitudes,
+            "capture_overhead": overhead(self._durations),
+            "cpu_share": [round(captured.cpu_share, 3) for captured in self._captured],
+            **self.world.described(),
+        }
+        if any(captured.model_calls > 1 for captured in self._captured):
+            said["model_calls"] = [captured.model_calls for captured in self._captured]
+        if self.world.local:
+            said["exposed_communication_ps"] = [captured.exposed for captured in self._captured]
+        if self._sparse:
+            names = [self._anatomy.parameters[number][0] for number in sorted(self._sparse)]
+            said["sparse_gradients"] = {"parameters": names, "counted": "dense, with their zeros"}
+        if self._skipped:
+            said["skipped_steps"] = self._skipped
+        return said
+
+
+def _own_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None  # it has just been accumulated
+    return parameter.grad
+
+
+def _loss_of(loss: Any) -> float:
+    """A loss as a number; NaN for none."""
+    if loss is None:
+        return NOT_KNOWN
+    try:
+        return float(loss.detach().item() if isinstance(loss, torch.Tensor) else loss)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: of a tensor of several
+        raise unfit(loss, "step(loss)", "the loss of the step as a single number", TraceError) from None
