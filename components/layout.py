@@ -227,6 +227,7 @@ S_PEER = 16  # base of the receiver's bitmaps
 S_LINE = 17  # picoseconds per byte << 16 of the host's port
 S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
 S_HOME = 19  # base of the words of its message in a program, where a queue releases it; 0 = none
+S_ALLOWED = 20  # payload bytes that may be missing at delivery
 S_USER = 21  # first word that belongs to the transport
 SENDER_USER_WORDS = 35
 S_RIDER = (
@@ -250,6 +251,10 @@ S_AGAIN = 71  # stream: the message that a packet was last sent again of, 0 = no
 S_TOTAL = 72  # stream: number of the first packet of the next message
 S_BEGUN = 73  # stream: 1 once it has had a message
 S_LAST_SENT = 74  # stream: when a packet was last sent
+S_PAIR = 75  # base of the words that all messages of its transport between its two hosts share, 0 = none
+S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
+# groups (`core.group`): the messages of a pair in one class, which take their turns at the interface as one. The record
+# of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
@@ -291,7 +296,14 @@ R_TIMER = 44  # its transport wants on_late at this time, 0 = never
 R_ARMED = 45  # the entry of the host's heap that watches R_TIMER, 0 = none
 R_LAST = 46  # words A and B of the last data packet, for late answers
 R_RIDER = 48  # what rode on it, where receivers may put off their answers
+R_PAIR = 49  # base of the words that the messages of its transport between its two hosts share here, 0 = none
+R_HOST = 50  # base of those that all messages of its transport to this host share
 R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
+
+# what a pair shares at its sender; a transport's own words begin at PAIR_USER
+PAIR_NEXT = 0  # no packet of the pair may start before this time
+PAIR_GAP = 1  # picoseconds per byte << 16 between packet starts, 0 = as fast as the port
+PAIR_USER = 2
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
 TELL_FINISHED = 2  # and of the sender's end, before its own host could

@@ -34,6 +34,13 @@ and, if it wants more than that,
   handed over when everything before it has been acknowledged; `forget(M, k, f, packets)` and
   `forget_received(M, k, r, packets)`, the first so many packets are no longer counted (see `window`).
 
+* `pair_words`, `peer_words`, `host_words` - its messages from one host to another share words, and a pace. At the
+sender
+  `pair_words` of its own from `M[f + S_PAIR] + PAIR_USER` on; before them the engine keeps PAIR_NEXT, and PAIR_GAP,
+  which a transport writes instead of S_GAP. Of the messages of a pair the one of the best class sends, and of these the
+  oldest that has something to send. At the receiver `peer_words` from `M[r + R_PAIR]` on for the pair, and `host_words`
+  from `M[r + R_HOST]` on for all messages of the transport to this host. All begin at zero and stay for the run.
+
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
 S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), and the priority in S_DATA, which
@@ -192,6 +199,11 @@ def pulls(owner: Any, table: Any) -> bool:
 def rides(owner: Any, table: Any) -> bool:
     """Whether data packets of a transport with this table carry their sender's S_RIDER."""
     return bool(hasattr(owner, "stamp_slots") or getattr(owner, "rides", False) or getattr(table, "ack_every", 1) > 1)
+
+
+def shares(owner: Any) -> bool:
+    """Whether messages of a transport between two hosts share words and a pace."""
+    return hasattr(owner, "pair_words")
 
 
 def check_streams(owner: Any, table: Any) -> None:

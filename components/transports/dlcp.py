@@ -27,20 +27,18 @@ Our choices, where they are silent:
   the rate; the rule leaves 0, 0 and 3438, and 31, 12 and 598 probes instead of 251, 327 and 793. Waiting a whole round
   trip leaves 2485 of the 3438, and messages there take 5 % longer. The rule costs where packets are dropped (0.5
   droppable, 200 KB buffers): mean completion is 1.5 % later for messages to 1 MB, 9 % for messages to 128 KiB;
-* `stop_policy = "eager"` stops at (1 - p) at once; `"on_probe"` delivers with losses only when the sender has sent
+* `stop_policy = "eager"` stops at (1 - p) at once [notes]; `"early"` does, too, and its sender sends no more than
+what is
+  needed for that until it knows what was lost; `"on_probe"` delivers with losses only when the sender has sent
   everything, and so spends less of the allowance;
 * `important_must_arrive`: a message is not complete before its important packets are there. Retransmissions are
   always important;
-* rate: starts at line rate, never below line / 64. `"dctcp"`: as DCTCP with a rate for a window: down by alpha / 2 on
-  the first mark of a round trip, up by one packet per round trip after one without marks. A round trip is over when a
-  packet is acknowledged that was sent after it began; packets go out by their numbers, and so do those that one Bitmap
-  asks for, whose first acknowledgement begins another. Drops alone do not slow it down. `"delay"`:
-  TIMELY (SIGCOMM '15) with its published parameters [recalled; alpha is the weight of the new difference]. Its lower
-  threshold, 50 us, is more than a 500 KB buffer can delay at 100 Gbps: on fast links with shallow buffers the rate
-  then never falls, unless `t_low` and `t_high` are set to suit;
-* one packet at a time is timed, also one that is sent again: its original was asked about when nothing had come back
-  for a while, so an acknowledgement that is taken for the other's is rare, and without it delay control would hear
-  nothing while packets are sent again.
+* one packet of a message at a time is timed, also one that is sent again: its original was asked about when nothing had
+  come back for a while, so an acknowledgement that is taken for the other's is rare, and without it delay control would
+  hear nothing while packets are sent again.
+
+In which order packets go, and how many of them, is in `dlcp_order`; how fast, in `dlcp_rate`; the words of the
+records in `dlcp_words`.
 """
 
 from __future__ import annotations
@@ -59,52 +57,60 @@ from gradwire.components.layout import (
     R_IMPORTANT,
     R_PACKETS,
     R_TAGS,
-    R_USER,
     R_WORDS,
     S_BITS,
     S_DONE,
-    S_GAP,
-    S_LINE,
     S_PACKETS,
     S_PEER,
     S_TIMER,
-    S_USER,
     S_WORDS,
     STOP,
 )
 from gradwire.components.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
+from gradwire.components.transports.dlcp_order import another_pass, first_pass, next_packet
+from gradwire.components.transports.dlcp_rate import (
+    acknowledged,
+    begin,
+    coming,
+    delivered,
+    measured,
+    silence,
+    smoothed,
+)
+from gradwire.components.transports.dlcp_words import (
+    ANSWERED,
+    ASKING,
+    AWAITED,
+    BY_DELAY,
+    BY_MARKS,
+    BY_RECEIVER,
+    EAGER,
+    EARLY,
+    HOST_WORDS,
+    IMPORTANT_FIRST,
+    K_IMPORTANT,
+    K_POLICY,
+    K_PROBE,
+    K_RTT,
+    NEW,
+    ON_PROBE,
+    PAIR_WORDS,
+    PEER_WORDS,
+    PERIOD,
+    PROBE,
+    PROBES,
+    PROBING,
+    RANDOM,
+    SENDER_BITMAPS,
+    SENT,
+    SEQUENTIAL,
+    TIMED,
+    TIMED_AT,
+    TODO,
+    WAIT,
+    WANTED,
+)
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
-
-# a sender's own words
-NEW = S_USER  # the next packet that was never sent
-AGAIN = S_USER + 1  # packets to send again (bitmap)
-NEXT = S_USER + 2  # where this pass over the message has come to: all of it first, then what a Bitmap asked for
-RATE = S_USER + 3  # share of the line rate, 20 bits fixed point
-ALPHA = S_USER + 4
-ACKED = S_USER + 5  # acknowledgements in this round trip
-MARKED = S_USER + 6
-ROUND_END = S_USER + 7  # the round trip ends when this packet, or one after it, is acknowledged
-SRTT = S_USER + 8
-TIMED = S_USER + 9  # the packet whose round trip is measured, -1 = none
-TIMED_AT = S_USER + 10
-PROBE = S_USER + 11  # number of the last probe
-PROBING = S_USER + 12  # parts of its answer still awaited (without a timer: overdue), or IDLE, QUIET, DUE
-WAIT = S_USER + 13  # until the last probe is overdue
-LAST_RTT = S_USER + 14  # TIMELY
-SLOPE = S_USER + 15  # TIMELY: smoothed difference of round trips
-CALM = S_USER + 16  # TIMELY: round trips in a row that did not grow
-REDUCED = S_USER + 17  # no lower rate for marks before this packet, or one after it, is acknowledged
-PROBES = S_USER + 18  # probes sent, with repetitions
-ASKING = S_USER + 19  # a repetition is under way: the part that the next probe may ask for, 0 = it has ended
-# a receiver's own words
-WANTED = R_USER  # important packets that arrived
-ANSWERED = R_USER + 1  # number of the last probe that was answered with a Bitmap
-PERIOD = R_USER + 2  # when the base round trip began in which each question is answered once
-
-K_POLICY, K_CONTROL, K_GAIN, K_FLOOR, K_PROBE, K_IMPORTANT, K_RTT, K_PACKET = 0, 1, 2, 3, 4, 5, 6, 7
-K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP = 8, 9, 10, 11, 12
-EAGER, ON_PROBE = 0, 1
-BY_MARKS, BY_DELAY = 0, 1
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
 # what probes and Bitmaps carry: the number of the probe, modulo 4096, and above it the part that is asked for, counted
@@ -113,7 +119,7 @@ NUMBER_BITS = 12
 NUMBERS = (1 << NUMBER_BITS) - 1
 EVERYTHING = 0
 LONGEST = 24  # base round trips before a probe is repeated, at most
-HYPERACTIVE = 5
+ORDERS = {"important_first": IMPORTANT_FIRST, "sequential": SEQUENTIAL, "random": RANDOM}
 IDLE = 0
 QUIET = -1  # everything is sent: a probe follows when nothing has come back for a while
 DUE = -2  # send it
@@ -121,27 +127,24 @@ DUE = -2  # send it
 
 @njit
 def start(M, k, f, now):
-    """Line rate from the first packet."""
-    M[f + RATE] = ONE
-    M[f + S_GAP] = M[f + S_LINE]
-    M[f + ALPHA] = ONE
-    M[f + SRTT] = M[k + K_RTT]
+    """The message begins."""
+    begin(M, k, f, now)
+    first_pass(M, k, f)
     M[f + TIMED] = -1
 
 
 @njit
-def _silence(M, f):
-    """How long it has to be quiet before a probe is worth sending."""
-    return M[f + SRTT] >> 1 if M[f + LAST_RTT] else M[f + SRTT]
-
-
-@njit
 def _send(M, f, sequence, now):
-    """A packet leaves; one at a time is timed."""
-    M[f + NEXT] = sequence + 1
+    """A packet leaves; one at a time is timed. Returns MUST if it has been sent before."""
     if M[f + TIMED] < 0:
         M[f + TIMED] = sequence
         M[f + TIMED_AT] = now
+    sent = M[f + S_BITS] + SENT * M[f + S_WORDS]
+    if bit(M, sent, sequence):
+        return MUST
+    set_bit(M, sent, sequence)
+    M[f + NEW] += 1
+    return 0
 
 
 @njit
@@ -169,12 +172,12 @@ def _ask(M, k, f, now):
     """The first probe of its number: for everything."""
     words = M[f + S_WORDS]
     parts = _parts(words)
-    awaited = M[f + S_BITS] + words
+    awaited = M[f + S_BITS] + AWAITED * words
     M[f + PROBE] += 1
     M[f + PROBING] = parts
     for part in range(parts):
         set_bit(M, awaited, part)
-    _wait(M, k, f, max(3 * M[f + SRTT], M[k + K_PROBE]), now)
+    _wait(M, k, f, max(3 * smoothed(M, f), M[k + K_PROBE]), now)
     return _question(M, f, EVERYTHING)
 
 
@@ -187,7 +190,7 @@ def _ask_again(M, k, f, now):
             _wait(M, k, f, 2 * M[f + WAIT], now)
             return _question(M, f, EVERYTHING)
         M[f + ASKING] = 1
-    awaited = M[f + S_BITS] + M[f + S_WORDS]
+    awaited = M[f + S_BITS] + AWAITED * M[f + S_WORDS]
     part = M[f + ASKING]
     while part <= parts and bit(M, awaited, part - 1) == 0:
         part += 1
@@ -201,25 +204,14 @@ def _ask_again(M, k, f, now):
 
 @njit
 def pull(M, k, f, now):
-    """What the last Bitmap asked for, then new packets, then, when it has been quiet, a Probe."""
-    if M[f + AGAIN] > 0 and M[f + PROBING] == IDLE:
-        bits = M[f + S_BITS]
-        sequence = M[f + NEXT]
-        while bit(M, bits, sequence) == 0:
-            sequence += 1
-        clear_bit(M, bits, sequence)
-        M[f + AGAIN] -= 1
-        _send(M, f, sequence, now)
-        return sequence | MUST
-    sequence = M[f + NEW]
-    if sequence < M[f + S_PACKETS]:
-        M[f + NEW] = sequence + 1
-        _send(M, f, sequence, now)
-        return sequence
+    """The packets of this pass, then, when it has been quiet, a Probe."""
     state = M[f + PROBING]
     if state == IDLE:
+        sequence = next_packet(M, k, f)
+        if sequence != BLOCKED:
+            return sequence | _send(M, f, sequence, now)
         M[f + PROBING] = QUIET
-        M[f + S_TIMER] = now + _silence(M, f)
+        M[f + S_TIMER] = now + silence(M, f)
     elif state == DUE:
         return _ask(M, k, f, now)
     elif state > 0 and M[f + S_TIMER] == 0:
@@ -236,72 +228,35 @@ def on_timer(M, k, f, now):
 
 @njit
 def _missing(M, f, part):
-    """Take one Bitmap packet: every packet it shows as missing is to be sent again."""
-    bits = M[f + S_BITS]
+    """Take one part of a Bitmap: what it shows as missing is to be sent."""
     words = M[f + S_WORDS]
+    todo = M[f + S_BITS] + TODO * words
     got = M[f + S_PEER] + words  # the receiver's snapshot, its second bitmap
     packets = M[f + S_PACKETS]
     first = part * ANSWER_WORDS
     for word in range(first, min(first + ANSWER_WORDS, words)):
         valid = min(packets - (word << 5), 32)
-        absent = ~M[got + word] & ((1 << valid) - 1) & ~M[bits + word]
-        if absent == 0:
-            continue
-        M[bits + word] |= absent
-        while absent:
-            absent &= absent - 1
-            M[f + AGAIN] += 1
+        M[todo + word] = ~M[got + word] & ((1 << valid) - 1)
 
 
 @njit
-def _set_rate(M, k, f, rate):
-    rate = min(max(rate, M[k + K_FLOOR]), ONE)
-    M[f + RATE] = rate
-    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
-
-
-@njit
-def _by_marks(M, k, f, sequence, echo):
-    """As DCTCP, with a rate for a window: the first mark of a round trip lowers it by alpha / 2, a round trip without
-    marks raises it by one packet per round trip, and alpha follows the share of marks."""
-    if echo and sequence >= M[f + REDUCED]:
-        _set_rate(M, k, f, M[f + RATE] - (M[f + RATE] * M[f + ALPHA] >> 21))
-        M[f + REDUCED] = M[f + NEXT]
-    if sequence >= M[f + ROUND_END]:
-        share = M[f + MARKED] * ONE // M[f + ACKED]
-        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
-        if M[f + MARKED] == 0 and M[f + RATE] < ONE:
-            packet_time = M[k + K_PACKET] * M[f + S_LINE] >> 16
-            _set_rate(M, k, f, M[f + RATE] + ONE * packet_time // M[f + SRTT])
-        M[f + ACKED] = 0
-        M[f + MARKED] = 0
-        M[f + ROUND_END] = M[f + NEXT]
-
-
-@njit
-def _by_delay(M, k, f, rtt):
-    """TIMELY: additive increase below T_low or while delay does not grow (five times as fast after five calm round
-    trips), decrease by the slope, and by the distance to T_high above it."""
-    change = rtt - M[f + LAST_RTT]
-    M[f + LAST_RTT] = rtt
-    M[f + SLOPE] += (change - M[f + SLOPE]) * M[k + K_EWMA] >> 20
-    rate = M[f + RATE]
-    if rtt < M[k + K_LOW]:
-        _set_rate(M, k, f, rate + M[k + K_STEP])
-    elif rtt > M[k + K_HIGH]:
-        excess = ONE - M[k + K_HIGH] * ONE // rtt
-        _set_rate(M, k, f, rate - (rate * (M[k + K_BETA] * excess >> 20) >> 20))
-        M[f + CALM] = 0
-    elif M[f + SLOPE] <= 0:
-        M[f + CALM] += 1
-        step = M[k + K_STEP]
-        if M[f + CALM] >= HYPERACTIVE:
-            step *= HYPERACTIVE
-        _set_rate(M, k, f, rate + step)
-    else:
-        slope = min(M[f + SLOPE] * ONE // M[k + K_RTT], ONE)
-        _set_rate(M, k, f, rate - (rate * (M[k + K_BETA] * slope >> 20) >> 20))
-        M[f + CALM] = 0
+def _hear_bitmap(M, k, f, sequence, argument, now):
+    """A part of an answer is there; with the last one awaited another pass begins."""
+    part = (argument >> NUMBER_BITS) - 1 if argument >> NUMBER_BITS else sequence
+    awaited = M[f + S_BITS] + AWAITED * M[f + S_WORDS]
+    if M[f + PROBING] <= 0 or argument & NUMBERS != M[f + PROBE] & NUMBERS or bit(M, awaited, part) == 0:
+        return
+    clear_bit(M, awaited, part)
+    _missing(M, f, part)
+    M[f + PROBING] -= 1
+    if M[f + PROBING] == IDLE:
+        # nothing that is on its way is worth timing
+        M[f + S_TIMER] = 0
+        M[f + ASKING] = 0
+        M[f + TIMED] = -1
+        another_pass(M, k, f)
+    elif M[f + ASKING] == 0:
+        M[f + S_TIMER] = now + M[f + WAIT]
 
 
 @njit
@@ -311,42 +266,17 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + S_DONE] = 1
         M[f + S_TIMER] = 0
     elif kind == BITMAP:
-        part = (argument >> NUMBER_BITS) - 1 if argument >> NUMBER_BITS else sequence
-        awaited = M[f + S_BITS] + M[f + S_WORDS]
-        if M[f + PROBING] > 0 and argument & NUMBERS == M[f + PROBE] & NUMBERS and bit(M, awaited, part):
-            clear_bit(M, awaited, part)
-            _missing(M, f, part)
-            M[f + PROBING] -= 1
-            if M[f + PROBING] == IDLE:
-                # all of it: another pass, and nothing that is on its way is worth timing
-                M[f + S_TIMER] = 0
-                M[f + ASKING] = 0
-                M[f + NEXT] = 0
-                M[f + REDUCED] = 0
-                M[f + ROUND_END] = 0
-                M[f + TIMED] = -1
-            elif M[f + ASKING] == 0:
-                M[f + S_TIMER] = now + M[f + WAIT]
+        _hear_bitmap(M, k, f, sequence, argument, now)
     else:
         timed = M[f + TIMED]
         if sequence == timed:
-            rtt = max(now - M[f + TIMED_AT], 1)  # sockets may send a little ahead of their schedule
             M[f + TIMED] = -1
-            if M[f + LAST_RTT] == 0:
-                M[f + SRTT] = rtt
-                M[f + LAST_RTT] = rtt
-            M[f + SRTT] += (rtt - M[f + SRTT]) >> 3
-            if M[k + K_CONTROL] == BY_DELAY:
-                _by_delay(M, k, f, rtt)
-        elif sequence > timed >= 0 and now - M[f + TIMED_AT] > 8 * M[f + SRTT]:
-            # later ones have long come back: it is lost
-            M[f + TIMED] = -1
+            measured(M, k, f, max(now - M[f + TIMED_AT], 1))  # sockets may send a little ahead of their schedule
+        elif timed >= 0 and now - M[f + TIMED_AT] > 8 * smoothed(M, f):
+            M[f + TIMED] = -1  # others have long come back: it is lost
         if M[f + PROBING] == QUIET:
-            M[f + S_TIMER] = now + _silence(M, f)
-        M[f + ACKED] += 1
-        M[f + MARKED] += echo
-        if M[k + K_CONTROL] == BY_MARKS:
-            _by_marks(M, k, f, sequence, echo)
+            M[f + S_TIMER] = now + silence(M, f)
+        acknowledged(M, k, f, argument, echo, now)
 
 
 @njit
@@ -362,6 +292,7 @@ def on_data(M, k, r, sequence, size, ce, now):
     """Place the packet and count it; stop when enough is there."""
     if M[r + R_DONE]:
         return 0
+    senders = coming(M, k, r, now)
     bits = M[r + R_BITS]
     if bit(M, bits, sequence) == 0:
         set_bit(M, bits, sequence)
@@ -371,10 +302,11 @@ def on_data(M, k, r, sequence, size, ce, now):
             M[r + WANTED] += tags
         else:
             M[r + WANTED] += bit(M, tags, sequence)
-        if (M[k + K_POLICY] == EAGER and _within_bound(M, k, r)) or M[r + R_GOT] == M[r + R_BYTES]:
+        if (M[k + K_POLICY] != ON_PROBE and _within_bound(M, k, r)) or M[r + R_GOT] == M[r + R_BYTES]:
             M[r + R_DONE] = 1
+            delivered(M, r)
             return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
-    return reply(ACK, ce, 0, 0, 1)
+    return reply(ACK, ce, senders, 0, 1)
 
 
 @njit
@@ -382,6 +314,7 @@ def on_probe(M, k, r, argument, now):
     """Everything was sent: enough, or a Bitmap of what is there (a snapshot, which the sender reads when it hears)."""
     if M[r + R_DONE] == 0 and _within_bound(M, k, r):
         M[r + R_DONE] = 1
+        delivered(M, r)
     if M[r + R_DONE]:
         return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
     words = M[r + R_WORDS]
@@ -411,8 +344,11 @@ class Dlcp:
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
-    sender_bitmaps = 2
+    sender_bitmaps = SENDER_BITMAPS
     receiver_bitmaps = 3
+    pair_words = PAIR_WORDS
+    peer_words = PEER_WORDS
+    host_words = HOST_WORDS
     fresh_word = NEW
     probe_word = PROBES
     start = staticmethod(start)
@@ -431,8 +367,8 @@ class Dlcp:
     def parameters(settings: dict, context: Context) -> list[int]:
         """Numbers for the functions above; times in picoseconds, fractions and rates in 20-bit fixed point."""
         return [
-            ON_PROBE if settings.get("stop_policy", "eager") == "on_probe" else EAGER,
-            BY_DELAY if settings.get("rate_control", "dctcp") == "delay" else BY_MARKS,
+            {"early": EARLY, "eager": EAGER, "on_probe": ON_PROBE}[settings.get("stop_policy", "early")],
+            {"receiver": BY_RECEIVER, "dctcp": BY_MARKS, "delay": BY_DELAY}[settings.get("rate_control", "receiver")],
             fraction(settings.get("g", 0.0625)),
             ONE // settings.get("floor", 64),
             settings.get("probe_timeout", 200_000_000),
@@ -444,4 +380,7 @@ class Dlcp:
             fraction(settings.get("beta", 0.8)),
             fraction(settings.get("ewma", 0.875)),
             max(1, settings.get("add_rate", 10_000_000) * ONE // 10_000_000_000),
+            ORDERS[settings.get("send_order", "important_first")],
+            context.payload,
+            context.slowest,
         ]

@@ -65,10 +65,16 @@ class Dlcp(Transport):
     """
 
     kind: Literal["dlcp"]
-    stop_policy: Literal["eager", "on_probe"] = "eager"
-    """When the receiver says Stop: as soon as the bound allows (eager), or only when probed. Ours."""
-    rate_control: Literal["dctcp", "delay"] = "dctcp"
-    """Additive increase, multiplicative decrease on marks (DLCP), or by delay as in TIMELY (MLT)."""
+    stop_policy: Literal["early", "eager", "on_probe"] = "early"
+    """When a message may end without the rest: as soon as the bound allows, as the paper has it (eager); also, with
+    no more
+    sent than that takes until it is known what was lost (early, ours); or only when all is sent (on_probe, ours)."""
+    send_order: Literal["important_first", "sequential", "random"] = "important_first"
+    """In which order packets go: important ones first, then the others, from another one on in every message; from the
+    first to the last; or in an order drawn for every message. Ours."""
+    rate_control: Literal["receiver", "dctcp", "delay"] = "receiver"
+    """How fast a pair of hosts sends: by what the receiver says of its senders, line / n each, and by marks (ours); by
+    marks alone, as DCTCP (DLCP); or by delay, as TIMELY (MLT)."""
     g: Gain = 0.0625
     floor: Count = 64
     """The rate never falls below line rate over this. Ours."""

@@ -21,6 +21,7 @@ from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.missing import missing_runs
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.memory import Memory
+from gradwire.sim.fabric.pairs import Pairs
 from gradwire.sim.fabric.parameters import Bound, ParameterSets
 from gradwire.sim.fabric.room import SMALLEST_FRAME
 from gradwire.sim.fabric.streams import Streams
@@ -58,6 +59,9 @@ class Records:
     left: Any = 0
     logged: int = 1
     stream: Any = -1
+    pair: Any = (0, 0, 0, 0)
+    """bases of what the pair shares at the sender, of the group's record, of what it and its host share at the
+    receiver"""
     entropy: Any = None
     """of its stream; None: one of its own"""
 
@@ -101,6 +105,7 @@ class Flows:
         self._receiver_bitmaps = np.array([owner.receiver_bitmaps for owner in owners])
         self._late = np.array([bound.late for bound in transports])
         self._streams = Streams(self)
+        self._pairs = Pairs(self)
 
     def sender(self, flow: Any) -> Any:
         """Base of a sender's record."""
@@ -150,7 +155,10 @@ class Flows:
         words = -(-packets // 32)
         tags, wanted = self.tags(kind.important if important is None else important, packets)
         bits = peer = 0
-        shared: dict[str, int] = {}
+        shared: dict[str, Any] = {}
+        if kind.pairs:
+            ends = (np.array([each]) for each in (src, dst, priority))
+            shared = {"pair": [int(bases[0]) for bases in self._pairs.of(transport, *ends)]}
         if kind.persistent:
             found = self._streams.join(transport, *(np.array([each]) for each in (src, dst, priority, packets)))
             shared = {"stream": int(found[0][0]), "entropy": int(found[1][0])}
@@ -194,6 +202,9 @@ class Flows:
             stream, entropy = self._streams.join(transport, begin.src, begin.dst, priority, begin.packets)
             begin = replace(begin, stream=stream, entropy=entropy)
             own = np.zeros_like(words)
+        if kind.pairs:
+            priority = np.broadcast_to(begin.priority, len(begin.number))
+            begin = replace(begin, pair=self._pairs.of(transport, begin.src, begin.dst, priority))
         bits = self.words.take_many(own * kind.owner.sender_bitmaps)
         peer = self.words.take_many(own * kind.owner.receiver_bitmaps)
         chosen = self._sets.of(transport, begin.src, begin.dst)
@@ -254,6 +265,9 @@ class Flows:
             (at.S_LINE, self._line[begin.src]),
             (at.S_TAGS, begin.tags),
             (at.S_HOME, begin.home),
+            (at.S_ALLOWED, begin.allowed),
+            (at.S_PAIR, begin.pair[0]),
+            (at.S_GROUP, begin.pair[1]),
             (at.S_STAMPS, stamps),
             (at.S_SLOTS, slots - 1),
             (at.S_STREAM, shared * self.sender(begin.stream)),
@@ -274,6 +288,8 @@ class Flows:
             (at.R_EVENT, begin.event),
             (at.R_LEFT, begin.left),
             (at.R_STREAM, shared * self.receiver(begin.stream)),
+            (at.R_PAIR, begin.pair[2]),
+            (at.R_HOST, begin.pair[3]),
         )
         return sender, receiver
 

@@ -23,6 +23,7 @@ from gradwire.components.transports.base import (
     check_streams,
     control_important,
     persists,
+    shares,
 )
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.errors import GradwireError
@@ -33,8 +34,8 @@ from gradwire.sim.fabric.memory import MOST_SETS, Memory
 @dataclass(frozen=True)
 class Bound:
     """One transport of a run: its class, its settings and the numbers that a message needs. `persistent`: its
-    connections carry message after message. `late`: its receivers may put off their answers. `control_important`:
-    whether its control packets are."""
+    connections carry message after message. `late`: its receivers may put off their answers. `pairs`: its messages
+    between two hosts share words and a pace. `control_important`: whether its control packets are."""
 
     owner: Any
     settings: Mapping[str, Any]
@@ -44,6 +45,7 @@ class Bound:
     control_important: bool
     persistent: bool = False
     late: bool = False
+    pairs: bool = False
 
     @classmethod
     def to(cls, owner: Any, table: Any) -> Bound:
@@ -59,7 +61,10 @@ class Bound:
         check_streams(owner, table)
         important = bool(owner.important(settings))
         control = control_important(owner, settings)
-        return cls(owner, settings, table.payload, priority, important, control, persists(table), answers_late(table))
+        return cls(
+            owner, settings, table.payload, priority, important, control, persists(table), answers_late(table),
+            shares(owner),
+        )  # fmt: skip
 
     @property
     def frame(self) -> int:

@@ -38,7 +38,7 @@ from gradwire.components.find import (
     resolve,
     type_check,
 )
-from gradwire.components.transports.base import Deaf, answers_late, persists, pulls, rides
+from gradwire.components.transports.base import Deaf, answers_late, persists, pulls, rides, shares
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from gradwire.sim.fabric.objects import machine
@@ -68,7 +68,7 @@ class Features:
     cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
     hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
     carry message after message. `late`: receivers may put off their answers. `pulls`: receivers pace their senders.
-    `rides`: data packets carry a word of their sender's.
+    `rides`: data packets carry a word of their sender's. `pairs`: messages between two hosts share a pace.
     """
 
     shared: bool = False
@@ -82,6 +82,7 @@ class Features:
     late: bool = False
     pulls: bool = False
     rides: bool = False
+    pairs: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def combine(
         late=any(answers_late(table) for table in tables),
         pulls=any(pulls(owner, table) for owner, table in both),
         rides=any(rides(owner, table) for owner, table in both),
+        pairs=any(shares(owner) for owner in owners),
     )
     return Combination(
         owners,

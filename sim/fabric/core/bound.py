@@ -23,6 +23,7 @@ LATE = False  # receivers may put off their answers
 RIDES = False  # data packets carry their sender's S_RIDER
 STAMPS = False  # switches write about their ports into packets
 PULLS = False  # receivers pace their senders
+PAIRS = False  # messages between two hosts share a pace
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
 HOST_PATHS = False  # hosts choose the entropy of every packet
 SOURCE_ROUTES = False  # switches use up the entropy digit by digit
@@ -101,7 +102,7 @@ def forget_received(M, r, packets):
 
 
 __all__ = [
-    "DELAYS", "FAULTS", "HOST_PATHS", "LATE", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED",
+    "DELAYS", "FAULTS", "HOST_PATHS", "LATE", "PAIRS", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED",
     "SOURCE_ROUTES", "STAMPS", "STREAMS", "TRIMS", "TURNS", "admit", "choose", "forget", "forget_received", "heard",
     "on_control", "on_data", "on_late", "on_probe", "on_timer", "on_trimmed", "pick", "pull", "resume", "start",
 ]  # fmt: skip

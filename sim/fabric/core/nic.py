@@ -28,19 +28,24 @@ from gradwire.components.layout import (
     P_FLAGS,
     P_MORE,
     P_QUEUE,
+    PAIR_GAP,
+    PAIR_NEXT,
     PROBE,
     PULL_PROBE,
     S_ARMED,
     S_DATA,
     S_DONE,
     S_FIRST,
+    S_FRONT,
     S_GAP,
+    S_GROUP,
     S_LAST,
     S_LISTED,
     S_NEXT,
     S_ORDER,
     S_PACE,
     S_PACKETS,
+    S_PAIR,
     S_RIDER,
     S_SENT,
     S_SLOTS,
@@ -58,7 +63,8 @@ from gradwire.components.layout import (
 from gradwire.sim.fabric.atomics import count_trailing_zeros
 from gradwire.sim.fabric.heap import push
 
-from .bound import HOST_PATHS, PAUSES, RANKS, RIDES, STAMPS, STREAMS, pick, pull
+from .bound import HOST_PATHS, PAIRS, PAUSES, RANKS, RIDES, STAMPS, STREAMS, pick, pull
+from .group import join_group, leave_group
 from .link import transmission_time, transmit
 from .pause import AFTER_ALL
 from .queue import send_first
@@ -88,6 +94,14 @@ def list_flow(M, node, f):
     """Let a flow take part in the turns of its class."""
     if M[f + S_LISTED] != UNLISTED:
         return
+    if PAIRS:
+        g = M[f + S_GROUP]
+        if g and g != f:
+            M[f + S_LISTED] = LISTED
+            join_group(M, g, f)
+            f = g
+            if M[f + S_LISTED] != UNLISTED:
+                return
     c = flow_class(M, M[node + N_PORT], f)
     mask = M[node + N_READY_MASK]
     if mask & (1 << c):
@@ -159,8 +173,44 @@ def arm(M, node, f):
 
 
 @njit
+def _next_of_group(M, node, g, now):
+    """What the oldest message of a group that has something to send sends. Those that have nothing leave the group;
+    BLOCKED when all have left."""
+    f = M[g + S_FRONT]
+    while f:
+        if M[f + S_DONE] == 0:
+            got = pull(M, f, now)
+            if got != BLOCKED:
+                return got
+            arm(M, node, f)
+        f = leave_group(M, g, f)
+    return BLOCKED
+
+
+@njit
+def _send_of_group(M, th, node, p, c, g, now):
+    """Let a group of class `c` send one packet, put it aside until its pair may send, or take it off the list."""
+    pair = M[g + S_PAIR]
+    if M[pair + PAIR_NEXT] > now:
+        _unlist_first(M, node, c, g, PACED)
+        push(M, node, M[pair + PAIR_NEXT], M[M[g + S_FRONT] + S_ORDER] | (g << 2) | WHAT_PACE)
+        return
+    got = _next_of_group(M, node, g, now)
+    if got == BLOCKED:
+        _unlist_first(M, node, c, g, UNLISTED)
+        return
+    A = _send_packet(M, th, node, p, c, g, M[g + S_FRONT], got, now)
+    gap = M[pair + PAIR_GAP]
+    if gap:
+        M[pair + PAIR_NEXT] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
+
+
+@njit
 def _send_data(M, th, node, p, c, f, now):
     """Let the first flow of class `c` send one packet, or take it off the list."""
+    if PAIRS and M[f + S_GROUP] == f:
+        _send_of_group(M, th, node, p, c, f, now)
+        return
     if M[f + S_DONE]:
         # it was told to stop while it waited for its turn
         _unlist_first(M, node, c, f, UNLISTED)
@@ -174,6 +224,13 @@ def _send_data(M, th, node, p, c, f, now):
         _unlist_first(M, node, c, f, UNLISTED)
         arm(M, node, f)
         return
+    _send_packet(M, th, node, p, c, f, f, got, now)
+
+
+@njit
+def _send_packet(M, th, node, p, c, listed, f, got, now):
+    """Put on the link what a flow has pulled. `listed`: the record that is first in the list of class `c`, the flow's
+    or its group's, which goes to the end of the list. Returns word A of the packet."""
     m = f  # the record of the packet's message
     if STREAMS and M[f + S_STREAM]:
         m = message_of(M, f, got, now)
@@ -201,7 +258,7 @@ def _send_data(M, th, node, p, c, f, now):
             M[M[f + S_STAMPS] + (M[f + S_RIDER] & M[f + S_SLOTS]) * SLOT_WORDS + SLOT_HOPS] = 0
         if HOST_PATHS:
             A = with_entropy(A, pick(M, f, M[f + S_SENT]))
-    _rotate(M, node, c, f)
+    _rotate(M, node, c, listed)
     M[f + S_SENT] += 1
     if STREAMS and m != f:
         M[m + S_SENT] += 1
@@ -210,6 +267,7 @@ def _send_data(M, th, node, p, c, f, now):
         M[f + S_PACE] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
     arm(M, node, f)
     transmit(M, th, p, A, B, now)
+    return A
 
 
 @njit

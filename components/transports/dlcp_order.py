@@ -1,0 +1,160 @@
+"""In which order DLCP sends the packets of a message, and how many: passes, quota, and what must not be left out.
+
+A message is sent in passes: the first one, and one for each Bitmap, of what it shows as missing. Each walks through the
+packets in the order of the message:
+
+* `important_first` - the important packets, then the droppable ones, each beginning at a packet that differs from
+message
+  to message. What a bound forgives is at the end of the order; sent from the first packet to the last, the same tail of
+  every tensor would go untrained in each step;
+* `sequential` - from the first to the last;
+* `random` - an arithmetic progression modulo the number of packets, drawn for each message.
+
+A pass ends after its quota. With `stop_policy = "early"` this is what the message needs to be delivered, no more: a
+Stop that is sent when enough has arrived reaches the sender a round trip too late, when at line rate all the rest has
+left already. Other policies send everything. An important packet that must arrive is never left out for a droppable
+one.
+"""
+
+from __future__ import annotations
+
+from gradwire.components.compiled import njit
+from gradwire.components.layout import (
+    A_ENTROPY,
+    BLOCKED,
+    S_ALLOWED,
+    S_BITS,
+    S_DATA,
+    S_PACKETS,
+    S_TAGS,
+    S_WORDS,
+)
+from gradwire.components.transports.base import bit
+from gradwire.components.transports.dlcp_words import (
+    EARLY,
+    IMPORTANT_FIRST,
+    K_IMPORTANT,
+    K_ORDER,
+    K_PAYLOAD,
+    K_POLICY,
+    NEEDED,
+    OFFSET,
+    PASS,
+    POSITION,
+    QUOTA,
+    RANDOM,
+    SEQUENTIAL,
+    STRIDE,
+    TODO,
+    TURN,
+    URGENT,
+)
+
+
+@njit
+def ones(word):
+    """How many of the 32 bits of a word are set."""
+    word = word - ((word >> 1) & 0x55555555)
+    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
+    return (((word + (word >> 4)) & 0x0F0F0F0F) * 0x01010101 >> 24) & 0xFF
+
+
+@njit
+def _shared(a, b):
+    """The greatest common divisor."""
+    while b:
+        rest = a % b
+        a = b
+        b = rest
+    return a
+
+
+@njit
+def _quota(M, k, f, here, absent, urgent):
+    """A pass begins: `here` packets have arrived, `absent` have not, `urgent` of them important."""
+    if M[k + K_IMPORTANT] == 0:
+        urgent = 0
+    quota = absent
+    if M[k + K_POLICY] == EARLY:
+        quota = min(absent, max(M[f + NEEDED] - here, urgent, 1))
+    M[f + QUOTA] = quota
+    M[f + URGENT] = urgent
+    M[f + POSITION] = 0
+    M[f + TURN] = 0
+
+
+@njit
+def first_pass(M, k, f):
+    """The message begins: its order is drawn, and what it needs worked out."""
+    packets = M[f + S_PACKETS]
+    random = (M[f + S_DATA] >> A_ENTROPY) & 0xFFFF
+    M[f + STRIDE] = 1
+    if M[k + K_ORDER] != SEQUENTIAL:
+        M[f + OFFSET] = random * packets >> 16
+    if M[k + K_ORDER] == RANDOM:
+        stride = 1 + (random * 0x9E37 & 0xFFFF) * packets // 0x10000
+        while _shared(stride, packets) != 1:
+            stride += 1
+        M[f + STRIDE] = stride
+    M[f + NEEDED] = packets - M[f + S_ALLOWED] // M[k + K_PAYLOAD]
+    tags = M[f + S_TAGS]
+    urgent = tags * packets
+    if tags > 1:
+        urgent = 0
+        for word in range(M[f + S_WORDS]):
+            urgent += ones(M[tags + word])
+    _quota(M, k, f, 0, packets, urgent)
+
+
+@njit
+def another_pass(M, k, f):
+    """All parts of a Bitmap are there: what it shows as missing (TODO) is sent, as far as it is needed."""
+    todo = M[f + S_BITS] + TODO * M[f + S_WORDS]
+    tags = M[f + S_TAGS]
+    absent = 0
+    urgent = 0
+    for word in range(M[f + S_WORDS]):
+        missing = M[todo + word]
+        absent += ones(missing)
+        if tags > 1:
+            urgent += ones(missing & M[tags + word])
+    if tags <= 1:
+        urgent = tags * absent
+    M[f + PASS] += 1
+    _quota(M, k, f, M[f + S_PACKETS] - absent, absent, urgent)
+
+
+@njit
+def next_packet(M, k, f):
+    """The next packet of this pass; BLOCKED when it is over."""
+    quota = M[f + QUOTA]
+    if quota == 0:
+        return BLOCKED
+    packets = M[f + S_PACKETS]
+    tags = M[f + S_TAGS]
+    todo = M[f + S_BITS] + TODO * M[f + S_WORDS]
+    again = M[f + PASS]
+    in_turns = M[k + K_ORDER] == IMPORTANT_FIRST and tags > 1
+    position = M[f + POSITION]
+    while True:
+        if position == packets:
+            if not in_turns or M[f + TURN]:
+                M[f + QUOTA] = 0
+                return BLOCKED
+            M[f + TURN] = 1
+            position = 0
+        sequence = (M[f + OFFSET] + position * M[f + STRIDE]) % packets
+        position += 1
+        if again and bit(M, todo, sequence) == 0:
+            continue
+        important = tags if tags <= 1 else bit(M, tags, sequence)
+        if in_turns and important == M[f + TURN]:
+            continue
+        if important == 0 and quota <= M[f + URGENT]:
+            continue  # what is left of the quota is for important ones
+        break
+    M[f + POSITION] = position
+    M[f + QUOTA] = quota - 1
+    if important and M[f + URGENT]:
+        M[f + URGENT] -= 1
+    return sequence
