@@ -76,7 +76,7 @@ def begin(M, k, f, now):
         return
     if M[q + Q_RATE] == 0:
         M[q + Q_SRTT] = M[k + K_RTT]
-        M[q + Q_ALPHA] = ONE
+        M[q + Q_ALPHA] = 0 if M[k + K_CONTROL] == BY_RECEIVER else ONE
     M[q + Q_SENDERS] = 0
     M[q + Q_HEARD] = now
     _set_rate(M, k, f, q, ONE)
