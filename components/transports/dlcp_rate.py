@@ -61,6 +61,8 @@ from gradwire.components.transports.dlcp_words import (
     Q_SENDERS,
     Q_SLOPE,
     Q_SRTT,
+    TIMED,
+    TIMED_AT,
 )
 
 HYPERACTIVE = 5
@@ -111,12 +113,15 @@ def _by_marks(M, k, f, q, echo, now):
     """As DCTCP, with a rate for a window."""
     M[q + Q_ACKED] += 1
     M[q + Q_MARKED] += echo
+    trip = max(M[q + Q_SRTT], M[q + Q_LAST])
+    if M[f + TIMED] >= 0:
+        trip = max(trip, now - M[f + TIMED_AT])  # it is on its way, behind a queue that has grown, or lost
     rate = M[q + Q_RATE]
     if M[k + K_CONTROL] == BY_RECEIVER and M[q + Q_SENDERS]:
         rate = min(rate, M[f + S_LINE] * ONE // (M[q + Q_SENDERS] * M[k + K_SLOWEST]))
     if echo and now >= M[q + Q_QUIET]:
         rate -= rate * M[q + Q_ALPHA] >> 21
-        M[q + Q_QUIET] = now + M[q + Q_SRTT]
+        M[q + Q_QUIET] = now + trip
         _set_rate(M, k, f, q, rate)
     if now >= M[q + Q_ROUND]:
         share = M[q + Q_MARKED] * ONE // M[q + Q_ACKED]
@@ -128,7 +133,7 @@ def _by_marks(M, k, f, q, echo, now):
             _set_rate(M, k, f, q, M[q + Q_RATE] + step)
         M[q + Q_ACKED] = 0
         M[q + Q_MARKED] = 0
-        M[q + Q_ROUND] = now + M[q + Q_SRTT]
+        M[q + Q_ROUND] = now + trip
 
 
 @njit
