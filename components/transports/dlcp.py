@@ -62,12 +62,13 @@ from gradwire.components.layout import (
     S_DONE,
     S_PACKETS,
     S_PEER,
+    S_TAGS,
     S_TIMER,
     S_WORDS,
     STOP,
 )
 from gradwire.components.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
-from gradwire.components.transports.dlcp_order import another_pass, first_pass, next_packet
+from gradwire.components.transports.dlcp_order import another_pass, first_pass, next_packet, ones
 from gradwire.components.transports.dlcp_rate import (
     acknowledged,
     begin,
@@ -78,7 +79,10 @@ from gradwire.components.transports.dlcp_rate import (
     smoothed,
 )
 from gradwire.components.transports.dlcp_words import (
+    AGAIN,
     ANSWERED,
+    ANSWERED_MIDWAY,
+    ASKED,
     ASKING,
     AWAITED,
     BY_DELAY,
@@ -86,12 +90,14 @@ from gradwire.components.transports.dlcp_words import (
     BY_RECEIVER,
     EAGER,
     EARLY,
+    FROM,
     HOST_WORDS,
     IMPORTANT_FIRST,
     K_IMPORTANT,
     K_POLICY,
     K_PROBE,
     K_RTT,
+    MIDWAY,
     NEW,
     ON_PROBE,
     PAIR_WORDS,
@@ -101,6 +107,7 @@ from gradwire.components.transports.dlcp_words import (
     PROBES,
     PROBING,
     RANDOM,
+    REACHED,
     SENDER_BITMAPS,
     SENT,
     SEQUENTIAL,
@@ -108,6 +115,7 @@ from gradwire.components.transports.dlcp_words import (
     TIMED_AT,
     TODO,
     WAIT,
+    WAITING,
     WANTED,
 )
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
@@ -203,17 +211,35 @@ def _ask_again(M, k, f, now):
 
 
 @njit
+def _repeat(M, f, now):
+    """The next important packet that was found missing in the middle of the pass."""
+    todo = M[f + S_BITS] + TODO * M[f + S_WORDS]
+    sequence = M[f + FROM]
+    while bit(M, todo, sequence) == 0:
+        sequence += 1
+    M[f + FROM] = sequence + 1
+    M[f + AGAIN] -= 1
+    return sequence | _send(M, f, sequence, now)
+
+
+@njit
 def pull(M, k, f, now):
     """The packets of this pass, then, when it has been quiet, a Probe."""
     state = M[f + PROBING]
-    if state == IDLE:
+    if state == DUE:
+        return _ask(M, k, f, now)
+    if M[f + AGAIN]:
+        return _repeat(M, f, now)
+    if state == IDLE or M[f + MIDWAY] == ASKED:
         sequence = next_packet(M, k, f)
         if sequence != BLOCKED:
+            if M[f + MIDWAY] == REACHED:
+                M[f + MIDWAY] = WAITING
+                M[f + S_TIMER] = now + silence(M, f)
             return sequence | _send(M, f, sequence, now)
+    if state == IDLE:
         M[f + PROBING] = QUIET
         M[f + S_TIMER] = now + silence(M, f)
-    elif state == DUE:
-        return _ask(M, k, f, now)
     elif state > 0 and M[f + S_TIMER] == 0:
         return _ask_again(M, k, f, now)
     return BLOCKED
@@ -224,6 +250,9 @@ def on_timer(M, k, f, now):
     """It has been quiet for long enough: probe. (The timer of a probe has done its work by being over.)"""
     if M[f + PROBING] == QUIET:
         M[f + PROBING] = DUE
+    elif M[f + PROBING] == IDLE and M[f + MIDWAY] == WAITING:
+        M[f + PROBING] = DUE
+        M[f + MIDWAY] = ASKED
 
 
 @njit
@@ -236,7 +265,11 @@ def _missing(M, f, part):
     first = part * ANSWER_WORDS
     for word in range(first, min(first + ANSWER_WORDS, words)):
         valid = min(packets - (word << 5), 32)
-        M[todo + word] = ~M[got + word] & ((1 << valid) - 1)
+        missing = ~M[got + word] & ((1 << valid) - 1)
+        if M[f + MIDWAY] == ASKED:
+            missing &= M[M[f + S_TAGS] + word]
+            M[f + AGAIN] += ones(missing)
+        M[todo + word] = missing
 
 
 @njit
@@ -254,7 +287,11 @@ def _hear_bitmap(M, k, f, sequence, argument, now):
         M[f + S_TIMER] = 0
         M[f + ASKING] = 0
         M[f + TIMED] = -1
-        another_pass(M, k, f)
+        if M[f + MIDWAY] == ASKED:
+            M[f + MIDWAY] = ANSWERED_MIDWAY
+            M[f + FROM] = 0
+        else:
+            another_pass(M, k, f)
     elif M[f + ASKING] == 0:
         M[f + S_TIMER] = now + M[f + WAIT]
 

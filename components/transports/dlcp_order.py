@@ -37,12 +37,14 @@ from gradwire.components.transports.dlcp_words import (
     K_ORDER,
     K_PAYLOAD,
     K_POLICY,
+    MIDWAY,
     NEEDED,
     OFFSET,
     PASS,
     POSITION,
     QUOTA,
     RANDOM,
+    REACHED,
     SEQUENTIAL,
     STRIDE,
     TODO,
@@ -143,6 +145,8 @@ def next_packet(M, k, f):
                 return BLOCKED
             M[f + TURN] = 1
             position = 0
+            if again == 0:
+                M[f + MIDWAY] = REACHED
         sequence = (M[f + OFFSET] + position * M[f + STRIDE]) % packets
         position += 1
         if again and bit(M, todo, sequence) == 0:

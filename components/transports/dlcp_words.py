@@ -32,6 +32,10 @@ PROBES = S_USER + 12  # probes sent, with repetitions
 PROBING = S_USER + 13  # IDLE, QUIET, DUE, or how many parts of the answer are still to come
 WAIT = S_USER + 14  # how long until a probe is repeated
 ASKING = S_USER + 15  # the next part to be asked for again, counted from 1; 0 = none
+MIDWAY = S_USER + 16  # what has become of the question about important packets in the middle of the first pass
+AGAIN = S_USER + 17  # important packets (TODO) that its answer has shown as missing
+FROM = S_USER + 18  # where the next of them is looked for
+NOT_YET, REACHED, WAITING, ASKED, ANSWERED_MIDWAY = 0, 1, 2, 3, 4  # of MIDWAY
 
 # what a pair shares at its sender
 Q_RATE = PAIR_USER  # share of the line rate, 20 bits fixed point; 0 before the first message
