@@ -120,7 +120,7 @@ def _by_marks(M, k, f, q, echo, now):
     if M[k + K_CONTROL] == BY_RECEIVER and M[q + Q_SENDERS]:
         rate = min(rate, M[f + S_LINE] * ONE // (M[q + Q_SENDERS] * M[k + K_SLOWEST]))
     if echo and now >= M[q + Q_QUIET]:
-        rate -= rate * M[q + Q_ALPHA] >> 21
+        rate -= rate * M[q + Q_ALPHA] >> (22 if M[k + K_CONTROL] == BY_RECEIVER else 21)
         M[q + Q_QUIET] = now + trip
         _set_rate(M, k, f, q, rate)
     if now >= M[q + Q_ROUND]:
