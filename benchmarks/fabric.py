@@ -269,7 +269,7 @@ def _oracle() -> list[dict[str, Any]]:
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
     try:
-        from tests.oracle.bench import run_row as oracle_row
+        from gradwire.testing.oracle.bench import run_row as oracle_row
     except ImportError:
         return []
     row: dict[str, Any] = oracle_row()

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 from gradwire.components.find import resolve
 from gradwire.experiment.topology import LinkSpec, leaf_spine
@@ -14,6 +13,7 @@ from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.scenario import UserTransport
 from gradwire.sim.fabric.specialise import _digest as digest_of
 from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 US = 10**6

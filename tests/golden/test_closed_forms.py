@@ -11,8 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
-from oracle.packets import DATA, STOP
 
 from gradwire.components.draws import key_of, tie_break
 from gradwire.experiment.topology import LinkSpec, from_networkx, star
@@ -21,6 +19,8 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno, UserTransport
 from gradwire.sim.fabric.memory import TIE_DRAWS
 from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import DATA, STOP
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 US = 10**6

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Letter, first_difference, run_engine, run_oracle
 from random_cases import BALANCERS, DCTCP, DLCP, NEWRENO, US, budget, cases
+
+from gradwire.testing.oracle import Letter, first_difference, run_engine, run_oracle
 
 
 @pytest.mark.parametrize("balancing", BALANCERS)

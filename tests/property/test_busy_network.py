@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from oracle import Case, Letter, first_difference, run_engine
 
 from gradwire.experiment.topology import LinkSpec, fat_tree
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.fabric.memory import LOG_ENTRIES
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
 
 HOSTS = 128
 

@@ -7,11 +7,11 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import run_engine
-from oracle.packets import DATA
 from random_cases import US, budget, cases
 
 from gradwire.components import layout as at
+from gradwire.testing.oracle import run_engine
+from gradwire.testing.oracle.packets import DATA
 
 
 def waiting(fabric):

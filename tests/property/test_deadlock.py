@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import networkx
-from oracle import Case
-from oracle.cases import fabric_of
 
 from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.testing.oracle import Case
+from gradwire.testing.oracle.cases import fabric_of
 
 US = 10**6
 SECOND = 10**12

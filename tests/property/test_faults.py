@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
-from oracle.packets import DATA
 from random_cases import LATENCY, US, budget, cases
 from test_pause import dctcp, paused_cases, together
 from test_receiver_driven import cut_cases
 
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
+from gradwire.testing.oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import DATA
 
 SOON = 20_000 * US  # what is cut for good never ends
 MOMENTS = (1, 100_000, US, 5 * US, 20 * US, 77 * US)

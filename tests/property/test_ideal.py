@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter
-from oracle.cases import fabric_of
 from random_cases import LATENCIES, LATENCY, RATES, budget
 
 from gradwire.experiment.routing import build_routing
@@ -16,6 +14,8 @@ from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import ConstantRate
 from gradwire.sim.ideal import ideal_times
+from gradwire.testing.oracle import Case, Letter
+from gradwire.testing.oracle.cases import fabric_of
 
 TABLE = ConstantRate.model_validate({"kind": "constant_rate", "payload": "1000B"})
 ROOMY = Switch.model_validate({"buffer": "1GB"})

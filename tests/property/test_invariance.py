@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import US, budget, cases
 
 import gradwire.sim.fabric.fabric
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 
 def tables():

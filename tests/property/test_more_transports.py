@@ -9,10 +9,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
 from gradwire.scenarios.schema.transport import ConstantRate, Cubic, Ltp, Pias, Swift, Timely
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 CUBIC, TIMELY, SWIFT, PIAS, LTP, CONSTANT = range(6)
 LOSSY = (LTP, CONSTANT)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
 from gradwire.experiment.topology import LinkSpec, leaf_spine, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 FRAME = 1066
 SOON = 20_000 * US  # random networks have cycles, and those may block for good

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 from test_faults import agree, changes
 
 from gradwire.scenarios.schema.transport import Cubic, Dctcp, TcpNewReno
 from gradwire.sim.fabric import streams
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 NEWRENO, DCTCP, CUBIC = range(3)
 

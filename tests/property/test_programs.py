@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle.cases import FOREVER, fabric_of
 from part_cases import ints, messages, part, step
 from random_cases import DLCP, budget
 
@@ -28,7 +27,8 @@ from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric import program as programs
-from tests.oracle import Case
+from gradwire.testing.oracle import Case
+from gradwire.testing.oracle.cases import FOREVER, fabric_of
 from tests.soak.played import Plain
 
 US = 10**6

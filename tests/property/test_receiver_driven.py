@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.scenarios.schema.transport_switches import Ndp, Nscc, PFabric
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 
 def common(draw: st.DrawFn) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 
 def dctcp(**more: Any) -> Dctcp:
@@ -66,7 +66,7 @@ def test_the_odds_rise_in_a_straight_line(pmax, kmax):
 
 def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
     """The oracle's outcome, and of every test of a queue: (odds by the definition, verdict)."""
-    from oracle.switch import Port
+    from gradwire.testing.oracle.switch import Port
 
     kmin, (kmax, pmax) = case.switch.ecn_threshold[0], case.switch.ramp()
     plain = Port.above

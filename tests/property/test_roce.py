@@ -10,11 +10,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dcqcn, HpccTransport
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 DCQCN, HPCC = 0, 1
 SOON = 4_000 * US  # networks with cycles may block for good when they pause

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, run_engine, run_oracle
 from random_cases import US, budget, cases
 
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.telemetry import Samples
+from gradwire.testing.oracle import Case, Letter, run_engine, run_oracle
 
 END = 1500 * US
 

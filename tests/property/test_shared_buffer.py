@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 
 def dctcp(**more: Any) -> Dctcp:

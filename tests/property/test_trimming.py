@@ -6,13 +6,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
-from oracle.packets import DATA
 from random_cases import LATENCY, US, budget, networks
 
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import ConstantRate, Dctcp
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import DATA
 
 
 def dctcp(**more: Any) -> Dctcp:

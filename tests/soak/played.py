@@ -24,9 +24,9 @@ from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.faults import Faults
 from gradwire.sim.precheck import check_variants
 from gradwire.sim.simulate import simulate
-from tests.oracle import Case, Change, Letter, run_oracle
-from tests.oracle.cases import missing_packets, seen
-from tests.oracle.packets import Arrival
+from gradwire.testing.oracle import Case, Change, Letter, run_oracle
+from gradwire.testing.oracle.cases import missing_packets, seen
+from gradwire.testing.oracle.packets import Arrival
 
 MOST_PACKETS = 3_000
 """Of a scenario that the oracle runs: it takes about 0.1 ms for each link that a packet crosses."""

@@ -11,11 +11,11 @@ from typing import Any
 import networkx
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from oracle import Case, Letter
 
 from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.testing.oracle import Case, Letter
 
 US = 10**6
 PAYLOADS = (64, 1000, 1460, 4096, 8960)

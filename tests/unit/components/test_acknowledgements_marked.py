@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
-from oracle.packets import ACK, DATA
 from transport_bench import transport
 
 from gradwire.components import transports
@@ -13,6 +11,8 @@ from gradwire.components.transports.base import control_important
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import ACK, DATA
 
 NEWRENO, DCTCP, DLCP = 0, 1, 2
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from oracle import Case, Letter, Outcome, first_difference, run_engine, run_oracle
-from oracle.packets import ACK
 from transport_bench import US, Ends, Reply, transport
 
 from gradwire.components.layout import R_TIMER
@@ -14,6 +12,8 @@ from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
+from gradwire.testing.oracle import Case, Letter, Outcome, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import ACK
 
 DELAY = 40 * US
 TX, BACK = 1066 * 80, 66 * 80  # a packet of 1000 bytes of payload, and an acknowledgement, at 100 Gbps

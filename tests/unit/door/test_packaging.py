@@ -16,7 +16,7 @@ import pytest
 import gradwire
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "analysis", "benchmarks")
+ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "analysis", "testing", "benchmarks")
 
 ALLOWED = {
     "scenarios": set(),
@@ -26,6 +26,7 @@ ALLOWED = {
     "sim": {"scenarios", "traces", "components", "experiment"},
     "emu": {"scenarios", "traces", "components", "experiment"},
     "analysis": {"scenarios", "traces"},
+    "testing": {"scenarios", "components", "experiment", "sim"},
 }
 """Which rooms the modules of a room may import."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
 from gradwire.experiment.topology import LinkSpec, build_network, rail
@@ -20,6 +19,7 @@ from gradwire.scenarios.result import Result, check_loss_invariant
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741
 FRAME = BYTE * (4096 + 66)

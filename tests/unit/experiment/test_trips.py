@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, Letter, run_engine
 from transport_bench import transport
 
 from gradwire.experiment.routing import build_routing
@@ -16,6 +15,7 @@ from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.testing.oracle import Case, Letter, run_engine
 
 US, GBPS = 10**6, 10**9
 DATA, ACK = 4096 + 66, 66

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from oracle import Case, Letter, first_difference, run_engine
 from typer.testing import CliRunner
 
 from gradwire import cli
@@ -23,6 +22,7 @@ from gradwire.scenarios.schema.transport import Dctcp, Dlcp
 from gradwire.sim.fabric import engines, specialise, whole
 from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
 
 ROOT = Path(__file__).parents[3]
 US = 10**6

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from oracle.uncompiled import uncompiled
 
 from gradwire.components.balancers.reps import RING, Reps
 from gradwire.components.balancers.source_random import SourceRandom
@@ -21,6 +20,7 @@ from gradwire.components.layout import (
     S_ORDER,
     SENDER_WORDS,
 )
+from gradwire.testing.oracle.uncompiled import uncompiled
 
 F = HEADER_WORDS  # the sender's record comes after the header
 

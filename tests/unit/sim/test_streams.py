@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
-from oracle.packets import ACK, DATA
 from transport_bench import MS, US, Ends, transport
 
 from gradwire.components import layout as at
@@ -22,6 +20,8 @@ from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import ACK, DATA
 
 FRAME = 1066  # 1000 bytes of payload
 TX = FRAME * 80  # ps at 100 Gbps

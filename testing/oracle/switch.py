@@ -10,11 +10,10 @@ from typing import Any
 from gradwire.components.draws import draw, key_of
 from gradwire.components.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
 from gradwire.scenarios.schema.network import Switch as Table
-
-from .flows import Flow
-from .model import FREE, Clock, Link, Log
-from .packets import DATA, PAUSE, Counters, Drop, Packet
-from .uncompiled import uncompiled
+from gradwire.testing.oracle.flows import Flow
+from gradwire.testing.oracle.model import FREE, Clock, Link, Log
+from gradwire.testing.oracle.packets import DATA, PAUSE, Counters, Drop, Packet
+from gradwire.testing.oracle.uncompiled import uncompiled
 
 NODE_DRAWS, RED_DRAWS = 1, 4  # kinds of random keys
 WAYS, PORTS, TABLE = 1000, 2000, 100_000  # where balancers find these in a switch's state
@@ -329,9 +328,10 @@ class Switch:
 
     def limit(self) -> int:
         """Bytes of a class from one link above which its far end is told to stop."""
-        if self.table.shared() is None:
+        shared = self.table.shared()
+        if shared is None:
             return self.table.pfc_threshold
-        size, alpha = self.table.shared()
+        size, alpha = shared
         return min(self.table.pfc_threshold, max(size - self.used(), 0) * round(alpha * 65536) // 65536)
 
     def held_more(self, came_by: int, c: int) -> None:

@@ -13,8 +13,7 @@ from gradwire.components import layout as at
 from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
 from gradwire.components.transports.base import Deaf, control_important, rides
 from gradwire.scenarios.loss import allowed_loss
-
-from .uncompiled import uncompiled
+from gradwire.testing.oracle.uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")

@@ -9,8 +9,7 @@ from typing import Any
 from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
-
-from .cases import Case, Letter, run_oracle
+from gradwire.testing.oracle.cases import Case, Letter, run_oracle
 
 HOSTS, BYTES = 16, 500_000
 

@@ -7,6 +7,14 @@ with the engine and with the oracle, and tells the first difference.
 Time is integer picoseconds. What happens at the same time at one node happens in the order of the *phases* of `model`.
 """
 
-from .cases import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.cases import (
+    Case,
+    Change,
+    Letter,
+    Outcome,
+    first_difference,
+    run_engine,
+    run_oracle,
+)
 
 __all__ = ["Case", "Change", "Letter", "Outcome", "first_difference", "run_engine", "run_oracle"]

@@ -23,12 +23,11 @@ from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.flows import FLOW_ENTROPY
 from gradwire.sim.fabric.tables import CAUSES
-
-from .flows import Carried, Flow, Protocol, Stream, Words
-from .host import Host
-from .model import CHANGE, SENT_ON, Clock, Link, Log
-from .packets import Arrival, Counters, Drop, Transmission, packet_of
-from .switch import Port, Switch
+from gradwire.testing.oracle.flows import Carried, Flow, Protocol, Stream, Words
+from gradwire.testing.oracle.host import Host
+from gradwire.testing.oracle.model import CHANGE, SENT_ON, Clock, Link, Log
+from gradwire.testing.oracle.packets import Arrival, Counters, Drop, Transmission, packet_of
+from gradwire.testing.oracle.switch import Port, Switch
 
 FOREVER = 10**13  # 10 s: longer than any case takes
 
@@ -104,7 +103,7 @@ def run_engine(
 
     def post(letter: int, time: int) -> None:
         what = case.letters[letter]
-        important = what.important
+        important: Any = what.important
         if important is not None and not isinstance(important, bool):
             important = np.array(important, dtype=bool)
         letters.append(letter)
@@ -121,7 +120,7 @@ def run_engine(
     while fabric.now < until and not (fabric.idle and fabric.now > 0):
         while halts and halts[0] <= fabric.now:
             halts.pop(0)
-        deliveries = fabric.run(halts[0] if halts else until)
+        deliveries: list[Any] = fabric.run(halts[0] if halts else until)
         for delivery in sorted(deliveries, key=lambda delivery: (delivery.time_ps, delivery.message)):
             arrivals.append(Arrival(delivery.time_ps, delivery.message, delivery.received_bytes, ()))
             for letter in _prompted(case, letters[delivery.message]):

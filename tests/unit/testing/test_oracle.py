@@ -11,9 +11,9 @@ from gradwire.components.draws import draw
 from gradwire.components.transports import base
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
-from oracle import Case, Letter, first_difference, run_engine, run_oracle
-from oracle.packets import DATA, Packet, packet_of
-from oracle.uncompiled import uncompiled
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.packets import DATA, Packet, packet_of
+from gradwire.testing.oracle.uncompiled import uncompiled
 
 US = 10**6
 NEWRENO, DCTCP, DLCP = 0, 1, 2

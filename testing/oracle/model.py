@@ -16,12 +16,12 @@ takes time - so the order between nodes does not matter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import simpy
 
 from gradwire.components.draws import draw, key_of
-
-from .packets import PAUSE, Arrival, Drop, Packet, Transmission
+from gradwire.testing.oracle.packets import PAUSE, Arrival, Drop, Packet, Transmission
 
 CHANGE, FREE, TIMER, HELD, ARRIVAL, SENT_ON = range(6)
 LINK_DRAWS, TIE_DRAWS = 2, 5  # kinds of random keys
@@ -45,7 +45,8 @@ class Clock:
         event._ok, event._value = True, None
         assert event.callbacks is not None
         event.callbacks.append(lambda _: action())
-        self.env.schedule(event, priority=phase << 64 | key, delay=time - self.now)
+        rank: Any = phase << 64 | key  # SimPy has names for two ranks and takes any number
+        self.env.schedule(event, priority=rank, delay=time - self.now)
 
 
 class Link:

@@ -10,11 +10,10 @@ from typing import Any
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.layout import BLOCKED, PULL_PROBE, R_RIDER
 from gradwire.components.transports.base import MUST
-
-from .flows import Flow, Stream
-from .model import FREE, HELD, TIMER, Clock, Link, Log
-from .packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
-from .uncompiled import uncompiled
+from gradwire.testing.oracle.flows import Flow, Stream
+from gradwire.testing.oracle.model import FREE, HELD, TIMER, Clock, Link, Log
+from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
+from gradwire.testing.oracle.uncompiled import uncompiled
 
 START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message
 AFTER_MESSAGES = 1 << 60
