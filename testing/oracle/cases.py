@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from gradwire.components import balancers, transports
+from gradwire.components import layout as at
 from gradwire.components.draws import key_of
 from gradwire.components.find import resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
-from gradwire.components.transports.base import Context, persists
+from gradwire.components.transports.base import Context, persists, shares
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.missing import COLUMNS
@@ -23,7 +24,7 @@ from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.flows import FLOW_ENTROPY
 from gradwire.sim.fabric.tables import CAUSES
-from gradwire.testing.oracle.flows import Carried, Flow, Protocol, Stream, Words
+from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream, Words
 from gradwire.testing.oracle.host import Host
 from gradwire.testing.oracle.model import CHANGE, SENT_ON, Clock, Link, Log
 from gradwire.testing.oracle.packets import Arrival, Counters, Drop, Transmission, packet_of
@@ -295,6 +296,8 @@ class _Oracle:
         self.owners = owners
         self.protocols: dict[tuple[int, int, int, int], Protocol] = {}
         self.streams: dict[tuple[int, int, int, int], Stream] = {}
+        self.groups: dict[tuple[int, int, int, int], Group] = {}
+        self.shared: dict[tuple[str | int, ...], int] = {}
 
     def _headroom(self, link: Link, longest: int) -> int:
         """Rate times round trip of the cable, three full packets and the pause frame."""
@@ -362,10 +365,31 @@ class _Oracle:
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,
                 priority=what.priority, bound=what.bound, important=what.important,
                 entropy=entropy if stream is None else stream.entropy,
-                line_speed=self.line_speed[what.src], stream=stream,
+                line_speed=self.line_speed[what.src], stream=stream, **self._pair(what),
             )
         )  # fmt: skip
         host.schedule_start(self.flows[-1], time)
+
+    def _pair(self, what: Letter) -> dict[str, Any]:
+        """What a message shares with others of its two hosts, if its transport has them share anything."""
+        owner = self.owners[what.transport]
+        if not shares(owner):
+            return {}
+        pair = (what.transport, what.src, what.dst)
+        words = (
+            self._words(at.PAIR_USER + owner.pair_words, "sender", *pair),
+            self._words(owner.peer_words, "receiver", *pair),
+            self._words(owner.host_words, "host", what.transport, what.dst),
+        )
+        key = (*pair, what.priority)
+        if key not in self.groups:
+            self.groups[key] = Group(self.memory, words[0], what.priority)
+        return {"group": self.groups[key], "shared": words}
+
+    def _words(self, count: int, *key: str | int) -> int:
+        if key not in self.shared:
+            self.shared[key] = self.memory.take(count)
+        return self.shared[key]
 
     def _stream(self, what: Letter) -> Stream:
         """The connection that a message goes by: one for each transport, pair of hosts and class."""

@@ -83,7 +83,12 @@ class Flow:
         entropy: int,
         line_speed: int,
         stream: Stream | None = None,
+        group: Group | None = None,
+        shared: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
+        """`shared`: where the words are that its pair has at the sender and at the receiver, and its receiver's host."""
+        self.group = group
+        """the messages with which it takes its turns at the card; None: it takes them alone"""
         self.stream = stream
         """the connection that carries it and others; None: one of its own"""
         self.first = 0
@@ -122,6 +127,8 @@ class Flow:
             at.S_PEER: self.receiver_bits,
             at.S_LINE: line_speed,
             at.S_TAGS: tags,
+            at.S_ALLOWED: allowed_loss(nbytes, bound),
+            at.S_PAIR: shared[0],
         }.items():
             memory[self.sender + offset] = value
         for offset, value in {
@@ -134,6 +141,8 @@ class Flow:
             at.R_TAGS: tags,
             at.R_ALLOWED: allowed_loss(nbytes, bound),
             at.R_IMPORTANT: sum(self.tags),
+            at.R_PAIR: shared[1],
+            at.R_HOST: shared[2],
         }.items():
             memory[self.receiver + offset] = value
         # what its host knows
@@ -267,6 +276,37 @@ class Flow:
             for packet in range(self.packets)
             if not self.memory[self.receiver_bits + packet // 32] >> packet % 32 & 1
         )
+
+
+class Group:
+    """The messages of a pair in one class, at the sender's card: they take their turns as one, at the pair's pace."""
+
+    rider = 0
+    finished = False
+
+    def __init__(self, memory: Words, pair: int, priority: int) -> None:
+        self.memory, self.pair, self.priority = memory, pair, priority
+        self.members: list[Flow] = []
+        """those that may have something to send, oldest first"""
+        self.ready = False
+        self.resting = False
+
+    @property
+    def not_before(self) -> int:
+        """No packet of the pair may start before this time."""
+        return self.memory[self.pair + at.PAIR_NEXT]
+
+    def sent(self, now: int, nbytes: int) -> None:
+        """A packet of the pair has started."""
+        gap = self.memory[self.pair + at.PAIR_GAP]
+        if gap:
+            self.memory[self.pair + at.PAIR_NEXT] = now + -(-nbytes * gap // 65536)
+
+    def add(self, flow: Flow) -> None:
+        """A message may have something to send."""
+        if flow not in self.members:
+            self.members.append(flow)
+            self.members.sort(key=lambda each: each.number)
 
 
 class Stream(Flow):

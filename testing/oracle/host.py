@@ -10,7 +10,7 @@ from typing import Any
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.layout import BLOCKED, PULL_PROBE, R_RIDER
 from gradwire.components.transports.base import MUST
-from gradwire.testing.oracle.flows import Flow, Stream
+from gradwire.testing.oracle.flows import Flow, Group, Stream
 from gradwire.testing.oracle.model import FREE, HELD, TIMER, Clock, Link, Log
 from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
 from gradwire.testing.oracle.uncompiled import uncompiled
@@ -50,7 +50,7 @@ class Host:
         self.pulls: deque[Flow] = deque()  # of which a receiver here wants pulls sent
         self.next_pull = 0
         self.control: list[deque[Packet]] = [deque() for _ in range(queues)]
-        self.turns: list[deque[Flow]] = [deque() for _ in range(queues)]
+        self.turns: list[deque[Flow | Group]] = [deque() for _ in range(queues)]
         link.freed = self.serve
 
     # --- timers -------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Host:
         self._ready(flow)
         self.serve()
 
-    def _release(self, flow: Flow) -> None:
+    def _release(self, flow: Flow | Group) -> None:
         flow.resting = False
         self._ready(flow)
         self.serve()
@@ -104,8 +104,11 @@ class Host:
 
     # --- sending ------------------------------------------------------------------------------------------------
 
-    def _ready(self, flow: Flow) -> None:
-        """The flow may have something to send: it takes part in the turns of its class."""
+    def _ready(self, flow: Flow | Group) -> None:
+        """The flow may have something to send: it takes part in the turns of its class, or its group does."""
+        if isinstance(flow, Flow) and flow.group is not None and not flow.finished:
+            flow.group.add(flow)
+            flow = flow.group
         if not flow.ready and not flow.resting and not flow.finished:
             flow.ready = True
             self.turns[min(flow.priority, len(self.turns) - 1)].append(flow)
@@ -124,7 +127,7 @@ class Host:
             while turns and not self.link.busy:
                 self._turn(turns)
 
-    def _turn(self, turns: deque[Flow]) -> None:
+    def _turn(self, turns: deque[Flow | Group]) -> None:
         """The flow whose turn it is sends a packet and goes to the end of the line, or leaves the line."""
         now = self.clock.now
         first = min(range(len(turns)), key=lambda i: (turns[i].rider, i)) if self.shortest_first else 0
@@ -135,7 +138,11 @@ class Host:
             return
         if flow.not_before > now:
             flow.resting = True
-            self._at(flow.not_before, flow, RELEASE, self._release)
+            number = flow.members[0].number if isinstance(flow, Group) else flow.number
+            self._set(flow.not_before, number << 2 | RELEASE, partial(self._release, flow))
+            return
+        if isinstance(flow, Group):
+            self._turn_of_group(flow, turns)
             return
         pulled = flow.on_sender("pull", now)
         self._watch(flow)
@@ -153,6 +160,25 @@ class Host:
         flow.ready = True
         turns.append(flow)
         self.link.send(packet)
+
+    def _turn_of_group(self, group: Group, turns: deque[Flow | Group]) -> None:
+        """The oldest message of the group that has something to send sends a packet; older ones leave the group, and so
+        does the group leave the line when none is left."""
+        now = self.clock.now
+        while group.members:
+            flow = group.members[0]
+            pulled = BLOCKED if flow.finished else flow.on_sender("pull", now)
+            self._watch(flow)
+            if pulled == BLOCKED:
+                group.members.pop(0)
+                continue
+            packet = self._make(flow, pulled, self._entropy(flow, pulled))
+            flow.sent += 1
+            group.sent(now, packet.size)
+            group.ready = True
+            turns.append(group)
+            self.link.send(packet)
+            return
 
     def _entropy(self, flow: Flow, pulled: int) -> int:
         """The path entropy of what the transport has pulled: of a packet with data the balancer's, and then it has used
