@@ -201,6 +201,7 @@ class Ends:
         rate: int = 100 * GBPS,
         base_rtt: int = 10 * US,
         slowest: int | None = None,
+        entropy: int = 0,
         word: type[int] = int,
         **settings: Any,
     ) -> None:
@@ -216,7 +217,10 @@ class Ends:
         context = Context(line, payload, base_rtt, line if slowest is None else -(-(8_000_000_000_000 << 16) // slowest))
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words
-        self.M: Any = [word(0)] * (stamps + slots * at.SLOT_WORDS)
+        pair = stamps + slots * at.SLOT_WORDS
+        peer = pair + at.PAIR_USER + getattr(owner, "pair_words", 0)
+        host = peer + getattr(owner, "peer_words", 0)
+        self.M: Any = [word(0)] * (host + getattr(owner, "host_words", 0))
         parameters = owner.parameters(settings, context)
         values = dict(enumerate(parameters))
         flags = [] if isinstance(tags, bool) else list(tags)
@@ -226,10 +230,12 @@ class Ends:
         sender = {
             at.S_PACKETS: packets, at.S_BITS: sender_bits, at.S_WORDS: words, at.S_PEER: receiver_bits,
             at.S_LINE: line, at.S_TAGS: where, at.S_STAMPS: stamps, at.S_SLOTS: max(slots - 1, 0),
+            at.S_PAIR: pair, at.S_ALLOWED: allowed, at.S_DATA: entropy << at.A_ENTROPY,
         }  # fmt: skip
         receiver = {
             at.R_PACKETS: packets, at.R_BYTES: size, at.R_PAYLOAD: payload, at.R_BITS: receiver_bits,
             at.R_WORDS: words, at.R_TAGS: where, at.R_ALLOWED: allowed, at.R_IMPORTANT: sum(flags) if flags else packets * int(tags is True),
+            at.R_PAIR: peer, at.R_HOST: host,
         }  # fmt: skip
         values |= {self.f + offset: value for offset, value in sender.items()}
         values |= {self.r + offset: value for offset, value in receiver.items()}
@@ -246,6 +252,10 @@ class Ends:
 
     def __setitem__(self, offset: int, value: int) -> None:
         self.M[self.f + offset] = self.word(value)
+
+    def of_pair(self, offset: int) -> int:
+        """A word that the pair shares at the sender."""
+        return int(self.M[self[at.S_PAIR] + offset])
 
     def at_receiver(self, offset: int) -> int:
         """A word of the receiver's record."""

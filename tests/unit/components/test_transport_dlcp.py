@@ -9,7 +9,8 @@ from transport_bench import US, Ends, Word
 
 from gradwire.components.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
 from gradwire.components.transports.base import MUST
-from gradwire.components.transports.dlcp import AGAIN, PROBE, PROBES, SRTT, Dlcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.dlcp_words import PROBE, PROBES, Q_SRTT, QUOTA
 
 BASE = 10 * US  # base round trip
 TIMEOUT = 200 * US
@@ -17,7 +18,8 @@ LONGEST = 240 * US  # 24 base round trips
 
 
 def flow_of(packets, **settings):
-    return Ends(Dlcp, packets, base_rtt=BASE, **settings)
+    plain = {"stop_policy": "eager", "rate_control": "dctcp", "send_order": "sequential"}
+    return Ends(Dlcp, packets, base_rtt=BASE, **plain | settings)
 
 
 def deliver(flow, sequences, ce=0):
@@ -142,7 +144,7 @@ def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
     flow = flow_of(5)
     flow.pull(now=0)
     flow.ack(0, now=40 * US)  # the first packet was timed
-    assert flow[SRTT] == 40 * US
+    assert flow.of_pair(Q_SRTT) == 40 * US
     assert flow[S_TIMER] == 60 * US
     flow.ack(1, now=50 * US)
     assert flow[S_TIMER] == 70 * US
@@ -217,7 +219,7 @@ def test_bitmap_asks_for_exactly_what_is_missing_and_that_must_arrive():
     assert (reply.argument, reply.count, reply.size) == (1, 1, 66 + 13)
     assert flow[S_TIMER] == 0
     assert flow.pull() == [i | MUST for i in missing]
-    assert flow[AGAIN] == 0
+    assert flow[QUOTA] == 0
     assert flow[S_TIMER] > 0  # and then a probe, when it is quiet
 
 
@@ -250,19 +252,19 @@ def test_second_answer_to_the_same_number_is_ignored():
     flow.pull(flow.fire())
     flow.control(BITMAP, 0, 1)
     flow.control(BITMAP, 0, 1)  # nothing is sent yet
-    assert flow[AGAIN] == 10
+    assert flow[QUOTA] == 10
     assert flow.pull(most=4) == [i | MUST for i in range(30, 34)]
     flow.control(BITMAP, 0, 1)  # some of it
     assert flow.pull() == [i | MUST for i in range(34, 40)]
     timer = flow[S_TIMER]
     flow.control(BITMAP, 0, 1)  # all of it, and it is being quiet
-    assert (flow[AGAIN], flow[S_TIMER]) == (0, timer)
+    assert (flow[QUOTA], flow[S_TIMER]) == (0, timer)
     when = flow.fire()
     flow.control(BITMAP, 0, 1)  # about to ask again
     assert flow.pull(when) == [PULL_PROBE + 2]
     timer = flow[S_TIMER]
     flow.control(BITMAP, 0, 1)  # waiting for the answer to another number
-    assert (flow[AGAIN], flow[S_TIMER]) == (0, timer)
+    assert (flow[QUOTA], flow[S_TIMER]) == (0, timer)
 
 
 def test_answer_that_comes_when_its_time_is_just_over_counts():
