@@ -8,11 +8,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from transport_bench import GBPS, US, Ends, Word
+from transport_bench import GBPS, US
 
 from gradwire.components.layout import BITMAP, S_GAP, S_LINE
 from gradwire.components.transports.base import MUST, ONE
 from gradwire.components.transports.dlcp import ALPHA, NEW, PROBE, RATE, SRTT, TIMED, Dlcp
+from gradwire.testing import Ends, Word
 
 BASE = 10 * US
 STEP = 34_846  # one packet per base round trip, as a share of the line: 332 320 / 10 000 000 * 2**20
