@@ -10,8 +10,7 @@ A packet-hop is one packet, data or acknowledgement, crossing one link. Every ro
 counts, each time in a process of its own, so that peak memory and processor time are its own; rows that differ in the
 number of threads alone take turns, so that a machine whose speed drifts does not favour one of them. The clock runs
 from the first packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is
-there) and the network built. The last row, `oracle`, is the event-per-packet model of `testing/oracle` on a small case, for
-scale; it is there when run from a checkout.
+there) and the network built. The last row, `oracle`, is `gradwire.testing.oracle` on a small case, for scale.
 
 Three transports are measured unless one is asked for: any that a scenario may name, or "all". A `feature` is something
 that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of
