@@ -10,8 +10,7 @@ A packet-hop is one packet, data or acknowledgement, crossing one link. Every ro
 counts, each time in a process of its own, so that peak memory and processor time are its own; rows that differ in the
 number of threads alone take turns, so that a machine whose speed drifts does not favour one of them. The clock runs
 from the first packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is
-there) and the network built. The last row, `oracle`, is the event-per-packet model of the tests on a small case, for
-scale; it is there when run from a checkout.
+there) and the network built. The last row, `oracle`, is `gradwire.testing.oracle` on a small case, for scale.
 
 Three transports are measured unless one is asked for: any that a scenario may name, or "all". A `feature` is something
 that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of
@@ -97,7 +96,9 @@ def bench_fabric(
                 raise
             failed.append(str(error))
     if case is None and hosts is None and transport is None and feature is None:
-        rows += _oracle()
+        from gradwire.benchmarks.oracle import run_row as oracle_row
+
+        rows.append(oracle_row())
     if as_json:
         print(json.dumps({"machine": machine(), "rows": rows}))
     else:
@@ -260,20 +261,6 @@ def _derangement(n: int, random: Any) -> Any:
         order = random.permutation(n)
         if not (order == range(n)).any():
             return order
-
-
-def _oracle() -> list[dict[str, Any]]:
-    """The oracle on a small case, if this is a checkout that has the tests."""
-    root = Path(gradwire.__file__).parents[1]
-    for folder in (root, root / "tests"):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-    try:
-        from gradwire.testing.oracle.bench import run_row as oracle_row
-    except ImportError:
-        return []
-    row: dict[str, Any] = oracle_row()
-    return [row]
 
 
 def machine() -> dict[str, Any]:

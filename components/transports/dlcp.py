@@ -20,6 +20,11 @@ Our choices, where they are silent:
   them all. The receiver answers each such question at most once per base round trip;
 * the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control
   class;
+* in the middle of the first pass, when the important packets have been sent and the droppable ones begin, the sender
+asks
+  once what is missing, and sends the important ones that are again at once: what a burst at the start has cost is
+  there when the last packet is, and no round trip is spent on it at the end (8 senders of 1 MB to one host: p99 4 %
+  earlier; 64 of 100 kB: 1.5 % later);
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
   been measured, the base round trip), because packets on other paths may still be late. Sent at once instead, on a
   leaf-spine of 16 hosts and 4 spines with random spraying (256 messages without loss), it asks again for 33 of 33 181
@@ -228,6 +233,10 @@ def pull(M, k, f, now):
     state = M[f + PROBING]
     if state == DUE:
         return _ask(M, k, f, now)
+    if state > 0 and M[f + S_TIMER] == 0:
+        question = _ask_again(M, k, f, now)
+        if question != BLOCKED:
+            return question
     if M[f + AGAIN]:
         return _repeat(M, f, now)
     if state == IDLE or M[f + MIDWAY] == ASKED:
@@ -240,8 +249,6 @@ def pull(M, k, f, now):
     if state == IDLE:
         M[f + PROBING] = QUIET
         M[f + S_TIMER] = now + silence(M, f)
-    elif state > 0 and M[f + S_TIMER] == 0:
-        return _ask_again(M, k, f, now)
     return BLOCKED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from transport_bench import transport
 
 from gradwire.components import transports
 from gradwire.components.find import resolve
@@ -11,6 +10,7 @@ from gradwire.components.transports.base import control_important
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
+from gradwire.testing import transport
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import ACK, DATA
 

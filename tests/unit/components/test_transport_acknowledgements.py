@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transport_bench import US, Ends, Reply, transport
+from transport_bench import US
 
 from gradwire.components.layout import R_TIMER
 from gradwire.components.transports.dctcp import Dctcp
@@ -12,6 +12,7 @@ from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
+from gradwire.testing import Ends, Reply, transport
 from gradwire.testing.oracle import Case, Letter, Outcome, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import ACK
 

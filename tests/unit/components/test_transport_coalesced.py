@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from transport_bench import MS, US, Ends, incast, play, star_of, transport
+from transport_bench import MS, US, incast, play, star_of
 
 from gradwire.components.layout import ACK, BITMAP, PULL, R_PULLED, R_RIDER, R_TIMER, S_DONE, S_RIDER, S_TIMER
 from gradwire.components.transports.coalesced import LATE, PLACES, ROOM
@@ -14,6 +14,7 @@ from gradwire.components.transports.window import CWND, FLIGHT, LOST, NXT, SHIFT
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.testing import Ends, transport
 
 TRIP = 12 * US
 

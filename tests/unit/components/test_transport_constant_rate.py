@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from transport_bench import GBPS, MS, US, Ends, Flow, incast, play, star_of, transport
+from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
 from gradwire.components.layout import BLOCKED, R_DONE, S_DONE, S_TIMER, STOP
 from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.testing import Ends, transport
 
 D = 4154 * 800  # a full packet at 10 Gbps
 

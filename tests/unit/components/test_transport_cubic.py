@@ -5,12 +5,13 @@ Windows are in packets, times in picoseconds."""
 from __future__ import annotations
 
 import pytest
-from transport_bench import GBPS, MS, US, Ends, Flow, Word, play, star_of, transport
+from transport_bench import GBPS, MS, US, Flow, play, star_of
 
 from gradwire.components.layout import S_TIMER
 from gradwire.components.transports.cubic import EPOCH, PRIOR, W_EST, W_MAX, Cubic, K, cube_root
 from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.components.transports.window import CWND, FLIGHT, NXT, SRTT, SSTHRESH, TIMED, UNA
+from gradwire.testing import Ends, Word, transport
 
 ONE = 1 << 16  # a window of one packet
 SECOND = 1000 * MS

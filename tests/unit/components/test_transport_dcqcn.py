@@ -7,13 +7,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from transport_bench import MS, US, Ends, Flow, Reply, Word, incast, play, star_of, transport
+from transport_bench import MS, US, Flow, incast, play, star_of
 
 from gradwire.components.layout import ACK, NACK, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_TIMER
 from gradwire.components.transports.base import ONE
 from gradwire.components.transports.dcqcn import ALPHA, LAPS, RATE, TARGET, TICKS, Dcqcn
 from gradwire.components.transports.go_back_n import BACKOFF, HIGH, NXT, UNA
 from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
+from gradwire.testing import Ends, Reply, Word, transport
 
 G = ONE // 256
 AI = 1048  # 40 Mbps of 40 Gbps in 20 bits

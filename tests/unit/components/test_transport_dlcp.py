@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from transport_bench import US, Ends, Word
+from transport_bench import US
 
 from gradwire.components.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
 from gradwire.components.transports.base import MUST
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.components.transports.dlcp_words import PROBE, PROBES, Q_SRTT, QUOTA
+from gradwire.testing import Ends, Word
 
 BASE = 10 * US  # base round trip
 TIMEOUT = 200 * US

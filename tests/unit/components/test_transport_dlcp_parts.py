@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from transport_bench import GBPS, US, Flow, play, transport
+from transport_bench import GBPS, US, Flow, play
 
 from gradwire.components.layout import PROBE
 from gradwire.experiment.topology import LinkSpec, Network, Override, star
 from gradwire.scenarios.schema.network import Switch
+from gradwire.testing import transport
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 

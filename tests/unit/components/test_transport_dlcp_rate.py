@@ -8,136 +8,150 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from transport_bench import GBPS, US, Ends, Word
+from transport_bench import GBPS, US
 
-from gradwire.components.layout import BITMAP, S_GAP, S_LINE
+from gradwire.components.layout import (
+    BITMAP,
+    PAIR_GAP,
+    R_ALLOWED,
+    R_BITS,
+    R_HOST,
+    R_PAIR,
+    R_TAGS,
+    S_BITS,
+    S_LINE,
+    S_PAIR,
+    S_PEER,
+    S_STAMPS,
+    S_TAGS,
+    STOP,
+)
 from gradwire.components.transports.base import MUST, ONE
-from gradwire.components.transports.dlcp import ALPHA, NEW, PROBE, RATE, SRTT, TIMED, Dlcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.dlcp_words import PROBE, Q_ALPHA, Q_RATE, Q_SRTT, TIMED
+from gradwire.testing import Ends, Word
 
 BASE = 10 * US
 STEP = 34_846  # one packet per base round trip, as a share of the line: 332 320 / 10 000 000 * 2**20
 
 
 def flow_of(packets, base=BASE, **settings):
-    return Ends(Dlcp, packets, base_rtt=base, **settings)
+    plain = {"stop_policy": "eager", "rate_control": "dctcp", "send_order": "sequential"}
+    return Ends(Dlcp, packets, base_rtt=base, **plain | settings)
 
 
 # --- by marks ------------------------------------------------------------------------------------------------
 
 
-def round_trip(flow, marked=(), now=BASE):
-    """Acknowledge everything that is out, in order; `marked`: which of it. All comes back at `now`."""
-    first, last = flow.heard, flow[NEW]
-    for number, sequence in enumerate(range(first, last)):
-        flow.ack(sequence, echo=int(number in marked), now=now)
-    flow.heard = last
+def rate_of(flow):
+    """Share of the line; the gap says the same."""
+    rate = flow.of_pair(Q_RATE)
+    assert flow.of_pair(PAIR_GAP) == flow[S_LINE] * ONE // rate
+    return rate
 
 
-def steady(packets=10_000, rate=ONE, **settings):
-    """A flow in the middle of its message: the round trip of the first packet is over, without a mark."""
-    flow = flow_of(packets, **settings)
+def steady(rate=ONE, alpha=ONE, **settings):
+    """A flow in the middle of its message: a round trip of 10 us is over, without a mark, and another one begins at 10 us."""
+    flow = flow_of(10_000, **settings)
     flow.pull(now=0, most=1)
-    flow.heard = 0
-    round_trip(flow)
-    flow[RATE] = rate
-    flow[ALPHA] = ONE
+    flow.ack(0, now=BASE)
+    flow.set_pair(Q_RATE, rate)
+    flow.set_pair(Q_ALPHA, alpha)
     return flow
 
 
 def test_starts_at_line_rate_and_does_not_pass_it():
-    flow = flow_of(100)
-    assert flow[RATE] == ONE
-    assert flow[S_GAP] == flow[S_LINE]
-    flow.heard = 0
-    for _ in range(5):
-        flow.pull(most=10)
-        round_trip(flow)
-    assert (flow[RATE], flow[S_GAP]) == (ONE, flow[S_LINE])
+    flow = flow_of(1000)
+    assert rate_of(flow) == ONE
     close = steady(rate=ONE - 5)
-    close.pull(most=10)
-    round_trip(close)
-    close.pull(most=1)
-    round_trip(close)
-    assert close[RATE] == ONE
+    for sequence in range(1, 6):
+        close.pull(now=sequence * BASE, most=1)
+        close.ack(sequence, now=(sequence + 1) * BASE)
+    assert rate_of(close) == ONE
 
 
 def test_first_mark_halves_at_once():
     flow = flow_of(100)
     flow.pull(most=30)
     flow.ack(0, echo=1, now=BASE)
-    assert flow[ALPHA] == ONE
-    assert flow[RATE] == ONE // 2
-    assert flow[S_GAP] == 2 * flow[S_LINE]
+    assert flow.of_pair(Q_ALPHA) == ONE
+    assert rate_of(flow) == ONE // 2
 
 
 def test_lower_once_per_round_trip():
     flow = flow_of(100)
     flow.pull(most=30)
-    for sequence in range(30):  # all of them were sent before the rate fell
-        flow.ack(sequence, echo=1, now=BASE + sequence * US)  # however long they take to come back
-    assert flow[RATE] == ONE // 2
-    flow.pull(most=10)
-    flow.ack(30, echo=1, now=4 * BASE)
-    assert flow[RATE] == ONE // 4
+    for sequence in range(10):
+        flow.ack(sequence, echo=1, now=BASE + sequence * US)
+    assert rate_of(flow) == ONE // 2
+    flow.ack(10, echo=1, now=2 * BASE)
+    assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.of_pair(Q_ALPHA) >> 21)
+
+
+def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
+    """A queue that grows: what was measured before says nothing, but that the timed packet has not come back does."""
+    flow = flow_of(100)
+    flow.pull(now=0, most=1)
+    flow.ack(0, now=BASE)
+    flow.set_pair(Q_ALPHA, ONE)
+    flow.pull(now=BASE, most=30)  # the first of these is timed
+    flow.ack(2, echo=1, now=5 * BASE)
+    assert rate_of(flow) == ONE // 2
+    for n in range(3, 30):
+        flow.ack(n, echo=1, now=5 * BASE + n * BASE // 8)  # up to 8.6 round trips: less than 4 after the cut
+    assert rate_of(flow) == ONE // 2
+    flow.ack(1, echo=1, now=9 * BASE)
+    assert rate_of(flow) < ONE // 2
 
 
 def test_share_of_marks_moves_alpha():
-    """A round trip ends with the first packet that was sent after it began: 2 to 21, then 22 to 41."""
     flow = steady()
     flow.pull(now=BASE, most=20)
-    flow.ack(1, now=2 * BASE)
-    flow[ALPHA] = ONE
-    flow.pull(now=2 * BASE, most=20)
-    for sequence in range(2, 21):
-        flow.ack(sequence, echo=int(sequence % 2 == 0), now=2 * BASE)
-    assert flow[ALPHA] == ONE
-    flow.ack(21, now=3 * BASE)  # 10 of 20 are marked
-    assert flow[ALPHA] == ONE * 31 // 32
-    flow.pull(now=3 * BASE, most=20)
-    for sequence in range(22, 42):
-        flow.ack(sequence, now=4 * BASE)
-    assert flow[ALPHA] == ONE * 31 // 32 * 15 // 16
+    for sequence in range(1, 20):
+        flow.ack(sequence, echo=int(sequence % 2 == 0), now=2 * BASE - 1)
+    assert flow.of_pair(Q_ALPHA) == ONE
+    flow.ack(20, echo=1, now=2 * BASE)  # 10 of 20 are marked
+    assert flow.of_pair(Q_ALPHA) == ONE * 31 // 32
 
 
 def test_alpha_moves_by_g():
     flow = steady(g=0.5)
     flow.pull(now=BASE, most=4)
     flow.ack(1, now=2 * BASE)  # ends a round trip without marks
-    assert flow[ALPHA] == ONE // 2
+    assert flow.of_pair(Q_ALPHA) == ONE // 2
 
 
 def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
-    flow = steady(rate=ONE // 2)
-    flow[ALPHA] = ONE // 4
-    flow.pull(now=BASE, most=8)
-    flow.ack(1, now=2 * BASE)  # ends the round trip of the packet before: no mark, one packet more
-    assert flow[RATE] == ONE // 2 + STEP
-    alpha, rate = flow[ALPHA], flow[RATE]
+    flow = steady(rate=ONE // 2, alpha=ONE // 4)
+    flow.pull(now=BASE, most=1)
+    flow.ack(1, now=2 * BASE)  # ends a round trip without a mark: one packet more
+    assert rate_of(flow) == ONE // 2 + STEP
+    alpha = flow.of_pair(Q_ALPHA)
     assert alpha == ONE // 4 - ONE // 64
-    flow.ack(2, echo=1, now=2 * BASE)
-    assert flow[RATE] == rate - (rate * alpha >> 21)
-    lowered = flow[RATE]
-    for sequence in range(3, 9):
-        flow.ack(sequence, echo=1, now=2 * BASE)
-    assert flow[RATE] == lowered
-    flow.pull(most=8)
-    flow.ack(9, now=3 * BASE)  # the round trip had marks: not up
-    assert flow[RATE] == lowered
-    for sequence in range(10, 17):
-        flow.ack(sequence, now=3 * BASE)
-    flow.pull(most=8)
-    flow.ack(17, now=4 * BASE)  # this one had none
-    assert abs(flow[RATE] - lowered - STEP * BASE / flow[SRTT]) < 2
+    flow.pull(now=2 * BASE, most=2)
+    flow.ack(2, echo=1, now=3 * BASE - 2)
+    lowered = ONE // 2 + STEP - ((ONE // 2 + STEP) * alpha >> 21)
+    assert rate_of(flow) == lowered
+    flow.ack(3, now=3 * BASE)  # the round trip had marks: not up
+    assert rate_of(flow) == lowered
+
+
+def test_rate_belongs_to_the_pair():
+    """The next message of the pair starts with what is known of it, and anew when it has been quiet for long."""
+    flow = steady(rate=ONE // 4)
+    for later, rate in ((8 * BASE - 1, ONE // 4), (8 * BASE, ONE)):
+        flow.set_pair(Q_RATE, ONE // 4)
+        flow.run["start"](flow.M, flow.k, flow.f, BASE + later)
+        assert flow.of_pair(Q_RATE) == rate
 
 
 @pytest.mark.parametrize("floor", [64, 10])
 def test_rate_never_falls_below_the_floor(floor):
     flow = flow_of(1000, floor=floor)
     for sequence in range(500):
-        flow.pull(most=1)
-        flow.ack(sequence, echo=1, now=sequence * BASE)
-    assert flow[RATE] == ONE // floor
-    assert flow[S_GAP] == flow[S_LINE] * ONE // (ONE // floor)
+        flow.pull(now=sequence * BASE, most=1)
+        flow.ack(sequence, echo=1, now=(sequence + 1) * BASE)
+    assert rate_of(flow) == ONE // floor
 
 
 def again(flow, missing, now):
@@ -149,46 +163,94 @@ def again(flow, missing, now):
     flow.control(BITMAP, 0, flow.probe(flow[PROBE], now=now).argument, now=now)
 
 
-def test_no_second_reaction_to_the_last_packets_of_a_pass_however_late_they_come_back():
-    flow = flow_of(20)
-    flow.pull(now=0)
-    flow.ack(0, echo=1, now=BASE)  # everything was sent by now
-    for sequence in range(1, 20):
-        flow.ack(sequence, echo=1, now=(sequence + 1) * 5 * BASE)
-    assert flow[RATE] == ONE // 2
+# --- as the receiver says ------------------------------------------------------------------------------------
 
 
-def test_round_trips_are_told_by_the_order_also_while_packets_are_sent_again():
-    flow = flow_of(40)
-    flow.pull(now=0)
-    flow.ack(0, echo=1, now=BASE)
-    again(flow, range(10, 30), now=5 * BASE)
-    assert flow.pull(most=5) == [i | MUST for i in range(10, 15)]
-    flow.ack(10, echo=1, now=6 * BASE)  # the first of this pass: everything before it is more than a round trip old
-    assert flow[RATE] == ONE // 4
-    assert flow.pull(most=5) == [i | MUST for i in range(15, 20)]
-    for n, sequence in enumerate(range(11, 15)):
-        flow.ack(sequence, echo=1, now=(n + 7) * 9 * BASE)  # sent before the rate fell
-    assert flow[RATE] == ONE // 4
-    flow.ack(15, echo=1, now=60 * BASE)
-    assert flow[RATE] == ONE // 8
+def shared_line(senders, **settings):
+    """One flow each of so many pairs to one host, in one memory: what all of them share is that of the first."""
+    flows = [flow_of(100, rate_control="receiver", **settings) for _ in range(senders)]
+    for flow in flows[1:]:
+        base = len(flows[0].M)
+        flows[0].M += flow.M
+        flow.M = flows[0].M
+        flow.k, flow.f, flow.r = flow.k + base, flow.f + base, flow.r + base
+        for offset in (S_BITS, S_PEER, S_PAIR, S_STAMPS):
+            flow[offset] += base
+        flow.M[flow.r + R_BITS] += base
+        flow.M[flow.r + R_PAIR] += base
+        flow.M[flow.r + R_HOST] = flows[0].at_receiver(R_HOST)
+        if flow[S_TAGS] > 1:
+            flow[S_TAGS] += base
+            flow.M[flow.r + R_TAGS] += base
+    return flows
 
 
-def test_rate_rises_once_per_round_trip_while_packets_are_sent_again():
-    flow = flow_of(40)
-    flow.pull(now=0)
-    flow.ack(0, now=BASE)
-    again(flow, range(10, 30), now=5 * BASE)
-    flow[RATE] = ONE // 2
-    flow.pull(now=5 * BASE, most=5)
-    flow.ack(10, now=6 * BASE)  # what came before, without marks
-    assert flow[RATE] == ONE // 2 + STEP
-    flow.pull(now=6 * BASE, most=5)
-    for sequence in range(11, 15):
-        flow.ack(sequence, now=40 * BASE)
-    assert flow[RATE] == ONE // 2 + STEP
-    flow.ack(15, now=40 * BASE)
-    assert flow[RATE] > ONE // 2 + STEP
+def test_a_pair_sends_its_share_of_the_slowest_link():
+    flow = flow_of(100, rate_control="receiver", slowest=25 * GBPS)
+    assert flow.of_pair(PAIR_GAP) == flow[S_LINE]
+    flow.pull(most=30)
+    flow.ack(0, cumulative=3, now=BASE)  # three pairs send
+    assert flow.of_pair(PAIR_GAP) == 3 * 4 * flow[S_LINE]
+    flow.ack(1, cumulative=1, now=BASE + 1)
+    assert flow.of_pair(PAIR_GAP) == 4 * flow[S_LINE]
+
+
+def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth_of_the_line_back():
+    flow = flow_of(100, rate_control="receiver")
+    flow.pull(most=30)
+    flow.set_pair(Q_ALPHA, ONE)
+    flow.ack(0, cumulative=4, echo=1, now=BASE)
+    assert flow.of_pair(Q_RATE) == ONE // 4 * 3 // 4  # less a quarter: half as much as by marks alone
+    assert flow.of_pair(PAIR_GAP) == flow[S_LINE] * ONE // (ONE // 4 * 3 // 4)
+    flow.pull(now=BASE, most=1)
+    flow.ack(30, cumulative=4, now=2 * BASE)
+    assert flow.of_pair(Q_RATE) == ONE // 4 * 3 // 4 + ONE // 16
+    assert flow.of_pair(PAIR_GAP) == 4 * flow[S_LINE]
+
+
+def test_the_receiver_counts_pairs_of_which_something_comes():
+    flows = shared_line(4)
+    assert [flow.data(0, now=US).argument for flow in flows] == [1, 2, 3, 4]
+    assert [flow.data(1, now=2 * US).argument for flow in flows] == [4] * 4
+
+
+def test_who_has_delivered_everything_no_longer_counts():
+    flows = shared_line(3, allowed=99 * 4096, tags=False)
+    for flow in flows:
+        flow.M[flow.r + R_ALLOWED] = 98 * 4096  # two packets deliver
+    assert [flow.data(0, now=US).argument for flow in flows] == [1, 2, 3]
+    assert flows[0].data(1, now=US).kind == STOP
+    assert flows[1].data(0, now=US).argument == 2
+    assert flows[1].data(1, now=12 * US).kind == STOP  # in the next epoch, which it was the first to be seen in
+    assert flows[2].data(0, now=12 * US).argument == 1
+
+
+def test_who_is_silent_counts_until_the_epoch_after_is_over():
+    """An epoch is as long as two packets of every pair take, but not shorter than the base round trip."""
+    flows = shared_line(3)
+    for flow in flows:
+        flow.data(0, now=US)  # the first epoch: 1 to 11 us
+    assert flows[0].data(1, now=10 * US).argument == 3
+    assert flows[0].data(2, now=11 * US).argument == 3  # those of the epoch before
+    assert flows[0].data(3, now=20 * US).argument == 3
+    assert flows[0].data(4, now=21 * US).argument == 1
+    assert flows[1].data(1, now=22 * US).argument == 2
+
+
+def test_many_pairs_have_long_epochs():
+    flows = shared_line(40)
+    for flow in flows:
+        flow.data(0, now=US)
+    flows[0].data(1, now=11 * US)  # from now on 80 packets: 26.6 us
+    assert flows[0].data(2, now=37 * US).argument == 40
+    assert flows[0].data(3, now=38 * US).argument == 1
+
+
+def test_after_a_pause_nobody_counts():
+    flows = shared_line(3)
+    for flow in flows:
+        flow.data(0, now=US)
+    assert flows[0].data(1, now=100 * US).argument == 1
 
 
 # --- by delay ------------------------------------------------------------------------------------------------
@@ -200,12 +262,12 @@ ADD = 1048  # 10 Mbps of 10 Gbps in 20 bits
 def by_delay(rtts, rate=ONE // 2, base=100 * US, **settings):
     """The rate after each of the measured round trips."""
     flow = flow_of(1000, base=base, rate_control="delay", **settings)
-    flow[RATE] = rate
+    flow.set_pair(Q_RATE, rate)
     rates = []
     for sequence, rtt in enumerate(rtts):
         flow.pull(now=10**9 * sequence, most=1)
         flow.ack(sequence, now=10**9 * sequence + rtt)
-        rates.append(flow[RATE])
+        rates.append(flow.of_pair(Q_RATE))
     return rates
 
 
@@ -274,7 +336,7 @@ def test_marks_do_not_matter_to_delay_control():
     flow.pull(most=30)
     for sequence in range(30):
         flow.ack(sequence, echo=1, now=BASE)
-    assert flow[RATE] == ONE
+    assert flow.of_pair(Q_RATE) == ONE
 
 
 # --- the timed packet ----------------------------------------------------------------------------------------
@@ -284,10 +346,10 @@ def test_round_trip_is_smoothed_from_the_first_measurement_on():
     flow = flow_of(100)
     flow.pull(now=0, most=1)
     flow.ack(0, now=80 * US)
-    assert flow[SRTT] == 80 * US
+    assert flow.of_pair(Q_SRTT) == 80 * US
     flow.pull(now=80 * US, most=1)
     flow.ack(1, now=240 * US)
-    assert flow[SRTT] == 90 * US  # 80 + (160 - 80) / 8
+    assert flow.of_pair(Q_SRTT) == 90 * US  # 80 + (160 - 80) / 8
 
 
 def test_packet_sent_again_is_timed_from_then_on():
@@ -299,23 +361,23 @@ def test_packet_sent_again_is_timed_from_then_on():
     assert flow.pull(now=600 * US) == [3 | MUST, 5 | MUST]
     flow.ack(0, now=610 * US)
     flow.ack(5, now=620 * US)
-    assert flow[SRTT] == BASE
+    assert flow.of_pair(Q_SRTT) == BASE
     flow.ack(3, now=640 * US)
-    assert flow[SRTT] == 40 * US
+    assert flow.of_pair(Q_SRTT) == 40 * US
 
 
 def test_delay_control_goes_on_while_packets_are_sent_again():
     flow = flow_of(40, rate_control="delay", t_low=50 * US, t_high=500 * US)
     flow.pull(now=0)
-    flow[RATE] = ONE // 64
+    flow.set_pair(Q_RATE, ONE // 64)
     again(flow, range(10, 30), now=100 * US)
     for n in range(10, 30):
         flow.pull(now=n * 1000 * US, most=1)
         flow.ack(n, now=n * 1000 * US + 20 * US)
-    assert flow[RATE] == ONE // 64 + 20 * ADD
+    assert flow.of_pair(Q_RATE) == ONE // 64 + 20 * ADD
 
 
-def test_timed_packet_is_given_up_when_later_ones_came_back_and_not_before():
+def test_timed_packet_is_given_up_when_others_come_back_eight_round_trips_later():
     flow = flow_of(1000)
     flow.pull(now=0, most=10)
     flow.pull(now=9 * BASE, most=10)  # the queue is long: nothing has come back at all
@@ -325,8 +387,6 @@ def test_timed_packet_is_given_up_when_later_ones_came_back_and_not_before():
     flow.ack(2, now=9 * BASE)
     assert flow[TIMED] == -1
     flow.pull(now=9 * BASE, most=1)
-    assert flow[TIMED] == 20
-    flow.ack(15, now=30 * BASE)  # older than the timed one: says nothing about it
     assert flow[TIMED] == 20
 
 
@@ -339,11 +399,11 @@ def test_timed_packet_is_given_up_after_eight_round_trips_and_not_at_eight(more,
 
 
 @pytest.mark.parametrize("rate", [10**7, 800 * GBPS])
-@pytest.mark.parametrize("control", ["dctcp", "delay"])
+@pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])
 def test_numbers_fit_64_bits_on_slow_and_fast_links(rate, control):
     trip = 10**12 if rate == 10**7 else US
     flow = Ends(Dlcp, 2000, rate=rate, base_rtt=trip, word=Word, payload=9000, rate_control=control)
     for sequence in range(1000):
         flow.pull(sequence * trip, most=1)
         flow.ack(sequence, echo=int(sequence < 500), now=sequence * trip + trip + sequence % 3 * trip // 2)
-    assert flow[SRTT] > 0
+    assert flow.of_pair(Q_SRTT) > 0

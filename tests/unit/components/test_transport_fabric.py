@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from transport_bench import GBPS, MS, US, Flow, incast, play, star_of, transport
+from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
 from gradwire.experiment.topology import LinkSpec, Override, leaf_spine
+from gradwire.testing import transport
 
 MB = 1 << 20
 SENDERS = 8

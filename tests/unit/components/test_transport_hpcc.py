@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from star_cases import star_tables
-from transport_bench import US, Ends, Reply, Word
+from transport_bench import US
 
 from gradwire.components.layout import (
     ACK,
@@ -31,6 +31,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
 from gradwire.sim.precheck import check_variants
+from gradwire.testing import Ends, Reply, Word
 
 T = 20 * US
 BDP = 250_000

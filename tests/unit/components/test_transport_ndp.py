@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from transport_bench import MS, US, Ends
+from transport_bench import MS, US
 
 from gradwire.components.layout import (
     A_PRIORITY,
@@ -20,6 +20,7 @@ from gradwire.components.layout import (
     S_TIMER,
 )
 from gradwire.components.transports.ndp import Ndp
+from gradwire.testing import Ends
 
 FIRST = 4
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from transport_bench import GBPS, MS, US, Ends, Word
+from transport_bench import GBPS, MS, US
 
 from gradwire.components.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
 from gradwire.components.transports.nscc import (
@@ -21,6 +21,7 @@ from gradwire.components.transports.nscc import (
     Nscc,
 )
 from gradwire.components.transports.window import CWND, FLIGHT, NXT, SHIFT
+from gradwire.testing import Ends, Word
 
 TRIP = 12 * US
 TARGET = 9 * US

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from transport_bench import US, Ends
+from transport_bench import US
 
 from gradwire.components.layout import BITMAP, PULL_PROBE, R_DONE, S_DONE, S_RIDER, S_TIMER
 from gradwire.components.transports.pfabric import PROBES, PFabric
 from gradwire.components.transports.window import CWND, SHIFT
+from gradwire.testing import Ends
 
 BASE = 10 * US
 RTO = 3 * BASE

@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from transport_bench import MS, US, Ends, transport
+from transport_bench import MS, US
 
 from gradwire.components.layout import S_DONE, S_SENT, S_TIMER
 from gradwire.components.transports.cubic import Cubic
@@ -15,6 +15,7 @@ from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.components.transports.window import CWND, FLIGHT, LOST, SHIFT, SSTHRESH, STATE
 from gradwire.experiment.topology import LinkSpec, star
+from gradwire.testing import Ends, transport
 from gradwire.testing.oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
 
 KINDS = ("tcp_newreno", "dctcp", "cubic")

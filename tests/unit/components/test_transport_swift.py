@@ -7,12 +7,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from transport_bench import GBPS, US, Ends, Flow, Word, incast, plain, play, star_of, transport
+from transport_bench import GBPS, US, Flow, incast, play, star_of
 
 from gradwire.components.layout import S_GAP
 from gradwire.components.transports import swift
 from gradwire.components.transports.swift import LOWERED_AT, SHARE, Swift, square_root
 from gradwire.components.transports.window import CWND, FLIGHT, SRTT
+from gradwire.testing import Ends, Word, transport
+from gradwire.testing.oracle.uncompiled import uncompiled
 
 ONE = 1 << 16
 BASE = 10 * US
@@ -34,7 +36,7 @@ def scaling(window, least=0.1, most=100.0, spread=50 * US):
 
 
 def target_of(flow):
-    return plain(swift.target_delay)(flow.M, flow.k, flow.f)
+    return uncompiled(swift.target_delay)(flow.M, flow.k, flow.f)
 
 
 @pytest.mark.parametrize("x", [0, 1, 2, 3, 4, 99, 100, 2**40 - 1, 2**40, 2**60 - 1])

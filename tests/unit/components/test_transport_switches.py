@@ -7,12 +7,13 @@ from __future__ import annotations
 import heapq
 
 import pytest
-from transport_bench import GBPS, MS, US, Flow, incast, play, star_of, transport
+from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
 from gradwire.experiment.topology import LinkSpec, fat_tree
 from gradwire.scenarios.checks import scenario as checks
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
+from gradwire.testing import transport
 
 KB, MB = 1000, 1_000_000
 PAYLOAD = 4096

@@ -6,12 +6,13 @@ are one packet, unless a test says otherwise; base round trip 20 us."""
 from __future__ import annotations
 
 import pytest
-from transport_bench import GBPS, US, Ends, Flow, Word, play, star_of, transport
+from transport_bench import GBPS, US, Flow, play, star_of
 
 from gradwire.components.layout import S_GAP, S_LINE
 from gradwire.components.transports.base import ONE
 from gradwire.components.transports.timely import CALM, LAST_RTT, RATE, SLOPE, Timely
 from gradwire.components.transports.window import RECOVER
+from gradwire.testing import Ends, Word, transport
 
 BASE = 20 * US
 OWN = 4154 * 80

@@ -5,7 +5,7 @@ Packets are numbered from 0, windows are in packets, times in picoseconds."""
 from __future__ import annotations
 
 import pytest
-from transport_bench import MS, US, Ends, Word
+from transport_bench import MS, US
 
 from gradwire.components.layout import R_DONE, S_DONE, S_TIMER
 from gradwire.components.transports.tcp_newreno import TcpNewReno
@@ -21,6 +21,7 @@ from gradwire.components.transports.window import (
     TIMED,
     UNA,
 )
+from gradwire.testing import Ends, Word
 
 ONE = 1 << 16  # a window of one packet
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from transport_bench import GBPS, US, Ends
+from transport_bench import GBPS, US
 
 from gradwire.components import layout as at
 from gradwire.components.transports.base import ONE, Context
@@ -23,6 +23,7 @@ from gradwire.emu.transports.rules import BASE as RECORD
 from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.scenarios.wire import BITMAP_PACKETS
+from gradwire.testing import Ends
 
 BASE = 10 * US
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))

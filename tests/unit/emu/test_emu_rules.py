@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transport_bench import GBPS, MS, US, Ends, transport
+from transport_bench import GBPS, MS, US
 
 import gradwire
 from gradwire.components import layout as at
@@ -28,6 +28,7 @@ from gradwire.emu.planning.prepare import transport_plan
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, functions_of, transport_class
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.testing import Ends, transport
 
 BASE, PAYLOAD = 10 * US, 1400
 EXAMPLES = str(Path(gradwire.__file__).resolve().parents[1] / "examples")

@@ -6,13 +6,14 @@ import pytest
 from ideal_fabric import IdealFabric
 from part_cases import burst
 from sim_cases import MS, US, Ideal, make_trace, ps_job, rows, scenario
-from transport_bench import star_of, transport
+from transport_bench import star_of
 
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.schema.scenario import Switch
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
+from gradwire.testing import transport
 
 h, l, BYTE = 2 * US, US, 80  # software latency, network latency, picoseconds a byte at 100 Gbps  # noqa: E741
 

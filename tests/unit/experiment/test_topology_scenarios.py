@@ -10,7 +10,7 @@ from typing import Any
 import networkx
 import numpy as np
 import pytest
-from transport_bench import Flow, play, transport
+from transport_bench import Flow, play
 
 from gradwire.components.layout import MAX_HOSTS as ENGINE_HOSTS
 from gradwire.experiment.routing import build_routing
@@ -21,6 +21,7 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.topology import MAX_HOSTS
 from gradwire.scenarios.wire import frame_bytes, serialisation_ps
 from gradwire.sim.precheck import check_variants
+from gradwire.testing import transport
 
 JOB = {"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}
 GBPS, US = 10**9, 10**6

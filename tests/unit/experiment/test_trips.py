@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transport_bench import transport
 
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, Network, build_network, leaf_spine, star
@@ -15,6 +14,7 @@ from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.testing import transport
 from gradwire.testing.oracle import Case, Letter, run_engine
 
 US, GBPS = 10**6, 10**9

@@ -6,7 +6,7 @@ import pytest
 from ideal_fabric import Delivery
 from part_cases import burst
 from sim_cases import make_trace, ps_job, scenario
-from transport_bench import US, star_of, transport
+from transport_bench import US, star_of
 
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.errors import StallError
@@ -17,6 +17,7 @@ from gradwire.sim.fabric.fabric import Delivery as Delivered
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.settled import Settled
 from gradwire.sim.simulate import simulate
+from gradwire.testing import transport
 
 BYTE = 80  # ps on a link of 100 Gbps
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transport_bench import MS, US, Ends, transport
+from transport_bench import MS, US
 
 from gradwire.components import layout as at
 from gradwire.components.transports.cubic import EPOCH, SEEN, Cubic
@@ -20,6 +20,7 @@ from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
+from gradwire.testing import Ends, transport
 from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import ACK, DATA
 

@@ -1,4 +1,4 @@
-"""The oracle's speed, for scale beside the engine's: `gradwire bench fabric` shows it when run from a checkout."""
+"""The oracle's speed, for scale beside the engine's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import Dctcp
-from gradwire.testing.oracle.cases import Case, Letter, run_oracle
+from gradwire.testing.oracle import Case, Letter, run_oracle
 
 HOSTS, BYTES = 16, 500_000
 

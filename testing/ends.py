@@ -1,0 +1,190 @@
+"""Both ends of one flow without a network, in plain Python: packets go where the test takes them.
+
+`Ends` runs the functions of a transport uncompiled, so a debugger can step through them; with `word=Word` a number that
+would not fit the engine's 64 bits is an OverflowError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradwire.components import layout as at
+from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
+from gradwire.components.transports.base import Context
+from gradwire.testing.oracle.uncompiled import uncompiled
+
+US = 10**6
+GBPS = 10**9
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a receiver answered."""
+
+    kind: int
+    echo: int
+    argument: int
+    size: int
+    count: int
+    pulls: int = 0
+
+
+class Ends:
+    """Sender and receiver of one message in an array of their own; packets go where the test takes them.
+
+    `words[offset]` reads a sender's word, `at_receiver(offset)` a receiver's. Times in ps.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        packets: int,
+        *,
+        payload: int = 4096,
+        last: int | None = None,
+        tags: Sequence[bool] | bool = True,
+        allowed: int = 0,
+        rate: int = 100 * GBPS,
+        base_rtt: int = 10 * US,
+        slowest: int | None = None,
+        entropy: int = 0,
+        word: type[int] = int,
+        **settings: Any,
+    ) -> None:
+        line = -(-(8_000_000_000_000 << 16) // rate)
+        self.packets, self.payload = packets, payload
+        self.last = payload if last is None else last
+        size = payload * (packets - 1) + self.last
+        words = -(-packets // 32)
+        self.k, self.f, self.r = 0, at.PARAM_WORDS, at.PARAM_WORDS + at.SENDER_WORDS
+        tagged = self.r + at.RECEIVER_WORDS
+        sender_bits = tagged + words
+        receiver_bits = sender_bits + owner.sender_bitmaps * words
+        context = Context(line, payload, base_rtt, line if slowest is None else -(-(8_000_000_000_000 << 16) // slowest))
+        slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
+        stamps = receiver_bits + owner.receiver_bitmaps * words
+        pair = stamps + slots * at.SLOT_WORDS
+        peer = pair + at.PAIR_USER + getattr(owner, "pair_words", 0)
+        host = peer + getattr(owner, "peer_words", 0)
+        self.M: Any = [word(0)] * (host + getattr(owner, "host_words", 0))
+        parameters = owner.parameters(settings, context)
+        values = dict(enumerate(parameters))
+        flags = [] if isinstance(tags, bool) else list(tags)
+        for i, flag in enumerate(flags):
+            self.M[tagged + i // 32] |= int(flag) << (i % 32)
+        where = int(tags) if isinstance(tags, bool) else tagged
+        sender = {
+            at.S_PACKETS: packets, at.S_BITS: sender_bits, at.S_WORDS: words, at.S_PEER: receiver_bits,
+            at.S_LINE: line, at.S_TAGS: where, at.S_STAMPS: stamps, at.S_SLOTS: max(slots - 1, 0),
+            at.S_PAIR: pair, at.S_ALLOWED: allowed, at.S_DATA: entropy << at.A_ENTROPY,
+        }  # fmt: skip
+        receiver = {
+            at.R_PACKETS: packets, at.R_BYTES: size, at.R_PAYLOAD: payload, at.R_BITS: receiver_bits,
+            at.R_WORDS: words, at.R_TAGS: where, at.R_ALLOWED: allowed, at.R_IMPORTANT: sum(flags) if flags else packets * int(tags is True),
+            at.R_PAIR: peer, at.R_HOST: host,
+        }  # fmt: skip
+        values |= {self.f + offset: value for offset, value in sender.items()}
+        values |= {self.r + offset: value for offset, value in receiver.items()}
+        for place, value in values.items():
+            self.M[place] = word(value)
+        names = (*SENDER_SIDE, *RECEIVER_SIDE)
+        self.run = {name: uncompiled(getattr(owner, name)) for name in names if hasattr(owner, name)}
+        self.word = word
+        self.run["start"](self.M, self.k, self.f, word(0))
+
+    def __getitem__(self, offset: int) -> int:
+        return int(self.M[self.f + offset])
+
+    def __setitem__(self, offset: int, value: int) -> None:
+        self.M[self.f + offset] = self.word(value)
+
+    def of_pair(self, offset: int) -> int:
+        """A word that the messages of its two hosts share at the sender."""
+        return int(self.M[self[at.S_PAIR] + offset])
+
+    def set_pair(self, offset: int, value: int) -> None:
+        """Write such a word."""
+        self.M[self[at.S_PAIR] + offset] = self.word(value)
+
+    def at_receiver(self, offset: int) -> int:
+        """A word of the receiver's record."""
+        return int(self.M[self.r + offset])
+
+    def bits(self, bitmap: int) -> list[int]:
+        """Packets that are set in one of the sender's bitmaps."""
+        base = self[at.S_BITS] + bitmap * self[at.S_WORDS]
+        return [i for i in range(self.packets) if int(self.M[base + i // 32]) >> (i % 32) & 1]
+
+    def pull(self, now: int = 0, most: int = 1 << 30) -> list[int]:
+        """Everything the sender wants to send now (at most `most`)."""
+        out: list[int] = []
+        while len(out) < most:
+            got = int(self.run["pull"](self.M, self.k, self.f, self.word(now)))
+            if got == at.BLOCKED:
+                break
+            out.append(got)
+        return out
+
+    def control(self, kind: int, sequence: int, argument: int, echo: int = 0, now: int = 0) -> None:
+        """A control packet reaches the sender."""
+        word = self.word
+        numbers = (word(kind), word(sequence), word(argument), word(echo), word(now))
+        self.run["on_control"](self.M, self.k, self.f, *numbers)
+
+    def ack(self, sequence: int, cumulative: int = 0, *, echo: int = 0, now: int = 0) -> None:
+        """An acknowledgement reaches the sender."""
+        self.control(at.ACK, sequence, cumulative, echo, now)
+
+    def fire(self) -> int:
+        """Let the timer go off, as the engine does. Returns the time."""
+        now = self[at.S_TIMER]
+        assert now > 0, "no timer is set"
+        self[at.S_TIMER] = 0
+        self.run["on_timer"](self.M, self.k, self.f, self.word(now))
+        return now
+
+    def data(self, sequence: int, ce: int = 0, now: int = 0) -> Reply:
+        """A data packet reaches the receiver."""
+        size = self.last if sequence == self.packets - 1 else self.payload
+        numbers = (self.word(sequence), self.word(size), self.word(ce), self.word(now))
+        return self._reply(self.run["on_data"](self.M, self.k, self.r, *numbers))
+
+    def header(self, sequence: int, now: int = 0) -> Reply:
+        """The header of a data packet reaches the receiver."""
+        return self._reply(self.run["on_trimmed"](self.M, self.k, self.r, self.word(sequence), self.word(now)))
+
+    def probe(self, number: int, now: int = 0) -> Reply:
+        """A probe reaches the receiver."""
+        return self._reply(self.run["on_probe"](self.M, self.k, self.r, self.word(number), self.word(now)))
+
+    @staticmethod
+    def _reply(word: int) -> Reply:
+        word = int(word)
+        return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF, (word >> 31) & 0xFF)
+
+
+def _checked(name: str) -> Any:
+    operation = getattr(int, name)
+
+    def checked(self: int, *others: Any) -> Any:
+        result = operation(self, *others)
+        if result is NotImplemented:
+            return result
+        if not -(1 << 63) <= result < 1 << 63:
+            raise OverflowError(f"{name}({self}, {others}) does not fit 64 bits")
+        return Word(result)
+
+    return checked
+
+
+class Word(int):
+    """A 64-bit signed integer: an operation whose result does not fit raises OverflowError."""
+
+    __slots__ = ()
+    for _name in (
+        "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "lshift", "rlshift", "rshift",
+        "rrshift", "and", "rand", "or", "ror", "neg", "abs", "invert",
+    ):  # fmt: skip
+        locals()[f"__{_name}__"] = _checked(f"__{_name}__")
