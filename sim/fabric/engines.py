@@ -225,9 +225,10 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
 
 
 def _take_turns(final: Path) -> None:
-    """Wait while another process compiles the same engine: what it will have made need not be made twice. The lock is one
-    byte of a file that all share, chosen by the identity, and goes with the process; whoever waits too long is ended by
-    `COMPILE_SECONDS`. Where a file system has no locks, both compile."""
+    """Wait while another process compiles the same engine: what it will have made need not be made twice.
+
+    The lock is one byte of a file that all share, chosen by the identity, and goes with the process; whoever waits too
+    long is ended by `COMPILE_SECONDS`. Where a file system has no locks, both compile."""
     import fcntl
 
     lock = os.open(final.with_name(LOCK), os.O_RDWR | os.O_CREAT, 0o666)  # open as long as this process lives
