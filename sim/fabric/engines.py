@@ -4,7 +4,8 @@
     <cache>/engines/<identity>/run.o, post.o    its machine code
 
 An engine is compiled by a child process into a folder of its own, which is given its name when all is there; so an
-interrupted compilation leaves nothing that could be taken for whole, and what others have finished stays. Compiling
+interrupted compilation leaves nothing that could be taken for whole, and what others have finished stays. Of several
+processes that want the same engine at once, one compiles it and the others wait for it. Compiling
 takes 150 MB that Numba never gives back, and every object in them slows the garbage collection of the process that
 runs: the child takes them with it.
 
@@ -39,6 +40,7 @@ ABOUT = "about.json"
 FUNCTIONS = ("run", "post")
 AT_ONCE = "as one program"
 PART = ".part"
+LOCK = "lock"
 DISK = b"\0"  # before what a child says of a disk
 STALE_PART_S = 2 * COMPILE_SECONDS
 
@@ -209,6 +211,9 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
         tell(wrong)
         return
     final = writable_folder() / work.identity
+    _take_turns(final)
+    if is_kept(work.identity):
+        return
     part = Path(tempfile.mkdtemp(prefix=f"{work.identity}.", suffix=PART, dir=final.parent))
     try:
         _fill(part, work, at_once, begin)
@@ -217,6 +222,18 @@ def _compile(work: Work, tell: Callable[[str], Any]) -> None:
         shutil.rmtree(part, ignore_errors=True)
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else somebody was faster
             raise
+
+
+def _take_turns(final: Path) -> None:
+    """Wait while another process compiles the same engine: what it will have made need not be made twice.
+
+    The lock is one byte of a file that all share, chosen by the identity, and goes with the process; whoever waits too
+    long is ended by `COMPILE_SECONDS`. Where a file system has no locks, both compile."""
+    import fcntl
+
+    lock = os.open(final.with_name(LOCK), os.O_RDWR | os.O_CREAT, 0o666)  # open as long as this process lives
+    with contextlib.suppress(OSError):
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, int(hashlib.sha256(final.name.encode()).hexdigest()[:7], 16))
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:

@@ -289,3 +289,20 @@ def test_what_is_no_transport_is_told(name, says):
     with pytest.raises(ScenarioError) as caught:
         resolve({}, name, "transport.kind")
     assert says in str(caught.value)
+
+
+def test_of_two_that_want_the_same_engine_one_compiles_it(own_cache, tmp_path, monkeypatch):
+    """As two workers of pytest do, or two runs that are started together; another engine does not wait for it."""
+    told = tmp_path / "compiled"
+
+    def fill(part, work, at_once, begin):
+        with told.open("a") as file:
+            file.write(f"{work.identity}\n")
+        time.sleep(0.3)  # what compiles takes a while, so that the others come meanwhile
+        (part / engines.ABOUT).write_text("{}")
+
+    monkeypatch.setattr(engines, "_fill", fill)
+    works = [engines.Work(name, dict, {}, str) for name in ("same", "same", "other", "same")]
+    engines.compile_all(works, jobs=4)
+    assert sorted(told.read_text().split()) == ["other", "same"]
+    assert {each.name for each in own_cache.iterdir()} == {"same", "other", engines.LOCK}
