@@ -227,6 +227,7 @@ S_PEER = 16  # base of the receiver's bitmaps
 S_LINE = 17  # picoseconds per byte << 16 of the host's port
 S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
 S_HOME = 19  # base of the words of its message in a program, where a queue releases it; 0 = none
+S_TIMEOUTS = 20  # retransmission time-outs that the message met; a transport counts them in `on_timer`
 S_USER = 21  # first word that belongs to the transport
 SENDER_USER_WORDS = 35
 S_RIDER = (
