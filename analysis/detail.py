@@ -65,7 +65,9 @@ class Detail:
             "from_ready": vars(self.from_ready),
             "from_release": vars(self.from_release),
             "by_class": {str(priority): vars(times) for priority, times in self.by_class.items()},
-            "upstream": None if self.upstream is None else {**self.upstream._asdict(), "share": self.upstream.share},
+            "upstream": None
+            if self.upstream is None
+            else {**self.upstream._asdict(), "share": self.upstream.share},
         }
 
 
@@ -134,7 +136,9 @@ def detail_rows(details: Sequence[Detail]) -> list[Row]:
     ]  # fmt: skip
     for label, name in (("from ready", "from_ready"), ("from release", "from_release")):
         all_times: list[Times] = [getattr(each, name) for each in details]
-        rows.append(Row(f"completion {label}, p50", [_cell(t, t.p50_ps) for t in all_times], name == "from_ready"))
+        rows.append(
+            Row(f"completion {label}, p50", [_cell(t, t.p50_ps) for t in all_times], name == "from_ready")
+        )
         rows.append(Row("  " + late_words(all_times), [_late(t) for t in all_times]))
     for each in sorted({priority for entry in details for priority in entry.by_class}):
         late = [entry.by_class.get(each, times_of(np.zeros(0, dtype=np.int64))) for entry in details]

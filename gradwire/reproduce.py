@@ -1,8 +1,8 @@
 """reproduce: published claims, run and judged; the door hands the simulator to `gradwire.analysis.claims`.
 
-Every run is a process of its own kind: a pool of `jobs` processes takes them one by one, each writes its Result below the
-out folder, complete or not at all. What is there already is not run again, so a reproduction that was interrupted, or
-killed, goes on where it was.
+Every run is a process of its own kind: a pool of `jobs` processes takes them one by one, each writes its Result below
+the out folder, complete or not at all. What is there already is not run
+again, so a reproduction that was interrupted, or killed, goes on where it was.
 """
 
 from __future__ import annotations
@@ -76,10 +76,14 @@ MARK = "reproduction.txt"
 def _own(out: Path) -> None:
     """Make the folder, or see that it is one of ours."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file())):
-        raise ResultError("is there already, and holds no reproduction", str(out), "a new folder, or one of an earlier run")
+        raise ResultError(
+            "is there already, and holds no reproduction", str(out), "a new folder, or one of an earlier run"
+        )
     try:
         (out / "runs").mkdir(parents=True, exist_ok=True)
-        (out / MARK).write_text("Results and page of `gradwire reproduce`; it goes on with what is here.\n", encoding="utf-8")
+        (out / MARK).write_text(
+            "Results and page of `gradwire reproduce`; it goes on with what is here.\n", encoding="utf-8"
+        )
     except OSError as error:
         raise ResultError(f"cannot be written ({error.strerror})", str(out), "a folder that can") from error
 
@@ -96,7 +100,11 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
 
     def say(run: Run | None) -> None:
         made = len(found) - before
-        rest = f", about {_minutes((time.monotonic() - began) / made * (len(runs) - len(found)))} left" if made > 1 else ""
+        rest = (
+            f", about {_minutes((time.monotonic() - began) / made * (len(runs) - len(found)))} left"
+            if made > 1
+            else ""
+        )
         words = f"{len(found)}/{len(runs)} runs{rest}{f', {run.name}' if run else ''}"
         told(len(found) / max(len(runs), 1), words)
 
@@ -110,7 +118,9 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
     for run in _play(left, store, jobs):
         figures = store.figures(run.key)
         if figures is None:
-            raise GradwireError("has left no Result", run.name, "a run that ends; gradwire reproduce goes on with the others")
+            raise GradwireError(
+                "has left no Result", run.name, "a run that ends; gradwire reproduce goes on with the others"
+            )
         found[run.key] = figures
         say(run)
     return found
@@ -125,7 +135,9 @@ def _play(runs: Sequence[Run], store: Store, jobs: int):  # type: ignore[no-unty
         return
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_quiet)
     try:
-        under_way: dict[Future[None], Run] = {pool.submit(_simulated, run.scenario, store.place(run.key)): run for run in runs}
+        under_way: dict[Future[None], Run] = {
+            pool.submit(_simulated, run.scenario, store.place(run.key)): run for run in runs
+        }
         while under_way:
             done, _ = wait(under_way, return_when=FIRST_COMPLETED)
             for future in done:
@@ -181,7 +193,10 @@ def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seed
         if figure is not None:
             (out / f"{each.claim.id}.png").write_bytes(png_of(figure))
     page = html_page(f"Claims of {name}, reproduced", judgements, figures, how, seeds)
-    written: Mapping[str, str] = {"page.html": page, "claims.json": json.dumps({"command": how, **as_dict(judgements)}, indent=1)}
+    written: Mapping[str, str] = {
+        "page.html": page,
+        "claims.json": json.dumps({"command": how, **as_dict(judgements)}, indent=1),
+    }
     for file, text in written.items():
         partial = out / f".{file}.partial"
         partial.write_text(text, encoding="utf-8")

@@ -13,7 +13,9 @@ from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Message, Track
 from gradwire.sim.fabric.over import NOTES, Over
 
-OWN = ("job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "released_ps", "bound", "transport")
+OWN = (
+    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "released_ps", "bound", "transport",
+)  # fmt: skip
 """Columns that are attributes of `Message`."""
 
 

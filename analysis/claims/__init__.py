@@ -3,8 +3,9 @@
     Claim (data) -> Cases -> runs (scenario under a policy with a seed) -> Results -> Measured -> Verdict -> page
 
 `claim` says what a claim is made of; `policies` has DLCP's settings and those of everything it is held against, in one
-place; `dlcp`, `mlt` and `regimes` hold the claims. `plan` makes scenarios of them, `store` keeps their Results and
-`judge` reads the verdict off; `page` and `draw` show it. Who simulates is handed in (`gradwire.connect.reproduce`).
+place; `dlcp` (from `bursts`, `jobs` and `mechanisms`), `mlt` and `regimes` hold the claims. `plan` makes scenarios of
+them, `store` keeps their Results and `judge` reads the verdict off; `page` and `draw` show it. Who simulates is the
+door's matter (`gradwire.reproduce`).
 """
 
 from __future__ import annotations

@@ -47,11 +47,19 @@ def picture(judgement: Judgement) -> Figure | None:
                     continue
                 middle = spread.median / scale
                 error = [[middle - min(spread.values) / scale], [max(spread.values) / scale - middle]]
-                panel.barh(place, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2)
-                panel.annotate(f" {middle:.3g}", (max(spread.values) / scale, place), va="center", fontsize=6.5)
-            panel.set_yticks(range(len(labels)), [fill(each, 30) for each in labels] if number % columns == 0 or
-                             labels != [POLICIES[p].label for p in settings[number - number % columns].policies]
-                             else [""] * len(labels))  # fmt: skip
+                panel.barh(
+                    place, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2
+                )
+                panel.annotate(
+                    f" {middle:.3g}", (max(spread.values) / scale, place), va="center", fontsize=6.5
+                )
+            panel.set_yticks(
+                range(len(labels)),
+                [fill(each, 30) for each in labels]
+                if number % columns == 0
+                or labels != [POLICIES[p].label for p in settings[number - number % columns].policies]
+                else [""] * len(labels),
+            )
             panel.invert_yaxis()
             panel.margins(x=0.3)
             panel.set_xlim(left=0)
@@ -61,8 +69,11 @@ def picture(judgement: Judgement) -> Figure | None:
             panel.spines[["top", "right"]].set_visible(False)
         for panel in panels[len(settings) :]:
             panel.set_visible(False)
-        figure.supxlabel(f"{WORDS[claim.shown]}{f' ({unit})' if unit else ''}; bars: smallest to largest of the seeds",
-                         fontsize=7.5, color=GREY)  # fmt: skip
+        figure.supxlabel(
+            f"{WORDS[claim.shown]}{f' ({unit})' if unit else ''}; bars: smallest to largest of the seeds",
+            fontsize=7.5,
+            color=GREY,
+        )
     return figure
 
 

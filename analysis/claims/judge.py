@@ -72,7 +72,9 @@ class Judgement:
     def spread(self, setting: str, policy: str, measure: str) -> Spread | None:
         """A measure over the seeds; None if it is not there."""
         found = tuple(
-            each[measure] for (s, p, _), each in self.figures.items() if (s, p) == (setting, policy) and measure in each
+            each[measure]
+            for (s, p, _), each in self.figures.items()
+            if (s, p) == (setting, policy) and measure in each
         )
         return Spread(found) if found else None
 
@@ -110,7 +112,9 @@ def _finding(expect: Expect, spread: Spread, figures: Figures) -> Finding:
         ]
         if shares and median(shares) >= MOSTLY:
             label = POLICIES[expect.blame[1]].label
-            because = f"time-outs, not volume: {share_text(median(shares))} of {label}'s slowest messages met one"
+            because = (
+                f"time-outs, not volume: {share_text(median(shares))} of {label}'s slowest messages met one"
+            )
     return Finding(expect, spread, holds, because)
 
 
@@ -120,10 +124,16 @@ def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
     good, bad = [each for each in findings if each.holds], [each for each in findings if not each.holds]
     blame = "; ".join(dict.fromkeys(each.because for each in good if each.because))
     if not bad:
-        return SHOWN, _sentence(f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected", blame)
-    worst = "; ".join(f"{_place(each)}: {each.spread.text(each.expect.unit)}, not {each.wanted}" for each in bad)
+        return SHOWN, _sentence(
+            f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected", blame
+        )
+    worst = "; ".join(
+        f"{_place(each)}: {each.spread.text(each.expect.unit)}, not {each.wanted}" for each in bad
+    )
     if not good:
-        return NOT_SHOWN, _sentence(worst, "; ".join(dict.fromkeys(each.because for each in bad if each.because)))
+        return NOT_SHOWN, _sentence(
+            worst, "; ".join(dict.fromkeys(each.because for each in bad if each.because))
+        )
     holds = ", ".join(dict.fromkeys(_place(each) for each in good))
     return CONDITION, _sentence(f"holds for {holds}; not for {worst}", blame)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.detail import detail
 from gradwire.analysis.metrics import measure, percentile
 from gradwire.scenarios.loss import allowed_losses
@@ -20,6 +21,7 @@ WORDS = {
     "tail_timed_out": "of the slowest 1 % of messages: met a time-out",
     "worst": "loss of a message over what its bound allows, largest",
     "broken": "loss bounds broken",
+    "magnitude": "mean |g| of lost gradients over that of their tensors",
     "useful": "useful share of the busiest upstream link",
 }
 TIMES = ("iteration", "p99", "mean", "p50", "push_p99")
@@ -33,9 +35,11 @@ def figures(result: Result) -> dict[str, float]:
     done = end >= 0
     taken = (end - start)[done]
     found = {
-        "broken": float(len(check_loss_invariant(result))), "worst": _worst(result),
-        "under_way": float((~done).sum()), "finished": float(entry.finished),
-    }  # fmt: skip
+        "broken": float(len(check_loss_invariant(result))),
+        "worst": _worst(result),
+        "under_way": float((~done).sum()),
+        "finished": float(entry.finished),
+    }
     if entry.iteration.count:
         found["iteration"] = entry.iteration.mean_ps
     if not len(taken):
@@ -44,13 +48,19 @@ def figures(result: Result) -> dict[str, float]:
     slow = taken >= percentile(taken, 0.99)
     packets = int(table["packets"].to_numpy().sum())
     found |= {
-        "mean": float(taken.mean()), "p50": float(percentile(taken, 0.5)), "p99": float(percentile(taken, 0.99)),
-        "timed_out": float((met > 0).mean()), "tail_timed_out": float((met[slow] > 0).mean()),
+        "mean": float(taken.mean()),
+        "p50": float(percentile(taken, 0.5)),
+        "p99": float(percentile(taken, 0.99)),
+        "timed_out": float((met > 0).mean()),
+        "tail_timed_out": float((met[slow] > 0).mean()),
         "again": float(table["retransmitted"].to_numpy().sum()) / packets,
-    }  # fmt: skip
+    }
     pushes = np.asarray(table["kind"].to_numpy(zero_copy_only=False)[done] == "push")
     if pushes.any():
         found["push_p99"] = float(percentile(taken[pushes], 0.99))
+    magnitude = lost_magnitude(result)
+    if magnitude is not None:
+        found["magnitude"] = magnitude
     upstream = detail(result, entry.job).upstream
     if upstream is not None:
         found["useful"] = upstream.share
@@ -64,5 +74,3 @@ def _worst(result: Result) -> float:
     allowed = allowed_losses(size, bound)
     used = np.where(lost > 0, lost / np.maximum(allowed, 1), 0.0)
     return float(used.max(initial=0.0))
-
-

@@ -32,7 +32,9 @@ CLASSES = {"shown": "shown", "shown under a condition": "part"}
 def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
     """(id, claim, published, measured, verdict) of a judgement, texts."""
     claim = judgement.claim
-    measured = "; ".join(f"{each.expect.text} {each.spread.text(each.expect.unit)}" for each in judgement.findings)
+    measured = "; ".join(
+        f"{each.expect.text} {each.spread.text(each.expect.unit)}" for each in judgement.findings
+    )
     return [(claim.id, claim.sentence, claim.published, measured or "-", judgement.verdict)]
 
 
@@ -44,10 +46,11 @@ def html_page(
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
         f"<p>From <code>{escape(how)}</code>. Figures are medians of {seeds} seeds, with the smallest and the largest "
-        "where these differ. Verdicts are computed from them: <b>shown</b> if all expectations hold, <b>not shown</b> if none "
-        "does. Simulated, not measured on hardware. Baselines of the TCP family are shown with both minimum time-outs.</p>",
+        "where these differ. Verdicts are computed from them: <b>shown</b> if all expectations hold, "
+        "<b>not shown</b> if none does. Simulated, not measured on hardware. "
+        "Baselines of the TCP family are shown with both minimum time-outs.</p>",
         "<table><tr><th></th><th>claim</th><th>published</th><th>verdict</th></tr>",
-    ]  # fmt: skip
+    ]
     for each in judgements:
         claim = each.claim
         lines.append(
@@ -102,7 +105,8 @@ def _everything(judgement: Judgement) -> list[str]:
 
 def unit_of(measure: str) -> str:
     """How a measure is printed."""
-    return "time" if measure in TIMES else "count" if measure == "broken" else "ratio" if measure == "worst" else "share"
+    other = {"broken": "count", "worst": "ratio", "magnitude": "ratio"}
+    return "time" if measure in TIMES else other.get(measure, "share")
 
 
 def _verdict(judgement: Judgement) -> str:
@@ -112,7 +116,7 @@ def _verdict(judgement: Judgement) -> str:
 def png_of(figure: Figure) -> bytes:
     """A figure as the bytes of a PNG."""
     buffer = io.BytesIO()
-    save_figure(figure, buffer, "picture.png")  # type: ignore[arg-type]
+    save_figure(figure, buffer, "picture.png")
     return buffer.getvalue()
 
 
@@ -123,13 +127,24 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
         claim = each.claim
         found.append(
             {
-                "id": claim.id, "source": claim.source, "claim": claim.sentence, "published": claim.published,
-                "verdict": each.verdict, "reason": each.reason, "remark": claim.remark,
+                "id": claim.id,
+                "source": claim.source,
+                "claim": claim.sentence,
+                "published": claim.published,
+                "verdict": each.verdict,
+                "reason": each.reason,
+                "remark": claim.remark,
                 "expectations": [
                     {
-                        "text": one.expect.text, "condition": one.expect.condition, "unit": one.expect.unit,
-                        "low": one.expect.low, "high": one.expect.high, "median": one.spread.median,
-                        "values": list(one.spread.values), "holds": one.holds, "because": one.because,
+                        "text": one.expect.text,
+                        "condition": one.expect.condition,
+                        "unit": one.expect.unit,
+                        "low": one.expect.low,
+                        "high": one.expect.high,
+                        "median": one.spread.median,
+                        "values": list(one.spread.values),
+                        "holds": one.holds,
+                        "because": one.because,
                     }
                     for one in each.findings
                 ],
@@ -138,5 +153,5 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                     for (setting, policy, seed), values in each.figures.items()
                 ],
             }
-        )  # fmt: skip
+        )
     return {"format": 1, "claims": found}

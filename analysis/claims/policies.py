@@ -14,6 +14,10 @@ from typing import Any
 BOUND = 0.1
 """The loss bound of the papers' evaluations [notes]."""
 
+DCTCP = ("dctcp-2ms", "dctcp-10ms")
+PIAS = ("pias-2ms", "pias-10ms")
+"""Those that come with both minimum time-outs."""
+
 MTU_PACKETS_8 = "33232B"
 """Eight full packets: where NDP begins to trim."""
 
@@ -36,23 +40,29 @@ TAGS: dict[str, Any] = {"layer_priority": True, "magnitude": True, "important_fr
 
 def _dlcp(
     label: str,
-    transport: Mapping[str, Any] = {},  # noqa: B006
+    transport: Mapping[str, Any] = {},
     balancing: str = "spray_random",
-    switch: Mapping[str, Any] = {},  # noqa: B006
-    job: Mapping[str, Any] = {},  # noqa: B006
-    traffic: Mapping[str, Any] = {},  # noqa: B006
+    switch: Mapping[str, Any] = {},
+    job: Mapping[str, Any] = {},
+    traffic: Mapping[str, Any] = {},
 ) -> PolicyOf:
     return PolicyOf(
         label,
         {
-            "transport": {"kind": "dlcp", **transport}, "load_balancing": balancing,
+            "transport": {"kind": "dlcp", **transport},
+            "load_balancing": balancing,
             "switch": {"queues": 8, "selective_drop": True, **switch},
         },
         {
-            "order": "layer", "push_bound": BOUND, "pull_bound": 0.0, "pull_important": True, "tagging": TAGS, **job,
+            "order": "layer",
+            "push_bound": BOUND,
+            "pull_bound": 0.0,
+            "pull_important": True,
+            "tagging": TAGS,
+            **job,
         },
         {"bound": BOUND, "priority": 1, **traffic},
-    )  # fmt: skip
+    )
 
 
 def _dctcp(label: str, min_rto: str, **more: Any) -> PolicyOf:
@@ -101,7 +111,8 @@ POLICIES: dict[str, PolicyOf] = {
     "pfabric": PolicyOf(
         "pFabric",
         {
-            "transport": {"kind": "pfabric"}, "load_balancing": "spray_random",
+            "transport": {"kind": "pfabric"},
+            "load_balancing": "spray_random",
             "switch": {**FIFO, "shortest_first": True, "ecn_threshold": None},
         },
         {**RELIABLE, "order": "fifo"},
@@ -109,7 +120,8 @@ POLICIES: dict[str, PolicyOf] = {
     "ndp": PolicyOf(
         "NDP",
         {
-            "transport": {"kind": "ndp"}, "load_balancing": "spray_random",
+            "transport": {"kind": "ndp"},
+            "load_balancing": "spray_random",
             "switch": {**PRIORITY, "trim_threshold": MTU_PACKETS_8, "ecn_threshold": None},
         },
         {**RELIABLE, "order": "fifo"},
@@ -118,7 +130,8 @@ POLICIES: dict[str, PolicyOf] = {
     "nscc": PolicyOf(
         "NSCC with trimming",
         {
-            "transport": {"kind": "nscc"}, "load_balancing": "spray_random",
+            "transport": {"kind": "nscc"},
+            "load_balancing": "spray_random",
             "switch": {**PRIORITY, "trim_threshold": "192KiB"},
         },
         {**RELIABLE, "order": "fifo"},
@@ -129,7 +142,7 @@ POLICIES: dict[str, PolicyOf] = {
         {"transport": {"kind": "swift"}, "load_balancing": "ecmp", "switch": FIFO},
         {**RELIABLE, "order": "fifo"},
     ),
-}  # fmt: skip
+}
 
 
 def laid_over(tables: dict[str, Any], policy: PolicyOf) -> dict[str, Any]:

@@ -109,7 +109,14 @@ from .news import log_delivery, log_end
 from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
 from .pause import may_send
 from .queue import append, give_entry, take_entry
-from .stream import deliver_from_stream, hear_in_stream, in_stream, join_stream, take_in_stream, time_out_in_stream
+from .stream import (
+    deliver_from_stream,
+    hear_in_stream,
+    in_stream,
+    join_stream,
+    take_in_stream,
+    time_out_in_stream,
+)
 
 
 @njit

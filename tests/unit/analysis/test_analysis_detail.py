@@ -89,4 +89,4 @@ def test_unknown_time_outs_are_said_to_be():
     """A kernel does not tell."""
     found = detail(Result.build({"name": "r"}, {"messages": messages(timeouts=[-1] * 5, released_ps=[-1] * 5)}), "j")
     assert (found.timed_out, found.timeouts, found.from_release.count) == (-1, -1, 0)
-    assert dict((row.label, row.cells) for row in detail_rows([found]))["messages with a time-out"] == ["-"]
+    assert {row.label: row.cells for row in detail_rows([found])}["messages with a time-out"] == ["-"]
