@@ -11,8 +11,9 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,8 @@ def _own(out: Path) -> None:
 
 def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figures:
     """The measures of all runs by key: of kept Results, and of the others once they are simulated."""
+    from gradwire.sim.fabric.specialise import compile_ahead
+
     found: Figures = {}
     for run in runs:
         kept = store.figures(run.key)
@@ -111,10 +114,9 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
     say(None)
     if not left:
         return found
-    if jobs > 1:  # what all need is compiled once
-        _one(left[0], store)
-        found[left[0].key] = store.figures(left[0].key) or {}
-        say(left.pop(0))
+    told(len(found) / len(runs), "compiling the packet engines (once, then kept)")
+    compile_ahead([run.scenario for run in left])
+    began = time.monotonic()
     for run in _play(left, store, jobs):
         figures = store.figures(run.key)
         if figures is None:
@@ -126,14 +128,16 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
     return found
 
 
-def _play(runs: Sequence[Run], store: Store, jobs: int):  # type: ignore[no-untyped-def]
+def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:
     """Simulate runs, `jobs` at a time; yields each that is done."""
     if jobs == 1:
         for run in runs:
             _one(run, store)
             yield run
         return
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_quiet)
+    pool = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
     try:
         under_way: dict[Future[None], Run] = {
             pool.submit(_simulated, run.scenario, store.place(run.key)): run for run in runs
@@ -155,9 +159,16 @@ def _one(run: Run, store: Store) -> None:
     _simulated(run.scenario, store.place(run.key))
 
 
-def _quiet() -> None:
-    """Ctrl-C is the parent's to answer; nothing is said twice."""
+def _begin(parent: int) -> None:
+    """A process of the pool: Ctrl-C is the parent's to answer, and without it there is nobody to work for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _simulated(scenario: object, place: Path) -> None:
