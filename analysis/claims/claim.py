@@ -94,6 +94,11 @@ def gain(setting: str, policy: str, over: str, measure: str = "iteration") -> Ca
     return lambda at: at(setting, over, measure) / at(setting, policy, measure) - 1
 
 
+def more(small: str, large: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
+    """By how much the gain in setting `large` exceeds that in `small`."""
+    return lambda at: gain(large, policy, over, measure)(at) - gain(small, policy, over, measure)(at)
+
+
 def saved(setting: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
     """The share of the other one's time that is saved (0.9 is "-90 %")."""
     return lambda at: 1 - at(setting, policy, measure) / at(setting, over, measure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.analysis.claims.claim import At, Claim, Expect, Setting, gain
+from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more
 from gradwire.analysis.claims.policies import DCTCP, PIAS
 
 SERVERS, RING = "parameter servers, 12 workers", "ring, 12 workers"
@@ -116,7 +116,7 @@ S4 = Claim(
         *(
             Expect(
                 f"gain at {b} workers less that at {a}",
-                lambda at, a=a, b=b: _grown(at, WORKERS[a], WORKERS[b]),
+                more(WORKERS[a], WORKERS[b], "dlcp", "dctcp-2ms"),
                 (WORKERS[a], WORKERS[b]),
                 low=0.0,
                 unit="share",
@@ -140,7 +140,3 @@ S4 = Claim(
     "iteration",
     "One iteration of the steady state, 80 ms of computing in each; 4 servers.",
 )
-
-
-def _grown(at: At, small: str, large: str) -> float:
-    return gain(large, "dlcp", "dctcp-2ms")(at) - gain(small, "dlcp", "dctcp-2ms")(at)

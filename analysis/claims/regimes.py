@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradwire.analysis.claims.bursts import burst
-from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, saved
+from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more, saved
 from gradwire.analysis.claims.policies import DCTCP
 
 SHALLOW, DEEP = "fan-in 32, buffers of 512 KiB", "fan-in 32, buffers of 16 MiB"
@@ -127,9 +127,7 @@ R3 = Claim(
         *(
             Expect(
                 "gain at 100G less that at 400G",
-                lambda at, key=f"dctcp-{rto}": (
-                    gain(SPEEDS["100Gbps"], "dlcp", key)(at) - gain(SPEEDS["400Gbps"], "dlcp", key)(at)
-                ),
+                more(SPEEDS["400Gbps"], SPEEDS["100Gbps"], "dlcp", f"dctcp-{rto}"),
                 tuple(SPEEDS.values()),
                 low=0.0,
                 unit="share",
