@@ -123,7 +123,7 @@ def _tail(taken: Integers, met: Integers) -> float:
 
 def detail_rows(details: Sequence[Detail]) -> list[Row]:
     """A table of details, cells in the order of `details`."""
-    rows = []
+    rows: list[Row] = []
     for kind in (kind for kind in KINDS if any(kind in each.again for each in details)):
         cells = [share_text(each.again[kind]) if kind in each.again else "-" for each in details]
         rows.append(Row(f"{KIND_WORDS[kind]} packets sent again", cells, not rows))
