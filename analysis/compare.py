@@ -23,6 +23,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.analysis.detail import Detail, detail, detail_rows
 from gradwire.analysis.figures import check_plots
 from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
 from gradwire.analysis.metrics import DROPS, Metrics, measure, ran_on
@@ -126,12 +127,23 @@ class Comparison:
 
         return figures(self.results, self.metrics)
 
-    def print(self) -> None:
-        """Print the table to stdout."""
+    @property
+    def details(self) -> list[list[Detail]]:
+        """What explains the figures of `metrics`, in the same order."""
+        return [
+            [detail(result, entry.job) for entry in entries]
+            for result, entries in zip(self.results, self.metrics, strict=True)
+        ]
+
+    def print(self, details: bool = False) -> None:
+        """Print the table to stdout; with `details` another one that explains it."""
         for each in self.tables:
             print_rows(each.names, each.rows, self.title + each.title)
         for traffic, names, rows in flow_blocks(self.results, self.metrics):
             print_rows(names, rows, f"{self.title}: flows of {traffic}")
+        if details:
+            flat = [each for entries in self.details for each in entries]
+            print_rows(headings(self.flat), detail_rows(flat), f"{self.title}: in detail")
         for text in self.differences:
             print(f"note: {text}")
 
@@ -148,11 +160,12 @@ class Comparison:
                     "summary": result.summary,
                     "timing": result.timing,
                     "jobs": [entry.as_dict() for entry in entries],
+                    "details": [each.as_dict() for each in details],
                     "flows": [
                         times.as_dict() for entry in entries for times in flow_times(result, entry.job)
                     ],
                 }
-                for result, entries in zip(self.results, self.metrics, strict=True)
+                for result, entries, details in zip(self.results, self.metrics, self.details, strict=True)
             ],
         }
 

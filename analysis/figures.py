@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError
 
@@ -45,8 +45,8 @@ def format_of(path: str | Path) -> str:
     return ending
 
 
-def save_figure(figure: Figure, path: str | Path, name: str | Path | None = None) -> None:
-    """Write a figure to `path`, in the format that `name` asks for, by default the path's own.
+def save_figure(figure: Figure, path: str | Path | IO[bytes], name: str | Path | None = None) -> None:
+    """Write a figure to a path or an open file, in the format that `name` asks for, by default the path's own.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def save_figure(figure: Figure, path: str | Path, name: str | Path | None = None
     """
     import matplotlib
 
-    kind = format_of(path if name is None else name)
+    kind = format_of(str(path) if name is None else name)
     more: dict[str, Any] = {"metadata": MAKER[kind]} if kind in MAKER else {}
     with matplotlib.rc_context({"svg.hashsalt": "gradwire", "pdf.fonttype": 42, "ps.fonttype": 42}):
         figure.savefig(path, dpi=DPI, format=kind, **more)

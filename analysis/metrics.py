@@ -272,12 +272,12 @@ def _measure_job(result: Result, job: str) -> Metrics:
         job=job,
         finished=finished,
         steady=steady,
-        iteration=_times(iteration),
-        exposed=_times(exposed),
+        iteration=times_of(iteration),
+        exposed=times_of(exposed),
         exposed_share=int(exposed.sum()) / total if total else 0.0,
         completion={
-            "all": _times(everything),
-            **{kind: _times(values) for kind, values in completion.items()},
+            "all": times_of(everything),
+            **{kind: times_of(values) for kind, values in completion.items()},
         },
         under_way=int((messages["end_ps"].to_numpy()[rows] < 0).sum()),
         **{column: at_ports(column) for column in DROPS},
@@ -327,7 +327,8 @@ def _loss(result: Result, rows: NDArray[np.bool_]) -> Loss:
     return Loss(int(number[row]), int(lost[row]), allowed, int(size[row]), worst[1], total, share)
 
 
-def _times(values: Integers) -> Times:
+def times_of(values: Integers) -> Times:
+    """The distribution of some durations, picoseconds."""
     if not len(values):
         return Times(0, 0.0, 0, None, 0)
     high = percentile(values, 0.99) if len(values) >= ENOUGH else None

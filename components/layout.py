@@ -227,7 +227,7 @@ S_PEER = 16  # base of the receiver's bitmaps
 S_LINE = 17  # picoseconds per byte << 16 of the host's port
 S_TAGS = 18  # which packets are important: base of a bitmap, 0 = none, 1 = all
 S_HOME = 19  # base of the words of its message in a program, where a queue releases it; 0 = none
-S_ALLOWED = 20  # payload bytes that may be missing at delivery
+S_TIMEOUTS = 20  # retransmission time-outs that the message met; a transport counts them in `on_timer`
 S_USER = 21  # first word that belongs to the transport
 SENDER_USER_WORDS = 35
 S_RIDER = (
@@ -252,6 +252,7 @@ S_TOTAL = 72  # stream: number of the first packet of the next message
 S_BEGUN = 73  # stream: 1 once it has had a message
 S_LAST_SENT = 74  # stream: when a packet was last sent
 S_PAIR = 75  # base of the words that all messages of its transport between its two hosts share, 0 = none
+S_ALLOWED = 77  # payload bytes that may be missing at delivery
 S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
 # groups (`core.group`): the messages of a pair in one class, which take their turns at the interface as one. The record
 # of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them

@@ -72,6 +72,11 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
     return scenario
 
 
+def load_tables(source: str | Path) -> dict[str, Any]:
+    """The tables of a scenario file, or of one of the library, as they are written. Raises `ScenarioError`."""
+    return _parse(*_read(source))
+
+
 def scenario_of(given: Any, where: str) -> Scenario:
     """A Scenario as it is; a file or a name of the library loaded, without a policy. Raises `ScenarioError`."""
     if isinstance(given, Scenario):

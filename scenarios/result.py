@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCENARIO_FILE = "scenario.toml"
 
-FORMAT = 4
+FORMAT = 5
 """Version of the directory's layout; a Result of another one is refused."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -72,6 +72,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "packets": "int32",
         "priority": "int8",
         "start_ps": "int64",
+        "released_ps": "int64",  # when its host began to send it, -1 = not yet, or unknown
         "end_ps": "int64",  # -1 if the run ended before the message did
         "received_bytes": "int64",
         "lost_bytes": "int64",
@@ -80,6 +81,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "sent_packets": "int32",  # packets sent in all
         "marked": "int32",  # data packets that arrived with a congestion mark
         "trimmed": "int32",  # headers that arrived without their payload
+        "timeouts": "int32",  # retransmission time-outs that it met, -1 = unknown
     },
     "flows": {  # of traffic; what the table of messages does not say of them
         "message": "int64",

@@ -116,6 +116,8 @@ class Message:
     """called when the sender knows that it is done: how a scheduler gets its credit back"""
     start_ps: int = -1
     """when it was ready at its host (before the scheduler and the software latency)"""
+    released_ps: int = -1
+    """when it enters its host's interface, the scheduler's waiting and the software latency over"""
     end_ps: int = -1
     number: int = -1
     """the fabric's message id"""
@@ -207,8 +209,9 @@ class Coupling:
 
     def send(self, message: Message, at_ps: int | None = None) -> None:
         """Hand a message to its host's network interface: it gets there after the software latency, or at `at_ps`."""
+        message.released_ps = int(self.env.now) + self.latency if at_ps is None else at_ps
         number = self.fabric.send(
-            int(self.env.now) + self.latency if at_ps is None else at_ps,
+            message.released_ps,
             message.src,
             message.dst,
             message.bytes,

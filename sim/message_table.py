@@ -13,7 +13,9 @@ from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Message, Track
 from gradwire.sim.fabric.over import NOTES, Over
 
-OWN = ("job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "bound", "transport")
+OWN = (
+    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "released_ps", "bound", "transport",
+)  # fmt: skip
 """Columns that are attributes of `Message`."""
 
 
@@ -48,7 +50,7 @@ def message_columns(
     columns["lost_bytes"] = np.where(end >= 0, columns["bytes"] - got, 0)
     payload = np.asarray(payloads)[columns.pop("transport").astype(np.int64)]
     columns["packets"] = -(-columns["bytes"] // payload)
-    for name in ("sent_packets", "retransmitted", "marked", "trimmed"):
+    for name in ("sent_packets", "retransmitted", "marked", "trimmed", "timeouts"):
         columns[name] = np.asarray(getattr(tables, name), dtype=np.int64)[numbers]
     return {name: values.tolist() if values.dtype == object else values for name, values in columns.items()}
 
@@ -90,6 +92,7 @@ def _of_step(track: Track, step: Over, names: Sequence[str], end_ps: int) -> dic
         "bytes": rows.nbytes,
         "priority": rows.priority,
         "start_ps": start,
+        "released_ps": np.where((step.started >= 0) & (step.started <= end_ps), step.started, -1),
         "bound": rows.bound,
         "transport": table.transport,
         "message": step.numbers,

@@ -21,6 +21,7 @@ from gradwire.components.layout import (
     S_GAP,
     S_LINE,
     S_PACKETS,
+    S_TIMEOUTS,
     S_TIMER,
     S_USER,
     STOP,
@@ -69,6 +70,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 def on_timer(M, k, f, now):
     """No Stop: once more, beginning elsewhere. An odd step of 0.618 of the message soon brings every packet to every
     part of a pass, whether whole stretches of it are lost or every other packet."""
+    M[f + S_TIMEOUTS] += 1
     packets = M[f + S_PACKETS]
     M[f + NEXT] = 0
     M[f + FIRST] = (M[f + FIRST] + (packets * 633 >> 10 | 1)) % packets

@@ -36,6 +36,7 @@ from gradwire.components.layout import (
     R_USER,
     S_DONE,
     S_PACKETS,
+    S_TIMEOUTS,
     S_TIMER,
     S_USER,
 )
@@ -102,6 +103,7 @@ def hear(M, k, f, kind, expected, now):
 @njit
 def on_timer(M, k, f, now):
     """Time-out: go back."""
+    M[f + S_TIMEOUTS] += 1
     M[f + NXT] = M[f + UNA]
     if M[f + BACKOFF] < MOST_BACKOFF:
         M[f + BACKOFF] += 1

@@ -54,6 +54,7 @@ from gradwire.components.layout import (
     S_LINE,
     S_PACKETS,
     S_TAGS,
+    S_TIMEOUTS,
     S_TIMER,
     S_USER,
     STOP,
@@ -175,6 +176,7 @@ def on_timer(M, k, f, now):
     if M[f + HEARD]:
         M[f + BACKOFF] = 0
     else:
+        M[f + S_TIMEOUTS] += 1
         _set_rate(M, k, f, M[f + RATE] >> 1)
         if M[f + BACKOFF] < MAX_BACKOFF:
             M[f + BACKOFF] += 1

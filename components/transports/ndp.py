@@ -47,6 +47,7 @@ from gradwire.components.layout import (
     S_DATA,
     S_DONE,
     S_PACKETS,
+    S_TIMEOUTS,
     S_TIMER,
     S_USER,
     S_WORDS,
@@ -216,6 +217,7 @@ def on_timer(M, k, f, now):
         else:
             first = M[f + HEARD_AT] + wait
     if late:
+        M[f + S_TIMEOUTS] += 1
         M[f + CREDIT] += late
         M[f + TIMED] = -1
         if M[f + BACKOFF] < MOST_BACKOFF:

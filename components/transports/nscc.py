@@ -55,6 +55,7 @@ from gradwire.components.layout import (
     S_LINE,
     S_PACKETS,
     S_RIDER,
+    S_TIMEOUTS,
     S_TIMER,
     S_USER,
     S_WORDS,
@@ -348,6 +349,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 @njit
 def on_timer(M, k, f, now):
     """Time-out: nothing that was out there is any more. Where nothing was, no credit has come."""
+    M[f + S_TIMEOUTS] += 1
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]
     if M[k + K_FIRST]:

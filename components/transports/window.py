@@ -38,6 +38,7 @@ from gradwire.components.layout import (
     S_NXT,
     S_PACKETS,
     S_STREAM,
+    S_TIMEOUTS,
     S_TIMER,
     S_UNA,
     S_USER,
@@ -223,6 +224,7 @@ def grow(M, f, una, newly):
 @njit
 def on_timer(M, k, f, now):
     """Time-out: everything out there counts as lost; start again with one packet (RFC 5681, RFC 6298 section 5)."""
+    M[f + S_TIMEOUTS] += 1
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]
     una = M[f + UNA]

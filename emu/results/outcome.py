@@ -63,6 +63,7 @@ def make_result(
         "packets": -(-size // payload[table]),
         "priority": rows.priority[ready],
         "start_ps": reports.start_ns[ready] * PS,
+        "released_ps": np.full(len(ready), -1, dtype=np.int64),
         "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
         "received_bytes": np.where(done, reports.received[ready], 0),
         "lost_bytes": np.where(done, reports.lost[ready], 0),
@@ -71,6 +72,7 @@ def make_result(
         "sent_packets": reports.sent_packets[ready],
         "marked": reports.marked[ready],
         "trimmed": np.zeros(len(ready), dtype=np.int64),
+        "timeouts": np.full(len(ready), -1, dtype=np.int64),  # a kernel's sockets do not tell
     }
     iterations = _iterations(plan, reports)
     wanted = sum(len(process.compute) for process in program.processes if process.worker >= 0)

@@ -102,6 +102,9 @@ def cmd_compare(
     max_wall: MaxWall = None,
     out: Out = None,
     plots: Plots = "png",
+    all_metrics: Annotated[
+        bool, typer.Option("--all-metrics", help="Print a second table: time-outs, classes, links, packets sent again.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
@@ -110,7 +113,7 @@ def cmd_compare(
 
     known_format(plots)
     with claimed(out) as place:
-        _compare(sources, overrides_of(set_, trace), threads, seconds_of(max_wall), place, as_json, plots)
+        _compare(sources, overrides_of(set_, trace), threads, seconds_of(max_wall), place, as_json, plots, all_metrics)
 
 
 def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
@@ -182,6 +185,7 @@ def _compare(
     out: Path | None,
     as_json: bool,
     plots: str,
+    details: bool = False,
 ) -> None:
     """Read or simulate everything that is to be compared; all of it is read before anything is simulated."""
     from gradwire.scenarios.load import list_library, load_scenario
@@ -208,11 +212,17 @@ def _compare(
         if variants and finished:
             simulated, finished = _simulate(variants, threads, max_wall_s, as_json, asked(source, overrides))
             results += simulated
-    _show(results, finished, out, as_json, plots)
+    _show(results, finished, out, as_json, plots, details=details)
 
 
 def _show(
-    results: list[Result], finished: bool, out: Path | None, as_json: bool, plots: str | None, alone: bool = False
+    results: list[Result],
+    finished: bool,
+    out: Path | None,
+    as_json: bool,
+    plots: str | None,
+    alone: bool = False,
+    details: bool = False,
 ) -> None:
     """Write a comparison to `out`, or a Result `alone`, and print the comparison. `plots`: their format, or none.
 
@@ -235,7 +245,7 @@ def _show(
     if as_json:
         typer.echo(json.dumps(comparison.as_dict()))
     else:
-        comparison.print()
+        comparison.print(details)
         if kept is not None and kept.place is not None:
             typer.echo(f"{'result' if alone else 'report and results'}: {kept.place}")
     for violation in comparison.violations:

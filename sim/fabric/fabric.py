@@ -26,7 +26,7 @@ from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.deadlock import find_deadlock
-from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TRIMMED, Flows
+from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TIMEOUTS, TRIMMED, Flows
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
@@ -447,6 +447,7 @@ class Fabric:
             retransmitted=again,
             marked=book[:, MARKED],
             trimmed=book[:, TRIMMED],
+            timeouts=book[:, TIMEOUTS],
             end_ps=book[:, END],
             received_bytes=book[:, GOT],
             packet_hops=self.packet_hops,

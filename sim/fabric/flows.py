@@ -30,8 +30,8 @@ from gradwire.sim.fabric.words import Words
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 
 # columns of the book of messages
-SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS, MARKED, TRIMMED = range(14)
-BOOK_WORDS = 14
+SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS, MARKED, TRIMMED, TIMEOUTS = range(15)
+BOOK_WORDS = 15
 DELIVERED, FINISHED = 1, 2  # bits of STATE
 
 
@@ -419,6 +419,7 @@ class Flows:
             fresh = M[f + (at.S_FRESH if self.transports[kind].persistent else owner.fresh_word)]
             self.book[those, SENT] = sent
             self.book[those, AGAIN] = sent - probes - fresh
+            self.book[those, TIMEOUTS] = M[f + at.S_TIMEOUTS]
             r = self.receiver(self.book[those, FLOW])
             self.book[those, MARKED] = M[r + at.R_MARKED]
             self.book[those, TRIMMED] = M[r + at.R_TRIMMED]

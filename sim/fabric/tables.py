@@ -17,8 +17,8 @@ CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 @dataclass(frozen=True)
 class Tables:
     """`ports`, `drops` and `missing`: columns by name as in `gradwire.scenarios.result`; the others hold one number per
-    message: packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone, time
-    of delivery (-1: not yet) and payload bytes delivered."""
+    message: packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone,
+    retransmission time-outs that it met, time of delivery (-1: not yet) and payload bytes delivered."""
 
     ports: dict[str, Any]
     drops: dict[str, Any]
@@ -27,6 +27,7 @@ class Tables:
     retransmitted: NDArray[np.int64]
     marked: NDArray[np.int64]
     trimmed: NDArray[np.int64]
+    timeouts: NDArray[np.int64]
     end_ps: NDArray[np.int64]
     received_bytes: NDArray[np.int64]
     packet_hops: int

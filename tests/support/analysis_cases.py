@@ -40,6 +40,7 @@ def messages(**changes: Any) -> dict[str, list[Any]]:
         "packets": [10] * 5,
         "priority": [0] * 5,
         "start_ps": [5, 5, 5, 5, 5],
+        "released_ps": [7, 5, 25, 5, 5],
         "end_ps": [15, 25, 35, 45, -1],
         "received_bytes": [1000, 950, 970, 1000, 100],
         "lost_bytes": [0, 50, 30, 0, 0],
@@ -48,6 +49,7 @@ def messages(**changes: Any) -> dict[str, list[Any]]:
         "sent_packets": [11, 12, 13, 10, 10],
         "marked": [3, 0, 0, 1, 0],
         "trimmed": [0, 2, 0, 0, 0],
+        "timeouts": [0, 0, 2, 0, 1],
     }
     return columns | changes
 

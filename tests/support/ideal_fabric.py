@@ -32,6 +32,7 @@ class Tables:
     retransmitted: list[int]
     marked: list[int]
     trimmed: list[int]
+    timeouts: list[int]
     end_ps: list[int]
     received_bytes: list[int]
     packet_hops: int = 0
@@ -121,4 +122,4 @@ class IdealFabric:
     def finish(self):
         none = [0] * len(self.sent)
         ends, got = zip(*(self.ends.get(number, (-1, 0)) for number in range(len(self.sent))), strict=True) if none else ((), ())
-        return Tables([1] * len(self.sent), none, none, none, list(ends), list(got))
+        return Tables([1] * len(self.sent), none, none, none, none, list(ends), list(got))

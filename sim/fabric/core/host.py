@@ -71,6 +71,7 @@ from gradwire.components.layout import (
     S_LISTED,
     S_ORDER,
     S_STREAM,
+    S_TIMEOUTS,
     S_TIMER,
     SENDER_WORDS,
     T_ADDRESS,
@@ -108,7 +109,14 @@ from .news import log_delivery, log_end
 from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
 from .pause import may_send
 from .queue import append, give_entry, take_entry
-from .stream import deliver_from_stream, hear_in_stream, in_stream, join_stream, take_in_stream
+from .stream import (
+    deliver_from_stream,
+    hear_in_stream,
+    in_stream,
+    join_stream,
+    take_in_stream,
+    time_out_in_stream,
+)
 
 
 @njit
@@ -337,7 +345,10 @@ def _timer(M, th, node, p, time, key):
             return
         if wanted <= time:
             M[f + S_TIMER] = 0
+            met = M[f + S_TIMEOUTS]
             on_timer(M, f, time)
+            if STREAMS and M[f + S_STREAM] and M[f + S_TIMEOUTS] > met:
+                time_out_in_stream(M, f)
             list_flow(M, node, f)
         arm(M, node, f)
         return

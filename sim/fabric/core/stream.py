@@ -37,9 +37,11 @@ from gradwire.components.layout import (
     S_FRESH,
     S_FRONT,
     S_LAST_SENT,
+    S_NXT,
     S_ORDER,
     S_PACKETS,
     S_STREAM,
+    S_TIMEOUTS,
     S_TOTAL,
     S_UNA,
     S_WORDS,
@@ -137,6 +139,16 @@ def hear_in_stream(M, th, f, kind, sequence, argument, echo, now):
     M[s + S_FRONT] = front
     _open_window(M, s)
     return s
+
+
+@njit
+def time_out_in_stream(M, s):
+    """The timer of a stream has gone off: that concerns its messages of which something is out there."""
+    sent = M[s + S_FIRST] + M[s + S_NXT]
+    f = M[s + S_FRONT]
+    while f and M[f + S_FIRST] < sent:
+        M[f + S_TIMEOUTS] += 1
+        f = M[f + S_BEHIND]
 
 
 @njit

@@ -1,0 +1,76 @@
+"""Measures: the figures that claims are about, of one Result. Times are picoseconds, shares 0 to 1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.analysis.claims.magnitude import lost_magnitude
+from gradwire.analysis.detail import detail
+from gradwire.analysis.metrics import measure, percentile
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.result import Result, check_loss_invariant
+
+WORDS = {
+    "iteration": "iteration time, mean (steady state)",
+    "p99": "message completion, p99",
+    "mean": "message completion, mean",
+    "p50": "message completion, p50",
+    "push_p99": "push completion, p99",
+    "again": "packets sent again, per packet of data",
+    "timed_out": "messages that met a time-out, share",
+    "tail_timed_out": "of the slowest 1 % of messages: met a time-out",
+    "worst": "loss of a message over what its bound allows, largest",
+    "broken": "loss bounds broken",
+    "magnitude": "mean |g| of lost gradients over that of their tensors",
+    "useful": "useful share of the busiest upstream link",
+}
+TIMES = ("iteration", "p99", "mean", "p50", "push_p99")
+
+
+def figures(result: Result) -> dict[str, float]:
+    """All measures that a Result has; completion times are those of all delivered messages, from readiness."""
+    (entry, *_) = measure(result)
+    table = result.messages
+    end, start = table["end_ps"].to_numpy(), table["start_ps"].to_numpy()
+    done = end >= 0
+    taken = (end - start)[done]
+    found = {
+        "broken": float(len(check_loss_invariant(result))),
+        "worst": _worst(result),
+        "under_way": float((~done).sum()),
+        "finished": float(entry.finished),
+    }
+    if entry.iteration.count:
+        found["iteration"] = entry.iteration.mean_ps
+    if not len(taken):
+        return found
+    met = table["timeouts"].to_numpy()[done]
+    slow = taken >= percentile(taken, 0.99)
+    packets = int(table["packets"].to_numpy().sum())
+    found |= {
+        "mean": float(taken.mean()),
+        "p50": float(percentile(taken, 0.5)),
+        "p99": float(percentile(taken, 0.99)),
+        "timed_out": float((met > 0).mean()),
+        "tail_timed_out": float((met[slow] > 0).mean()),
+        "again": float(table["retransmitted"].to_numpy().sum()) / packets,
+    }
+    pushes = np.asarray(table["kind"].to_numpy(zero_copy_only=False)[done] == "push")
+    if pushes.any():
+        found["push_p99"] = float(percentile(taken[pushes], 0.99))
+    magnitude = lost_magnitude(result)
+    if magnitude is not None:
+        found["magnitude"] = magnitude
+    upstream = detail(result, entry.job).upstream
+    if upstream is not None:
+        found["useful"] = upstream.share
+    return found
+
+
+def _worst(result: Result) -> float:
+    table = result.messages
+    done = table["end_ps"].to_numpy() >= 0
+    lost, size, bound = (table[name].to_numpy()[done] for name in ("lost_bytes", "bytes", "bound"))
+    allowed = allowed_losses(size, bound)
+    used = np.where(lost > 0, lost / np.maximum(allowed, 1), 0.0)
+    return float(used.max(initial=0.0))

@@ -1,0 +1,183 @@
+"""Claims of DLCP about its mechanisms and its promise: S8, S9 and S10."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwire.analysis.claims.bursts import S1, burst, measure_of
+from gradwire.analysis.claims.claim import Claim, Expect, Setting
+from gradwire.analysis.claims.jobs import S4
+from gradwire.analysis.claims.policies import DCTCP
+
+LOSSES = ("0", "0.0001", "0.001", "0.01")
+GRAY = {loss: "no loss" if loss == "0" else f"{100 * float(loss):g} % loss" for loss in LOSSES}
+GRAY_JOB: dict[str, Any] = {"job": {"iterations": 3, "workers": 6, "servers": 4}}
+
+
+def gray_settings(policies: tuple[str, ...]) -> tuple[Setting, ...]:
+    """A job of six workers whose first one has a link that loses packets at random, in both directions."""
+    return tuple(
+        Setting(
+            name,
+            "demo",
+            policies,
+            GRAY_JOB
+            if loss == "0"
+            else {
+                **GRAY_JOB,
+                "fault": [
+                    {"kind": "gray_loss", "at": "0ns", "between": ["h0", "leaf0"], "loss": float(loss)}
+                ],
+            },
+        )
+        for loss, name in GRAY.items()
+    )
+
+
+def slower(policy: str, loss: str) -> Any:
+    """How much longer an iteration takes than without loss."""
+    return lambda at: at(GRAY[loss], policy, "iteration") / at(GRAY["0"], policy, "iteration") - 1
+
+
+def held(policy: str, words: str, most: float = 0.02) -> tuple[Expect, ...]:
+    """It is within `most` of what it is without loss."""
+    return tuple(
+        Expect(
+            f"{words} slower with {GRAY[loss]}",
+            slower(policy, loss),
+            (GRAY["0"], GRAY[loss]),
+            high=most,
+            unit="share",
+            condition=f"{words} holds, {GRAY[loss]}",
+        )
+        for loss in LOSSES[1:]
+    )
+
+
+def degraded(policies: tuple[str, ...], least: float = 0.05) -> tuple[Expect, ...]:
+    """At 1 % of loss it takes at least `least` longer."""
+    return tuple(
+        Expect(
+            f"{policy} slower with 1 % loss",
+            slower(policy, "0.01"),
+            (GRAY["0"], GRAY["0.01"]),
+            low=least,
+            unit="share",
+            condition=f"{policy} degrades",
+            blame=(GRAY["0.01"], policy),
+        )
+        for policy in policies
+    )
+
+
+S8 = Claim(
+    "S8",
+    "[notes] on MLT's gray failures; limit [ours]",
+    "Random loss on one worker's link slows TCP-like transports down; DLCP does not mind.",
+    "reliable transports degrade at 0.1 to 1 %, bounded loss holds",
+    gray_settings(("dlcp", *DCTCP)),
+    (*held("dlcp", "DLCP"), *degraded(DCTCP)),
+    "iteration",
+)
+
+SPRAY, LAYERS, BOUNDED, CHOSEN = (
+    "spraying: uplinks just enough",
+    "layer priority: servers' links just enough",
+    "bounded loss: fan-in 16",
+    "selective drop: what is lost",
+)
+S9_JOB: dict[str, Any] = {"job": {"iterations": 3}}
+
+
+def _costs(setting: str, arm: str, measure: str = "iteration") -> Any:
+    return lambda at: at(setting, arm, measure) / at(setting, "dlcp", measure) - 1
+
+
+S9 = Claim(
+    "S9",
+    "[notes] ablation; limits [ours]",
+    "Each mechanism of DLCP adds something.",
+    "spraying, queueing and dropping, and loss tolerance each contribute",
+    (
+        Setting(SPRAY, "demo", ("dlcp", "dlcp-ecmp"), S9_JOB),
+        Setting(LAYERS, "demo", ("dlcp", "dlcp-fifo"), {"job": {"iterations": 3, "workers": 8}}),
+        Setting(BOUNDED, "incast-mix", ("dlcp", "dlcp-lossless"), burst(16, "1MB", 10)),
+        Setting(CHOSEN, "demo", ("dlcp", "dlcp-no-drop"), {"job": {"iterations": 3, "workers": 8}}),
+    ),
+    (
+        Expect(
+            "iteration longer without spraying",
+            _costs(SPRAY, "dlcp-ecmp"),
+            (SPRAY,),
+            low=0.05,
+            unit="share",
+            condition="spraying",
+        ),
+        Expect(
+            "iteration longer without layer priority",
+            _costs(LAYERS, "dlcp-fifo"),
+            (LAYERS,),
+            low=0.05,
+            unit="share",
+            condition="layer priority",
+        ),
+        Expect(
+            "mean completion longer without bounded loss",
+            _costs(BOUNDED, "dlcp-lossless", "mean"),
+            (BOUNDED,),
+            low=0.05,
+            unit="share",
+            condition="bounded loss",
+        ),
+        Expect(
+            "mean |g| of what is lost, more without selective drop",
+            _costs(CHOSEN, "dlcp-no-drop", "magnitude"),
+            (CHOSEN,),
+            low=0.05,
+            unit="share",
+            condition="selective drop",
+        ),
+    ),
+    "iteration",
+    "Selective drop chooses what is lost and not how much: its measure is the mean |g| of lost gradients "
+    "over that of their tensors; 1 is loss at random.",
+)
+
+
+HEAVY = tuple(
+    Setting(each.name, each.scenario, ("dlcp",), each.changes)
+    for each in (S1.settings[1], S4.settings[2], S8.settings[3])
+)
+"""Settings of other claims in which DLCP loses much."""
+
+S10 = Claim(
+    "S10",
+    "[ours] an invariant, from the transport's description [notes]",
+    "No message is delivered with more loss than its bound.",
+    "loss <= p for every message",
+    HEAVY,
+    (
+        *(
+            Expect(
+                "bounds broken",
+                measure_of(each.name, "dlcp", "broken"),
+                (each.name,),
+                high=0.0,
+                unit="count",
+                condition=each.name,
+            )
+            for each in HEAVY
+        ),
+        *(
+            Expect(
+                "loss over what is allowed, largest",
+                measure_of(each.name, "dlcp", "worst"),
+                (each.name,),
+                high=1.0,
+                condition=each.name,
+            )
+            for each in HEAVY
+        ),
+    ),
+    "worst",
+)

@@ -1,0 +1,79 @@
+"""MLT's claims (NSDI '24), as far as they can be simulated: training speed, tails, and gray failures."""
+
+from __future__ import annotations
+
+from gradwire.analysis.claims.bursts import burst
+from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, saved
+from gradwire.analysis.claims.mechanisms import degraded, gray_settings, held
+from gradwire.analysis.claims.policies import DCTCP
+
+JOB, BURST = "parameter servers, 12 workers", "fan-in 32, 256 kB"
+RIVALS = (*DCTCP, "p3-2ms", "p3-10ms", "bytescheduler-2ms", "bytescheduler-10ms", "ndp", "swift")
+
+M1 = Claim(
+    "M1",
+    "[abstract] of MLT; 12.0 to 62.2 % [notes]",
+    "Training with parameter servers is faster than with any of the baselines.",
+    "12.0 to 62.2 % faster than the best baseline of its testbed (ours are simulated, and others)",
+    (Setting(JOB, "demo", ("mlt", *RIVALS), {"job": {"iterations": 3}}),),
+    tuple(
+        Expect(
+            f"MLT faster than {key}",
+            gain(JOB, "mlt", key),
+            (JOB,),
+            low=0.12,
+            unit="share",
+            condition=f"against {key}",
+            blame=(JOB, key),
+        )
+        for key in RIVALS
+    ),
+    "iteration",
+)
+
+M2 = Claim(
+    "M2",
+    "[notes] on MLT's simulations",
+    "The tail of flow completion falls against DCTCP, and against NDP.",
+    "tail -91.8 % against DCTCP",
+    (Setting(BURST, "incast-mix", ("mlt", *DCTCP, "pfabric", "ndp"), burst(32, "256kB", 10)),),
+    (
+        *(
+            Expect(
+                "p99 saved",
+                saved(BURST, "mlt", f"dctcp-{rto}", "p99"),
+                (BURST,),
+                low=0.85,
+                unit="share",
+                condition=f"DCTCP, RTOmin {rto}",
+                blame=(BURST, f"dctcp-{rto}"),
+            )
+            for rto in ("10ms", "2ms")
+        ),
+        *(
+            Expect(
+                "p99 saved",
+                saved(BURST, "mlt", key, "p99"),
+                (BURST,),
+                low=0.0,
+                unit="share",
+                condition=f"against {key}",
+                blame=(BURST, key),
+            )
+            for key in ("pfabric", "ndp")
+        ),
+    ),
+    "p99",
+)
+
+M3 = Claim(
+    "M3",
+    "[notes] on MLT's gray failures; limits [ours]",
+    "Gray failures: 0.01 to 1 % random loss on one worker's link degrades reliable transports, MLT holds.",
+    "reliable transports degrade at 0.1 to 1 %, MLT holds",
+    gray_settings(("mlt", *DCTCP, "swift", "ndp")),
+    (*held("mlt", "MLT"), *degraded((*DCTCP, "swift", "ndp"))),
+    "iteration",
+)
+
+CLAIMS = [M1, M2, M3]

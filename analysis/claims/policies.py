@@ -1,0 +1,162 @@
+"""The policies that claims compare: DLCP's settings, and baselines with switches of their own kind.
+
+The one place where they are written. Each is what is laid over a scenario, `job` and `traffic` only where it has any.
+TCP-like baselines come with both minimum time-outs, 2 ms (the DCTCP experiments') and 10 ms: most of what is claimed
+against them is about time-outs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+BOUND = 0.1
+"""The loss bound of the papers' evaluations [notes]."""
+
+DCTCP = ("dctcp-2ms", "dctcp-10ms")
+PIAS = ("pias-2ms", "pias-10ms")
+"""Those that come with both minimum time-outs."""
+
+MTU_PACKETS_8 = "33232B"
+"""Eight full packets: where NDP begins to trim."""
+
+
+@dataclass(frozen=True)
+class PolicyOf:
+    """`label` for people; `set` of the scenario, `job` of each of its jobs, `traffic` of each of its traffic tables."""
+
+    label: str
+    set: Mapping[str, Any]
+    job: Mapping[str, Any] = field(default_factory=dict)
+    traffic: Mapping[str, Any] = field(default_factory=dict)
+
+
+RELIABLE: dict[str, Any] = {"push_bound": 0.0, "pull_bound": 0.0, "tagging": {"layer_priority": False}}
+FIFO: dict[str, Any] = {"queues": 1, "selective_drop": False}
+PRIORITY: dict[str, Any] = {"queues": 8, "selective_drop": False}
+TAGS: dict[str, Any] = {"layer_priority": True, "magnitude": True, "important_fraction": 0.5}
+
+
+def _dlcp(
+    label: str,
+    transport: Mapping[str, Any] = {},
+    balancing: str = "spray_random",
+    switch: Mapping[str, Any] = {},
+    job: Mapping[str, Any] = {},
+    traffic: Mapping[str, Any] = {},
+) -> PolicyOf:
+    return PolicyOf(
+        label,
+        {
+            "transport": {"kind": "dlcp", **transport},
+            "load_balancing": balancing,
+            "switch": {"queues": 8, "selective_drop": True, **switch},
+        },
+        {
+            "order": "layer",
+            "push_bound": BOUND,
+            "pull_bound": 0.0,
+            "pull_important": True,
+            "tagging": TAGS,
+            **job,
+        },
+        {"bound": BOUND, "priority": 1, **traffic},
+    )
+
+
+def _dctcp(label: str, min_rto: str, **more: Any) -> PolicyOf:
+    return PolicyOf(
+        f"{label}, RTOmin {min_rto}",
+        {"transport": {"kind": "dctcp", "min_rto": min_rto}, "load_balancing": "ecmp", "switch": FIFO},
+        {**RELIABLE, "order": "fifo"} | more,
+    )
+
+
+def _ordered(label: str, min_rto: str, partition: str) -> PolicyOf:
+    """Layer order in the hosts over TCP, without priorities in switches, as user-space schedulers have it."""
+    return PolicyOf(
+        f"{label}, RTOmin {min_rto}",
+        {"transport": {"kind": "cubic", "min_rto": min_rto}, "load_balancing": "ecmp", "switch": FIFO},
+        {**RELIABLE, "order": "layer", "exchange": {"partition": partition}},
+    )
+
+
+def _both(key: str, make: Any, *more: Any) -> dict[str, PolicyOf]:
+    return {f"{key}-{rto}": make(more[0], rto, *more[1:]) for rto in ("2ms", "10ms")}
+
+
+POLICIES: dict[str, PolicyOf] = {
+    "dlcp": _dlcp("DLCP"),
+    "mlt": _dlcp("MLT (DLCP, rate by delay)", {"rate_control": "delay"}),
+    # arms: one thing taken away
+    "dlcp-ecmp": _dlcp("DLCP without spraying", balancing="ecmp"),
+    "dlcp-fifo": _dlcp(
+        "DLCP without layer priority", job={"order": "fifo", "tagging": {**TAGS, "layer_priority": False}}
+    ),
+    "dlcp-lossless": _dlcp("DLCP, bound 0", job={"push_bound": 0.0}, traffic={"bound": 0.0}),
+    "dlcp-no-drop": _dlcp("DLCP without selective drop", switch={"selective_drop": False}),
+    # baselines
+    **_both("dctcp", _dctcp, "DCTCP"),
+    **_both("p3", _ordered, "P3-like order, CUBIC", "200kB"),  # slices of 50,000 parameters
+    **_both("bytescheduler", _ordered, "ByteScheduler-like order, CUBIC", "4MB"),  # 1 M parameters
+    **{
+        f"pias-{rto}": PolicyOf(
+            f"PIAS, RTOmin {rto}",
+            {"transport": {"kind": "pias", "min_rto": rto}, "load_balancing": "ecmp", "switch": PRIORITY},
+            {**RELIABLE, "order": "fifo"},
+        )
+        for rto in ("2ms", "10ms")
+    },
+    "pfabric": PolicyOf(
+        "pFabric",
+        {
+            "transport": {"kind": "pfabric"},
+            "load_balancing": "spray_random",
+            "switch": {**FIFO, "shortest_first": True, "ecn_threshold": None},
+        },
+        {**RELIABLE, "order": "fifo"},
+    ),
+    "ndp": PolicyOf(
+        "NDP",
+        {
+            "transport": {"kind": "ndp"},
+            "load_balancing": "spray_random",
+            "switch": {**PRIORITY, "trim_threshold": MTU_PACKETS_8, "ecn_threshold": None},
+        },
+        {**RELIABLE, "order": "fifo"},
+        {"priority": 1},
+    ),
+    "nscc": PolicyOf(
+        "NSCC with trimming",
+        {
+            "transport": {"kind": "nscc"},
+            "load_balancing": "spray_random",
+            "switch": {**PRIORITY, "trim_threshold": "192KiB"},
+        },
+        {**RELIABLE, "order": "fifo"},
+        {"priority": 1},
+    ),
+    "swift": PolicyOf(
+        "Swift",
+        {"transport": {"kind": "swift"}, "load_balancing": "ecmp", "switch": FIFO},
+        {**RELIABLE, "order": "fifo"},
+    ),
+}
+
+
+def laid_over(tables: dict[str, Any], policy: PolicyOf) -> dict[str, Any]:
+    """A scenario's tables under a policy; a value of None takes a key away."""
+    from gradwire.scenarios.schema.policy import overlay
+
+    found: dict[str, Any] = overlay(tables, dict(policy.set))
+    for key, more in (("job", policy.job), ("traffic", policy.traffic)):
+        if found.get(key) and more:
+            found[key] = overlay(found[key], dict(more))
+    return _without_none(found)
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list) else value

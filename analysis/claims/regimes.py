@@ -1,0 +1,143 @@
+"""Regimes: where bounded loss pays and where it does not, after the map of FORGIVE's report (2026) [notes].
+
+Bounded loss can save at most p of the volume, and a recovery: a round trip, or a time-out. So it should pay where
+baselines meet time-outs, and not where switches trim and senders repair selectively, nor where the network is
+not what an iteration waits for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwire.analysis.claims.bursts import burst
+from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more, saved
+from gradwire.analysis.claims.policies import DCTCP
+
+SHALLOW, DEEP = "fan-in 32, buffers of 512 KiB", "fan-in 32, buffers of 16 MiB"
+R1 = Claim(
+    "R1",
+    "[ours], after FORGIVE [notes]",
+    "Bounded loss pays where baselines meet time-outs; with buffers deep enough that nobody does, "
+    "its own volume is all it saves.",
+    "the incast tail is one of time-outs",
+    (
+        Setting(SHALLOW, "incast-mix", ("dlcp", *DCTCP), burst(32, "256kB", 6)),
+        Setting(
+            DEEP, "incast-mix", ("dlcp", *DCTCP), {**burst(32, "256kB", 6), "switch": {"buffer": "16MiB"}}
+        ),
+    ),
+    (
+        *(
+            Expect(
+                "p99 saved",
+                saved(SHALLOW, "dlcp", f"dctcp-{rto}", "p99"),
+                (SHALLOW,),
+                low=0.3,
+                unit="share",
+                condition=f"time-outs, RTOmin {rto}",
+                blame=(SHALLOW, f"dctcp-{rto}"),
+            )
+            for rto in ("2ms", "10ms")
+        ),
+        *(
+            Expect(
+                "p99 saved",
+                saved(DEEP, "dlcp", f"dctcp-{rto}", "p99"),
+                (DEEP,),
+                high=0.15,
+                unit="share",
+                condition=f"no time-outs, RTOmin {rto}",
+            )
+            for rto in ("2ms", "10ms")
+        ),
+    ),
+    "p99",
+)
+
+TRIM, TRIM_JOB = "fan-in 32, 256 kB", "parameter servers, 12 workers"
+R2 = Claim(
+    "R2",
+    "[ours], after FORGIVE [notes]",
+    "On fabrics that trim, where senders repair what is missing at once, bounded loss saves no more than its volume.",
+    "at 64 ranks and 400G the tail that MLT cuts is below 1 % of training time",
+    (
+        Setting(TRIM, "incast-mix", ("dlcp", "ndp", "nscc", *DCTCP), burst(32, "256kB", 6)),
+        Setting(TRIM_JOB, "demo", ("dlcp", "ndp", "nscc", *DCTCP), {"job": {"iterations": 3}}),
+    ),
+    (
+        *(
+            Expect(
+                f"p99 saved against {key}",
+                saved(TRIM, "dlcp", key, "p99"),
+                (TRIM,),
+                high=0.15,
+                unit="share",
+                condition=f"incast against {key}",
+            )
+            for key in ("ndp", "nscc")
+        ),
+        *(
+            Expect(
+                f"DLCP faster than {key}",
+                gain(TRIM_JOB, "dlcp", key),
+                (TRIM_JOB,),
+                high=0.15,
+                unit="share",
+                condition=f"job against {key}, which has no layer order",
+            )
+            for key in ("ndp", "nscc")
+        ),
+    ),
+    "p99",
+    "NDP's and NSCC's jobs are without layer order and priority: what DLCP gains by these is in the figure, too.",
+)
+
+SPEEDS = {rate: f"hosts of {rate}" for rate in ("100Gbps", "400Gbps")}
+
+
+def _fast(rate: str) -> dict[str, Any]:
+    """K and buffers grow with the rate; uplinks too."""
+    times = int(rate[:3]) // 100
+    return {
+        "link": {"rate": rate},
+        "switch": {"buffer": f"{512 * times}KiB", "ecn_threshold": f"{96 * times}KiB"},
+        "job": {"iterations": 3},
+    }
+
+
+R3 = Claim(
+    "R3",
+    "[ours], after FORGIVE [notes]",
+    "At 400G the network is not what an iteration of this job waits for, and bounded loss gains little.",
+    "64 ranks at 400G: the incast tail is below 1 % of training time",
+    tuple(Setting(name, "demo", ("dlcp", *DCTCP, "ndp"), _fast(rate)) for rate, name in SPEEDS.items()),
+    (
+        *(
+            Expect(
+                "DLCP faster than DCTCP",
+                gain(SPEEDS["400Gbps"], "dlcp", f"dctcp-{rto}"),
+                (SPEEDS["400Gbps"],),
+                high=0.1,
+                unit="share",
+                condition=f"little at 400G, RTOmin {rto}",
+                blame=(SPEEDS["400Gbps"], f"dctcp-{rto}"),
+            )
+            for rto in ("2ms", "10ms")
+        ),
+        *(
+            Expect(
+                "gain at 100G less that at 400G",
+                more(SPEEDS["400Gbps"], SPEEDS["100Gbps"], "dlcp", f"dctcp-{rto}"),
+                tuple(SPEEDS.values()),
+                low=0.0,
+                unit="share",
+                condition=f"more at 100G, RTOmin {rto}",
+            )
+            for rto in ("2ms", "10ms")
+        ),
+    ),
+    "iteration",
+    "The same job, with links, buffers and K four times as large: computing takes as long.",
+)
+
+CLAIMS = [R1, R2, R3]

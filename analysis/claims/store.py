@@ -1,0 +1,36 @@
+"""Store: the Results of a reproduction, each in a folder named by its run's key.
+
+A Result appears complete or not at all, so what is there after a kill -9 can be used. One that cannot be read, or is of
+another format, is moved out of the way and run again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from gradwire.analysis.claims.measures import figures
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.result import Result
+
+
+class Store:
+    """Results below `folder`/runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "runs"
+
+    def place(self, key: str) -> Path:
+        """Where the Result of a run is."""
+        return self.folder / key
+
+    def figures(self, key: str) -> dict[str, float] | None:
+        """The measures of a kept Result; None if there is none that can be used, and what is left of it is gone."""
+        place = self.place(key)
+        if not place.exists():
+            return None
+        try:
+            return figures(Result.read(place))
+        except ResultError:
+            shutil.rmtree(place)
+            return None

@@ -1,0 +1,161 @@
+"""Details: what explains a run's figures, beyond those that every comparison shows (`gradwire compare --all-metrics`).
+
+* packets sent again, pushes and pulls apart: `retransmitted` over `packets`, of all messages;
+* time-outs: messages that met a retransmission time-out, and what share of the slowest 1 % they are. Where that is most
+  of them, the tail is made of time-outs and not of volume;
+* completion from release: without the waiting in the sender's own scheduler, which completion from readiness has;
+* p99 by class: by `priority`, 0 is served first;
+* useful share of the busiest upstream link: see `gradwire.analysis.links`.
+
+Times are of delivered messages of the steady state, as in `gradwire.analysis.metrics`; counts are of all messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradwire.analysis.links import Bundle, busiest_upstream
+from gradwire.analysis.metrics import Integers, Times, durations, percentile, steady_state, times_of
+from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_words, share_text, time_text
+from gradwire.scenarios.result import KINDS, Result
+
+SLOWEST = 0.01
+"""The share of messages that is the tail."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One job (or traffic) of one Result.
+
+    Attributes
+    ----------
+    again : per kind of message that occurs, packets sent again over packets of data.
+    timed_out, messages : messages that met a time-out, of how many; `timed_out` is -1 where that is not known.
+    timeouts : time-outs that they met.
+    tail_timed_out : share of the slowest `SLOWEST` of the delivered messages that met one.
+    from_ready, from_release : completion times; `from_release` has no values where release is not known.
+    by_class : completion times from readiness by priority.
+    upstream : the bundle of the busiest upstream link, of the whole network; None if unknown.
+    """
+
+    job: str
+    again: Mapping[str, float]
+    timed_out: int
+    messages: int
+    timeouts: int
+    tail_timed_out: float
+    from_ready: Times
+    from_release: Times
+    by_class: Mapping[int, Times]
+    upstream: Bundle | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "job": self.job,
+            "again": dict(self.again),
+            "timed_out": self.timed_out,
+            "messages": self.messages,
+            "timeouts": self.timeouts,
+            "tail_timed_out": self.tail_timed_out,
+            "from_ready": vars(self.from_ready),
+            "from_release": vars(self.from_release),
+            "by_class": {str(priority): vars(times) for priority, times in self.by_class.items()},
+            "upstream": None
+            if self.upstream is None
+            else {**self.upstream._asdict(), "share": self.upstream.share},
+        }
+
+
+def detail(result: Result, job: str) -> Detail:
+    """The details of one job or traffic, by its name."""
+    table = result.messages
+    mine = np.asarray(table["job"].to_numpy(zero_copy_only=False) == job)
+    columns: dict[str, Any] = {
+        name: table[name].to_numpy(zero_copy_only=False)[mine]
+        for name in ("iteration", "kind", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted",
+                     "timeouts")
+    }  # fmt: skip
+    met: Integers = columns["timeouts"]
+    chosen = columns["end_ps"] >= 0
+    steady, _ = steady_state(durations(result, job)[0])
+    if steady.is_steady:
+        chosen &= (columns["iteration"] >= steady.first) & (columns["iteration"] <= steady.last)
+    taken = (columns["end_ps"] - columns["start_ps"])[chosen]
+    known = chosen & (columns["released_ps"] >= 0)
+    priority = columns["priority"][chosen]
+    unknown = bool(len(met)) and int(met.min()) < 0
+    return Detail(
+        job=job,
+        again=_again(columns),
+        timed_out=-1 if unknown else int((met > 0).sum()),
+        messages=len(met),
+        timeouts=-1 if unknown else int(met.sum()),
+        tail_timed_out=_tail(taken, met[chosen]),
+        from_ready=times_of(taken),
+        from_release=times_of((columns["end_ps"] - columns["released_ps"])[known]),
+        by_class={int(each): times_of(taken[priority == each]) for each in np.unique(priority)},
+        upstream=busiest_upstream(result),
+    )
+
+
+def _again(columns: dict[str, Any]) -> dict[str, float]:
+    found = {}
+    for kind in KINDS:
+        those = columns["kind"] == kind
+        packets = int(columns["packets"][those].sum())
+        if packets:
+            found[kind] = int(columns["retransmitted"][those].sum()) / packets
+    return found
+
+
+def _tail(taken: Integers, met: Integers) -> float:
+    """Of the messages that took as long as the 99th percentile or longer: the share that met a time-out."""
+    if not len(taken):
+        return 0.0
+    slow = taken >= percentile(taken, 1 - SLOWEST)
+    return float((met[slow] > 0).mean())
+
+
+def detail_rows(details: Sequence[Detail]) -> list[Row]:
+    """A table of details, cells in the order of `details`."""
+    rows: list[Row] = []
+    for kind in (kind for kind in KINDS if any(kind in each.again for each in details)):
+        cells = [share_text(each.again[kind]) if kind in each.again else "-" for each in details]
+        rows.append(Row(f"{KIND_WORDS[kind]} packets sent again", cells, not rows))
+    rows += [
+        Row("messages with a time-out", [_known(each, each.timed_out) for each in details], True),
+        Row("  time-outs", [_known(each, each.timeouts) for each in details]),
+        Row("  of the slowest 1 %", [
+            share_text(each.tail_timed_out) if each.timed_out >= 0 else "-" for each in details
+        ]),
+    ]  # fmt: skip
+    for label, name in (("from ready", "from_ready"), ("from release", "from_release")):
+        all_times: list[Times] = [getattr(each, name) for each in details]
+        rows.append(
+            Row(f"completion {label}, p50", [_cell(t, t.p50_ps) for t in all_times], name == "from_ready")
+        )
+        rows.append(Row("  " + late_words(all_times), [_late(t) for t in all_times]))
+    for each in sorted({priority for entry in details for priority in entry.by_class}):
+        late = [entry.by_class.get(each, times_of(np.zeros(0, dtype=np.int64))) for entry in details]
+        rows.append(Row(f"class {each}, {late_words(late)}", [_late(t) for t in late], False))
+    upstream = [each.upstream for each in details]
+    rows.append(Row("busiest upstream link", [each.busiest if each else "-" for each in upstream], True))
+    rows.append(Row("  useful share", [share_text(each.share) if each else "-" for each in upstream]))
+    return rows
+
+
+def _known(each: Detail, count: int) -> str:
+    return count_text(count) if each.timed_out >= 0 else "-"
+
+
+def _cell(times: Times, value: float) -> str:
+    return time_text(value) if times.count else "-"
+
+
+def _late(times: Times) -> str:
+    return _cell(times, times.max_ps if times.p99_ps is None else times.p99_ps)

@@ -1,0 +1,68 @@
+"""The command that holds published claims against simulated figures."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradwire.cli.options import Json
+from gradwire.cli.terminal import for_people, progress
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the door's."""
+    app.command("reproduce", epilog="Example: gradwire reproduce dlcp --claim S4 --out results/claims")(
+        cmd_reproduce
+    )
+
+
+@for_people
+def cmd_reproduce(
+    name: Annotated[
+        str, typer.Argument(help="dlcp, mlt, or regimes: where bounded loss pays and where it does not.")
+    ],
+    claim: Annotated[
+        list[str] | None, typer.Option("--claim", help="Only this claim, such as S4; repeatable.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also the settings that take long.")] = False,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=99, help="Seeds of every run; figures are medians over them.")
+    ] = 3,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Runs at a time; as many as processors.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of Results and page; one of an earlier reproduction is gone on with."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run published claims: what was claimed, what is measured here, and whether it shows. Interrupted, it goes on
+    where it was. A claim that does not show is no error."""
+    from gradwire.reproduce import reproduce
+
+    place = out or Path("results") / f"reproduce-{name}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with progress(f"reproduce {name}", as_json) as show:
+        judgements = reproduce(
+            name, place, claims=claim or (), full=full, seeds=seeds, jobs=jobs or cores, told=show
+        )
+    if as_json:
+        from gradwire.analysis.claims.page import as_dict
+
+        typer.echo(json.dumps(as_dict(judgements)))
+        return
+    for each in judgements:
+        typer.echo(f"\n{each.claim.id}  {each.claim.sentence}")
+        typer.echo(f"    published: {each.claim.published}")
+        for one in each.findings:
+            condition = f" [{one.expect.condition}]" if one.expect.condition else ""
+            holds = "+" if one.holds else "-"
+            measured = one.spread.text(one.expect.unit)
+            typer.echo(f"    {holds} {one.expect.text}{condition}: {measured}, expected {one.wanted}")
+        typer.echo(f"    {each.verdict.upper()}. {each.reason}")
+    typer.echo(f"\npage and pictures: {place}/page.html")

@@ -1,0 +1,214 @@
+"""reproduce: published claims, run and judged; the door hands the simulator to `gradwire.analysis.claims`.
+
+Every run is a process of its own kind: a pool of `jobs` processes takes them one by one, each writes its Result below
+the out folder, complete or not at all. What is there already is not run
+again, so a reproduction that was interrupted, or killed, goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.scenarios.errors import GradwireError, ResultError
+
+if TYPE_CHECKING:
+    from gradwire.analysis.claims.judge import Judgement
+    from gradwire.analysis.claims.plan import Run
+    from gradwire.analysis.claims.store import Store
+
+Told = Callable[[float, str], None]
+Figures = dict[str, dict[str, float]]
+
+
+def reproduce(
+    name: str,
+    out: Path,
+    *,
+    claims: Sequence[str] = (),
+    full: bool = False,
+    seeds: int = 3,
+    jobs: int = 1,
+    told: Told = lambda share, words: None,
+) -> list[Judgement]:
+    """Run what the claims of a set need, judge them, and write pictures, page.html and claims.json to `out`.
+
+    Parameters
+    ----------
+    name : "dlcp", "mlt" or "regimes". `claims` : ids of those that are wanted; all if empty.
+    out : folder of the Results and the page; one of an earlier reproduction is gone on with.
+    full : also the settings that take long. `seeds` : how often each run is made. `jobs` : processes at a time.
+    told : called with the share that is done, and words.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such set or claim.
+    ResultError
+        `out` is something else, or cannot be written.
+    """
+    from gradwire.analysis.claims import claims_of
+    from gradwire.analysis.claims.judge import judge
+    from gradwire.analysis.claims.plan import all_runs, planned
+    from gradwire.analysis.claims.store import Store
+
+    chosen = claims_of(name, list(claims))
+    plans = [planned(claim, seeds, full) for claim in chosen]
+    _own(out)
+    figures = _results(all_runs(plans), Store(out), jobs, told)
+    judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
+    options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
+    _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds)
+    return judgements
+
+
+MARK = "reproduction.txt"
+
+
+def _own(out: Path) -> None:
+    """Make the folder, or see that it is one of ours."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file())):
+        raise ResultError(
+            "is there already, and holds no reproduction", str(out), "a new folder, or one of an earlier run"
+        )
+    try:
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+        (out / MARK).write_text(
+            "Results and page of `gradwire reproduce`; it goes on with what is here.\n", encoding="utf-8"
+        )
+    except OSError as error:
+        raise ResultError(f"cannot be written ({error.strerror})", str(out), "a folder that can") from error
+
+
+def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figures:
+    """The measures of all runs by key: of kept Results, and of the others once they are simulated."""
+    from gradwire.sim.fabric.specialise import compile_ahead
+
+    found: Figures = {}
+    for run in runs:
+        kept = store.figures(run.key)
+        if kept is not None:
+            found[run.key] = kept
+    left = [run for run in runs if run.key not in found]
+    began, before = time.monotonic(), len(found)
+
+    def say(run: Run | None) -> None:
+        made = len(found) - before
+        rest = (
+            f", about {_minutes((time.monotonic() - began) / made * (len(runs) - len(found)))} left"
+            if made > 1
+            else ""
+        )
+        words = f"{len(found)}/{len(runs)} runs{rest}{f', {run.name}' if run else ''}"
+        told(len(found) / max(len(runs), 1), words)
+
+    say(None)
+    if not left:
+        return found
+    told(len(found) / len(runs), "compiling the packet engines (once, then kept)")
+    compile_ahead([run.scenario for run in left])
+    began = time.monotonic()
+    for run in _play(left, store, jobs):
+        figures = store.figures(run.key)
+        if figures is None:
+            raise GradwireError(
+                "has left no Result", run.name, "a run that ends; gradwire reproduce goes on with the others"
+            )
+        found[run.key] = figures
+        say(run)
+    return found
+
+
+def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:
+    """Simulate runs, `jobs` at a time; yields each that is done."""
+    if jobs == 1:
+        for run in runs:
+            _one(run, store)
+            yield run
+        return
+    pool = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
+    try:
+        under_way: dict[Future[None], Run] = {
+            pool.submit(_simulated, run.scenario, store.place(run.key)): run for run in runs
+        }
+        while under_way:
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                run = under_way.pop(future)
+                future.result()
+                yield run
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list((pool._processes or {}).values()):
+            with suppress(OSError):
+                os.kill(process.pid or 0, signal.SIGTERM) if process.pid else None
+
+
+def _one(run: Run, store: Store) -> None:
+    _simulated(run.scenario, store.place(run.key))
+
+
+def _begin(parent: int) -> None:
+    """A process of the pool: Ctrl-C is the parent's to answer, and without it there is nobody to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _simulated(scenario: object, place: Path) -> None:
+    """Simulate and keep. Somebody else's Result of the same run is as good."""
+    import warnings
+
+    from gradwire.scenarios.errors import ScenarioNote
+    from gradwire.sim.simulate import Stalled, simulate
+
+    warnings.simplefilter("ignore", ScenarioNote)
+    try:
+        result = simulate(scenario)  # type: ignore[arg-type]
+    except Stalled as stop:
+        result = stop.result
+    try:
+        result.write(place)
+    except ResultError:
+        if not place.exists():
+            raise
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 99.5 else f"{round(seconds / 60)} min"
+
+
+def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int) -> None:
+    """Pictures, page and plain values; those of another choice of claims are overwritten."""
+    from gradwire.analysis.claims.draw import picture
+    from gradwire.analysis.claims.page import as_dict, html_page, png_of
+
+    figures = [picture(each) for each in judgements]
+    for each, figure in zip(judgements, figures, strict=True):
+        if figure is not None:
+            (out / f"{each.claim.id}.png").write_bytes(png_of(figure))
+    page = html_page(f"Claims of {name}, reproduced", judgements, figures, how, seeds)
+    written: Mapping[str, str] = {
+        "page.html": page,
+        "claims.json": json.dumps({"command": how, **as_dict(judgements)}, indent=1),
+    }
+    for file, text in written.items():
+        partial = out / f".{file}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out / file)

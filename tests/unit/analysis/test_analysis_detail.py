@@ -1,0 +1,92 @@
+"""Details of runs, worked by hand: useful share of links, time-outs and the tail, classes, completion from release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradwire.analysis.detail import detail, detail_rows
+from gradwire.analysis.links import bundles, busiest_upstream
+from gradwire.scenarios.result import TABLES, Result
+from tests.support.analysis_cases import messages
+
+
+def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {column: [row[column] for row in rows] for column in TABLES[name]} if rows else {}
+
+
+def _two_racks(**engine: Any) -> Result:
+    """h0 and h1 on leaf0, h2 on leaf1, two spines. Message 0, h0 to h2: 10 packets, sent 14 times: one dropped at h0
+    itself, two at the spine for leaf1, one lost on the link to h2; one packet is never delivered. Message 1, h1 to h0:
+    10 packets, sent once."""
+    common = {"job": "j", "iteration": 0, "tensor": 0, "layer": 0, "part": 0, "kind": "push", "bytes": 1000, "packets": 10,
+              "priority": 0, "start_ps": 0, "released_ps": 0, "end_ps": 100, "bound": 0.1, "marked": 0, "trimmed": 0,
+              "timeouts": 0}  # fmt: skip
+    rows = [
+        {**common, "message": 0, "src": "h0", "dst": "h2", "received_bytes": 900, "lost_bytes": 100, "retransmitted": 4,
+         "sent_packets": 14},
+        {**common, "message": 1, "src": "h1", "dst": "h0", "received_bytes": 1000, "lost_bytes": 0, "retransmitted": 0,
+         "sent_packets": 10},
+    ]  # fmt: skip
+    places = [("h0->leaf0", "tail"), ("spine0->leaf1", "tail"), ("spine1->leaf1", "tail"), ("leaf1->h2", "link_loss")]
+    drops = [
+        {"message": 0, "packet": 3, "port": port, "time_ps": 1, "cause": cause, "important": True, "priority": 0}
+        for port, cause in places
+    ]
+    drops.append({**drops[1], "packet": -1})  # an acknowledgement
+    sizes = {"h0->leaf0": 14, "h1->leaf0": 10, "h2->leaf1": 1, "leaf0->spine0": 9, "leaf0->spine1": 5, "leaf0->h0": 10,
+             "spine0->leaf1": 4, "spine1->leaf1": 7, "leaf1->h2": 11}  # fmt: skip
+    ports = [
+        {**dict.fromkeys(TABLES["ports"], 0), "port": port, "bytes": size} for port, size in sizes.items()
+    ]
+    missing = [{"message": 0, "packet": 9, "packets": 1, "offset": 900, "bytes": 100}]
+    tables = {"messages": rows, "drops": drops, "ports": ports, "missing": missing}
+    return Result.build({"name": "r", "engine": engine}, {name: _table(name, each) for name, each in tables.items()})
+
+
+def test_useful_share_by_hand():
+    """Of message 0: 13 leave h0, so 9 of 13 are useful up to leaf1's door, 11 of them cross it and reach h2's link."""
+    found = {each.name: (each.sent, each.useful, each.busiest, each.upstream) for each in bundles(_two_racks())}
+    assert found == {
+        "h0->leaf0": (13, 9, "h0->leaf0", True),
+        "leaf0->*": (13, 9, "leaf0->spine0", True),
+        "*->leaf1": (11, 9, "spine1->leaf1", True),
+        "leaf1->h2": (11, 9, "leaf1->h2", False),
+        "h1->leaf0": (10, 10, "h1->leaf0", True),
+        "leaf0->h0": (10, 10, "leaf0->h0", False),
+    }
+    busiest = busiest_upstream(_two_racks())
+    assert busiest is not None and (busiest.busiest, busiest.share) == ("leaf0->spine0", 9 / 13)
+
+
+def test_useful_share_is_unknown_on_the_testbed():
+    """Not all drops of a real network are known."""
+    assert bundles(_two_racks(kind="emulation")) == []
+
+
+def test_details_by_hand():
+    """Of `analysis_cases`: messages 2 and 4 met time-outs, 2 is the slowest push; the pull is the slowest of all."""
+    found = detail(Result.build({"name": "r"}, {"messages": messages()}), "j")
+    assert dict(found.again) == {"push": pytest.approx(3 / 30), "pull": 0.0}
+    assert (found.timed_out, found.messages, found.timeouts) == (2, 5, 3)
+    assert found.tail_timed_out == 0.0
+    assert (found.from_ready.count, found.from_ready.mean_ps, found.from_ready.max_ps) == (4, 25.0, 40)
+    assert (found.from_release.mean_ps, found.from_release.p50_ps, found.from_release.max_ps) == (19.5, 10, 40)
+
+
+def test_a_tail_of_time_outs():
+    """The slowest message met one; by class; and it can be printed."""
+    table = messages(timeouts=[0, 0, 0, 1, 0], priority=[0, 0, 3, 3, 0])
+    found = detail(Result.build({"name": "r"}, {"messages": table}), "j")
+    assert found.tail_timed_out == 1.0
+    assert {each: times.max_ps for each, times in found.by_class.items()} == {0: 20, 3: 40}
+    cells = {row.label: row.cells for row in detail_rows([found])}
+    assert cells["  of the slowest 1 %"] == ["100 %"] and cells["messages with a time-out"] == ["1"]
+
+
+def test_unknown_time_outs_are_said_to_be():
+    """A kernel does not tell."""
+    found = detail(Result.build({"name": "r"}, {"messages": messages(timeouts=[-1] * 5, released_ps=[-1] * 5)}), "j")
+    assert (found.timed_out, found.timeouts, found.from_release.count) == (-1, -1, 0)
+    assert {row.label: row.cells for row in detail_rows([found])}["messages with a time-out"] == ["-"]

@@ -1,0 +1,210 @@
+"""Claims: verdicts by hand, plans that share runs, a store that outlives a kill, and pages of it all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.analysis.claims import SETS, claims_of
+from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
+from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, OPEN, SHOWN, Judgement, Spread, judge
+from gradwire.analysis.claims.magnitude import lost_magnitude
+from gradwire.analysis.claims.page import as_dict, html_page
+from gradwire.analysis.claims.plan import all_runs, planned
+from gradwire.analysis.claims.policies import POLICIES, laid_over
+from gradwire.analysis.claims.store import Store
+from gradwire.scenarios.errors import ResultError, ScenarioError
+from gradwire.scenarios.load import load_tables
+from gradwire.scenarios.result import Result
+from gradwire.traces.trace import load_trace
+from tests.support.analysis_cases import messages, small_result
+
+BURST = {"traffic": [{"name": "burst", "kind": "incast", "fan_in": 2, "size": "20kB", "rounds": 1}]}
+
+
+def _claim(*expects: Expect, policies: tuple[str, ...] = ("dlcp", "dctcp-10ms")) -> Claim:
+    settings = (
+        Setting("small", "incast-mix", policies, BURST),
+        Setting("large", "incast-mix", policies, {**BURST, "switch": {"buffer": "1MiB"}}, full_only=True),
+    )
+    return Claim("T1", "[ours]", "It is fast.", "twice as fast", settings, expects, "p99")
+
+
+def _p99(high: float, condition: str = "", blame: tuple[str, str] | None = None) -> Expect:
+    return Expect("p99 over DCTCP's", ratio("small", "dlcp", "dctcp-10ms", "p99"), ("small",), high=high,
+                  condition=condition, blame=blame)  # fmt: skip
+
+
+def _judged(*expects: Expect, tail: float = 0.0) -> Judgement:
+    """DLCP takes 2, 3 and 4 us by seed, DCTCP always 10 us: ratios of 0.2, 0.3 and 0.4."""
+    claim = _claim(*expects)
+    runs = planned(claim, 3, False)
+    values = {("dlcp", seed): (seed + 1) * 1e6 for seed in (1, 2, 3)}
+    figures = {
+        run.key: {"p99": values.get((run.policy, run.seed), 10e6), "tail_timed_out": tail} for run in runs
+    }
+    return judge(claim, runs, figures)
+
+
+def test_a_verdict_is_that_of_the_medians() -> None:
+    """0.3 is the median of the ratios: at most 0.3 holds, at most 0.29 does not, both together hold under a condition."""
+    assert _judged(_p99(0.3)).verdict == SHOWN
+    assert _judged(_p99(0.29)).verdict == NOT_SHOWN
+    both = _judged(_p99(0.3, "here"), _p99(0.29, "there"))
+    assert both.verdict == CONDITION
+    assert both.reason == "Holds for here; not for there: 0.300 (0.200 to 0.400), not <= 0.290."
+
+
+def test_time_outs_are_named_where_they_are_the_reason() -> None:
+    """From half of the slowest messages on."""
+    blame = ("small", "dctcp-10ms")
+    assert "time-outs, not volume: 75.0 % of DCTCP, RTOmin 10ms's" in _judged(_p99(0.5, blame=blame), tail=0.75).reason
+    assert "time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
+
+
+def test_what_was_not_run_is_not_judged() -> None:
+    """A missing run leaves a claim open; what needs a setting of a full run is left out of a quick one."""
+    claim = _claim(_p99(0.5))
+    runs = planned(claim, 3, False)
+    assert judge(claim, runs, {runs[0].key: {"p99": 1.0}}).verdict == OPEN
+    needs_large = Expect("never", lambda at: 1 / 0, ("large",), low=1.0)
+    assert [each.expect.text for each in _judged(_p99(0.3), needs_large).findings] == ["p99 over DCTCP's"]
+
+
+def test_gains_by_hand() -> None:
+    """10 against 8: a quarter faster, a fifth saved."""
+    figures = {("x", "a", "m"): 8.0, ("x", "b", "m"): 10.0}
+    at: Callable[[str, str, str], float] = lambda *where: figures[where]  # noqa: E731
+    assert gain("x", "a", "b", "m")(at) == 0.25
+    assert saved("x", "a", "b", "m")(at) == pytest.approx(0.2)
+    assert Spread((0.1, 0.3, 0.2)).text("share") == "20.0 % (10.0 % to 30.0 %)"
+
+
+def test_a_run_is_made_once_whoever_wants_it() -> None:
+    """Equal runs have equal keys, whatever the claim calls them; seeds, policies and traces make others."""
+    first, second = _claim(_p99(1)), _claim(_p99(2), policies=("dlcp", "swift"))
+    runs = [planned(each, 2, True) for each in (first, second)]
+    assert [len(each) for each in runs] == [8, 8]
+    assert len(all_runs(runs)) == 12
+    jobs = [
+        planned(Claim("T", "", "", "", (Setting("s", "paper-144", ("dlcp",), {"job": {"trace": trace}}),), (), "p99"), 1, False)
+        for trace in ("resnet50", "vgg16")
+    ]
+    assert len(all_runs(jobs)) == 2
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_claim_can_be_run(name: str) -> None:
+    """All scenarios are valid, and what is expected of a claim asks for settings and policies that it runs."""
+    for claim in claims_of(name):
+        runs = planned(claim, 1, True)
+        figures = {run.key: dict.fromkeys(
+            ("p99", "mean", "p50", "iteration", "timed_out", "tail_timed_out", "broken", "worst", "magnitude"), 1.0)
+            for run in runs}  # fmt: skip
+        found = judge(claim, runs, figures)
+        assert found.verdict != OPEN and len(found.findings) == len(claim.expects)
+        assert len({setting.name for setting in claim.settings}) == len(claim.settings)
+
+
+def test_baselines_of_the_tcp_family_come_with_both_time_outs() -> None:
+    """Whoever is compared with one of them is compared with the other, in the same setting."""
+    for name in SETS:
+        for setting in (each for claim in claims_of(name) for each in claim.settings):
+            for policy in setting.policies:
+                if policy.endswith("-10ms"):
+                    assert policy.replace("-10ms", "-2ms") in setting.policies
+
+
+def test_an_arm_takes_one_thing_away() -> None:
+    """Without selective drop packets are tagged all the same."""
+    tables = load_tables("demo")
+    whole, arm = (laid_over(tables, POLICIES[key]) for key in ("dlcp", "dlcp-no-drop"))
+    assert arm["job"] == whole["job"]
+    assert {key for key in whole["switch"] if whole["switch"][key] != arm["switch"][key]} == {"selective_drop"}
+
+
+def test_unknown_claims_are_refused() -> None:
+    """With what there is."""
+    with pytest.raises(ScenarioError, match="S1, S2"):
+        claims_of("dlcp", ["S99"])
+    with pytest.raises(ScenarioError, match="dlcp, mlt, regimes"):
+        claims_of("nothing")
+    assert [claim.id for claim in claims_of("dlcp", ["s4"])] == ["S4"]
+
+
+def test_a_damaged_result_is_run_again(tmp_path: Path) -> None:
+    """What cannot be read counts as not there, and makes room."""
+    store = Store(tmp_path)
+    assert store.figures("a") is None
+    small_result().write(store.place("a"))
+    found = store.figures("a")
+    assert found is not None and found["p99"] == 40.0
+    (store.place("a") / "messages.parquet").write_bytes(b"no")
+    assert store.figures("a") is None and not store.place("a").exists()
+
+
+def test_a_page_holds_everything() -> None:
+    """Claim, verdict, figures, and no link to elsewhere."""
+    judged = _judged(_p99(0.3, "a < b"))
+    text = html_page("Title", [judged], [None], "gradwire reproduce dlcp", 3)
+    assert "It is fast." in text and "a &lt; b" in text and "0.300 (0.200 to 0.400)" in text
+    assert "http" not in text and "<script" not in text
+    (entry,) = as_dict([judged])["claims"]  # type: ignore[misc]
+    assert entry["verdict"] == SHOWN and entry["expectations"][0]["values"] == [0.2, 0.3, 0.4]
+
+
+def test_lost_magnitude_by_hand() -> None:
+    """Half of a chunk and all of the next: their |g| over what as many mean elements of the tensor have."""
+    trace = load_trace("resnet50")
+    tensor = max(range(len(trace.tensors)), key=lambda each: trace.tensors[each].numel)
+    phase = trace.phases["early"]
+    mean, _ = trace.magnitudes(phase[1], tensor)
+    columns = messages(
+        tensor=[tensor] * 5, iteration=[1] * 5, part=[0, 1, 0, 0, 0], received_bytes=[1000] * 5, lost_bytes=[0] * 5
+    )
+    missing = {"message": [1], "packet": [0], "packets": [1], "offset": [512], "bytes": [1536]}
+    table: dict[str, Any] = {"name": "j", "trace": "resnet50", "phase": "early"}
+    table["exchange"] = {"kind": "parameter_server", "partition": "4KiB"}
+    result = Result.build({"name": "r"}, {"messages": columns, "missing": missing})
+    object.__setattr__(result, "scenario", _toml(table))
+    first = 4096 // 1024  # the second part begins with this chunk
+    actual = mean[first] * 128 + mean[first + 1] * 256
+    chunks = trace.tensors[tensor].numel / 256
+    overall = sum(mean[: int(chunks)]) / int(chunks)
+    assert lost_magnitude(result) == pytest.approx(actual / (384 * overall), rel=1e-3)
+
+
+def _toml(job: dict[str, Any]) -> str:
+    exchange = job.pop("exchange")
+    lines = ["[[job]]", *(f'{key} = "{value}"' for key, value in job.items()), "[job.exchange]"]
+    return "\n".join([*lines, *(f'{key} = "{value}"' for key, value in exchange.items()), ""])
+
+
+def test_a_reproduction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time only what is gone is simulated; page, picture and values are written each time."""
+    from gradwire import reproduce as door
+
+    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [_claim(_p99(9.0))])
+    made: list[Path] = []
+    simulated = door._simulated
+    monkeypatch.setattr(door, "_simulated", lambda scenario, place: (made.append(place), simulated(scenario, place))[1])
+    out = tmp_path / "out"
+    (judged,) = door.reproduce("dlcp", out, seeds=2)
+    assert len(made) == 4 and judged.verdict == SHOWN
+    assert {"page.html", "claims.json", "T1.png", "runs"} <= {path.name for path in out.iterdir()}
+    shutil.rmtree(made[1])
+    (again,) = door.reproduce("dlcp", out, seeds=2)
+    assert made[4:] == [made[1]] and again.figures == judged.figures
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is touched."""
+    from gradwire.reproduce import reproduce
+
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(ResultError, match="holds no reproduction"):
+        reproduce("dlcp", tmp_path, claims=["S2"])
