@@ -252,10 +252,10 @@ S_TOTAL = 72  # stream: number of the first packet of the next message
 S_BEGUN = 73  # stream: 1 once it has had a message
 S_LAST_SENT = 74  # stream: when a packet was last sent
 S_PAIR = 75  # base of the words that all messages of its transport between its two hosts share, 0 = none
-S_ALLOWED = 77  # payload bytes that may be missing at delivery
 S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
 # groups (`core.group`): the messages of a pair in one class, which take their turns at the interface as one. The record
 # of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them
+S_ALLOWED = 77  # payload bytes that may be missing at delivery
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
