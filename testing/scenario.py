@@ -173,5 +173,5 @@ def _difference(fabric: Fabric, case: Case, tables: Any) -> str:
     )
     drops = [drop for drop in engine.drops if drop.time < until]
     oracle = replace(oracle, drops=[drop for drop in oracle.drops if drop.time < until])
-    # `sent` counts what has been handed to the card, at whichever moment the engine has halted
+    # packets sent per message are not compared here; `agree` compares them
     return first_difference(replace(engine, arrivals=arrived, drops=drops, sent=oracle.sent), oracle)
