@@ -45,6 +45,10 @@ Our choices, where they are silent:
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     ACK,
@@ -73,6 +77,9 @@ from gradwire.components.layout import (
     STOP,
 )
 from gradwire.components.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
+from gradwire.scenarios.schema.base import Count, Flag, refuse
+from gradwire.scenarios.schema.transport_base import Gain, Transport
+from gradwire.scenarios.units import PositiveTime, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 
 # a sender's own words
@@ -406,8 +413,46 @@ def on_probe(M, k, r, argument, now):
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
-class Dlcp:
-    """Transport `dlcp`."""
+class Dlcp(Transport):
+    """DLCP: bounded loss over UDP with Stop, Probe and Bitmap [notes on arXiv 2008.08445].
+
+    Values marked "ours" are our choice, because those of the paper are not known to us.
+    """
+
+    kind: Literal["dlcp"]
+    stop_policy: Literal["eager", "on_probe"] = "eager"
+    """When the receiver says Stop: as soon as the bound allows (eager), or only when probed. Ours."""
+    rate_control: Literal["dctcp", "delay"] = "dctcp"
+    """Additive increase, multiplicative decrease on marks (DLCP), or by delay as in TIMELY (MLT)."""
+    g: Gain = 0.0625
+    """Weight of the newest round trip in the estimate of the marked share."""
+    floor: Count = 64
+    """The rate never falls below line rate over this. Ours."""
+    probe_timeout: PositiveTime = 200_000_000
+    """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time, but within
+    the larger of this and 24 base round trips; the first one follows half a smoothed round trip of silence. Ours."""
+    important_must_arrive: Flag = True
+    """Whether Stop also waits for every important packet, beyond the bound. Ours."""
+    t_low: PositiveTime = 50_000_000
+    """TIMELY's lower delay threshold [recalled], as are the next four."""
+    t_high: PositiveTime = 500_000_000
+    """TIMELY's upper delay threshold."""
+    beta: Gain = 0.8
+    """TIMELY's multiplicative decrease."""
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.875
+    """Weight of the newest difference of round trips."""
+    add_rate: Rate = 10_000_000
+    """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Dlcp:
+        if self.t_low >= self.t_high:
+            raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
+        return self
+
+    wire = "udp"
+
+    may_lose = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -431,17 +476,17 @@ class Dlcp:
     def parameters(settings: dict, context: Context) -> list[int]:
         """Numbers for the functions above; times in picoseconds, fractions and rates in 20-bit fixed point."""
         return [
-            ON_PROBE if settings.get("stop_policy", "eager") == "on_probe" else EAGER,
-            BY_DELAY if settings.get("rate_control", "dctcp") == "delay" else BY_MARKS,
-            fraction(settings.get("g", 0.0625)),
-            ONE // settings.get("floor", 64),
-            settings.get("probe_timeout", 200_000_000),
-            int(settings.get("important_must_arrive", True)),
+            ON_PROBE if settings["stop_policy"] == "on_probe" else EAGER,
+            BY_DELAY if settings["rate_control"] == "delay" else BY_MARKS,
+            fraction(settings["g"]),
+            ONE // settings["floor"],
+            settings["probe_timeout"],
+            int(settings["important_must_arrive"]),
             context.base_rtt,
             context.payload + UDP_OVERHEAD,
-            settings.get("t_low", 50_000_000),
-            settings.get("t_high", 500_000_000),
-            fraction(settings.get("beta", 0.8)),
-            fraction(settings.get("ewma", 0.875)),
-            max(1, settings.get("add_rate", 10_000_000) * ONE // 10_000_000_000),
+            settings["t_low"],
+            settings["t_high"],
+            fraction(settings["beta"]),
+            fraction(settings["ewma"]),
+            max(1, settings["add_rate"] * ONE // 10_000_000_000),
         ]

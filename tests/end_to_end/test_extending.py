@@ -114,7 +114,7 @@ def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call)
             monkeypatch.delitem(sys.modules, name)
         sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
         try:
-            mine = resolve({}, "mine:Mine", "load_balancing", tmp_path)
+            mine = resolve("load_balancing", "mine:Mine", tmp_path)
         finally:
             sys.dont_write_bytecode = before
         hashes.append(digest_of("", [mine]))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 
 KINDS = (
     "ecmp_weighted", "least_queue", "flowlet", "flowlet_least_queue", "source_random", "source_round_robin", "reps",

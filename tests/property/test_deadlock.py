@@ -6,9 +6,9 @@ import networkx
 from oracle import Case
 from oracle.cases import fabric_of
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.fabric.fabric import Fabric
 
 US = 10**6

@@ -11,10 +11,10 @@ from oracle import Case, Letter
 from oracle.cases import fabric_of
 from random_cases import LATENCIES, LATENCY, RATES, budget
 
+from gradwire.components.transports.constant_rate import ConstantRate
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import ConstantRate
 from gradwire.sim.ideal import ideal_times
 
 TABLE = ConstantRate.model_validate({"kind": "constant_rate", "payload": "1000B"})

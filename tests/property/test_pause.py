@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from random_cases import LATENCY, US, budget, networks
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 
 FRAME = 1066
 SOON = 20_000 * US  # random networks have cycles, and those may block for good

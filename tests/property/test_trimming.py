@@ -10,9 +10,10 @@ from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from oracle.packets import DATA
 from random_cases import LATENCY, US, budget, networks
 
+from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import ConstantRate, Dctcp
 
 
 def dctcp(**more: Any) -> Dctcp:

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from oracle import Case, Letter
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 
 US = 10**6
 PAYLOADS = (64, 1000, 1460, 4096, 8960)

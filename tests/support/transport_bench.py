@@ -217,6 +217,7 @@ class Ends:
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words
         self.M: Any = [word(0)] * (stamps + slots * at.SLOT_WORDS)
+        settings = (owner.defaults() if hasattr(owner, "defaults") else {}) | settings
         parameters = owner.parameters(settings, context)
         values = dict(enumerate(parameters))
         flags = [] if isinstance(tags, bool) else list(tags)

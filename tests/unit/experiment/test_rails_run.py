@@ -10,6 +10,7 @@ import pytest
 from oracle import Case, Letter, first_difference, run_engine, run_oracle
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, build_network, rail
 from gradwire.experiment.traffic import flows_of
 from gradwire.experiment.traffic.base import Flows
@@ -18,7 +19,6 @@ from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import Result, check_loss_invariant
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.simulate import simulate
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741
