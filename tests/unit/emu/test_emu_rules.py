@@ -48,7 +48,7 @@ class Both:
         nbytes = PAYLOAD * packets
         important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
         row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
-        rules = Rules(owner, settings, Context(LINE, PAYLOAD, BASE, SLOW))
+        rules = Rules(owner, owner.defaults() | settings, Context(LINE, PAYLOAD, BASE, SLOW))
         self.sender, self.receiver = SendingEnd(rules, row, 0), ReceivingEnd(rules, row)
         self.owner = owner
         self.same()
