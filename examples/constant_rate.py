@@ -46,8 +46,7 @@ class ConstantRate(Transport):
     percent: Count = 100
     """Of the line rate of the sending host."""
 
-    wire, may_lose = "udp", True
-    control_bytes, data_overhead = DLCP_ACK_BYTES, UDP_OVERHEAD
+    wire, may_lose, control_bytes, data_overhead = "udp", True, DLCP_ACK_BYTES, UDP_OVERHEAD
     sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT, 0
     start, pull, on_control, on_data = map(staticmethod, (start, pull, on_control, on_data))
 
