@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import gradwire
-from gradwire.components import balancers, transports
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import GradwireError
 
 MEGABYTE = 1_000_000
@@ -115,15 +115,15 @@ def _groups(
     kinds = [*TRANSPORTS] if transport is None else [transport]
     features = [""] if feature is None else [feature]
     if transport == "all":
-        kinds = sorted(transports.KINDS)
-    elif transport is not None and transport not in transports.KINDS and ":" not in transport:
+        kinds = _simulated()
+    elif transport is not None and transport not in _simulated() and ":" not in transport:
         raise GradwireError(
-            f"no transport {transport}", "--transport", f'{", ".join(sorted(transports.KINDS))}, or "all"'
+            f"no transport {transport}", "--transport", f'{", ".join(_simulated())}, or "all"'
         )
     if feature == "all":
-        features = [*FEATURES, *OF_THE_ENGINE, *(name for name in sorted(balancers.KINDS) if name != "ecmp")]
-    elif feature is not None and feature not in (*FEATURES, *OF_THE_ENGINE, *balancers.KINDS):
-        known = ", ".join((*FEATURES, *OF_THE_ENGINE, *sorted(balancers.KINDS)))
+        features = [*FEATURES, *OF_THE_ENGINE, *(name for name in components("load_balancing") if name != "ecmp")]
+    elif feature is not None and feature not in (*FEATURES, *OF_THE_ENGINE, *components("load_balancing")):
+        known = ", ".join((*FEATURES, *OF_THE_ENGINE, *components("load_balancing")))
         raise GradwireError(f"no feature {feature}", "--feature", f'{known}, or "all"')
     for name in ("permutation", "incast"):
         for size in PERMUTATIONS if name == "permutation" else (128,):
@@ -199,6 +199,11 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
     }  # fmt: skip
 
 
+def _simulated() -> list[str]:
+    """The transports that the simulator has."""
+    return [kind for kind, owner in components("transport").items() if owner.simulated]
+
+
 def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -> Any:
     """The engine on a network, with what the transport needs switches to do."""
     from pydantic import TypeAdapter
@@ -221,7 +226,7 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     usual = "spray_random" if transport in SPRAYED else "ecmp"
     return Fabric(
         network, build_routing(network), switch=Switch.model_validate(switch), transports=[table],
-        balancing=feature if feature in balancers.KINDS else usual, seed=SEED, threads=threads,
+        balancing=feature if feature in components("load_balancing") else usual, seed=SEED, threads=threads,
         host_latency_ps=PATIENCE, **options,
     )  # fmt: skip
 

@@ -6,9 +6,9 @@ import resource
 import time
 from typing import Any
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.testing.oracle import Case, Letter, run_oracle
 
 HOSTS, BYTES = 16, 500_000

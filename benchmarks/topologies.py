@@ -52,8 +52,9 @@ HEADER = "| network | hosts | switches | cables | network s | routes s | engine 
 
 def row(case: str) -> str:
     """Build one network in this process; a line of the table."""
+    from gradwire.components.transports.dctcp import Dctcp
     from gradwire.experiment.routing import build_routing
-    from gradwire.scenarios.schema.scenario import Dctcp, Switch
+    from gradwire.scenarios.schema.scenario import Switch
     from gradwire.sim.fabric.fabric import Fabric
 
     clock = [time.perf_counter()]

@@ -1,4 +1,4 @@
-"""Transports, balancers and queue policies by name: the registered ones, and classes of the user's own.
+"""Transports, balancers and queue policies by name: those that come with gradwire, and classes of the user's own.
 
 A class of the user's own is looked at before anything is compiled with it: what the contract asks for and is not there,
 or a function that is not compiled, is told with the file and line, and so is whatever stops its module.
@@ -6,6 +6,7 @@ or a function that is not compiled, is told with the file and line, and so is wh
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import hashlib
 import importlib
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import ScenarioError
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
@@ -51,25 +53,29 @@ REQUIRED = {
 }  # fmt: skip
 """By where it is named: what a class of the user's own has to have, and which compiled functions."""
 
+WHERE = {"transport": "transport.kind"}
+"""The path of what names a component, where it is not the place itself."""
+
 CONTRACT = {"transport.kind": "gradwire.components.transports.base", "load_balancing": "gradwire.components.balancers"}
 
 
-def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = None) -> Any:
-    """The class behind a registered name or behind "module:Class", a module that may lie in `folder`.
+def resolve(place: str, name: str, folder: Path | None = None) -> Any:
+    """The class of a component by its kind, or behind "module:Class", a module that may lie in `folder`; `place` is one
+    of `gradwire.scenarios.components.PLACES`.
 
     Raises
     ------
     ScenarioError
-        The name is neither registered nor importable, or it is not what it is named for; says where and why.
+        The name is neither known nor importable, or it is not what it is named for; says where and why.
     """
-    path = kinds.get(name, name)
-    module_name, _, attribute = path.partition(":")
-    if not attribute:
-        raise ScenarioError(
-            f"{name!r} is not known", where, f"one of {', '.join(sorted(kinds))}, or module:Class"
-        )
-    if name in kinds:
-        return getattr(importlib.import_module(module_name), attribute)
+    where = WHERE.get(place, place)
+    if ":" not in name:
+        found = component(place, name)
+        if found is None:
+            known = ", ".join(components(place))
+            raise ScenarioError(f"{name!r} is not known", where, f"one of {known}, or module:Class")
+        return found
+    module_name, _, attribute = name.partition(":")
     try:
         module = _user_module(module_name, folder)
         owner = getattr(module, attribute)
@@ -80,6 +86,29 @@ def resolve(kinds: dict[str, str], name: str, where: str, folder: Path | None = 
         raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
     _check_contract(owner, name, where)
     return owner
+
+
+def table_for(owner: Any, table: Any, where: str = "transport") -> Any:
+    """A table of the scenario as its component has it: where the class of a user's own has fields, these check it and
+    fill in their defaults; else the table as it is.
+
+    Raises
+    ------
+    ScenarioError
+        With every mistake in it.
+    """
+    if not table.union_tag or not hasattr(owner, "model_validate"):
+        return table
+    from pydantic import ValidationError
+
+    from gradwire.scenarios.explain import explain, place
+
+    given = table.model_dump(mode="json", exclude_unset=True)
+    try:
+        return owner.model_validate(given)
+    except ValidationError as error:
+        mistakes = [dataclasses.replace(each, path=place(where, each.path)) for each in explain(error, given, owner)]
+        raise ScenarioError(f"is no valid table of {table.kind}:", where, mistakes=mistakes) from None
 
 
 def _user_module(name: str, folder: Path | None) -> types.ModuleType:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
@@ -24,7 +25,7 @@ from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer, Ring
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
-from gradwire.scenarios.schema.scenario import BALANCERS, Output, Scenario
+from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.topology import (
     Dragonfly,
     Dumbbell,
@@ -45,23 +46,8 @@ from gradwire.scenarios.schema.traffic import (
     Poisson,
     Traffic,
 )
-from gradwire.scenarios.schema.transport import (
-    Bbr,
-    ConstantRate,
-    Cubic,
-    Dcqcn,
-    Dctcp,
-    Dlcp,
-    HpccTransport,
-    Ltp,
-    Pias,
-    Swift,
-    TcpNewReno,
-    Timely,
-    UserTransport,
-)
+from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.scenarios.schema.transport_switches import Ndp, Nscc, PFabric
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
 FILE = Path(__file__).with_name("scenario.md")
@@ -83,21 +69,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[switch]", Switch),
     ("[host]", Host),
     ("[transport] of every kind", Transport),
-    ('[transport] kind = "tcp_newreno"', TcpNewReno),
-    ('[transport] kind = "dctcp"', Dctcp),
-    ('[transport] kind = "dlcp"', Dlcp),
-    ('[transport] kind = "cubic"', Cubic),
-    ('[transport] kind = "timely"', Timely),
-    ('[transport] kind = "swift"', Swift),
-    ('[transport] kind = "pias"', Pias),
-    ('[transport] kind = "ltp"', Ltp),
-    ('[transport] kind = "dcqcn"', Dcqcn),
-    ('[transport] kind = "hpcc"', HpccTransport),
-    ('[transport] kind = "ndp"', Ndp),
-    ('[transport] kind = "pfabric"', PFabric),
-    ('[transport] kind = "nscc"', Nscc),
-    ('[transport] kind = "constant_rate"', ConstantRate),
-    ('[transport] kind = "bbr"', Bbr),
+    *((f'[transport] kind = "{kind}"', owner) for kind, owner in components("transport").items()),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
     ('[job.exchange] kind = "parameter_server"', ParameterServer),
@@ -157,22 +129,6 @@ MORE: dict[tuple[str, str], str] = {
     ("GrayLoss", "loss"): "Probability that a packet is lost.",
     ("HostPaused", "until"): "When it goes on.",
     ("HostSlow", "factor"): "How many times longer computing takes.",
-    ("TcpNewReno", "max_rto"): "Largest retransmission time-out.",
-    ("Dctcp", "max_rto"): "Largest retransmission time-out.",
-    ("Cubic", "max_rto"): "Largest retransmission time-out.",
-    ("Timely", "max_rto"): "Largest retransmission time-out.",
-    ("Swift", "max_rto"): "Largest retransmission time-out.",
-    ("Pias", "max_rto"): "Largest retransmission time-out.",
-    ("Pias", "ecn"): "Whether packets are ECN-capable.",
-    ("Dctcp", "ecn"): "Whether packets are ECN-capable.",
-    ("Ndp", "max_rto"): "Largest time-out.",
-    ("Nscc", "max_rto"): "Largest time-out.",
-    ("Dcqcn", "max_rto"): "Largest time-out.",
-    ("HpccTransport", "max_rto"): "Largest time-out.",
-    ("Dlcp", "g"): "Weight of the newest round trip in the estimate of the marked share.",
-    ("Dlcp", "t_high"): "TIMELY's upper delay threshold.",
-    ("Dlcp", "beta"): "TIMELY's multiplicative decrease.",
-    ("Dlcp", "ewma"): "TIMELY's weight of the past in the delay gradient.",
     ("Job", "name"): "Letters, digits and . _ + - only.",
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",
@@ -245,8 +201,8 @@ def _toml(value: Any) -> str:
 
 def _kind(schema: dict[str, Any]) -> str:
     """What may stand there, in words."""
-    if schema.get("examples") == list(BALANCERS):
-        return ", ".join(f'`"{name}"`' for name in BALANCERS) + ' or `"module:Class"`'
+    if schema.get("examples") == list(components("load_balancing")):
+        return ", ".join(f'`"{name}"`' for name in components("load_balancing")) + ' or `"module:Class"`'
     choices = schema.get("enum")
     if choices:
         return " or ".join(_toml(choice) for choice in choices)

@@ -7,6 +7,8 @@ from numba import njit
 
 from gradwire.components import layout as at
 from gradwire.components.transports.base import reply, set_bit
+from gradwire.scenarios.schema.base import Count
+from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 NEXT = at.S_USER  # the next packet
@@ -40,8 +42,11 @@ def on_data(M, k, r, sequence, size, ce, now):
     return 0
 
 
-class ConstantRate:
-    control_bytes, data_overhead = DLCP_ACK_BYTES, UDP_OVERHEAD
+class ConstantRate(Transport):
+    percent: Count = 100
+    """Of the line rate of the sending host."""
+
+    wire, may_lose, control_bytes, data_overhead = "udp", True, DLCP_ACK_BYTES, UDP_OVERHEAD
     sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT, 0
     start, pull, on_control, on_data = map(staticmethod, (start, pull, on_control, on_data))
 
@@ -51,4 +56,4 @@ class ConstantRate:
 
     @staticmethod
     def parameters(settings, context):
-        return [int(settings.get("percent", 100))]
+        return [settings["percent"]]

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gradwire.components.find import resolve
-from gradwire.components.transports import KINDS
+from gradwire.components.find import resolve, table_for
 from gradwire.components.transports.base import check_streams
 from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.routing import Routing, build_routing
@@ -77,11 +76,12 @@ def find_all(scenario: Scenario, trace: Trace | None = None) -> Simulated:
 
 def _check_components(scenario: Scenario) -> None:
     """Import transports and a balancer of the user's own, and look whether they are what they are named for."""
-    for _, transport in carriers(scenario):
+    for path, transport in carriers(scenario):
         if ":" in transport.kind:
-            check_streams(resolve({}, transport.kind, "transport.kind", scenario.folder), transport)
+            owner = resolve("transport", transport.kind, scenario.folder)
+            check_streams(owner, table_for(owner, transport, path.removesuffix(".kind")))
     if ":" in scenario.load_balancing:
-        resolve({}, scenario.load_balancing, "load_balancing", scenario.folder)
+        resolve("load_balancing", scenario.load_balancing, scenario.folder)
 
 
 def check_paths(scenario: Scenario, routing: Routing) -> None:
@@ -103,7 +103,7 @@ def check_windows(scenario: Scenario, network: Network) -> None:
     """Raise ScenarioError if windows are too large for acknowledgements that tell of several packets."""
     routing = build_routing(network)
     tables = scenario.transports
-    bounds = [Bound.to(resolve(KINDS, each.kind, "transport.kind", scenario.folder), each) for each in tables]
+    bounds = [Bound.to(resolve("transport", each.kind, scenario.folder), each) for each in tables]
     check_settings(bounds, speed_of(network.link_rate[routing.up_link].astype(object)), RoundTrips(network, routing))
 
 

@@ -22,6 +22,10 @@ def heard(M, f, kind, entropy, echo, now):
 class Balancer:
     """Derive from it and set what differs."""
 
+    kind: ClassVar[str]
+    """How scenarios call it."""
+    per_packet: ClassVar[bool] = False
+    """Packets of one message take different ways, one by one."""
     choose: ClassVar[Any]
     """The compiled function of switches (see `gradwire.components.balancers`)."""
     pick: ClassVar[Any] = staticmethod(pick)
@@ -35,3 +39,13 @@ class Balancer:
     """It reads P_QUEUE or P_BUSY of the ports it chooses from: the engine then brings them up to `now` first."""
     table_words: ClassVar[int] = 0
     """Words it keeps at every switch, zero at first, from M[node + N_TABLE] on."""
+
+    @classmethod
+    def by_hosts(cls) -> bool:
+        """Whether hosts choose the ways."""
+        return cls.pick is not Balancer.pick
+
+    @classmethod
+    def learns(cls) -> bool:
+        """Whether hosts learn from acknowledgements which ways are good."""
+        return cls.heard is not Balancer.heard

@@ -15,4 +15,5 @@ def choose(M, node, ways, n, A, B, count, now):
 class Ecmp(Balancer):
     """Load balancer `ecmp`."""
 
+    kind = "ecmp"
     choose = staticmethod(choose)

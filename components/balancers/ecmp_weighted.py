@@ -29,4 +29,5 @@ def choose(M, node, ways, n, A, B, count, now):
 class EcmpWeighted(Balancer):
     """Load balancer `ecmp_weighted`."""
 
+    kind = "ecmp_weighted"
     choose = staticmethod(choose)

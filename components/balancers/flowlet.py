@@ -37,5 +37,6 @@ def choose(M, node, ways, n, A, B, count, now):
 class Flowlet(Balancer):
     """Load balancer `flowlet`."""
 
+    kind = "flowlet"
     choose = staticmethod(choose)
     table_words = 2 * ENTRIES

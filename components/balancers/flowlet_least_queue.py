@@ -23,6 +23,7 @@ def choose(M, node, ways, n, A, B, count, now):
 class FlowletLeastQueue(Balancer):
     """Load balancer `flowlet_least_queue`."""
 
+    kind = "flowlet_least_queue"
     choose = staticmethod(choose)
     sees_queues = True
     table_words = 2 * ENTRIES

@@ -39,5 +39,7 @@ def choose(M, node, ways, n, A, B, count, now):
 class LeastQueue(Balancer):
     """Load balancer `least_queue`."""
 
+    kind = "least_queue"
+    per_packet = True
     choose = staticmethod(choose)
     sees_queues = True

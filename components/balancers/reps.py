@@ -46,6 +46,8 @@ def heard(M, f, kind, entropy, echo, now):
 class Reps(Balancer):
     """Load balancer `reps`."""
 
+    kind = "reps"
+    per_packet = True
     choose = staticmethod(choose)
     pick = staticmethod(pick)
     heard = staticmethod(heard)

@@ -49,6 +49,8 @@ def pick(M, f, count):
 class SourceRandom(Balancer):
     """Load balancer `source_random`."""
 
+    kind = "source_random"
+    per_packet = True
     choose = staticmethod(choose)
     pick = staticmethod(pick)
     source_routes = True

@@ -23,6 +23,8 @@ def pick(M, f, count):
 class SourceRoundRobin(Balancer):
     """Load balancer `source_round_robin`."""
 
+    kind = "source_round_robin"
+    per_packet = True
     choose = staticmethod(choose)
     pick = staticmethod(pick)
     source_routes = True

@@ -15,4 +15,6 @@ def choose(M, node, ways, n, A, B, count, now):
 class SprayRandom(Balancer):
     """Load balancer `spray_random`."""
 
+    kind = "spray_random"
+    per_packet = True
     choose = staticmethod(choose)

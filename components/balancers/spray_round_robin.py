@@ -18,4 +18,6 @@ def choose(M, node, ways, n, A, B, count, now):
 class SprayRoundRobin(Balancer):
     """Load balancer `spray_round_robin`."""
 
+    kind = "spray_round_robin"
+    per_packet = True
     choose = staticmethod(choose)

@@ -48,4 +48,5 @@ def admit(M, p, c, A):
 class Red:
     """Queue policy `red`."""
 
+    kind = "red"
     admit = staticmethod(admit)

@@ -35,4 +35,5 @@ def admit(M, p, c, A):
 class Threshold:
     """Queue policy `threshold`."""
 
+    kind = "threshold"
     admit = staticmethod(admit)

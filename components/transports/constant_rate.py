@@ -9,6 +9,10 @@ full queue lose packets in the same places each time, and the same packets would
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     BLOCKED,
@@ -27,6 +31,8 @@ from gradwire.components.layout import (
     STOP,
 )
 from gradwire.components.transports.base import ONE, Context, bit, fraction, reply, set_bit
+from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.units import PositiveTime
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 FRESH = S_USER  # packets that have been sent at least once
@@ -101,8 +107,21 @@ def on_probe(M, k, r, argument, now):
     return 0
 
 
-class ConstantRate:
-    """Transport `constant_rate`."""
+class ConstantRate(Transport):
+    """Packets at a constant rate over UDP, no acknowledgements: for tests and background load."""
+
+    acknowledges = False
+
+    kind: Literal["constant_rate"]
+    share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
+    """Of the line rate of the sending host."""
+    repeat_after: PositiveTime = 1_000_000_000
+    """Silence after the last packet before the message is sent again; at least the longest unloaded
+    round trip."""
+
+    wire = "udp"
+
+    may_lose = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -125,5 +144,5 @@ class ConstantRate:
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """The share of the line rate in 20-bit fixed point, and how long to wait for a Stop in picoseconds."""
-        share = max(1, fraction(settings.get("share", 1.0)))
-        return [share, max(settings.get("repeat_after", 1_000_000_000), context.base_rtt)]
+        share = max(1, fraction(settings["share"]))
+        return [share, max(settings["repeat_after"], context.base_rtt)]

@@ -26,12 +26,16 @@ per acknowledgement adds up.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE, S_USER
 from gradwire.components.transports.acknowledgements import on_data
 from gradwire.components.transports.base import ONE, Context, fraction
 from gradwire.components.transports.recovery import begin, find_losses, keep_pace, pull, slow_down
-from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.window import (
     CWND,
     FLIGHT,
@@ -53,6 +57,8 @@ from gradwire.components.transports.window import (
 )
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import resume as resume_window
+from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.transport_base import Connected, Windowed
 
 # a sender's own words, after those of the window machinery that CUBIC uses
 W_MAX = S_USER + 16
@@ -207,8 +213,18 @@ def resume(M, k, f, now):
     M[f + SEEN] = now
 
 
-class Cubic(TcpNewReno):
-    """Transport `cubic`."""
+class Cubic(Reliable, Connected, Windowed):
+    """TCP CUBIC (RFC 9438); by default its packets are not ECN-capable."""
+
+    kind: Literal["cubic"]
+    ecn: Flag = False
+    """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
+    beta: Annotated[float, Field(ge=0.1, lt=1, strict=True)] = 0.7
+    """What a reduction leaves of the window [RFC 9438 section 4.6]."""
+    c: Annotated[float, Field(ge=0.001, le=10, strict=True)] = 0.4
+    """Steepness of the curve, packets per cubed second [RFC 9438 section 5.1]."""
+    fast_convergence: Flag = True
+    """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
 
     streams = True
     start = staticmethod(start)
@@ -222,17 +238,17 @@ class Cubic(TcpNewReno):
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno; then beta and alpha_cubic, whether to converge fast, and the constants of the curve."""
-        beta, c = settings.get("beta", 0.7), settings.get("c", 0.4)
+        beta, c = settings["beta"], settings["c"]
         # packets << 16 per cubed tick, and its inverse, which is kept below 2^24 in steps of 8
         per_cube = c * 65536 * (2**TICK / 1e12) ** 3
         root, shift = 1 / per_cube, 0
         while root >= 1 << 24:
             root, shift = root / 8, shift + 1
         return [
-            *TcpNewReno.parameters(settings, context),
+            *Reliable.parameters(settings, context),
             fraction(beta),
             fraction(3 * (1 - beta) / (1 + beta)),
-            int(settings.get("fast_convergence", True)),
+            int(settings["fast_convergence"]),
             round(per_cube * 2 ** (24 + 2 * CUBE_SHIFT)),
             round(root),
             shift,

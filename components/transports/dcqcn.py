@@ -32,7 +32,9 @@ was none for 50 us (ours; adapters have a slow restart for it).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import ACK, BLOCKED, S_DONE, S_GAP, S_LINE
@@ -50,6 +52,8 @@ from gradwire.components.transports.go_back_n import (
 )
 from gradwire.components.transports.go_back_n import on_timer as time_out
 from gradwire.components.transports.go_back_n import pull as next_packet
+from gradwire.scenarios.schema.transport_base import Gain
+from gradwire.scenarios.units import PositiveTime, Rate, Size
 from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
 
 # a sender's own words
@@ -184,14 +188,40 @@ def on_data(M, k, r, sequence, size, ce, now):
 
 
 class Dcqcn(GoBackN):
-    """Transport `dcqcn`."""
+    """DCQCN (Zhu et al., SIGCOMM 2015): rates over RoCE by notifications about marks; starts at line rate.
+
+    It needs marks: `ecn_threshold` (Kmin), `ecn_ceiling` (Kmax) and `ecn_probability` (Pmax) of the switch. The paper
+    has 5 KB, 200 KB and 0.01 at 40 Gbps [recalled]; the HPCC paper 4 KB and 16 KB per Gbps and 0.2 [code].
+    """
+
+    wants_marks = True
+
+    kind: Literal["dcqcn"]
+    g: Gain = 0.00390625
+    """Weight of a notification in alpha, 1/256 [recalled], as all that is not marked."""
+    alpha_period: PositiveTime = 55_000_000
+    """alpha falls by g for every such time without a notification."""
+    rate_timer: PositiveTime = 55_000_000
+    """The rate rises at each tick of this clock. Adapters have 300 us [code]."""
+    byte_counter: Size = 10_000_000
+    """And whenever so much has been sent."""
+    cnp_interval: PositiveTime = 50_000_000
+    """The receiver sends one notification in this time at most."""
+    fast_recovery: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
+    """So many ticks of a clock halve the distance to the target before the target rises."""
+    rate_ai: Rate = 40_000_000
+    """Additive increase on a 40 Gbps line; scaled with the line rate (the scaling is ours)."""
+    rate_hai: Rate = 400_000_000
+    """Hyper increase, once both clocks are beyond fast_recovery; scaled likewise. Ours: ten times rate_ai."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The rate never falls below line rate over this. Ours."""
 
     control_bytes = ROCE_ACK_BYTES
     data_overhead = ROCE_OVERHEAD
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
-    on_timer: Any = staticmethod(on_timer)
+    on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
 
@@ -205,14 +235,14 @@ class Dcqcn(GoBackN):
         """As go-back-N; then fractions and rates in 20-bit fixed point, times in picoseconds, sizes in bytes."""
         return [
             *GoBackN.parameters(settings, context),
-            fraction(settings.get("g", 1 / 256)),
-            settings.get("alpha_period", 55_000_000),
-            settings.get("rate_timer", 55_000_000),
-            settings.get("byte_counter", 10_000_000),
-            settings.get("cnp_interval", 50_000_000),
-            max(1, settings.get("rate_ai", 40_000_000) * ONE // 40_000_000_000),
-            max(1, settings.get("rate_hai", 400_000_000) * ONE // 40_000_000_000),
-            max(1, ONE // settings.get("floor", 1000)),
-            settings.get("fast_recovery", 5),
+            fraction(settings["g"]),
+            settings["alpha_period"],
+            settings["rate_timer"],
+            settings["byte_counter"],
+            settings["cnp_interval"],
+            max(1, settings["rate_ai"] * ONE // 40_000_000_000),
+            max(1, settings["rate_hai"] * ONE // 40_000_000_000),
+            max(1, ONE // settings["floor"]),
+            settings["fast_recovery"],
             context.payload + ROCE_OVERHEAD,
         ]

@@ -8,12 +8,14 @@ Linux.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
 from gradwire.components.transports.acknowledgements import on_data_alike
 from gradwire.components.transports.base import ONE, Context, fraction
 from gradwire.components.transports.recovery import find_losses, keep_pace, pull, recover
-from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.window import (
     ACKED,
     ALPHA,
@@ -33,6 +35,8 @@ from gradwire.components.transports.window import (
 )
 from gradwire.components.transports.window import forget as forget_window
 from gradwire.components.transports.window import start as start_window
+from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
 
 
 @njit
@@ -74,29 +78,41 @@ def forget(M, k, f, packets):
     M[f + OBSERVED] -= packets
 
 
-class Dctcp(TcpNewReno):
-    """Transport `dctcp`."""
+class ByMarks(Reliable, Windowed):
+    """What DCTCP and its descendants share."""
 
-    streams = True
+    ecn: Flag = True
+    """Whether packets are ECN-capable."""
+    g: Gain = 0.0625
+    """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""
+
     start = staticmethod(start)
-    pull = staticmethod(pull)
     on_control = staticmethod(on_control)
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data_alike)
     on_probe = staticmethod(on_probe)
     forget = staticmethod(forget)
 
-    @staticmethod
-    def important(settings: dict) -> bool:
-        """Packets are ECT unless ECN is off."""
-        return bool(settings.get("ecn", True))
+    @property
+    def wants_marks(self) -> bool:  # type: ignore[override]
+        """Unless it has been told to do without."""
+        return self.ecn
 
     @staticmethod
     def control_important(settings: dict) -> bool:
         """Acknowledgements are ECT where data are, as in Linux: RFC 8257 leaves it open."""
-        return Dctcp.important(settings)
+        return bool(settings["ecn"])
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno, and the gain."""
-        return [*TcpNewReno.parameters(settings, context), fraction(settings.get("g", 0.0625))]
+        return [*Reliable.parameters(settings, context), fraction(settings["g"])]
+
+
+class Dctcp(Connected, ByMarks):
+    """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""
+
+    kind: Literal["dctcp"]
+
+    streams = True
+    pull = staticmethod(pull)

@@ -48,6 +48,10 @@ records in `dlcp_words`.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     ACK,
@@ -123,6 +127,9 @@ from gradwire.components.transports.dlcp_words import (
     WAITING,
     WANTED,
 )
+from gradwire.scenarios.schema.base import Count, Flag, refuse
+from gradwire.scenarios.schema.transport_base import Gain, Transport
+from gradwire.scenarios.units import PositiveTime, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
@@ -383,8 +390,51 @@ def on_probe(M, k, r, argument, now):
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
-class Dlcp:
-    """Transport `dlcp`."""
+class Dlcp(Transport):
+    """DLCP: bounded loss over UDP with Stop, Probe and Bitmap [notes on arXiv 2008.08445].
+
+    Values marked "ours" are our choice, because those of the paper are not known to us.
+    """
+
+    kind: Literal["dlcp"]
+    stop_policy: Literal["early", "eager", "on_probe"] = "early"
+    """When a message may end without the rest: as soon as the bound allows, as the paper has it (eager); early (ours)
+    also sends no more than that takes until it is known what was lost; on_probe (ours) waits until all is sent."""
+    send_order: Literal["important_first", "sequential", "random"] = "important_first"
+    """In which order packets go: important ones first, then the others, from another one on in every message; from the
+    first to the last; or in an order drawn for every message. Ours."""
+    rate_control: Literal["receiver", "dctcp", "delay"] = "receiver"
+    """How fast a pair of hosts sends: by what the receiver says of its senders, line / n each, and by marks (ours); by
+    marks alone, as DCTCP (DLCP); or by delay, as TIMELY (MLT)."""
+    g: Gain = 0.0625
+    """Weight of the newest round trip in the estimate of the marked share."""
+    floor: Count = 64
+    """The rate never falls below line rate over this. Ours."""
+    probe_timeout: PositiveTime = 200_000_000
+    """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time, but within
+    the larger of this and 24 base round trips; the first one follows half a smoothed round trip of silence. Ours."""
+    important_must_arrive: Flag = True
+    """Whether Stop also waits for every important packet, beyond the bound. Ours."""
+    t_low: PositiveTime = 50_000_000
+    """TIMELY's lower delay threshold [recalled], as are the next four."""
+    t_high: PositiveTime = 500_000_000
+    """TIMELY's upper delay threshold."""
+    beta: Gain = 0.8
+    """TIMELY's multiplicative decrease."""
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.875
+    """Weight of the newest difference of round trips."""
+    add_rate: Rate = 10_000_000
+    """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Dlcp:
+        if self.t_low >= self.t_high:
+            raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
+        return self
+
+    wire = "udp"
+
+    may_lose = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -411,20 +461,20 @@ class Dlcp:
     def parameters(settings: dict, context: Context) -> list[int]:
         """Numbers for the functions above; times in picoseconds, fractions and rates in 20-bit fixed point."""
         return [
-            {"early": EARLY, "eager": EAGER, "on_probe": ON_PROBE}[settings.get("stop_policy", "early")],
-            {"receiver": BY_RECEIVER, "dctcp": BY_MARKS, "delay": BY_DELAY}[settings.get("rate_control", "receiver")],
-            fraction(settings.get("g", 0.0625)),
-            ONE // settings.get("floor", 64),
-            settings.get("probe_timeout", 200_000_000),
-            int(settings.get("important_must_arrive", True)),
+            {"early": EARLY, "eager": EAGER, "on_probe": ON_PROBE}[settings["stop_policy"]],
+            {"receiver": BY_RECEIVER, "dctcp": BY_MARKS, "delay": BY_DELAY}[settings["rate_control"]],
+            fraction(settings["g"]),
+            ONE // settings["floor"],
+            settings["probe_timeout"],
+            int(settings["important_must_arrive"]),
             context.base_rtt,
             context.payload + UDP_OVERHEAD,
-            settings.get("t_low", 50_000_000),
-            settings.get("t_high", 500_000_000),
-            fraction(settings.get("beta", 0.8)),
-            fraction(settings.get("ewma", 0.875)),
-            max(1, settings.get("add_rate", 10_000_000) * ONE // 10_000_000_000),
-            ORDERS[settings.get("send_order", "important_first")],
+            settings["t_low"],
+            settings["t_high"],
+            fraction(settings["beta"]),
+            fraction(settings["ewma"]),
+            max(1, settings["add_rate"] * ONE // 10_000_000_000),
+            ORDERS[settings["send_order"]],
             context.payload,
             context.slowest,
         ]

@@ -22,7 +22,7 @@ that was overtaken. So RoCE wants a fabric that loses none (`switch.pfc`) and ke
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import model_validator
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
@@ -41,6 +41,9 @@ from gradwire.components.layout import (
     S_USER,
 )
 from gradwire.components.transports.base import Context, set_bit
+from gradwire.scenarios.schema.base import refuse
+from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.units import PositiveTime, format_time
 
 # a sender's own words; a transport's begin at OWN
 UNA = S_USER  # everything below has been acknowledged
@@ -133,18 +136,37 @@ def on_probe(M, k, r, argument, now):
     return 0
 
 
-class GoBackN:
-    """What the transports over it have in common."""
+class GoBackN(Transport):
+    """What the transports over RoCEv2 share: go-back-N, as its reliable connections have it [recalled].
+
+    A loss costs a round trip, a packet out of order as much: they want `switch.pfc` and no spraying.
+    """
+
+    wants_pfc = True
+    wants_order = True
+
+    rto: PositiveTime = 2_000_000_000
+    """Time-out without progress; at least three unloaded round trips. It doubles each time in a row. Ours."""
+    max_rto: PositiveTime = 1_000_000_000_000
+    """Largest time-out."""
+
+    @model_validator(mode="after")
+    def _rto_ordered(self) -> GoBackN:
+        if self.rto > self.max_rto:
+            raise refuse("rto", "is above max_rto", format_time(self.rto), "rto <= max_rto")
+        return self
+
+    wire = "roce"
 
     sender_bitmaps = 0
     receiver_bitmaps = 1
     fresh_word = HIGH
     probe_word = 0
-    on_timer: Any = staticmethod(on_timer)
+    on_timer = staticmethod(on_timer)
     on_probe = staticmethod(on_probe)
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Smallest and largest time-out in picoseconds."""
-        rto = max(settings.get("rto", 2_000_000_000), 3 * context.base_rtt)
-        return [rto, max(settings.get("max_rto", 1_000_000_000_000), rto)]
+        rto = max(settings["rto"], 3 * context.base_rtt)
+        return [rto, max(settings["max_rto"], rto)]

@@ -29,7 +29,9 @@ the last slot, which nobody reads. Slot 0 keeps the stamps to compare with.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
@@ -66,6 +68,7 @@ from gradwire.components.transports.go_back_n import (
     take,
 )
 from gradwire.components.transports.go_back_n import pull as next_packet
+from gradwire.scenarios.schema.transport_base import Gain
 from gradwire.scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
 
 # a sender's own words; windows are bytes << 8
@@ -225,14 +228,29 @@ def on_data(M, k, r, sequence, size, ce, now):
 
 
 class Hpcc(GoBackN):
-    """Transport `hpcc`."""
+    """HPCC (Li et al., SIGCOMM 2019): a paced window by what switches tell about their ports; over RoCE.
+
+    [recalled] unless marked; the rule as the authors' ns-3 and their Internet draft have it [code].
+    """
+
+    switches_between = 6
+
+    kind: Literal["hpcc"]
+    eta: Gain = 0.95
+    """The utilisation it aims at."""
+    max_stage: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
+    """So many round trips of additive increase follow each other before the window is set by the utilisation again."""
+    flows: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 100
+    """Flows that may share a link without a queue: a window grows by (1 - eta) / flows of the first window per step."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The window never falls below the first one over this. Ours."""
 
     control_bytes = HPCC_ACK_BYTES
     data_overhead = HPCC_OVERHEAD
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)
-    on_timer: Any = staticmethod(on_timer)
+    on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
 
@@ -244,13 +262,13 @@ class Hpcc(GoBackN):
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As go-back-N; then fractions in 20-bit fixed point, the round trip in picoseconds, a full packet in bytes."""
-        eta = settings.get("eta", 0.95)
+        eta = settings["eta"]
         return [
             *GoBackN.parameters(settings, context),
             fraction(eta),
-            settings.get("max_stage", 5),
-            max(1, fraction((1 - eta) / settings.get("flows", 100))),
-            settings.get("floor", 1000),
+            settings["max_stage"],
+            max(1, fraction((1 - eta) / settings["flows"])),
+            settings["floor"],
             min(context.base_rtt, LONGEST),
             context.payload + HPCC_OVERHEAD,
         ]

@@ -33,6 +33,9 @@ Our choices besides:
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
@@ -60,6 +63,9 @@ from gradwire.components.layout import (
     STOP,
 )
 from gradwire.components.transports.base import MUST, ONE, Context, bit, reply, set_bit
+from gradwire.scenarios.schema.base import Flag, refuse
+from gradwire.scenarios.schema.transport_base import Gain, Transport
+from gradwire.scenarios.units import PositiveTime
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 
 # a sender's own words
@@ -344,8 +350,37 @@ def on_probe(M, k, r, argument, now):
     return 0
 
 
-class Ltp:
-    """Transport `ltp`."""
+class Ltp(Transport):
+    """LTP (Chen et al., IWQoS 2023): messages are closed early, by fraction and time, within their bound; over UDP.
+
+    Times are in units of what the message would take alone, its start-up included. All values are ours.
+    """
+
+    kind: Literal["ltp"]
+    threshold: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
+    """Until then the receiver waits for the whole message; from then on `fraction` of it is enough."""
+    deadline: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.0
+    """From then on whatever the message's bound allows is enough."""
+    fraction: Gain = 0.8
+    """Of the message's bytes; the bound holds as well."""
+    critical_must_arrive: Flag = True
+    """Whether a message also waits for every important packet."""
+    initial_window: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 10
+    """Packets in the first round trip, evenly spaced."""
+    min_timeout: PositiveTime = 200_000_000
+    """When nothing at all came back, all is sent again after the larger of this and three smoothed round trips."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The rate never falls below line rate over this."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Ltp:
+        if self.threshold > self.deadline:
+            raise refuse("threshold", "is above deadline", self.threshold, "threshold <= deadline")
+        return self
+
+    wire = "udp"
+
+    may_lose = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -372,13 +407,13 @@ class Ltp:
         return [
             context.payload + UDP_OVERHEAD,
             context.base_rtt,
-            settings.get("min_timeout", 200_000_000),
-            settings.get("initial_window", 10),
-            max(1, ONE // settings.get("floor", 1000)),
+            settings["min_timeout"],
+            settings["initial_window"],
+            max(1, ONE // settings["floor"]),
             context.speed >> 8,
-            round(settings.get("threshold", 1.0) * (1 << PERIOD)),
-            round(settings.get("deadline", 2.0) * (1 << PERIOD)),
-            math.ceil((1 - settings.get("fraction", 0.8)) * ONE),
-            int(settings.get("critical_must_arrive", True)),
+            round(settings["threshold"] * (1 << PERIOD)),
+            round(settings["deadline"] * (1 << PERIOD)),
+            math.ceil((1 - settings["fraction"]) * ONE),
+            int(settings["critical_must_arrive"]),
             -(-(context.slowest << 10) // context.speed),
         ]

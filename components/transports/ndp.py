@@ -28,6 +28,10 @@ Our choices:
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import model_validator
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     A_PRIORITY,
@@ -76,6 +80,9 @@ from gradwire.components.transports.window import (
     sample,
     timeout,
 )
+from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.transport_base import Transport, Window, check_timeouts
+from gradwire.scenarios.units import PositiveTime
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 # a sender's own words, after those of the window machinery, of which it uses the timer and the list of what is to be
@@ -257,8 +264,35 @@ def on_trimmed(M, k, r, sequence, now):
     return _answer(M, k, r, NACK, 0)
 
 
-class Ndp:
-    """Transport `ndp`."""
+class Ndp(Transport):
+    """NDP (Handley et al., SIGCOMM 2017): trimmed packets and pulling receivers; over UDP.
+
+    It needs `switch.trim_threshold`, of eight full packets in the paper, and spraying.
+    """
+
+    wants_trimming = True
+    needs_drops = True
+
+    kind: Literal["ndp"]
+    initial_window: Window | None = None
+    """Packets sent before the first pull; by default one more than the longest path holds in an unloaded round trip
+    (ours). htsim: 15 [code]."""
+    min_rto: PositiveTime = 1_000_000_000
+    """Smallest time-out, for what neither a packet nor a header told of; at least three unloaded round trips. Ours."""
+    max_rto: PositiveTime = 1_000_000_000_000
+    """Largest time-out."""
+    below_control: Flag = True
+    """Data goes one queue below the one it would go to otherwise: headers and control packets go first. Ours."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Ndp:
+        check_timeouts(self.min_rto, self.max_rto)
+        return self
+
+    wire = "udp"
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority + self.below_control, priority + self.below_control + 1)
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -283,11 +317,11 @@ class Ndp:
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """First window in packets; smallest and largest time-out in picoseconds; whether data goes below control."""
-        window = settings.get("initial_window") or packets_of(context, UDP_OVERHEAD) + 1
-        min_rto = max(settings.get("min_rto", 1_000_000_000), 3 * context.base_rtt)
+        window = settings["initial_window"] or packets_of(context, UDP_OVERHEAD) + 1
+        min_rto = max(settings["min_rto"], 3 * context.base_rtt)
         return [
             window,
             min_rto,
-            max(settings.get("max_rto", 1_000_000_000_000), min_rto),
-            int(settings.get("below_control", True)),
+            max(settings["max_rto"], min_rto),
+            int(settings["below_control"]),
         ]

@@ -42,6 +42,10 @@ Our choices, some where the specification leaves them to whoever builds it:
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     ACK,
@@ -72,8 +76,8 @@ from gradwire.components.transports.coalesced import (
     on_trimmed,
 )
 from gradwire.components.transports.ndp import go_below
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.components.transports.window import (
     BACKOFF,
     CWND,
@@ -92,6 +96,9 @@ from gradwire.components.transports.window import (
 )
 from gradwire.components.transports.window import pull as next_packet
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.base import Count, Flag
+from gradwire.scenarios.schema.transport_base import Factor, Gain, Transport, check_timeouts
+from gradwire.scenarios.units import PositiveTime
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 # a sender's own words: those of the window machinery that are not used here, and those after them
@@ -363,8 +370,70 @@ def on_timer(M, k, f, now):
         M[f + BACKOFF] += 1
 
 
-class Nscc(TcpNewReno):
-    """Transport `nscc`."""
+class Nscc(Reliable, Transport):
+    """NSCC, the sender's congestion control of Ultra Ethernet (specification 1.0, section 3.6.13); over UDP. With
+    `control`, the receiver's beside it or alone.
+
+    The values are those of table 3-82, by way of public simulators [code], unless marked. Gains are for 100 Gbps and a
+    round trip of 12 us, and are scaled with the bandwidth-delay product.
+    """
+
+    wants_marks = True
+
+    kind: Literal["nscc"]
+    trimming: Flag = True
+    """Whether switches trim packets: decides target_delay and qa_threshold."""
+    control: Literal["sender", "receiver", "both"] = "sender"
+    """Who limits what is sent: the sender by its window (NSCC), the receiver by pulls with which it shares out its line
+    (RCCC, as in EQDS and NDP), or both. Then max_window is what goes before the first pull."""
+    ack_every: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
+    """Packets that one acknowledgement tells of. At once answered are marked packets, what was sent again and what
+    nothing can follow. htsim has 16,384 bytes, 4 packets of 4 KiB [code]."""
+    target_delay: PositiveTime | None = None
+    """Waiting in queues that it aims at; by default 0.75 unloaded round trips, 1 without trimming."""
+    max_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 1.5
+    """Bandwidth-delay products, at first and at most."""
+    alpha: Factor = 4.0
+    """Proportional increase: packets per round trip without any delay; scaled with the target as well."""
+    fi: Factor = 5.0
+    """Fair increase: packets per round trip."""
+    fi_scale: Factor = 0.25
+    """Fast increase: packets per acknowledged packet."""
+    eta: Factor = 0.15
+    """Packets that are added every round trip in any case."""
+    gamma: Gain = 0.8
+    """The window falls by this times the share of the average delay that is above the target."""
+    max_md_jump: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.5
+    """A decrease leaves at least so much of it."""
+    adjust_packets: Count = 8
+    """Increases are applied after more than so many packets."""
+    quick_adapt: Flag = True
+    """Whether the window is set to what arrived, after a header or a long delay."""
+    qa_gate: Annotated[int, Field(ge=0, le=32, strict=True)] = 3
+    """Quick adapt acts when less than the largest window over 2 to this has arrived in its period."""
+    qa_threshold: PositiveTime | None = None
+    """A delay above this is long; by default four times the target without trimming, and never with it."""
+    min_rto: PositiveTime = 100_000_000
+    """Smallest time-out [code: htsim]; at least three unloaded round trips."""
+    max_rto: PositiveTime = 1_000_000_000_000
+    """Largest time-out."""
+    below_control: Flag = True
+    """Data goes one queue below the one it would go to otherwise: headers and control packets go first. Ours."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Nscc:
+        check_timeouts(self.min_rto, self.max_rto)
+        return self
+
+    @property
+    def wants_trimming(self) -> bool:  # type: ignore[override]
+        """As the table says."""
+        return self.trimming
+
+    wire = "udp"
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority + self.below_control, priority + self.below_control + 1)
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -399,13 +468,13 @@ class Nscc(TcpNewReno):
             Acknowledgements are to be coalesced, and the window is larger than they can tell of.
         """
         rtt = context.base_rtt
-        trimming = settings.get("trimming", True)
-        target = settings.get("target_delay") or (3 * rtt // 4 if trimming else rtt)
+        trimming = settings["trimming"]
+        target = settings["target_delay"] or (3 * rtt // 4 if trimming else rtt)
         size = (rtt << 16) / context.speed / REFERENCE_BYTES
-        min_rto = max(settings.get("min_rto", 100_000_000), 3 * rtt)
+        min_rto = max(settings["min_rto"], 3 * rtt)
         packet = context.payload + UDP_OVERHEAD
-        window = settings.get("max_window", 1.5) * (rtt << 16) / (packet * context.speed)
-        every, control = settings.get("ack_every", 1), settings.get("control", "sender")
+        window = settings["max_window"] * (rtt << 16) / (packet * context.speed)
+        every, control = settings["ack_every"], settings["control"]
         if every > 1 and window > MOST_WINDOW:
             raise ScenarioError(
                 f"cannot tell of {int(window)} packets at once, which is max_window times what the longest path holds",
@@ -414,23 +483,23 @@ class Nscc(TcpNewReno):
         return [
             0,
             min_rto,
-            max(settings.get("max_rto", 1_000_000_000_000), min_rto),
+            max(settings["max_rto"], min_rto),
             rtt,
             target,
-            fraction(settings.get("max_window", 1.5)),
+            fraction(settings["max_window"]),
             packet,
-            round(settings.get("alpha", 4.0) * size * target / REFERENCE_RTT * WIDE),
-            round(settings.get("fi", 5.0) * size * WIDE),
-            fraction(settings.get("fi_scale", 0.25) * size),
-            round(settings.get("eta", 0.15) * size * WIDE),
-            fraction(settings.get("gamma", 0.8)),
-            fraction(1 - settings.get("max_md_jump", 0.5)),
-            settings.get("qa_gate", 3),
-            settings.get("qa_threshold") or (NEVER if trimming else 4 * target),
+            round(settings["alpha"] * size * target / REFERENCE_RTT * WIDE),
+            round(settings["fi"] * size * WIDE),
+            fraction(settings["fi_scale"] * size),
+            round(settings["eta"] * size * WIDE),
+            fraction(settings["gamma"]),
+            fraction(1 - settings["max_md_jump"]),
+            settings["qa_gate"],
+            settings["qa_threshold"] or (NEVER if trimming else 4 * target),
             rtt,
-            settings.get("adjust_packets", 8),
-            int(settings.get("quick_adapt", True)),
-            int(settings.get("below_control", True)),
+            settings["adjust_packets"],
+            int(settings["quick_adapt"]),
+            int(settings["below_control"]),
             every,
             rtt,
             0 if control == "sender" else max(round(window), 1),

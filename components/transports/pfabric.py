@@ -17,6 +17,8 @@ goes before data, as every control packet does.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     BITMAP,
@@ -29,7 +31,7 @@ from gradwire.components.layout import (
     S_USER,
 )
 from gradwire.components.transports.base import Context, packets_of, reply
-from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.window import (
     BACKOFF,
     CUMULATIVE,
@@ -45,6 +47,9 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import pull as next_packet
 from gradwire.components.transports.window import start as start_window
+from gradwire.scenarios.schema.base import Count
+from gradwire.scenarios.schema.transport_base import Transport, Window
+from gradwire.scenarios.units import PositiveTime
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 
 # a sender's own words, after those of the window machinery
@@ -106,8 +111,22 @@ def on_probe(M, k, r, argument, now):
     return reply(BITMAP, 0, M[r + CUMULATIVE], 0, 1)
 
 
-class PFabric(TcpNewReno):
-    """Transport `pfabric`."""
+class PFabric(Reliable, Transport):
+    """pFabric (Alizadeh et al., SIGCOMM 2013): the message with the least left goes first.
+
+    It needs `switch.shortest_first`, with a buffer of about two bandwidth-delay products.
+    """
+
+    wants_shortest_first = True
+    needs_drops = True
+
+    kind: Literal["pfabric"]
+    window: Window | None = None
+    """Packets, at first and at most; by default what the longest path holds in an unloaded round trip."""
+    rto: PositiveTime | None = None
+    """The time-out, always the same; at least one unloaded round trip, three if absent [recalled]."""
+    patience: Count = 5
+    """After so many time-outs in a row it only probes [recalled]."""
 
     control_bytes = ACK_BYTES
     data_overhead = TCP_OVERHEAD
@@ -133,6 +152,6 @@ class PFabric(TcpNewReno):
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """Window in packets; the time-out in picoseconds, twice; time-outs in a row before probes."""
-        window = settings.get("window") or packets_of(context, TCP_OVERHEAD)
-        rto = max(settings.get("rto") or TRIPS * context.base_rtt, context.base_rtt)
-        return [window, rto, rto, settings.get("patience", 5)]
+        window = settings["window"] or packets_of(context, TCP_OVERHEAD)
+        rto = max(settings["rto"] or TRIPS * context.base_rtt, context.base_rtt)
+        return [window, rto, rto, settings["patience"]]

@@ -12,13 +12,21 @@ knows the priorities as well: a flow that sinks leaves the line of its old class
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import model_validator
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
 from gradwire.components.transports.acknowledgements import on_data_alike
 from gradwire.components.transports.base import Context
-from gradwire.components.transports.dctcp import Dctcp, on_control, start
+from gradwire.components.transports.dctcp import ByMarks, on_control, start
 from gradwire.components.transports.recovery import pull as next_packet
 from gradwire.components.transports.window import on_probe, on_timer
+from gradwire.scenarios.schema.base import refuse
+from gradwire.scenarios.schema.network import Thresholds
+from gradwire.scenarios.units import format_size
 
 LEVEL = S_USER + 21  # thresholds passed
 
@@ -50,8 +58,31 @@ def pull(M, k, f, now):
     return sequence
 
 
-class Pias(Dctcp):
-    """Transport `pias`."""
+MOST_THRESHOLDS = 7  # there are eight priorities
+
+
+class Pias(ByMarks):
+    """PIAS (Bai et al., NSDI 2015): DCTCP whose packets sink through the priorities as the flow sends."""
+
+    kind: Literal["pias"]
+    thresholds: Annotated[tuple[int, ...], Thresholds()] = tuple(
+        packets * 1460 for packets in (1059, 1412, 1643, 1869, 2008, 2115, 2184)
+    )
+    """Bytes sent from which on a flow is one priority lower, then two, and so on: at most seven, rising. The default
+    is for eight queues at 10 Gbps: packets of 1460 bytes [code]."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Pias:
+        sizes = self.thresholds
+        if len(sizes) > MOST_THRESHOLDS or any(a >= b for a, b in pairwise(sizes)):
+            raise refuse(
+                "thresholds", "are not rising, or too many", [format_size(size) for size in sizes],
+                f"at most {MOST_THRESHOLDS} sizes, each above the one before",
+            )  # fmt: skip
+        return self
+
+    def classes_from(self, priority: int) -> range:
+        return range(priority, priority + len(self.thresholds) + 1)
 
     start = staticmethod(start)
     pull = staticmethod(pull)
@@ -64,4 +95,4 @@ class Pias(Dctcp):
     def parameters(settings: dict, context: Context) -> list[int]:
         """As DCTCP; then the payload of a packet, how many thresholds there are, and the thresholds, in bytes."""
         thresholds = settings["thresholds"]
-        return [*Dctcp.parameters(settings, context), context.payload, len(thresholds), *thresholds]
+        return [*ByMarks.parameters(settings, context), context.payload, len(thresholds), *thresholds]

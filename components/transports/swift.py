@@ -24,14 +24,17 @@ both ways, with what the acknowledgement waits.
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import BLOCKED, S_DONE, S_GAP, S_USER
 from gradwire.components.transports.base import ONE, Context, fraction
 from gradwire.components.transports.recovery import find_losses
 from gradwire.components.transports.recovery import pull as next_packet
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.components.transports.window import (
     BACKOFF,
     CWND,
@@ -50,6 +53,9 @@ from gradwire.components.transports.window import (
 )
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import start as start_window
+from gradwire.scenarios.schema.base import refuse
+from gradwire.scenarios.schema.transport_base import Gain, Tcp
+from gradwire.scenarios.units import PositiveTime
 
 # a sender's own words, after those of the window machinery that Swift uses; CWND is SHARE rounded up to one packet
 SHARE = S_USER + 21  # the window, packets << 16, which may be less than one
@@ -176,8 +182,38 @@ def on_timer(M, k, f, now):
     M[f + CWND] = max(M[f + SHARE], WIDE)
 
 
-class Swift(TcpNewReno):
-    """Transport `swift`."""
+class Swift(Reliable, Tcp):
+    """Swift (Kumar et al., SIGCOMM 2020): the window keeps the fabric delay near a target.
+
+    The values are those of htsim, whose authors call them guesses [code], unless marked.
+    """
+
+    kind: Literal["swift"]
+    base_target: PositiveTime = 10_000_000
+    """What may wait in queues, on top of the flow's smallest round trip. Ours."""
+    ai: Annotated[float, Field(ge=0.001, le=100, strict=True)] = 1.0
+    """Packets that the window grows by per round trip below the target."""
+    beta: Gain = 0.8
+    """The window falls by this times the share of the delay that is above the target."""
+    max_decrease: Gain = 0.5
+    """It falls by this share at most, and by it after losses."""
+    fs_range: PositiveTime = 50_000_000
+    """Flow scaling: the most that is added to the target for a small window."""
+    fs_min_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 0.1
+    """Packets; windows up to this get all of fs_range."""
+    fs_max_window: Annotated[float, Field(ge=0.01, le=100_000, strict=True)] = 100.0
+    """Packets; windows from this on get nothing."""
+    min_window: Annotated[float, Field(ge=0.01, le=1, strict=True)] = 0.01
+    """Packets; below one the packets are paced. Ours."""
+    max_window: Annotated[int, Field(ge=1, le=1 << 22, strict=True)] = 1000
+    """Packets."""
+
+    @model_validator(mode="after")
+    def _windows(self) -> Swift:
+        if self.fs_min_window >= self.fs_max_window:
+            what = "is not below fs_max_window"
+            raise refuse("fs_min_window", what, self.fs_min_window, "fs_min_window < fs_max_window")
+        return self
 
     sender_bitmaps = BITMAPS
     start = staticmethod(start)
@@ -200,17 +236,17 @@ class Swift(TcpNewReno):
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
         """As NewReno; then times in picoseconds, fractions in 20-bit fixed point, windows in packets << 16."""
-        spread = settings.get("fs_range", 50_000_000)
-        least, most = settings.get("fs_min_window", 0.1), settings.get("fs_max_window", 100.0)
+        spread = settings["fs_range"]
+        least, most = settings["fs_min_window"], settings["fs_max_window"]
         scale = spread / (1 / math.sqrt(least) - 1 / math.sqrt(most))
         return [
-            *TcpNewReno.parameters(settings, context),
-            settings.get("base_target", 10_000_000),
-            fraction(settings.get("beta", 0.8)),
-            round(settings.get("ai", 1.0) * WIDE),
-            fraction(settings.get("max_decrease", 0.5)),
-            round(settings.get("min_window", 0.01) * WIDE),
-            settings.get("max_window", 1000) << SHIFT,
+            *Reliable.parameters(settings, context),
+            settings["base_target"],
+            fraction(settings["beta"]),
+            round(settings["ai"] * WIDE),
+            fraction(settings["max_decrease"]),
+            round(settings["min_window"] * WIDE),
+            settings["max_window"] << SHIFT,
             context.base_rtt,
             context.payload + Swift.data_overhead,
             round(scale * (1 << ROOT)),

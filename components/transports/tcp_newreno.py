@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
-from gradwire.components.transports.acknowledgements import forget_received, on_data, on_late
-from gradwire.components.transports.base import Context
+from gradwire.components.transports.acknowledgements import on_data
 from gradwire.components.transports.recovery import find_losses, keep_pace, pull, recover
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.window import (
     CWND,
     HIGHEST,
-    NXT,
     REDUCED,
     UNA,
     acknowledge,
-    forget,
     grow,
     on_probe,
     on_timer,
     reduce,
-    resume,
     start,
 )
-from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.transport_base import Connected, Windowed
 
 
 @njit
@@ -41,15 +41,13 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         grow(M, f, una, newly)
 
 
-class TcpNewReno:
-    """Transport `tcp_newreno`."""
+class TcpNewReno(Reliable, Connected, Windowed):
+    """TCP NewReno; by default its packets are not ECN-capable."""
 
-    control_bytes = ACK_BYTES
-    data_overhead = TCP_OVERHEAD
-    sender_bitmaps = 3
-    receiver_bitmaps = 1
-    fresh_word = NXT
-    probe_word = 0
+    kind: Literal["tcp_newreno"]
+    ecn: Flag = False
+    """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
+
     streams = True
     start = staticmethod(start)
     pull = staticmethod(pull)
@@ -57,30 +55,3 @@ class TcpNewReno:
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
-    on_late = staticmethod(on_late)
-    resume = staticmethod(resume)
-    forget = staticmethod(forget)
-    forget_received = staticmethod(forget_received)
-
-    @staticmethod
-    def important(settings: dict) -> bool:
-        """Packets are ECT when ECN is on."""
-        return bool(settings.get("ecn", False))
-
-    @staticmethod
-    def control_important(settings: dict) -> bool:
-        """Acknowledgements are Not-ECT, whatever the data are (RFC 3168, section 6.1.4)."""
-        return False
-
-    @staticmethod
-    def parameters(settings: dict, context: Context) -> list[int]:
-        """Initial window in packets, smallest and largest time-out in picoseconds; whether the window falls in
-        proportion; how long acknowledgements may wait."""
-        min_rto = max(settings.get("min_rto", 2_000_000_000), 3 * context.base_rtt)
-        return [
-            settings.get("initial_window", 10),
-            min_rto,
-            max(settings.get("max_rto", 1_000_000_000_000), min_rto),
-            int(settings.get("recovery") == "prr"),
-            settings.get("delayed_acks") or 0,
-        ]

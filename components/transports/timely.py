@@ -26,13 +26,17 @@ T_low is more than 500 KB of queue can delay at 100 Gbps: with shallow buffers a
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
 from gradwire.components.compiled import njit
 from gradwire.components.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
 from gradwire.components.transports.base import ONE, Context, fraction
 from gradwire.components.transports.recovery import find_losses
 from gradwire.components.transports.recovery import pull as next_packet
+from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.components.transports.window import (
     CWND,
     HIGHEST,
@@ -46,6 +50,9 @@ from gradwire.components.transports.window import (
 )
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import start as start_window
+from gradwire.scenarios.schema.base import refuse
+from gradwire.scenarios.schema.transport_base import Gain, Tcp
+from gradwire.scenarios.units import PositiveTime, Rate, Size, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 # a sender's own words, after those of the window machinery that TIMELY uses
@@ -139,8 +146,35 @@ def on_timer(M, k, f, now):
     _set_rate(M, k, f, M[f + RATE] >> 1)
 
 
-class Timely(TcpNewReno):
-    """Transport `timely`."""
+class Timely(Reliable, Tcp):
+    """TIMELY (Mittal et al., SIGCOMM 2015): the rate follows the gradient of the round trip time; over UDP.
+
+    Retransmission is that of the TCP variants. [recalled] unless marked.
+    """
+
+    kind: Literal["timely"]
+    t_low: PositiveTime = 50_000_000
+    """Round trips below this raise the rate. More than 500 KB of queue takes at 100 Gbps: set it to suit."""
+    t_high: PositiveTime = 500_000_000
+    """Round trips above this lower the rate whatever the gradient."""
+    beta: Gain = 0.8
+    """Multiplicative decrease."""
+    ewma: Gain = 0.875
+    """Weight of the newest difference of round trips; the authors' code has 0.02."""
+    add_rate: Rate = 10_000_000
+    """Additive increase per segment on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
+    floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
+    """The rate never falls below line rate over this. Ours."""
+    segment: Size = 16_384
+    """The rate changes once per this many bytes acknowledged."""
+
+    @model_validator(mode="after")
+    def _thresholds(self) -> Timely:
+        if self.t_low >= self.t_high:
+            raise refuse("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
+        return self
+
+    wire = "udp"
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
@@ -167,14 +201,14 @@ class Timely(TcpNewReno):
         """As NewReno; then times in picoseconds, fractions and rates in 20-bit fixed point, the segment in packets, a
         full packet in bytes."""
         return [
-            *TcpNewReno.parameters(settings, context),
-            settings.get("t_low", 50_000_000),
-            settings.get("t_high", 500_000_000),
-            fraction(settings.get("beta", 0.8)),
-            fraction(settings.get("ewma", 0.875)),
-            max(1, settings.get("add_rate", 10_000_000) * ONE // 10_000_000_000),
-            max(1, ONE // settings.get("floor", 1000)),
+            *Reliable.parameters(settings, context),
+            settings["t_low"],
+            settings["t_high"],
+            fraction(settings["beta"]),
+            fraction(settings["ewma"]),
+            max(1, settings["add_rate"] * ONE // 10_000_000_000),
+            max(1, ONE // settings["floor"]),
             context.base_rtt,
-            max(1, settings.get("segment", 16_384) // context.payload),
+            max(1, settings["segment"] // context.payload),
             context.payload + UDP_OVERHEAD,
         ]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gradwire.components.transports import KINDS
+from gradwire.components.find import table_for
 from gradwire.components.transports.base import answers_late, persists, pulls, rides
 from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.emu.transports.rules import MOST_FILL, transport_class
+from gradwire.scenarios.components import components
 from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
 
 WIDEST = UDP_OVERHEAD + MOST_FILL
@@ -26,17 +27,16 @@ def lacking(table: Any, folder: str | None = None) -> list[str]:
     ScenarioError
         A transport of the user's own cannot be found in `folder`.
     """
-    return [] if table.kind in KERNEL_TCP else list(_lacking(transport_class(table.kind, folder), table))
+    if table.kind in KERNEL_TCP:
+        return []
+    owner = transport_class(table.kind, folder)
+    return list(_lacking(owner, table_for(owner, table)))
 
 
 def available() -> list[str]:
     """The transports by name that run on the testbed, with their presets, those of our own first."""
-    from pydantic import TypeAdapter
-
-    from gradwire.scenarios.schema.transport import AnyTransport
-
-    tables = {kind: TypeAdapter(AnyTransport).validate_python({"kind": kind}) for kind in KINDS}
-    ours = [kind for kind in KINDS if kind not in KERNEL_TCP and not lacking(tables[kind])]
+    tables = {kind: owner(kind=kind) for kind, owner in components("transport").items() if kind not in KERNEL_TCP}
+    ours = [kind for kind, table in tables.items() if not lacking(table)]
     return [*ours, *KERNEL_TCP]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.components.find import table_for
+from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
 from gradwire.emu.planning.plan import KERNEL_TCP, Plan, Port, Queues, TransportPlan
 from gradwire.emu.transports.rules import transport_class
@@ -16,7 +18,6 @@ from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.schema.transport import Dlcp
 from gradwire.scenarios.schema.transport_base import Tcp
 from gradwire.scenarios.units import format_rate
 
@@ -167,6 +168,8 @@ def _folder(scenario: Scenario) -> str | None:
 
 def transport_plan(table: Any, folder: str | None) -> TransportPlan:
     """What the inside needs to know of a transport, given its table: packets are as long as they are simulated."""
+    if ":" in table.kind:
+        table = table_for(transport_class(table.kind, folder), table)
     plan = TransportPlan(table.kind, table.payload, table.overhead, table.wire, table.model_dump())
     if plan.by_kernel:
         return plan

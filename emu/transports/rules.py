@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, resolve
-from gradwire.components.transports import KINDS
 from gradwire.components.transports.base import Context, Deaf
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import RECORD, TIMER, Flow
@@ -61,7 +60,7 @@ def transport_class(kind: str, folder: str | None = None) -> Any:
     ScenarioError
         There is none, or it is not what it is named for.
     """
-    return resolve(KINDS, kind, "transport.kind", Path(folder) if folder else None)
+    return resolve("transport", kind, Path(folder) if folder else None)
 
 
 @cache

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.job import Job
 from gradwire.scenarios.schema.topology import Dumbbell, Star, Torus
-from gradwire.scenarios.schema.transport import Pias, UserTransport
+from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import format_size
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes
@@ -20,10 +21,6 @@ from gradwire.scenarios.wire import MIN_FRAME, frame_bytes
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
-PER_PACKET = (
-    "spray_random", "spray_round_robin", "least_queue", "source_random", "source_round_robin", "reps",
-)  # fmt: skip
-BY_HOSTS = ("source_random", "source_round_robin", "reps")  # hosts choose the path of every packet
 NDP_PACKETS = 8  # full packets that NDP's queues hold
 
 
@@ -210,7 +207,8 @@ def _droppable_classes(scenario: Scenario) -> set[int]:
 
 def _sprayed(scenario: Scenario) -> bool:
     """Whether packets of one message take different ways."""
-    return scenario.load_balancing in PER_PACKET and not isinstance(scenario.topology, (Star, Dumbbell))
+    balancer = components("load_balancing").get(scenario.load_balancing)
+    return balancer is not None and balancer.per_packet and not isinstance(scenario.topology, (Star, Dumbbell))
 
 
 def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
@@ -225,7 +223,8 @@ def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
             between = 1 + sum(size // 2 for size in topology.dims) if isinstance(topology, Torus) else 0
             if between > transport.switches_between:
                 yield Mistake(path, **too_long(transport, between), concerns=("topology",))
-        if balancing == "reps" and not transport.acknowledges:
+        balancer = components("load_balancing").get(balancing)
+        if balancer is not None and balancer.learns() and not transport.acknowledges:
             yield Mistake(
                 "load_balancing", f"learns from acknowledgements, and {transport.kind} has none", balancing,
                 "source_random, or another transport", (path, "transport"),
@@ -235,10 +234,11 @@ def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
 def _entropies(scenario: Scenario) -> Iterator[Mistake]:
     """A number of paths for hosts that choose none."""
     entropies, balancing = scenario.switch.path_entropies, scenario.load_balancing
-    if entropies is not None and balancing not in BY_HOSTS and ":" not in balancing:
+    by_hosts = [kind for kind, each in components("load_balancing").items() if each.by_hosts()]
+    if entropies is not None and balancing not in by_hosts and ":" not in balancing:
         yield Mistake(
             "switch.path_entropies", f"is of no use with {balancing}: switches choose the ways", entropies,
-            f"load_balancing one of {', '.join(BY_HOSTS)}", ("load_balancing",),
+            f"load_balancing one of {', '.join(by_hosts)}", ("load_balancing",),
         )  # fmt: skip
 
 
@@ -257,8 +257,8 @@ def switch_remarks(scenario: Scenario) -> Iterator[str]:
     switch = scenario.switch
     for transport in (each.transport for each in carriers(scenario)):
         kind = transport.kind
-        if isinstance(transport, Pias) and switch.queues == 1:
-            yield "transport is pias but switch.queues is 1: there is no lower priority to sink to"
+        if len(transport.classes_from(0)) > 1 and switch.queues == 1:
+            yield f"transport is {kind} but switch.queues is 1: there is no lower priority to sink to"
         if transport.wants_pfc and not switch.pfc:
             yield f"transport is {kind} but switch.pfc is off: each loss costs it a round trip"
         if transport.wants_order and transport.switches_between is None and _sprayed(scenario):

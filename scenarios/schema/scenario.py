@@ -27,6 +27,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gradwire.scenarios.checks import scenario as checks
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
@@ -52,32 +53,24 @@ from gradwire.scenarios.schema.topology import (
 )
 from gradwire.scenarios.schema.traffic import AnyTraffic
 from gradwire.scenarios.schema.transport import (
+    DEFAULT_KIND,
     USER_CLASS,
     AnyTransport,
-    Dctcp,
-    Dlcp,
-    TcpNewReno,
     UserTransport,
 )
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 
 __all__ = [
-    "Dctcp", "Dlcp", "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
+    "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
     "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer",
-    "Policy", "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "TcpNewReno", "Topology", "Torus",
+    "Policy", "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "Topology", "Torus",
     "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
-BALANCERS = (
-    "ecmp", "ecmp_weighted", "spray_random", "spray_round_robin", "least_queue", "flowlet", "flowlet_least_queue",
-    "source_random", "source_round_robin", "reps",
-)  # fmt: skip
-
-
 def _balancer(value: Any) -> str:
-    if not isinstance(value, str) or (value not in BALANCERS and not USER_CLASS.fullmatch(value)):
-        raise UnitError("is no load balancer", ", ".join(BALANCERS) + ' or "my_module:MyBalancer"')
+    if not isinstance(value, str) or (value not in components("load_balancing") and not USER_CLASS.fullmatch(value)):
+        raise UnitError("is no load balancer", ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"')
     return value
 
 
@@ -126,12 +119,12 @@ class Scenario(Table):
     switch: Switch = Switch()
     host: Host = Host()
     load_balancing: Annotated[
-        str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(BALANCERS)})
+        str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(components("load_balancing"))})
     ] = "ecmp"
     """Which of the shortest paths a packet takes: by flow hash (weighted: in proportion to the links' rates), packet by
     packet (spray, least_queue), burst by burst (flowlet), or as the sending host says, packet by packet (source routes;
     reps: hashes of entropies of which those that went well are used again)."""
-    transport: AnyTransport = Dctcp(kind="dctcp")
+    transport: AnyTransport = components("transport")[DEFAULT_KIND](kind=DEFAULT_KIND)
     job: tuple[Job, ...] = ()
     traffic: tuple[AnyTraffic, ...] = ()
     fault: tuple[AnyFault, ...] = ()

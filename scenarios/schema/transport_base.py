@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Count, Natural, Table, refuse
 from gradwire.scenarios.units import PositiveTime, Size, format_size, format_time
-from gradwire.scenarios.wire import TCP_OVERHEAD
 
 MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
 
 Gain = Annotated[float, Field(gt=0, le=1, strict=True)]
 
 
+Window = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
+Factor = Annotated[float, Field(ge=0, le=1000, strict=True)]
+
+
 class Transport(Table):
     """What all transports have."""
 
+    # A class derived from it is a transport with all there is to know of it. Its fields are its parameters in a
+    # scenario; the rest is what it makes of switches, and what gradwire.components.transports.base asks for.
+
     # what a transport makes of the switches, for checks and remarks
     wants_trimming: ClassVar[bool] = False
-    handles_trimming: ClassVar[bool] = False
     wants_shortest_first: ClassVar[bool] = False
     wants_pfc: ClassVar[bool] = False
     needs_drops: ClassVar[bool] = False
@@ -29,10 +34,36 @@ class Transport(Table):
     acknowledges: ClassVar[bool] = True  # each data packet by itself
     switches_between: ClassVar[int | None] = None  # at most
     simulated: ClassVar[bool] = True  # or on the testbed only
+    may_lose: ClassVar[bool] = False  # whether it can deliver a message with some of its packets missing
+
+    # what its rules are made of: see gradwire.components.transports.base
+    control_bytes: ClassVar[int]
+    data_overhead: ClassVar[int]
+    sender_bitmaps: ClassVar[int]
+    receiver_bitmaps: ClassVar[int]
+    fresh_word: ClassVar[int]
+    probe_word: ClassVar[int]
+    streams: ClassVar[bool] = False
+    pulls: ClassVar[bool] = False
+    rides: ClassVar[bool] = False
+    important: ClassVar[Any]
+    parameters: ClassVar[Any]
+    start: ClassVar[Any]
+    pull: ClassVar[Any]
+    on_control: ClassVar[Any]
+    on_timer: ClassVar[Any]
+    resume: ClassVar[Any]
+    forget: ClassVar[Any]
+    on_data: ClassVar[Any]
+    on_probe: ClassVar[Any]
+    on_trimmed: ClassVar[Any]
+    on_late: ClassVar[Any]
+    forget_received: ClassVar[Any]
 
     wire: ClassVar[str] = "tcp"
     """Whose headers its packets have: one of `gradwire.scenarios.wire.WIRES`."""
 
+    kind: str
     payload: Size = 4096
     """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
     control_priority: Natural = 0
@@ -50,23 +81,28 @@ class Transport(Table):
     @property
     def overhead(self) -> int:
         """Header bytes of a data packet, as `gradwire.scenarios.wire` counts them."""
-        return TCP_OVERHEAD
+        return self.data_overhead
 
     @property
-    def may_lose(self) -> bool:
-        """Whether the transport can deliver a message with some of its packets missing."""
-        return False
+    def handles_trimming(self) -> bool:
+        """Whether it reads headers of packets that switches have cut."""
+        return hasattr(self, "on_trimmed")
 
     @property
     def ecn_capable(self) -> bool:
-        """Whether packets that nobody has tagged are ECN-capable, so that switches do not drop them by choice: as its
-        `ecn` says, if it has one."""
-        return bool(getattr(self, "ecn", True))
+        """Whether packets that nobody has tagged are ECN-capable, so that switches do not drop them by choice."""
+        return bool(self.important(self.model_dump()))
 
     @property
     def control_ecn_capable(self) -> bool:
         """The same of acknowledgements and control packets."""
-        return True
+        rule = getattr(self, "control_important", None)
+        return rule is None or bool(rule(self.model_dump()))
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The parameters that have a default, with it."""
+        return {name: field.get_default() for name, field in cls.model_fields.items() if not field.is_required()}
 
     def classes_from(self, priority: int) -> range:
         """Queues that data of a message with this priority may go to."""
@@ -81,11 +117,11 @@ class Tcp(Transport):
     min_rto: PositiveTime = 2_000_000_000
     """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
     max_rto: PositiveTime = 1_000_000_000_000
+    """Largest retransmission time-out."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Tcp:
-        if self.min_rto > self.max_rto:
-            raise refuse("min_rto", "is above max_rto", format_time(self.min_rto), "min_rto <= max_rto")
+        check_timeouts(self.min_rto, self.max_rto)
         return self
 
 
@@ -108,10 +144,6 @@ class Windowed(Tcp):
             )  # fmt: skip
         return self
 
-    @property
-    def control_ecn_capable(self) -> bool:
-        return False
-
 
 class Connected(Transport):
     """What transports have whose connections may outlive a message."""
@@ -121,3 +153,9 @@ class Connected(Transport):
     training has: messages follow each other on it in the order in which they start, the next one's packets as soon as
     the window has room, and window, round trip estimate and time-out go on from one to the next; after a silence of
     more than a time-out the window falls again [RFC 5681 section 4.1, RFC 2861]."""
+
+
+def check_timeouts(least: int, most: int) -> None:
+    """Raise the mistake of a smallest time-out above the largest one."""
+    if least > most:
+        raise refuse("min_rto", "is above max_rto", format_time(least), "min_rto <= max_rto")

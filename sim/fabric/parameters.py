@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.components import layout as at
+from gradwire.components.find import table_for
 from gradwire.components.transports.base import (
     Context,
     answers_late,
@@ -56,6 +57,7 @@ class Bound:
         ScenarioError
             It is to have persistent connections, and knows none.
         """
+        table = table_for(owner, table)
         settings = table.model_dump()
         priority = settings.get("control_priority", 0)
         check_streams(owner, table)

@@ -27,7 +27,6 @@ import numpy
 
 import gradwire.components
 import gradwire.sim.fabric.core
-from gradwire.components import balancers, queues, transports
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.find import (
     BALANCER_SIDE,
@@ -36,9 +35,11 @@ from gradwire.components.find import (
     functions_of,
     is_users,
     resolve,
+    table_for,
     type_check,
 )
 from gradwire.components.transports.base import Deaf, answers_late, persists, pulls, rides, shares
+from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from gradwire.sim.fabric.objects import machine
@@ -138,7 +139,8 @@ def combine(
 ) -> Combination:
     """The combination for transport tables (`kind`, maybe `connections`, `delayed_acks` and the like), a load balancer
     and switches. Raises as `combination_of`."""
-    owners = tuple(resolve(transports.KINDS, table.kind, "transport.kind", folder) for table in tables)
+    owners = tuple(resolve("transport", table.kind, folder) for table in tables)
+    tables = [table_for(owner, table) for owner, table in zip(owners, tables, strict=True)]
     both = list(zip(owners, tables, strict=True))
     features = replace(
         features,
@@ -150,8 +152,8 @@ def combine(
     )
     return Combination(
         owners,
-        resolve(balancers.KINDS, balancing, "load_balancing", folder),
-        resolve(queues.KINDS, "red" if switch.ramp() else "threshold", "switch"),
+        resolve("load_balancing", balancing, folder),
+        resolve("queue", "red" if switch.ramp() else "threshold"),
         features,
     )
 
@@ -237,11 +239,7 @@ def _identity(combination: Combination) -> str:
 
 def _name(owner: type) -> str:
     """How a scenario names a component; those of the user's own by their class."""
-    for kinds in (transports.KINDS, balancers.KINDS, queues.KINDS):
-        for name, path in kinds.items():
-            if path == f"{owner.__module__}:{owner.__name__}":
-                return name
-    return owner.__name__
+    return kind_of(owner) or owner.__name__
 
 
 def _bound_to(owner: type, function: str, name: str) -> str:

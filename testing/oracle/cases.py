@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.components import balancers, transports
 from gradwire.components import layout as at
 from gradwire.components.draws import key_of
 from gradwire.components.find import resolve
@@ -259,11 +258,11 @@ class _Oracle:
             )
             for index in range(network.link_count)
         ]  # fmt: skip
-        owners = [resolve(transports.KINDS, each.kind, "transport") for each in case.transports]
+        owners = [resolve("transport", each.kind) for each in case.transports]
         longest = max(
             each.payload + owner.data_overhead for owner, each in zip(owners, case.transports, strict=True)
         )
-        balancer = resolve(balancers.KINDS, case.balancing, "load_balancing")
+        balancer = resolve("load_balancing", case.balancing)
         self.hosts = [
             Host(
                 self.clock, self.log, self.links[up], table.queues, self.flows, self._delivered, balancer,

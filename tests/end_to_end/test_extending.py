@@ -8,10 +8,12 @@ import pytest
 
 from gradwire.components.find import resolve
 from gradwire.experiment.topology import LinkSpec, leaf_spine
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import load_scenario, pick_variant
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.scenario import UserTransport
 from gradwire.sim.fabric.specialise import _digest as digest_of
+from gradwire.sim.precheck import find_all
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
@@ -114,8 +116,17 @@ def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call)
             monkeypatch.delitem(sys.modules, name)
         sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
         try:
-            mine = resolve({}, "mine:Mine", "load_balancing", tmp_path)
+            mine = resolve("load_balancing", "mine:Mine", tmp_path)
         finally:
             sys.dont_write_bytecode = before
         hashes.append(digest_of("", [mine]))
     assert len(set(hashes)) == 3 and hashes[0] == hashes[3]
+
+
+def test_the_table_of_ones_own_transport_is_checked():
+    with pytest.raises(ScenarioError) as raised:
+        find_all(load_scenario(EXAMPLES / "constant_rate.toml", set=["transport.percent=0", "transport.persent=1"]))
+    told = sorted(map(str, raised.value.mistakes))
+    assert told[0].startswith("transport.percent: is out of range (got 0)")
+    assert told[1] == 'transport.persent: unknown key; expected "percent"'
+    find_all(load_scenario(EXAMPLES / "constant_rate.toml"))

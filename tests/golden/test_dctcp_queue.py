@@ -32,8 +32,8 @@ import numpy as np
 import pytest
 from measured import MS, US, Seen, watch
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.transport import Dctcp
 
 PACKET, ACK, RATE, LATENCY = 1498, 66, 10**10, 25 * US  # round trip 102.5 us: the paper's 10 Gbps and 100 us
 SLOT = PACKET * 800  # ps that the port takes for a packet

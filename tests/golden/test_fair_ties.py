@@ -16,11 +16,12 @@ import pytest
 from measured import MS, US
 from numpy.typing import NDArray
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, dumbbell, star
 from gradwire.scenarios.load import load_scenario, pick_variant
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, TcpNewReno
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
 

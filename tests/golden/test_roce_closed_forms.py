@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from gradwire.components.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
+from gradwire.components.transports.dcqcn import Dcqcn
+from gradwire.components.transports.hpcc import Hpcc
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dcqcn, HpccTransport
 from gradwire.sim.fabric.fabric import Fabric
 
 US, MS = 10**6, 10**9
@@ -57,9 +58,9 @@ def watch(
     same = {"payload": f"{table.payload}B"}  # the unloaded round trip is that of the largest packet of all
     tables: list[Any] = [
         Dcqcn.model_validate({"kind": "dcqcn"} | same),
-        HpccTransport.model_validate({"kind": "hpcc"} | same),
+        Hpcc.model_validate({"kind": "hpcc"} | same),
     ]
-    kind = int(isinstance(table, HpccTransport))
+    kind = int(isinstance(table, Hpcc))
     tables[kind] = table
     fabric = Fabric(
         network, build_routing(network), switch=Switch.model_validate({"buffer": "100MB"} | switch),
@@ -134,7 +135,7 @@ def test_long_flows_come_to_share_a_port_and_fill_it(count):
 def test_a_lone_flow_of_hpcc_settles_above_eta_by_one_step(eta):
     """Alone, the utilisation is W / (B T), so W = Wc eta / U + W_AI has its fixed point at (eta + (1 - eta) / 100) of
     the line. The first round trips at line rate apart, that is the throughput; and nothing ever waits."""
-    table = HpccTransport.model_validate({"kind": "hpcc", "eta": eta})
+    table = Hpcc.model_validate({"kind": "hpcc", "eta": eta})
     seen = watch(table, [20_000_000], [0], {}, rate=100 * GBPS, until=MS)
     share = seen.shares(100 * US, MS, 1, 100 * GBPS).sum()
     assert share == pytest.approx(eta + (1 - eta) / 100, abs=0.0006)  # packets in 900 us: one is 0.0004
@@ -146,7 +147,7 @@ def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
     a window has packets enough. Each settles at W = W eta / U + W_AI, the same for all, and the sum at U = eta + 4
     (1 - eta) / 20 with `flows` = 20. So the shares are equal, 0.96 of the line is used, and what waits is what meets: less
     than four packets at worst, less than one on average."""
-    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
+    table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
     packet = 1108 * 80
     seen = watch(
         table,
@@ -170,7 +171,7 @@ def test_differences_between_flows_of_hpcc_shrink_by_eta_over_u(latency):
     """A window that is set by the utilisation shrinks by eta / U, U = eta + 4 (1 - eta) / 100 = 0.952, and so does the
     difference of two. That is done in every round trip whose utilisation was above eta, and after at most five of
     additive increase (max_stage): so ln(U / eta) a round trip at most, and a sixth of it at least."""
-    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B"})
+    table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B"})
     begins = [n * MS for n in range(4)]
     seen = watch(table, [400_000_000] * 4, begins, {}, rate=100 * GBPS, latency=latency, until=18 * MS)
     early, late = (seen.shares(at * MS, (at + 2) * MS, 4, 100 * GBPS) for at in (10, 16))
@@ -183,7 +184,7 @@ def test_an_incast_of_hpcc_is_resolved():
     """Eight flows start at once with a window each: as many arrive in the first round trip, and one leaves. So seven
     windows wait, less what one sends while the first packets travel. From then on less is sent than leaves, and after
     ten round trips for the eight windows there is next to no queue."""
-    table = HpccTransport.model_validate({"kind": "hpcc", "payload": "1000B"})
+    table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B"})
     count, packet = 8, 1108 * 80
     seen = watch(table, [50_000_000] * count, [0] * count, {}, rate=100 * GBPS, latency=3 * US, until=2 * MS)
     trip = 12 * US + 2 * packet + 2 * 112 * 80
@@ -197,7 +198,7 @@ def test_an_incast_of_hpcc_is_resolved():
 # --- with and without pausing -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "model"), [("dcqcn", Dcqcn), ("hpcc", HpccTransport)])
+@pytest.mark.parametrize(("kind", "model"), [("dcqcn", Dcqcn), ("hpcc", Hpcc)])
 def test_what_starts_at_line_rate_needs_switches_that_pause(kind, model):
     """Sixteen at once into 300 KB: without pausing packets are lost and the rest of a round trip sent again; with it
     nothing is."""

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from measured import GBPS, MS, US, Seen, mean_and_error, network_of, watch
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.schema.transport import Dctcp
 
 FRAME = 1066
 DCTCP = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, fat_tree
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.fabric.memory import LOG_ENTRIES
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import networkx
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.testing.oracle import Case
 from gradwire.testing.oracle.cases import fabric_of

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from random_cases import US, budget, cases
 
 import gradwire.sim.fabric.fabric
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
-from gradwire.scenarios.schema.transport import ConstantRate, Cubic, Ltp, Pias, Swift, Timely
+from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.components.transports.cubic import Cubic
+from gradwire.components.transports.ltp import Ltp
+from gradwire.components.transports.pias import Pias
+from gradwire.components.transports.swift import Swift
+from gradwire.components.transports.timely import Timely
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 CUBIC, TIMELY, SWIFT, PIAS, LTP, CONSTANT = range(6)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 from test_faults import agree, changes
 
-from gradwire.scenarios.schema.transport import Cubic, Dctcp, TcpNewReno
+from gradwire.components.transports.cubic import Cubic
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.sim.fabric import streams
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from part_cases import ints, messages, part, step
 from random_cases import DLCP, budget
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.program import (
     BACKWARD_END,
     COMPUTE,
@@ -24,7 +27,6 @@ from gradwire.experiment.program import (
     Course,
 )
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric import program as programs
 from gradwire.testing.oracle import Case

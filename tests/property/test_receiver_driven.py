@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.ndp import Ndp
+from gradwire.components.transports.nscc import Nscc
+from gradwire.components.transports.pfabric import PFabric
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
-from gradwire.scenarios.schema.transport_switches import Ndp, Nscc, PFabric
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 

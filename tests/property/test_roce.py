@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
 
+from gradwire.components.transports.dcqcn import Dcqcn
+from gradwire.components.transports.hpcc import Hpcc
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dcqcn, HpccTransport
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 DCQCN, HPCC = 0, 1
@@ -50,7 +51,7 @@ def roce(draw: st.DrawFn) -> list[Any]:
             "rate_ai": draw(st.sampled_from(("40Mbps", "1Gbps"))),
             "rate_hai": draw(st.sampled_from(("400Mbps", "10Gbps"))),
         }),
-        HpccTransport.model_validate({
+        Hpcc.model_validate({
             "kind": "hpcc", **common(),
             "eta": draw(st.sampled_from((0.5, 0.95, 1.0))),
             "max_stage": draw(st.sampled_from((0, 1, 5))),

@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import US, budget, cases
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.sim.telemetry import Samples
 from gradwire.testing.oracle import Case, Letter, run_engine, run_oracle
 

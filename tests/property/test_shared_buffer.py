@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, budget, networks
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 

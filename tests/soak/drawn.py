@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from gradwire.experiment.topology import Network, build_network
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import _drop, build_scenario
 from gradwire.scenarios.overrides import steps_of
-from gradwire.scenarios.schema.scenario import BALANCERS
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
 
@@ -72,7 +72,7 @@ def combination(rng: Random) -> Combination:
         features -= {"trim_threshold", "shortest_first"}
     if "pfc" in features:
         features -= {"trim_threshold", "shortest_first"}
-    return Combination(kinds, rng.choice(BALANCERS), frozenset(features), rng.random() < 0.3, rng.random() < 0.2)
+    return Combination(kinds, rng.choice(list(components("load_balancing"))), frozenset(features), rng.random() < 0.3, rng.random() < 0.2)
 
 
 class Scenarios:

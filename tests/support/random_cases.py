@@ -12,9 +12,11 @@ import networkx
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.testing.oracle import Case, Letter
 
 US = 10**6

@@ -10,10 +10,10 @@ import pytest
 
 from gradwire.benchmarks import fabric as bench
 from gradwire.benchmarks import scale
-from gradwire.components import balancers, transports
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import GradwireError
 
-EVERYTHING = {*bench.FEATURES, *bench.OF_THE_ENGINE, *balancers.KINDS} - {"ecmp"}
+EVERYTHING = {*bench.FEATURES, *bench.OF_THE_ENGINE, *components("load_balancing")} - {"ecmp"}
 
 
 def rows_of(**filters: Any) -> list[tuple[Any, ...]]:
@@ -39,7 +39,7 @@ def test_others_take_turns_with_plain_dctcp() -> None:
     assert [one for one, _ in pairs] == [("incast", 128, "dctcp", 1, "")] * len(pairs)
     assert {other[4] for _, other in pairs} == EVERYTHING
     kinds = {row[2] for row in rows_of(case="incast", transport="all")}
-    assert kinds == set(transports.KINDS)
+    assert kinds == {kind for kind, each in components("transport").items() if each.simulated}
 
 
 @pytest.mark.parametrize(

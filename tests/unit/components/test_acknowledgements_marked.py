@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.components import transports
-from gradwire.components.find import resolve
-from gradwire.components.transports.base import control_important
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
-from gradwire.testing import transport
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import ACK, DATA
 
@@ -69,13 +67,3 @@ def test_acknowledgements_of_dctcp_are_ect_as_in_linux_and_their_marks_counted_a
 def test_what_dlcp_answers_is_never_dropped_by_choice():
     outcome = outcome_of(DLCP, True, selective_drop=True)
     assert all(t.packet.important for t in outcome.transmissions if t.packet.kind != DATA)
-
-
-@pytest.mark.parametrize("kind", transports.KINDS)
-def test_checks_and_transports_agree_on_what_is_ecn_capable(kind):
-    for more in [{}, {"ecn": False}, {"ecn": True}] if "ecn" in transport(kind).model_dump() else [{}]:
-        table = transport(kind, **more)
-        owner = resolve(transports.KINDS, kind, "transport.kind")
-        settings = table.model_dump()
-        assert control_important(owner, settings) == table.control_ecn_capable
-        assert owner.important(settings) == table.ecn_capable

@@ -7,10 +7,10 @@ from transport_bench import GBPS, US, Flow, play, star_of
 
 from gradwire.components.layout import A_PRIORITY, S_DATA, S_GAP, S_LINE, S_SENT
 from gradwire.components.transports.pias import Pias
+from gradwire.components.transports.pias import Pias as Table
 from gradwire.scenarios.checks import scenario as checks
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.transport import Pias as Table
 from gradwire.testing import Ends, transport
 
 KB = 1000

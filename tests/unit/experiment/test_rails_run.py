@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, build_network, rail
 from gradwire.experiment.traffic import flows_of
 from gradwire.experiment.traffic.base import Flows
@@ -17,7 +18,6 @@ from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import Result, check_loss_invariant
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 

@@ -62,7 +62,7 @@ SINGLE = [
     ("transport", {"kind": "dlcp", "initial_window": 3}, "transport.initial_window", "unknown key", "stop_policy"),
     ("background", [{}], "background", "background traffic is written as [[traffic]] tables", ""),
     ("transport", "dctpc", "transport.kind", 'is unknown (got "dctpc")', "dctcp"),
-    ("transport", {"kind": "udp"}, "transport.kind", "is unknown", "tcp_newreno, dctcp, dlcp"),
+    ("transport", {"kind": "udp"}, "transport.kind", "is unknown", "dctcp, dlcp, hpcc"),
     ("topology.kind", "fat-tree", "topology.kind", "is unknown", "fat_tree"),
     ("job.0.exchange.kind", "rong", "job[0].exchange.kind", "is unknown", "ring"),
     ("load_balancing", "ecpm", "load_balancing", "is no load balancer", "spray_random"),

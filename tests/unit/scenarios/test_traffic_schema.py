@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from star_cases import star_tables
 
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.scenario import Dctcp, Dlcp
 
 POISSON = {"name": "p", "kind": "poisson", "load": 0.5, "sizes": "web_search", "flows": 10}
 INCAST = {"name": "i", "kind": "incast", "fan_in": 3, "size": "1kB"}

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from gradwire import cli
 from gradwire.components.find import resolve
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp
 from gradwire.sim.fabric import engines, specialise, whole
 from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
@@ -287,7 +288,7 @@ def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
 )
 def test_what_is_no_transport_is_told(name, says):
     with pytest.raises(ScenarioError) as caught:
-        resolve({}, name, "transport.kind")
+        resolve("transport", name)
     assert says in str(caught.value)
 
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from sim_cases import MS, US, Ideal, make_trace, ring_job, rows, scenario
 
 import gradwire.sim.faults
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, leaf_spine, rail, star
 from gradwire.scenarios.errors import ScenarioError, StallError
@@ -22,7 +23,6 @@ from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import check_loss_invariant
 from gradwire.scenarios.schema.fault import AnyFault
 from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import Dctcp
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.faults import Faults

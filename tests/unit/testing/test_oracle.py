@@ -9,8 +9,10 @@ from numba import njit
 import gradwire.sim.fabric.fabric
 from gradwire.components.draws import draw
 from gradwire.components.transports import base
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.transport import Dctcp, Dlcp, TcpNewReno
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA, Packet, packet_of
 from gradwire.testing.oracle.uncompiled import uncompiled

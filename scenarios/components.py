@@ -1,0 +1,81 @@
+"""Components: what a scenario chooses by name, each found as one class in a module of its own.
+
+A *component* is a class with a `kind`, the name by which a scenario chooses it. The class is its manifest: its fields
+are its parameters, with their defaults, their checks and, in the strings below them, what they mean; its other
+attributes say what it needs of the rest, and what carries it out. Everything that lists components - the schema, the
+checks, choices on the command line, the reference, what the testbed can run - asks here.
+
+Components are found by listing the modules of the package where they live, as plugin hosts do: a new one is a new file.
+The packages are imported by name when somebody asks, so that this room imports no other one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pkgutil
+import typing
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
+
+PLACES: Mapping[str, str] = {
+    "transport": "gradwire.components.transports",
+    "load_balancing": "gradwire.components.balancers",
+    "queue": "gradwire.components.queues",
+}
+"""The key of a scenario: the package whose modules have what may stand there."""
+
+
+@functools.cache
+def components(place: str) -> Mapping[str, type[Any]]:
+    """Every component that may stand at a key of `PLACES`, by its kind, in the order of the alphabet.
+
+    Raises
+    ------
+    TypeError
+        Two of them have the same kind.
+    """
+    package = importlib.import_module(PLACES[place])
+    found: dict[str, type[Any]] = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for kind, owner in _in(module.name).items():
+            if kind in found:
+                raise TypeError(f"{found[kind].__module__} and {module.name} both have a {place} called {kind}")
+            found[kind] = owner
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def component(place: str, kind: str) -> type[Any] | None:
+    """The component of a kind, None if there is none. A module that is named like it is looked at first, and alone:
+    what runs on a testbed imports no more than it needs."""
+    name = f"{PLACES[place]}.{kind}"
+    if kind.isidentifier() and importlib.util.find_spec(name) is not None:
+        if (owner := _in(name).get(kind)) is not None:
+            return owner
+    return components(place).get(kind)
+
+
+def kind_of(owner: type[Any]) -> str | None:
+    """The kind that a class is a component of; None if it is none, such as a base of several."""
+    fields = getattr(owner, "model_fields", {})
+    if "kind" in fields:
+        names = typing.get_args(fields["kind"].annotation)
+        return names[0] if names and "kind" in owner.__annotations__ else None
+    kind = vars(owner).get("kind")
+    return kind if isinstance(kind, str) else None
+
+
+def tagged(place: str) -> Any:
+    """The union of the models of all components of a place, each with its kind as tag."""
+    from pydantic import Tag  # agents of the testbed ask for components, and need no unions
+
+    members = tuple(Annotated[model, Tag(kind)] for kind, model in components(place).items())
+    return typing.Union[members]  # noqa: UP007  # of as many as there are
+
+
+def _in(name: str) -> dict[str, type[Any]]:
+    module = importlib.import_module(name)
+    own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == name]
+    return {kind: each for each in own if (kind := kind_of(each)) is not None}
