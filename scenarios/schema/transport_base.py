@@ -41,6 +41,9 @@ class Transport(Table):
     data_overhead: ClassVar[int]
     sender_bitmaps: ClassVar[int]
     receiver_bitmaps: ClassVar[int]
+    pair_words: ClassVar[int]
+    peer_words: ClassVar[int]
+    host_words: ClassVar[int]
     fresh_word: ClassVar[int]
     probe_word: ClassVar[int]
     streams: ClassVar[bool] = False
