@@ -31,12 +31,15 @@ def picture(judgement: Judgement) -> Figure | None:
         return None
     shown = list(dict.fromkeys(policy for setting in settings for policy in setting.policies))
     colours = dict(zip(shown, (COLOURS * 4)[: len(shown)], strict=True))
+    several = any(each.shown for each in settings)
     alike = len({each.policies for each in settings}) == 1
     columns = min(len(settings), PANELS if alike else 2)
     rows = -(-len(settings) // columns)
     deepest = max(len(each.policies) for each in settings)
     with matplotlib.rc_context(PAPER):
-        figure = Figure(figsize=(WIDTH, rows * (0.7 + 0.2 * deepest) + 0.25), layout="constrained")
+        figure = Figure(
+            figsize=(WIDTH, rows * (0.7 + 0.2 * deepest + 0.3 * several) + 0.25), layout="constrained"
+        )
         FigureCanvasAgg(figure)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
@@ -49,15 +52,16 @@ def picture(judgement: Judgement) -> Figure | None:
             panel.set_ylim(deepest - 0.4, -0.6)
             panel.margins(x=0.3)
             panel.set_xlim(left=0)
-            panel.set_title(fill(setting.name, 88 // columns))
-            if setting.shown:
-                panel.set_xlabel(_words(judgement, measure), color=GREY)
+            panel.set_title(fill(setting.name, 26 if columns > 1 else 60))
+            if several:
+                panel.set_xlabel(fill(_words(judgement, measure), 36), color=GREY)
             panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
             panel.set_axisbelow(True)
             panel.spines[["top", "right"]].set_visible(False)
         for panel in panels[len(settings) :]:
             panel.set_visible(False)
-        words = f"{_words(judgement, claim.shown)}; lines: smallest to largest of the seeds"
+        words = "lines: smallest to largest of the seeds"
+        words = words if several else f"{_words(judgement, claim.shown)}; {words}"
         figure.supxlabel(words, fontsize=7.5, color=GREY)
     return figure
 
