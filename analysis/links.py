@@ -62,7 +62,7 @@ def bundles(result: Result) -> list[Bundle]:
     for number, src, dst, sent, end in zip(*columns, strict=True):
         if end < 0 or src not in edge or dst not in edge:
             continue
-        lost = dropped.get(number, (0, 0, 0, 0))
+        lost = dropped.get(number, [0, 0, 0, 0])
         for stage, name in _way(src, dst, edge):
             entry = counts.setdefault(name, [0, 0])
             entry[0] += sent - sum(lost[: stage + 1])
@@ -96,8 +96,9 @@ def _way(src: str, dst: str, edge: dict[str, str]) -> Iterator[tuple[int, str]]:
     yield 3, f"{edge[dst]}->{dst}"
 
 
-def _drops(result: Result, edge: dict[str, str]) -> dict[int, tuple[int, int, int, int]]:
-    """Per message, its data packets that never were sent in a stage, by the first such stage."""
+def _drops(result: Result, edge: dict[str, str]) -> dict[int, list[int]]:
+    """Per message, its data packets that never were sent in a stage, by the first such stage. There may be millions:
+    what is the same of a message, a port and a cause is looked at once."""
     table = result.drops
     ends = {
         number: (src, dst)
@@ -105,16 +106,26 @@ def _drops(result: Result, edge: dict[str, str]) -> dict[int, tuple[int, int, in
             *(result.messages[name].to_pylist() for name in ("message", "src", "dst")), strict=True
         )
     }
+    port, ports = _numbered(table["port"])
+    cause, causes = _numbered(table["cause"])
+    data = table["packet"].to_numpy() >= 0
+    keys = ((table["message"].to_numpy() * len(ports) + port) * len(causes) + cause)[data]
     found: dict[int, list[int]] = {}
-    columns = (table[name].to_pylist() for name in ("message", "packet", "port", "cause"))
-    for number, packet, port, cause in zip(*columns, strict=True):
-        if packet < 0 or number not in ends:
-            continue
-        src, dst = ends[number]
-        stage = _stage(port, src, dst, edge) + (cause in BEYOND)
-        if stage < 4:
-            found.setdefault(number, [0, 0, 0, 0])[stage] += 1
-    return {number: (a, b, c, d) for number, (a, b, c, d) in found.items()}
+    for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
+        number, place, why = key // len(causes) // len(ports), key // len(causes) % len(ports), key % len(causes)
+        if number in ends:
+            stage = _stage(ports[place], *ends[number], edge) + (causes[why] in BEYOND)
+            if stage < 4:
+                found.setdefault(number, [0, 0, 0, 0])[stage] += count
+    return found
+
+
+def _numbered(column: Any) -> tuple[NDArray[Any], list[str]]:
+    """A column of texts as numbers, and the texts that they stand for."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if not len(encoded):
+        return np.zeros(0, dtype=np.int64), []
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 
 def _stage(port: str, src: str, dst: str, edge: dict[str, str]) -> int:

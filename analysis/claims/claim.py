@@ -26,6 +26,7 @@ class Setting:
     changes : laid over it, in the shape of a policy's `set`.
     policies : those of `gradwire.analysis.claims.policies` that are run.
     full_only : left out of a quick run.
+    shown : the measure in its panel of the plot, if not the claim's.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Setting:
     policies: tuple[str, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
     full_only: bool = False
+    shown: str = ""
 
 
 @dataclass(frozen=True)

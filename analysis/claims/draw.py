@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gradwire.analysis.claims.claim import Setting
 from gradwire.analysis.claims.judge import Judgement
 from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.claims.policies import POLICIES
@@ -30,54 +31,61 @@ def picture(judgement: Judgement) -> Figure | None:
         return None
     shown = list(dict.fromkeys(policy for setting in settings for policy in setting.policies))
     colours = dict(zip(shown, (COLOURS * 4)[: len(shown)], strict=True))
-    scale, unit = _scale(judgement, claim.shown)
-    rows = -(-len(settings) // PANELS)
+    several = any(each.shown for each in settings)
+    alike = len({each.policies for each in settings}) == 1
+    columns = min(len(settings), PANELS if alike else 2)
+    rows = -(-len(settings) // columns)
     deepest = max(len(each.policies) for each in settings)
     with matplotlib.rc_context(PAPER):
-        figure = Figure(figsize=(WIDTH, rows * (0.75 + 0.21 * deepest)), layout="constrained")
+        figure = Figure(
+            figsize=(WIDTH, rows * (0.7 + 0.2 * deepest + 0.3 * several) + 0.25), layout="constrained"
+        )
         FigureCanvasAgg(figure)
-        columns = min(len(settings), PANELS)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
-            labels = []
-            for place, policy in enumerate(setting.policies):
-                spread = judgement.spread(setting.name, policy, claim.shown)
-                labels.append(POLICIES[policy].label)
-                if spread is None:
-                    continue
-                middle = spread.median / scale
-                error = [[middle - min(spread.values) / scale], [max(spread.values) / scale - middle]]
-                panel.barh(
-                    place, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2
-                )
-                panel.annotate(
-                    f" {middle:.3g}", (max(spread.values) / scale, place), va="center", fontsize=6.5
-                )
+            measure = setting.shown or claim.shown
+            _bars(panel, judgement, setting, measure, colours)
+            labels = [POLICIES[policy].label for policy in setting.policies]
             panel.set_yticks(
-                range(len(labels)),
-                [fill(each, 30) for each in labels]
-                if number % columns == 0
-                or labels != [POLICIES[p].label for p in settings[number - number % columns].policies]
-                else [""] * len(labels),
+                range(len(labels)), labels if not alike or number % columns == 0 else [""] * len(labels)
             )
-            panel.invert_yaxis()
+            panel.set_ylim(deepest - 0.4, -0.6)
             panel.margins(x=0.3)
             panel.set_xlim(left=0)
-            panel.set_title(fill(setting.name, 28))
+            panel.set_title(fill(setting.name, 26 if columns > 1 else 60))
+            if several:
+                panel.set_xlabel(fill(_words(judgement, measure), 36), color=GREY)
             panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
             panel.set_axisbelow(True)
             panel.spines[["top", "right"]].set_visible(False)
         for panel in panels[len(settings) :]:
             panel.set_visible(False)
-        figure.supxlabel(
-            f"{WORDS[claim.shown]}{f' ({unit})' if unit else ''}; bars: smallest to largest of the seeds",
-            fontsize=7.5,
-            color=GREY,
-        )
+        words = "lines: smallest to largest of the seeds"
+        words = words if several else f"{_words(judgement, claim.shown)}; {words}"
+        figure.supxlabel(words, fontsize=7.5, color=GREY)
     return figure
 
 
+def _bars(panel: Any, judgement: Judgement, setting: Setting, measure: str, colours: dict[str, str]) -> None:
+    """A bar per policy, the range over the seeds on it and its median beside it."""
+    scale, _ = _scale(judgement, measure)
+    for place, policy in enumerate(setting.policies):
+        spread = judgement.spread(setting.name, policy, measure)
+        if spread is None:
+            continue
+        middle, low, high = spread.median / scale, min(spread.values) / scale, max(spread.values) / scale
+        error = [[middle - low], [high - middle]]
+        panel.barh(place, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2)
+        panel.annotate(f" {middle:.3g}", (high, place), va="center", fontsize=6.5)
+
+
+def _words(judgement: Judgement, measure: str) -> str:
+    unit = _scale(judgement, measure)[1]
+    return f"{WORDS[measure]}{f' ({unit})' if unit else ''}"
+
+
 def _scale(judgement: Judgement, measure: str) -> tuple[float, str]:
+    """What a unit of the axis is, and what it is called."""
     if measure not in TIMES:
         return 1.0, ""
     largest = max((each.get(measure, 0.0) for each in judgement.figures.values()), default=0.0)

@@ -14,7 +14,7 @@ from statistics import median
 from gradwire.analysis.claims.claim import Claim, Expect
 from gradwire.analysis.claims.plan import Run
 from gradwire.analysis.claims.policies import POLICIES
-from gradwire.analysis.tables import share_text, three_digits, time_text
+from gradwire.analysis.tables import three_digits, time_text
 
 SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
 MOSTLY = 0.5
@@ -50,6 +50,7 @@ class Finding:
     spread: Spread
     holds: bool
     because: str
+    """The baseline whose slowest messages met time-outs, most of them; empty if it is none."""
 
     @property
     def wanted(self) -> str:
@@ -111,10 +112,7 @@ def _finding(expect: Expect, spread: Spread, figures: Figures) -> Finding:
             each.get("tail_timed_out", 0.0) for (s, p, _), each in figures.items() if (s, p) == expect.blame
         ]
         if shares and median(shares) >= MOSTLY:
-            label = POLICIES[expect.blame[1]].label
-            because = (
-                f"time-outs, not volume: {share_text(median(shares))} of {label}'s slowest messages met one"
-            )
+            because = POLICIES[expect.blame[1]].label
     return Finding(expect, spread, holds, because)
 
 
@@ -122,20 +120,22 @@ def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
     if not findings:
         return OPEN, "nothing of it was run"
     good, bad = [each for each in findings if each.holds], [each for each in findings if not each.holds]
-    blame = "; ".join(dict.fromkeys(each.because for each in good if each.because))
     if not bad:
-        return SHOWN, _sentence(
-            f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected", blame
-        )
-    worst = "; ".join(
-        f"{_place(each)}: {each.spread.text(each.expect.unit)}, not {each.wanted}" for each in bad
+        words = f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected"
+        return SHOWN, _sentence(words, _blame(good))
+    failed = "; ".join(
+        f"{_place(each)} ({each.spread.text(each.expect.unit)}, not {each.wanted})" for each in bad
     )
     if not good:
-        return NOT_SHOWN, _sentence(
-            worst, "; ".join(dict.fromkeys(each.because for each in bad if each.because))
-        )
-    holds = ", ".join(dict.fromkeys(_place(each) for each in good))
-    return CONDITION, _sentence(f"holds for {holds}; not for {worst}", blame)
+        return NOT_SHOWN, _sentence(failed, _blame(bad))
+    holds = "; ".join(dict.fromkeys(_place(each) for each in good))
+    return CONDITION, _sentence(f"it holds for: {holds}. Not for: {failed}", _blame(good))
+
+
+def _blame(findings: Sequence[Finding]) -> str:
+    """Whose time-outs are the reason, in words."""
+    labels = ", ".join(dict.fromkeys(each.because for each in findings if each.because))
+    return f"Time-outs, not volume: most of the slowest messages of {labels} met one" if labels else ""
 
 
 def _place(finding: Finding) -> str:
@@ -143,7 +143,7 @@ def _place(finding: Finding) -> str:
 
 
 def _sentence(*parts: str) -> str:
-    text = "; ".join(part for part in parts if part)
+    text = ". ".join(part for part in parts if part)
     return text[:1].upper() + text[1:] + "."
 
 

@@ -44,7 +44,7 @@ def lost_magnitude(result: Result) -> float | None:
         places, sums = _running(trace, iterations[which % len(iterations)], index)
         lost += float((np.interp(beyond[those], places, sums) - np.interp(first[those], places, sums)).sum())
         expected += float((beyond[those] - first[those]).sum()) * sums[-1] / places[-1]
-    return lost / expected if expected else None
+    return float(lost / expected) if expected else None
 
 
 def _running(trace: Trace, iteration: int, tensor: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -79,7 +79,7 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
             lines.append(
                 f"<tr><td>{escape(what)}</td><td class='n'>{each.spread.text(each.expect.unit)}</td>"
                 f"<td class='n'>{escape(each.wanted)}</td><td>{'holds' if each.holds else 'does not hold'}"
-                f"{f'; {escape(each.because)}' if each.because else ''}</td></tr>"
+                f"{f'; time-outs: {escape(each.because)}' if each.because else ''}</td></tr>"
             )
         lines.append("</table>")
     if figure is not None:

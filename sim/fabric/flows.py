@@ -168,7 +168,7 @@ class Flows:
         number = self.enter(1) if number is None else number
         flow = self._take(1)[0]
         self.book[number] = (
-            src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0,
+            src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip
         self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)

@@ -56,14 +56,15 @@ def test_a_verdict_is_that_of_the_medians() -> None:
     assert _judged(_p99(0.29)).verdict == NOT_SHOWN
     both = _judged(_p99(0.3, "here"), _p99(0.29, "there"))
     assert both.verdict == CONDITION
-    assert both.reason == "Holds for here; not for there: 0.300 (0.200 to 0.400), not <= 0.290."
+    assert both.reason == "It holds for: here. Not for: there (0.300 (0.200 to 0.400), not <= 0.290)."
 
 
 def test_time_outs_are_named_where_they_are_the_reason() -> None:
     """From half of the slowest messages on."""
     blame = ("small", "dctcp-10ms")
-    assert "time-outs, not volume: 75.0 % of DCTCP, RTOmin 10ms's" in _judged(_p99(0.5, blame=blame), tail=0.75).reason
-    assert "time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
+    words = "Time-outs, not volume: most of the slowest messages of DCTCP, RTOmin 10 ms met one."
+    assert words in _judged(_p99(0.5, blame=blame), tail=0.75).reason
+    assert "Time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
 
 
 def test_what_was_not_run_is_not_judged() -> None:
