@@ -1,8 +1,9 @@
 """The host's network interface, as the simulator has it: which of the host's UDP flows sends next, and when.
 
 Strict classes; within a class the flows that have something to send take turns, one packet each; a paced flow is put
-aside until its time. Messages that share a pace take their turns as one (`Group`). A packet occupies the line for its bytes at the host's rate, so that no queue of data builds up in
-the host. Acknowledgements go out at once and only take their time on the line.
+aside until its time. Messages that share a pace take their turns as one (`Group`). A packet occupies the line for its
+bytes at the host's rate, so that no queue of data builds up in the host. Acknowledgements go out at once and only take
+their time on the line.
 
 Under virtual time every packet is handed to the kernel when its transmission begins. On the wall clock the schedule is
 worked out up to `ahead_ns` beyond the present and sent in one call; the queue of the host's port evens it out, as long
