@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 
 import pytest
 
-from gradwire.emu.agent.loop import EpollLoop
 from gradwire.components.layout import PAIR_GAP, PAIR_NEXT, PAIR_USER
+from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Flow, Group, Nic
 
 RATE = 8_000_000_000
