@@ -17,6 +17,7 @@ from gradwire.components.compiled import njit
 MASK = 0xFFFFFFFF
 STEP = 0x9E3779B1  # 2**32 / golden ratio, odd: consecutive identities land far apart
 TIE_BITS = 20
+FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 
 
 @njit
@@ -59,3 +60,8 @@ def key_of(seed: int, kind: int, identity: Any) -> Any:
     begin = mix.py_func((key + identity * STEP) & MASK)
     # by another way, so that of two kinds that begin alike the steps are not
     return stream.py_func(begin, mix.py_func((mix.py_func(key ^ MASK) + identity * STEP) & MASK))
+
+
+def entropy_of(seed: int, message: Any) -> Any:
+    """The path entropy of a message by its number, or of an array of them: 16 bits."""
+    return key_of(seed, FLOW_ENTROPY, message & MASK) & 0xFFFF

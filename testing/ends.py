@@ -63,6 +63,7 @@ class Ends:
         sender_bits = tagged + words
         receiver_bits = sender_bits + owner.sender_bitmaps * words
         context = Context(line, payload, base_rtt, line if slowest is None else -(-(8_000_000_000_000 << 16) // slowest))
+        settings = (owner.defaults() if hasattr(owner, "defaults") else {}) | settings
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words
         pair = stamps + slots * at.SLOT_WORDS

@@ -80,6 +80,8 @@ class Host(Protocol):
         """The host's loop."""
 
     node: int
+    seed: int
+    """of the run"""
     token: bytes
     """what the ends of this run's connections know each other by (`gradwire.emu.wire.header.Opening`)"""
     rate: int

@@ -1,8 +1,9 @@
 """The host's network interface, as the simulator has it: which of the host's UDP flows sends next, and when.
 
 Strict classes; within a class the flows that have something to send take turns, one packet each; a paced flow is put
-aside until its time. A packet occupies the line for its bytes at the host's rate, so that no queue of data builds up in
-the host. Acknowledgements go out at once and only take their time on the line.
+aside until its time. Messages that share a pace take their turns as one (`Group`). A packet occupies the line for its
+bytes at the host's rate, so that no queue of data builds up in the host. Acknowledgements go out at once and only take
+their time on the line.
 
 Under virtual time every packet is handed to the kernel when its transmission begins. On the wall clock the schedule is
 worked out up to `ahead_ns` beyond the present and sent in one call; the queue of the host's port evens it out, as long
@@ -15,6 +16,7 @@ Rules about time (pacing, round trips) see the time of the schedule, not that of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -49,13 +51,16 @@ class Flow(ABC):
     done : there is nothing more to send.
     sent : packets so far.
     since : when it last came to have something to send.
+    group : with which it takes its turns; None: it takes them alone.
     """
 
-    __slots__ = ("armed", "listed", "number", "pace", "priority", "since", "state")
+    __slots__ = ("armed", "group", "listed", "number", "pace", "priority", "since", "state")
 
-    def __init__(self, number: int, priority: int, state: list[int] | None = None) -> None:
-        self.number, self.priority = number, priority
-        self.state = [0] * (RECORD + at.SENDER_WORDS) if state is None else state
+    def __init__(
+        self, number: int, priority: int, state: list[Any] | None = None, group: Group | None = None
+    ) -> None:
+        self.number, self.priority, self.group = number, priority, group
+        self.state: list[Any] = [0] * (RECORD + at.SENDER_WORDS) if state is None else state
         self.pace = self.since = 0
         self.listed = UNLISTED
         self.armed: Any = None
@@ -84,6 +89,33 @@ class SendingFlow(Flow):
         """Give what was pulled to the kernel. Returns the bytes that it occupies the line for."""
 
 
+class Group:
+    """The messages of one transport to one host in one class: they take their turns as one, at the pair's pace, and the
+    oldest that has something to send sends.
+
+    words : what the pair shares (`gradwire.components.layout`: PAIR_NEXT, PAIR_GAP and the transport's own). Groups of
+        other classes have the same.
+    members : those that may have something to send, oldest first.
+    since : when it last came to have some.
+    """
+
+    __slots__ = ("listed", "members", "priority", "since", "words")
+
+    def __init__(self, words: list[int], priority: int) -> None:
+        self.words, self.priority = words, priority
+        self.members: list[SendingFlow] = []
+        self.listed, self.since = UNLISTED, 0
+
+    number = property(lambda self: self.members[0].number)
+    pace = property(
+        lambda self: self.words[at.PAIR_NEXT], lambda self, value: self.words.__setitem__(at.PAIR_NEXT, value)
+    )
+
+
+def _age(flow: Flow) -> int:
+    return flow.number
+
+
 class Nic:
     """The interface of a host with a line of `rate` bit/s."""
 
@@ -96,12 +128,13 @@ class Nic:
         self._last = classes - 1
         self._ahead = ahead_ns * 1000
         self._make_up = min(ahead_ns, MAKE_UP_NS) * 1000
-        self._ready: list[deque[SendingFlow]] = [deque() for _ in range(classes)]
-        self._paced: list[tuple[int, int, SendingFlow]] = []
+        self._ready: list[deque[SendingFlow | Group]] = [deque() for _ in range(classes)]
+        self._paced: list[tuple[int, int, SendingFlow | Group]] = []
         self._busy = 0  # the line is taken until then
         self._wake: Any = None
         self._wake_at = 0
         self._serving = False
+        self._pulled = 0  # what the flow that was asked last wants to send
 
     def restart(self) -> None:
         """The loop has another clock from now on, that of the run. Until when the line was taken before by the old one,
@@ -113,11 +146,19 @@ class Nic:
         if flow.listed != UNLISTED or flow.done:
             return
         flow.since = self.loop.scheduled() * 1000
-        self._list(flow)
-
-    def _list(self, flow: SendingFlow) -> None:
+        group = flow.group
+        if group is None:
+            self._list(flow)
+            return
         flow.listed = LISTED
-        self._ready[min(flow.priority, self._last)].append(flow)
+        insort(group.members, flow, key=_age)
+        if group.listed == UNLISTED:
+            group.since = flow.since
+            self._list(group)
+
+    def _list(self, turn: SendingFlow | Group) -> None:
+        turn.listed = LISTED
+        self._ready[min(turn.priority, self._last)].append(turn)
 
     def heard(self, flow: SendingFlow) -> None:
         """News for a flow have changed its timer, or what it may send."""
@@ -209,31 +250,51 @@ class Nic:
                     break
             else:
                 return
-            flow = ready[0]
+            turn = ready[0]
+            pace = turn.pace
+            if pace > slot:
+                ready.popleft()
+                turn.listed = PACED
+                heappush(paced, (pace, turn.number, turn))
+                continue
+            # likewise what was paced for just before now, or a nanosecond would be lost with every packet
+            if slot - 1000 < pace:
+                slot = max(pace, self._busy)
+            flow = self._oldest(turn.members, slot) if isinstance(turn, Group) else self._ask(turn, slot)
+            if flow is None:
+                ready.popleft()
+                turn.listed = UNLISTED
+                continue
+            ready.rotate(-1)
             state = flow.state
-            if state[DONE]:
-                ready.popleft()
-                flow.listed = UNLISTED
-            elif flow.pace > slot:
-                ready.popleft()
-                flow.listed = PACED
-                heappush(paced, (flow.pace, flow.number, flow))
-            else:
-                # likewise what was paced for just before now, or a nanosecond would be lost with every packet
-                if slot - 1000 < flow.pace:
-                    slot = max(flow.pace, self._busy)
-                what = flow.pull(slot)
-                if what < 0:
-                    ready.popleft()
-                    flow.listed = UNLISTED
-                else:
-                    ready.rotate(-1)
-                    state[SENT] += 1
-                    nbytes = flow.transmit(what)
-                    self._busy = slot + self.time(nbytes)
-                    if state[GAP]:
-                        # what was late on the wall clock is made up for, within bounds
-                        due = max(flow.pace, flow.since, slot - self._make_up)
-                        flow.pace = min(due, slot) + ((nbytes * state[GAP] + 0xFFFF) >> 16)
-                if state[TIMER]:
-                    self.arm(flow)
+            state[SENT] += 1
+            nbytes = flow.transmit(self._pulled)
+            self._busy = slot + self.time(nbytes)
+            gap = turn.words[at.PAIR_GAP] if isinstance(turn, Group) else state[GAP]
+            if gap:
+                # what was late on the wall clock is made up for, within bounds
+                due = max(pace, turn.since, slot - self._make_up)
+                turn.pace = min(due, slot) + ((nbytes * gap + 0xFFFF) >> 16)
+            if state[TIMER]:
+                self.arm(flow)
+
+    def _ask(self, flow: SendingFlow, slot: int) -> SendingFlow | None:
+        """The flow, if it has something to send now (`_pulled`)."""
+        if flow.state[DONE]:
+            return None
+        self._pulled = flow.pull(slot)
+        if self._pulled >= 0:
+            return flow
+        if flow.state[TIMER]:
+            self.arm(flow)
+        return None
+
+    def _oldest(self, members: list[SendingFlow], slot: int) -> SendingFlow | None:
+        """The first of a group that has something to send now; those before it leave the group."""
+        while members:
+            flow = members[0]
+            if self._ask(flow, slot):
+                return flow
+            flow.listed = UNLISTED
+            del members[0]
+        return None

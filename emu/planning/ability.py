@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gradwire.components.find import table_for
-from gradwire.components.transports.base import answers_late, persists, pulls, rides
+from gradwire.components.transports.base import answers_late, persists, pulls, rides, shares
 from gradwire.emu.planning.plan import KERNEL_TCP
-from gradwire.emu.transports.rules import MOST_FILL, transport_class
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.rules import MOST_FILL, functions_of, transport_class
 from gradwire.scenarios.components import components
 from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
 
@@ -59,6 +60,11 @@ def _lacking(owner: Any, table: Any) -> Iterator[str]:
         yield "connections that carry message after message, which only the kernel's TCP has here"
     if answers_late(table):
         yield "receivers that put off their answers"
+    if shares(owner):
+        try:
+            functions_of(owner)
+        except TestbedError as error:
+            yield f"functions of another kind: {error.what} ({error.where})"
     if owner.probe_word and table.kind != "dlcp":
         yield "probes, which only dlcp sends here"
     if not UDP_OVERHEAD <= owner.data_overhead <= WIDEST:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gradwire.components.transports.base import Context, control_important
+from gradwire.components.draws import entropy_of
+from gradwire.components.transports.base import Context, control_important, shares
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
 from gradwire.emu.agent.nic import AHEAD_NS, Nic, SendingFlow
 from gradwire.emu.planning.plan import TransportPlan
@@ -25,6 +26,7 @@ from gradwire.emu.system.sockets import (
     overflowed,
     socket_address,
 )
+from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.rules import (
     ARGUMENT_AT,
     BELOW_ARGUMENT,
@@ -242,7 +244,8 @@ class Outgoing(SendingEnd, SendingFlow):
     def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier) -> None:
         """Find the bytes of the message and the way to its destination."""
         host, self.endpoint = carrier.host, carrier.endpoint
-        super().__init__(rules, row, host.loop.now() * 1000)
+        entropy = entropy_of(host.seed, row.number)
+        super().__init__(rules, row, host.loop.now() * 1000, entropy, carrier.pairs)
         self.row, self.carrier, self.payload, self.fill = row, carrier, carrier.transport.payload, rules.fill
         self.content = host.outgoing(row.number)
         self.content_at = address_of(self.content)
@@ -280,6 +283,8 @@ class DatagramCarrier:
         self.control_flags = IMPORTANT if important else 0
         self.control_tos = tos(transport.parameters.get("control_priority", 0), important)
         self._rules: dict[tuple[int, int], Rules] = {}
+        self.pairs = Pairs(self.owner) if shares(self.owner) else None
+        """what its messages share at this host"""
         self._sent: list[Any] = []
 
     def settings(self) -> dict[str, Any]:
@@ -319,7 +324,7 @@ class DatagramCarrier:
 
     def make_receiver(self, row: MessageRow) -> ReceivingEnd:
         """The receiving end of a message."""
-        return ReceivingEnd(self.rules_of(row), row)
+        return ReceivingEnd(self.rules_of(row), row, self.pairs)
 
     def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
         """Send what the rules answer to a packet; `name`: where it came from."""

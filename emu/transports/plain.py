@@ -8,6 +8,9 @@ once per process and rewritten, never by hand:
 
 * the bases of the records are known (every flow has a list of its own), and so are the constants of modules:
   `M[f + S_TIMER]` becomes `M[43]`;
+* words that messages share (`M[f + S_PAIR]`, `M[r + R_PAIR]`, `M[r + R_HOST]` say where they are) are in lists of their
+  own, and a record has such a list itself where the simulator's has the place of the first: with `q = M[f + S_PAIR]`,
+  `M[q + Q_RATE]` becomes `q[8]`. Nothing else can be done with `q` but handing it on to another function;
 * functions that are one expression, or that return nothing, are put in where they are called;
 * every other function that is called is specialised in the same way.
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import functools
 import inspect
 import operator
 import textwrap
@@ -26,6 +30,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from gradwire.components import layout as at
 from gradwire.emu.switches.base import TestbedError
 
 FOLDED: Mapping[type[ast.AST], Callable[..., int]] = {
@@ -35,6 +40,8 @@ FOLDED: Mapping[type[ast.AST], Callable[..., int]] = {
 }  # fmt: skip
 NOTHING_ADDED = (ast.Add, ast.Sub, ast.BitOr, ast.LShift, ast.RShift)
 """operations that a zero on the right does not change"""
+SHARED: Mapping[str, int] = {"S_PAIR": at.S_PAIR, "R_PAIR": at.R_PAIR, "R_HOST": at.R_HOST}
+"""words of a record that say where those are that messages share"""
 
 
 class Plain:
@@ -43,7 +50,7 @@ class Plain:
     def __init__(self) -> None:
         self._names: dict[str, Any] = {}
         self._count = 0
-        self._made: dict[tuple[Any, tuple[tuple[str, int], ...]], str] = {}
+        self._made: dict[tuple[Any, ...], str] = {}
 
     def function(self, compiled: Any, **known: int) -> Callable[..., Any]:
         """A compiled function as plain Python without the arguments in `known`, which have these values.
@@ -51,14 +58,16 @@ class Plain:
         Raises
         ------
         TestbedError
-            Its source is not to be had.
+            Its source is not to be had, or it does with shared words what cannot be done here.
         """
         made: Callable[..., Any] = self._names[self.made(compiled.py_func, known)]
         return made
 
-    def made(self, source: Callable[..., Any], known: Mapping[str, int]) -> str:
-        """The name of the rewritten function."""
-        key = source, tuple(sorted(known.items()))
+    def made(
+        self, source: Callable[..., Any], known: Mapping[str, int], shared: frozenset[str] = frozenset()
+    ) -> str:
+        """The name of the rewritten function. `shared`: parameters that are lists of shared words."""
+        key = source, tuple(sorted(known.items())), shared
         if key in self._made:
             return self._made[key]
         tree = definition(source)
@@ -67,7 +76,7 @@ class Plain:
         tree.decorator_list = []
         tree.args.args = [each for each in tree.args.args if each.arg not in known]
         env: dict[str, ast.expr] = {parameter: ast.Constant(value) for parameter, value in known.items()}
-        tree.body = _Rewriter(self, source, env).statements(tree.body)
+        tree.body = _Rewriter(self, source, env, shared).statements(tree.body)
         module = ast.fix_missing_locations(ast.Module([tree], []))
         exec(compile(module, inspect.getfile(source), "exec"), self._names)
         return name
@@ -126,12 +135,19 @@ def written(tree: ast.AST) -> set[str]:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Rewrites one function; `env` are its parameters that are expressions of the caller's, or numbers."""
+    """Rewrites one function; `env` are its parameters that are expressions of the caller's, or numbers, `shared` those
+    that are lists of shared words."""
 
-    def __init__(self, plain: Plain, source: Callable[..., Any], env: Mapping[str, ast.expr]) -> None:
-        self.plain, self.env = plain, env
+    def __init__(
+        self, plain: Plain, source: Callable[..., Any], env: Mapping[str, ast.expr], shared: frozenset[str]
+    ) -> None:
+        self.plain, self.source, self.env = plain, source, env
         self.names = source.__globals__
         self.local = set(source.__code__.co_varnames)
+        self.shared = set(shared)
+        for each in ast.walk(definition(source)):
+            if isinstance(each, ast.Assign) and self._shares(each.value):
+                self.shared |= {name.id for name in each.targets if isinstance(name, ast.Name)}
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Statements, rewritten."""
@@ -157,7 +173,54 @@ class _Rewriter(ast.NodeTransformer):
             return ast.copy_location(ast.Constant(int(value)), node)
         return ast.copy_location(ast.Name(self.plain.bound(value), ast.Load()), node)
 
+    def _shares(self, node: ast.expr) -> bool:
+        """Whether it says where shared words are: M[record + S_PAIR] and its likes, or a variable that has been given
+        that."""
+        if isinstance(node, ast.Name):
+            return node.id in self.shared
+        return isinstance(node, ast.Subscript) and any(map(self._says_where, _terms(node.slice)))
+
+    def _says_where(self, node: ast.expr) -> bool:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+        return name in SHARED and self._value(node) == SHARED[name]
+
+    def _list(self, node: ast.expr) -> ast.expr:
+        """The list of shared words, where it is known to be one."""
+        found = self._known(node) if isinstance(node, ast.Name) else self.generic_visit(node)
+        assert isinstance(found, ast.expr)
+        return found
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        terms = _terms(node.slice)
+        for term in terms:
+            if self._shares(term):
+                rest = [each for each in terms if each is not term] or [ast.Constant(0)]
+                place = functools.reduce(lambda left, right: ast.BinOp(left, ast.Add(), right), rest)
+                return ast.copy_location(ast.Subscript(self._list(term), self.visit(place), node.ctx), node)
+        if self._shares(node):
+            raise self._refused(node)
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if not self._shares(node.value):
+            return self.generic_visit(node)
+        node.value = self._list(node.value)
+        node.targets = [self.visit(each) for each in node.targets]
+        return node
+
+    def _refused(self, node: ast.expr) -> TestbedError:
+        return TestbedError(
+            f"{self.source.__qualname__} does more with the words that messages share than read and write them",
+            f"{inspect.getfile(self.source)}:{node.lineno}",
+            "q = M[f + S_PAIR] (R_PAIR, R_HOST), then M[q + word], or q handed on to a function",
+        )
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
+        if isinstance(node.ctx, ast.Load) and node.id in self.shared:
+            raise self._refused(node)
+        return self._known(node)
+
+    def _known(self, node: ast.Name) -> ast.expr:
         if isinstance(node.ctx, ast.Load):
             if node.id in self.env:
                 return ast.copy_location(copy.deepcopy(self.env[node.id]), node)
@@ -172,6 +235,8 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         left, right = _number(node.left), _number(node.right)
         if right is None:
+            if isinstance(node.op, ast.Mult) and left in (0, 1):
+                return node.right if left else node.left
             return node.right if left == 0 and isinstance(node.op, (ast.Add, ast.BitOr)) else node
         if left is not None and type(node.op) in FOLDED:
             return ast.copy_location(ast.Constant(FOLDED[type(node.op)](left, right)), node)
@@ -193,7 +258,7 @@ class _Rewriter(ast.NodeTransformer):
         if any(isinstance(each, ast.Return) for each in ast.walk(tree)):
             return self.generic_visit(node)
         assert isinstance(node.value, ast.Call)
-        arguments, changed = self._arguments(node.value, tree), written(tree)
+        (arguments, shared), changed = self._arguments(node.value, tree), written(tree)
         env: dict[str, ast.expr] = {}
         statements: list[ast.stmt] = []
         for name in sorted({*arguments, *changed}):
@@ -205,7 +270,7 @@ class _Rewriter(ast.NodeTransformer):
             env[name] = ast.Name(own, ast.Load())
             if value is not None:
                 statements.append(ast.Assign([ast.Name(own, ast.Store())], value))
-        statements += _Rewriter(self.plain, source, env).statements(tree.body)
+        statements += _Rewriter(self.plain, source, env, shared).statements(tree.body)
         return [ast.copy_location(_at(each, node), node) for each in statements]
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -216,10 +281,10 @@ class _Rewriter(ast.NodeTransformer):
             node.args = [self.visit(each) for each in node.args]
             return node
         tree = definition(source)
-        arguments = self._arguments(node, tree)
+        arguments, shared = self._arguments(node, tree)
         whole = expression(tree)
         if whole is not None and _simple(arguments, whole):
-            put: ast.expr = _Rewriter(self.plain, source, arguments).visit(whole)
+            put: ast.expr = _Rewriter(self.plain, source, arguments, shared).visit(whole)
             return _at(put, node)
         changed = written(tree)
         known = {
@@ -227,7 +292,7 @@ class _Rewriter(ast.NodeTransformer):
             for name, value in arguments.items()
             if name not in changed and (number := _number(value)) is not None
         }
-        name = self.plain.made(source, known)
+        name = self.plain.made(source, known, shared)
         rest = [value for each, value in arguments.items() if each not in known]
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), rest, []), node)
 
@@ -236,11 +301,25 @@ class _Rewriter(ast.NodeTransformer):
         found: Callable[..., Any] | None = getattr(self._value(node.func), "py_func", None)
         return found
 
-    def _arguments(self, node: ast.Call, tree: ast.FunctionDef) -> dict[str, ast.expr]:
+    def _arguments(
+        self, node: ast.Call, tree: ast.FunctionDef
+    ) -> tuple[dict[str, ast.expr], frozenset[str]]:
+        """What a function is given, by parameter, and which of it are lists of shared words."""
         names = [each.arg for each in tree.args.args]
         given = dict(zip(names, node.args, strict=False)) | {each.arg or "": each.value for each in node.keywords}
         missing = dict(zip(reversed(names), reversed(tree.args.defaults), strict=False))
-        return {name: self.visit(given[name] if name in given else missing[name]) for name in names}
+        values = {name: given[name] if name in given else missing[name] for name in names}
+        shared = frozenset(name for name, value in values.items() if self._shares(value))
+        return {
+            name: self._list(value) if name in shared else self.visit(value) for name, value in values.items()
+        }, shared
+
+
+def _terms(node: ast.expr) -> list[ast.expr]:
+    """What is added up to a place."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_terms(node.left), *_terms(node.right)]
+    return [node]
 
 
 def _number(node: ast.AST) -> int | None:

@@ -30,6 +30,7 @@ from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, resolve
 from gradwire.components.transports.base import Context, Deaf
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import RECORD, TIMER, Flow
+from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.wire.header import ECHO
 from gradwire.scenarios.loss import allowed_loss
@@ -123,11 +124,17 @@ def words_of(flags: NDArray[np.bool_]) -> list[int]:
 
 
 class SendingEnd(Flow):
-    """The sending end of one message. `state`: its words, parameters first."""
+    """The sending end of one message. `state`: its words, parameters first.
+
+    entropy : its path entropy, of which rules may make draws (`gradwire.components.draws.entropy_of`).
+    pairs : what messages of its transport share at this host, if they share anything.
+    """
 
     __slots__ = ("_on_timer", "_pull", "packets", "rules", "take", "words")
 
-    def __init__(self, rules: Rules, row: MessageRow, now: int) -> None:
+    def __init__(
+        self, rules: Rules, row: MessageRow, now: int, entropy: int = 0, pairs: Pairs | None = None
+    ) -> None:
         payload, owner = rules.context.payload, rules.owner
         self.rules = rules
         self.packets = max(1, -(-row.nbytes // payload))
@@ -135,16 +142,20 @@ class SendingEnd(Flow):
         tags = tag_words(row, self.packets)
         peer = BEYOND_SENDER + owner.sender_bitmaps * words
         tagged = peer + (owner.receiver_bitmaps * words if owner.probe_word else 0)
-        record = [0] * at.SENDER_WORDS
-        record[at.S_DATA] = row.priority << at.A_PRIORITY
+        record: list[Any] = [0] * at.SENDER_WORDS
+        record[at.S_DATA] = row.priority << at.A_PRIORITY | entropy << at.A_ENTROPY
         record[at.S_PACKETS] = self.packets
         record[at.S_LAST] = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
         record[at.S_BITS], record[at.S_WORDS], record[at.S_PEER] = BEYOND_SENDER, words, peer
         record[at.S_LINE] = rules.context.speed
         record[at.S_TAGS] = tagged if tags else int(bool(row.important))
-        super().__init__(
-            row.number, row.priority, [*rules.parameters, *record, *[0] * (tagged - BEYOND_SENDER), *tags]
-        )
+        record[at.S_ALLOWED] = allowed_loss(row.nbytes, row.bound)
+        group = None
+        if pairs is not None:
+            group = pairs.group(row)
+            record[at.S_PAIR] = group.words
+        everything = [*rules.parameters, *record, *[0] * (tagged - BEYOND_SENDER), *tags]
+        super().__init__(row.number, row.priority, everything, group)
         functions = rules.functions
         self._pull, self._on_timer = functions.pull, functions.on_timer
         self.take = functions.on_control
@@ -167,7 +178,7 @@ class SendingEnd(Flow):
         self.state[begin : begin + len(words)] = words
 
     def word(self, offset: int) -> int:
-        """A word of the record."""
+        """A word of the record that is no list."""
         return int(self.state[BASE + offset])
 
     @property
@@ -182,26 +193,29 @@ class SendingEnd(Flow):
 
 
 class ReceivingEnd:
-    """The receiving end of one message. Sizes in bytes. `state`: its words, parameters first."""
+    """The receiving end of one message. Sizes in bytes. `state`: its words, parameters first; `pairs` as at the
+    sending end."""
 
     __slots__ = (
         "marked", "nbytes", "packets", "payload", "place", "row", "rules", "source", "state", "take", "words"
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, row: MessageRow) -> None:
+    def __init__(self, rules: Rules, row: MessageRow, pairs: Pairs | None = None) -> None:
         payload, owner = rules.context.payload, rules.owner
         self.rules, self.row, self.payload, self.nbytes = rules, row, payload, row.nbytes
         self.packets = max(1, -(-row.nbytes // payload))
         self.words = words = -(-self.packets // 32)
         tags = tag_words(row, self.packets)
         tagged = BEYOND_RECEIVER + owner.receiver_bitmaps * words
-        record = [0] * at.RECEIVER_WORDS
+        record: list[Any] = [0] * at.RECEIVER_WORDS
         record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = self.packets, row.nbytes, payload
         record[at.R_BITS], record[at.R_WORDS] = BEYOND_RECEIVER, words
         record[at.R_TAGS] = tagged if tags else int(bool(row.important))
         record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound)
         record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
-        self.state = [*rules.parameters, *record, *[0] * (tagged - BEYOND_RECEIVER), *tags]
+        if pairs is not None:
+            record[at.R_PAIR], record[at.R_HOST] = pairs.peer(row), pairs.host
+        self.state: list[Any] = [*rules.parameters, *record, *[0] * (tagged - BEYOND_RECEIVER), *tags]
         self.take = rules.functions.on_data
         """takes a data packet: (state, sequence, size, ce, now) -> answer, 0 for none"""
         self.marked = 0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.components import layout as at
-from gradwire.components.draws import MASK, key_of
+from gradwire.components.draws import entropy_of
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.missing import missing_runs
@@ -26,8 +26,6 @@ from gradwire.sim.fabric.parameters import Bound, ParameterSets
 from gradwire.sim.fabric.room import SMALLEST_FRAME
 from gradwire.sim.fabric.streams import Streams
 from gradwire.sim.fabric.words import Words
-
-FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 
 # columns of the book of messages
 SRC, DST, BYTES, PACKETS, TRANSPORT, FLOW, STATE, END, GOT, SENT, AGAIN, TAGS, MARKED, TRIMMED, TIMEOUTS = range(15)
@@ -242,7 +240,7 @@ class Flows:
         kind = self.transports[transport]
         overhead = kind.owner.data_overhead
         if begin.entropy is None:
-            entropy = (key_of(self.seed, FLOW_ENTROPY, begin.number & MASK) & 0xFFFF) << at.A_ENTROPY
+            entropy = entropy_of(self.seed, begin.number) << at.A_ENTROPY
         else:
             entropy = begin.entropy << at.A_ENTROPY
         shared = begin.stream >= 0

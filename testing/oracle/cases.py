@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.draws import key_of
+from gradwire.components.draws import entropy_of
 from gradwire.components.find import resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, persists, shares
@@ -21,7 +21,6 @@ from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.schema.network import Switch as SwitchTable
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.fabric.flows import FLOW_ENTROPY
 from gradwire.sim.fabric.tables import CAUSES
 from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream, Words
 from gradwire.testing.oracle.host import Host
@@ -356,7 +355,7 @@ class _Oracle:
         number = len(self.flows)
         self.letters.append(letter)
         host = self.hosts[what.src]
-        entropy = key_of(self.case.seed, FLOW_ENTROPY, number) & 0xFFFF
+        entropy = entropy_of(self.case.seed, number)
         protocol = self._protocol(what.transport, what.src, what.dst)
         stream = self._stream(what) if persists(self.case.transports[what.transport]) else None
         self.flows.append(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from emu_agents_cases import MBPS, MS, inside, needs_namespaces
 
+from gradwire.components.draws import entropy_of
 from gradwire.emu.wire import header as wire
 from gradwire.scenarios import wire as table
 
@@ -153,12 +154,36 @@ def _check_retransmissions(path, found, sends):
 
 def test_eager_stop_ends_the_message_early():
     sends = [{"src": 0, "dst": 1, "nbytes": 400 * 1024, "bound": 0.5, "important": False}]
-    found = inside("play", sends=sends, rate=RATE)
+    found = inside("play", sends=sends, rate=RATE, settings={"stop_policy": "eager", "send_order": "sequential"})
     clean(found)
     assert found["received"] == [200 * 1024] and found["have"]["0"] == list(range(200, 400))
     assert 200 <= found["sent_packets"][0] < 300
     alone = 200 * (1024 + 58) * 8 / RATE * 1e9
     assert found["end_ns"][0] - found["start_ns"][0] < 1.5 * alone + 20 * MS
+
+
+def test_early_stop_sends_no_more_than_is_needed_from_another_packet_on_in_every_message():
+    """Both begin where the simulator's would, and go on from the last packet to the first."""
+    sends = [{"src": 0, "dst": 1, "nbytes": 400 * 1024, "bound": 0.5, "important": False}] * 2
+    found = inside("play", sends=sends, rate=RATE)
+    clean(found)
+    assert found["received"] == [200 * 1024] * 2 and found["retransmitted"] == [0, 0]
+    assert all(200 <= sent <= 205 for sent in found["sent_packets"])  # with probes, where a Stop was late
+    for message in (0, 1):
+        begin = entropy_of(1, message) * 400 >> 16  # the seed of the plan
+        assert set(found["have"][str(message)]) == {(begin + 200 + i) % 400 for i in range(200)}
+
+
+def test_a_pair_sends_one_message_after_the_other_and_two_pairs_at_once():
+    """Three messages of each of two hosts to a third: at each sender the oldest goes first, and the receiver tells each
+    of the other."""
+    sends = [{"src": s, "dst": 2, "nbytes": 200 * 1024} for _ in range(3) for s in (0, 1)]
+    found = inside("play", sends=sends, hosts=3, rate=RATE)
+    clean(found)
+    one = 200 * (1024 + 58) * 8 / RATE * 1e9
+    for s in (0, 1):
+        ends = [found["end_ns"][m] - found["start_ns"][s] for m in (s, s + 2, s + 4)]
+        assert ends == pytest.approx([2 * one, 4 * one, 6 * one], rel=0.25)
 
 
 def test_bitmap_in_parts():

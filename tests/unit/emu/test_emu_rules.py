@@ -34,7 +34,7 @@ BASE, PAYLOAD = 10 * US, 1400
 EXAMPLES = str(Path(gradwire.__file__).resolve().parents[1] / "examples")
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
 SLOW = -(-(8_000_000_000_000 << 16) // (40 * GBPS))
-PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA}
+PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA, at.S_PAIR}
 RUNNING = [kind for kind in available() if kind not in KERNEL_TCP]
 
 
@@ -59,7 +59,7 @@ class Both:
             if word not in PLACES:
                 assert self.sender.word(word) == self.ends[word], word
         for word in range(at.RECEIVER_WORDS):
-            if word not in (at.R_BITS, at.R_TAGS):
+            if word not in (at.R_BITS, at.R_TAGS, at.R_PAIR, at.R_HOST):
                 assert self.receiver.word(word) == self.ends.at_receiver(word), word
         for bitmap in range(self.owner.sender_bitmaps):
             begin, words = self.ends[at.S_BITS] + bitmap * self.sender.words, self.sender.words

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from userspace_cases import Driven, Packet, no_program
 
-from gradwire.components.draws import key_of
+from gradwire.components.draws import entropy_of
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.emu.userspace.layout import N_CHOICES
@@ -18,7 +18,6 @@ from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.wire import GRADWIRE_PORT, PACKET_KINDS
-from gradwire.sim.fabric.flows import FLOW_ENTROPY
 from gradwire.sim.simulate import simulate
 
 STAR = {"kind": "star", "hosts": 5}
@@ -106,7 +105,7 @@ def test_everything_behind_the_hosts_is_the_same(name):
         host = number[row["port"].split("->")[0]]
         if host < plan.host_count:
             there = row["kind"] in ("data", "probe")
-            entropy = int(key_of(plan.seed, FLOW_ENTROPY, row["message"])) & 0xFFFF
+            entropy = int(entropy_of(plan.seed, row["message"]))
             packet = labelled(row, ends[row["message"]][there], entropy)
             identity[id(packet)] = (packet, row["message"], row["kind"], row["packet"], row["argument"])
             fabric.advance(row["start_ps"])

@@ -1,0 +1,37 @@
+"""Pairs: what the messages of one transport share at one host, and the groups that they form at its interface.
+
+As in the simulator (`gradwire.sim.fabric.pairs`): words that messages to one other host share, words of those that come
+from one other host, and words of all that come in (see `gradwire.components.transports.base`). They are made with the
+first message that needs them, begin at zero and stay for the run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwire.components.layout import PAIR_USER
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.nic import Group
+
+
+class Pairs:
+    """What the messages of the transport `owner` share at one host. `host`: the words of all that come in."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._senders: dict[int, list[int]] = {}
+        self._peers: dict[int, list[int]] = {}
+        self._groups: dict[tuple[int, int], Group] = {}
+        self.host = [0] * owner.host_words
+
+    def group(self, row: MessageRow) -> Group:
+        """The group of a message that is sent from here; it has the words of its pair."""
+        key = row.dst, row.priority
+        if key not in self._groups:
+            words = self._senders.setdefault(row.dst, [0] * (PAIR_USER + self._owner.pair_words))
+            self._groups[key] = Group(words, row.priority)
+        return self._groups[key]
+
+    def peer(self, row: MessageRow) -> list[int]:
+        """The words of the pair of a message that comes in."""
+        return self._peers.setdefault(row.src, [0] * self._owner.peer_words)

@@ -1,0 +1,240 @@
+"""What messages between two hosts share, on sockets beside the simulator's functions uncompiled.
+
+Several hosts send several messages each to one host; both worlds are told the same, and what a pair shares at its
+sender and at its receiver, and what all share at the host, is the same word by word.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from transport_bench import GBPS, US, transport
+
+from gradwire.components import layout as at
+from gradwire.components.compiled import njit
+from gradwire.components.draws import entropy_of
+from gradwire.components.transports.base import Context, Deaf
+from gradwire.components.transports.dlcp import Dlcp
+from gradwire.components.transports.dlcp_words import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.planning.ability import lacking
+from gradwire.emu.planning.prepare import transport_plan
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
+from gradwire.emu.transports.pairs import Pairs
+from gradwire.emu.transports.plain import Plain
+from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.wire.header import ACK, STOP
+from gradwire.testing.oracle.flows import Flow, Protocol, Words
+
+PAYLOAD, BASE, SENDERS, EACH = 100, 10 * US, 3, 4
+LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
+CONTEXT = Context(LINE, PAYLOAD, BASE, LINE)
+
+
+class Both:
+    """Messages of hosts 0, 1, ... to the last one, in the simulator's words and in the sockets'."""
+
+    def __init__(self, rng, **settings):
+        self.memory = Words()
+        table = transport("dlcp", payload=f"{PAYLOAD}B", **settings)
+        parameters = Dlcp.parameters(table.model_dump(), CONTEXT)
+        protocol = Protocol(self.memory, 0, Dlcp, table, parameters)
+        rules = Rules(Dlcp, table.model_dump(), CONTEXT)
+        here, there = [Pairs(Dlcp) for _ in range(SENDERS)], Pairs(Dlcp)
+        host = self.memory.take(HOST_WORDS)
+        self.shared = [(there.host, host)]
+        self.theirs, self.ours, self.receivers = [], [], []
+        for src in range(SENDERS):
+            words = self.memory.take(at.PAIR_USER + PAIR_WORDS), self.memory.take(PEER_WORDS), host
+            for number in range(src, SENDERS * EACH, SENDERS):
+                nbytes, important = PAYLOAD * rng.randrange(1, 120), rng.random() < 0.5
+                row = MessageRow(number, 0, src, SENDERS, nbytes, rng.choice([2, 5]), 0.1, important, 0)
+                entropy = rng.randrange(1 << 16)
+                self.theirs.append(
+                    Flow(
+                        self.memory, protocol, number=number, src=src, dst=SENDERS, nbytes=nbytes, priority=row.priority,
+                        bound=row.bound, important=important, entropy=entropy, line_speed=LINE, shared=words,
+                    )
+                )  # fmt: skip
+                self.theirs[-1].on_sender("start", 0)
+                self.ours.append(SendingEnd(rules, row, 0, entropy, here[src]))
+                self.receivers.append(ReceivingEnd(rules, row, there))
+            self.shared += [(self.ours[-1].group.words, words[0]), (there.peer(row), words[1])]
+        self.same()
+
+    def same(self):
+        for ours, base in self.shared:
+            assert ours == self.memory[base : base + len(ours)]
+
+    def pull(self, which, now):
+        got = self.ours[which].pull(now)
+        assert got == self.theirs[which].on_sender("pull", now)
+        self.same()
+        return got
+
+    def fire(self, which, now):
+        self.ours[which].on_timer(now)
+        self.theirs[which].timer = 0
+        self.theirs[which].on_sender("on_timer", now)
+        self.same()
+
+    def data(self, which, sequence, ce, now):
+        receiver = self.receivers[which]
+        word = receiver.take(receiver.state, sequence, receiver.size(sequence), ce, now)
+        assert word == self.theirs[which].arrive(sequence, receiver.size(sequence), ce, now)[0]
+        self.same()
+        return word
+
+    def control(self, which, word, sequence, now):
+        sender = self.ours[which]
+        sender.take(sender.state, word & 7, sequence, word >> 40, word >> 3 & 1, now)
+        self.theirs[which].on_sender("on_control", word & 7, sequence, word >> 40, word >> 3 & 1, now)
+        self.same()
+
+
+@pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_of_a_pair_share_what_they_know(control, seed):
+    """Until all are delivered; nothing is lost, but much is marked and late."""
+    rng = random.Random(f"{control} {seed}")
+    both = Both(rng, rate_control=control, t_low="5us", t_high="40us")
+    now, bag, most = 0, [], 0
+    for _ in range(20_000):
+        now += rng.randrange(US // 10)
+        which = rng.randrange(SENDERS * EACH)
+        sender = both.ours[which]
+        if 0 < sender.timer <= now and not sender.done:
+            both.fire(which, now)
+        if not sender.done and len(bag) < 20 and 0 <= (got := both.pull(which, now)) < PULL_PROBE:
+            bag.append((which, "data", got & (MUST - 1)))
+        if bag and rng.random() < 0.7:
+            which, what, *more = bag.pop(rng.randrange(len(bag)))
+            if what == "data":
+                word = both.data(which, *more, int(rng.random() < 0.1), now)
+                if word & 7 in (ACK, STOP) and word:
+                    bag.append((which, "control", word, *more))
+            elif not both.ours[which].done:
+                both.control(which, *more, now)
+        most = max(most, both.ours[0].group.words[Q_SENDERS])
+        if all(each.done for each in both.ours):
+            break
+    assert all(each.done for each in both.receivers) and all(each.done for each in both.ours)
+    assert most == (SENDERS if control == "receiver" else 0)
+    assert both.shared[0][0][H_COUNT] == 0  # all is delivered: nobody sends
+
+
+def carrier(number_of_sources=32):
+    """A carrier of DLCP at host 0 without sockets."""
+    host = SimpleNamespace(
+        node=0, seed=11, rate=10**9, clock="virtual", loop=EpollLoop(), base_rtt_ps=lambda row: BASE + row.dst,
+        slowest=lambda row: LINE, address=lambda node: f"10.0.0.{node + 1}", outgoing=lambda message: memoryview(bytearray(400)),
+    )  # fmt: skip
+    endpoint = Endpoint(host, PAYLOAD)
+    endpoint.sources = [SimpleNamespace(fileno=lambda: -1)] * number_of_sources
+    return DatagramCarrier(host, transport_plan(transport("dlcp", payload="100B"), None), endpoint)
+
+
+def row_of(number, src, dst, priority=0):
+    return MessageRow(number, 0, src, dst, 400, priority, 0.0, True, 0)
+
+
+def test_a_carrier_has_one_pair_for_each_host_and_one_group_for_each_class():
+    made = carrier()
+    first, again, other, elsewhere = (
+        made.make_sender(row_of(number, 0, *more)) for number, more in enumerate([(1, 2), (1, 2), (1, 5), (2, 2)])
+    )
+    assert first.group is again.group and other.group is not first.group
+    assert first.group.words is other.group.words is first.state[at.PARAM_WORDS + at.S_PAIR]
+    assert elsewhere.group.words is not first.group.words
+    came, too, from_another = (made.make_receiver(row_of(number, src, 0)) for number, src in ((9, 1), (10, 1), (11, 2)))
+    pairs, hosts = ([each.state[at.PARAM_WORDS + word] for each in (came, too, from_another)] for word in (at.R_PAIR, at.R_HOST))
+    assert pairs[0] is pairs[1] is not pairs[2] and hosts[0] is hosts[1] is hosts[2]
+
+
+def test_a_message_has_the_entropy_that_the_simulator_gives_it():
+    made = carrier()
+    for number in (0, 7, 70_000):
+        word = made.make_sender(row_of(number, 0, 1)).word(at.S_DATA)
+        assert word >> at.A_ENTROPY == entropy_of(11, number)
+    assert len(np.unique(entropy_of(11, np.arange(100)))) > 90
+
+
+# --- what of shared words can be rewritten ---------------------------------------------------------------------------
+
+S_PAIR, R_HOST = at.S_PAIR, at.R_HOST
+
+
+@njit
+def _add(M, f, q, amount):
+    q_again = q
+    M[q_again + 3] += amount
+    M[f] = M[M[f + S_PAIR] + 3] + M[q]
+
+
+@njit
+def _sum(M, q, i):
+    return M[q + i] + M[1 + q + i]
+
+
+@njit
+def good(M, f, r):
+    q = M[f + at.S_PAIR]
+    _add(M, f, q, 5)
+    M[q + 4] = _sum(M, M[r + R_HOST], 0) + _sum(M, q, 2)
+    return M[f]
+
+
+@njit
+def bad_sum(M, f):
+    q = M[f + S_PAIR]
+    M[f] = q + 1
+
+
+@njit
+def bad_truth(M, f):
+    return 1 if M[f + S_PAIR] else 0
+
+
+@njit
+def _deep(M, base):
+    return M[base]
+
+
+@njit
+def bad_place(M, f):
+    q = M[f + S_PAIR]
+    return _deep(M, q + 3)
+
+
+class Own:
+    """A transport that does with shared words what a list cannot."""
+
+    control_bytes, data_overhead, sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 60, 58, 0, 1, at.S_USER, 0
+    pair_words, peer_words, host_words = 3, 1, 1
+    start, on_control, on_data = Deaf.on_timer, Deaf.on_timer, Deaf.on_probe
+    pull = bad_sum
+
+
+def test_words_in_lists_of_their_own_are_read_and_written():
+    M, pair, host = [0] * (at.SENDER_WORDS + at.RECEIVER_WORDS), [7, 0, 10, 20, 0], [100, 200]
+    M[at.S_PAIR], M[at.SENDER_WORDS + R_HOST] = pair, host
+    function = Plain().function(good, f=0, r=at.SENDER_WORDS)
+    assert function(M) == 25 + 7
+    assert pair == [7, 0, 10, 25, 300 + 35] and host == [100, 200]
+
+
+@pytest.mark.parametrize("function", [bad_sum, bad_truth, bad_place])
+def test_what_a_list_cannot_do_is_refused_with_its_place(function):
+    with pytest.raises(TestbedError, match="words that messages share") as caught:
+        Plain().function(function, f=0)
+    assert __file__ in caught.value.where and caught.value.exit_code == 2
+
+
+def test_a_transport_that_cannot_be_rewritten_is_said_to_lack_it(monkeypatch):
+    monkeypatch.setattr("gradwire.emu.planning.ability.transport_class", lambda kind, folder: Own)
+    assert "words that messages share" in lacking(transport("constant_rate"))[0]
