@@ -345,8 +345,12 @@ DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = 0, 1, 2, 3, 4, 5, 6, 7
 
 FOREVER = 1 << 61
 # heap keys: what 2 | base of the sender record 35 | number of the message 26, lowest first: entries of one time come
-# out by message, and within one starts before releases before timers, whichever records the messages have
+# out by message, and within one starts before releases before timers, whichever records the messages have. Releases of
+# groups come before all others, with class 3 | oldest message 23, less GROUPS_FIRST, for the number of the message: all
+# groups of a pair are released at the same time, and the first to be sends
 KEY_ORDER = 37
+KEY_CLASS = 23
+GROUPS_FIRST = 1 << 26
 MASK_KEY_SENDER = (1 << KEY_ORDER) - 1
 MASK_KEY_NUMBER = (1 << 26) - 1
 WHAT_START, WHAT_PACE, WHAT_TIMER, WHAT_PULL = 0, 1, 2, 3

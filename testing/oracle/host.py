@@ -138,8 +138,12 @@ class Host:
             return
         if flow.not_before > now:
             flow.resting = True
-            number = flow.members[0].number if isinstance(flow, Group) else flow.number
-            self._set(flow.not_before, number << 2 | RELEASE, partial(self._release, flow))
+            if isinstance(flow, Group):  # before all others, the best class first: the first one of a pair sends
+                best = min(flow.priority, len(self.turns) - 1)
+                order = (best << 23 | flow.members[0].number) - (1 << 26)
+            else:
+                order = flow.number
+            self._set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
             return
         if isinstance(flow, Group):
             self._turn_of_group(flow, turns)

@@ -15,7 +15,10 @@ from gradwire.components.layout import (
     B_ARGUMENT,
     B_SEQUENCE,
     BLOCKED,
+    GROUPS_FIRST,
     H_SENDERS,
+    KEY_CLASS,
+    KEY_ORDER,
     MASK_SEQUENCE,
     MASK_SIZE,
     N_HEAP,
@@ -193,7 +196,9 @@ def _send_of_group(M, th, node, p, c, g, now):
     pair = M[g + S_PAIR]
     if M[pair + PAIR_NEXT] > now:
         _unlist_first(M, node, c, g, PACED)
-        push(M, node, M[pair + PAIR_NEXT], M[M[g + S_FRONT] + S_ORDER] | (g << 2) | WHAT_PACE)
+        oldest = (M[M[g + S_FRONT] + S_ORDER] >> KEY_ORDER) & ((1 << KEY_CLASS) - 1)
+        order = (c << KEY_CLASS | oldest) - GROUPS_FIRST
+        push(M, node, M[pair + PAIR_NEXT], (order << KEY_ORDER) | (g << 2) | WHAT_PACE)
         return
     got = _next_of_group(M, node, g, now)
     if got == BLOCKED:
