@@ -102,7 +102,7 @@ topology = { kind = "star", hosts = 3 }
 link = { rate = "500Mbps", latency = "20us" }
 host = { software_latency = "50us" }
 switch = { buffer = "64KiB", ecn_threshold = "32KiB", selective_drop = true }
-transport = { kind = "dlcp", payload = "8900B" }
+transport = { kind = "dlcp", payload = "8900B", stop_policy = "eager", rate_control = "dctcp" }
 link_override = [{ between = ["h2", "s0"], latency = "27110ns" }]
 
 [[traffic]]

@@ -1,108 +1,15 @@
-"""The host's interface by hand: turns, classes, pace, and what acknowledgements cost. And the loop below it.
-
-A line of 8 Gbit/s: a byte takes a nanosecond, so a packet of 100 bytes takes 100 ns.
-"""
+"""The host's interface by hand: turns, classes, pace, and what acknowledgements cost. And the loop below it."""
 
 from __future__ import annotations
 
 import os
 import time
-from heapq import heappop, heappush
 
 import pytest
+from nic_bench import LINE, NS, Fake, FakeLoop, FakeSender, bench, slots, start
 
-from gradwire.components.layout import PAIR_GAP, PAIR_NEXT, PAIR_USER
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Flow, Group, Nic
-
-RATE = 8_000_000_000
-LINE = 1000 << 16
-NS = 1000
-
-
-class FakeTimer:
-    def __init__(self, time_ns, call):
-        self.time, self.call = time_ns, call
-
-
-class FakeLoop:
-    """Time passes from one timer to the next; `late` : how much later every timer goes off."""
-
-    def __init__(self, late=0):
-        self.time, self.late, self._timers, self._set, self._called = 0, late, [], 0, None
-
-    def now(self):
-        return self.time
-
-    def scheduled(self):
-        return self.time if self._called is None else self._called
-
-    def at(self, time_ns, call):
-        self._set += 1
-        timer = FakeTimer(time_ns, call)
-        heappush(self._timers, (time_ns, self._set, timer))
-        return timer
-
-    def cancel(self, timer):
-        if timer is not None:
-            timer.call = None
-
-    def run(self, until):
-        while self._timers and self._timers[0][0] <= until:
-            when, _, timer = heappop(self._timers)
-            if timer.call is not None:
-                self.time = max(self.time, when + self.late)
-                call, timer.call = timer.call, None
-                self._called = when
-                call()
-                self._called = None
-        self.time = max(self.time, until)
-
-
-class FakeSender:
-    def __init__(self):
-        self.flushes = 0
-
-    def flush(self):
-        self.flushes += 1
-
-
-class Fake(Flow):
-    """So many packets of 100 bytes; notes when each was asked for and when it was handed over."""
-
-    def __init__(self, log, loop, number, count, priority=0, gap=0, group=None):
-        super().__init__(number, priority, group=group)
-        self.log, self.loop, self.left, self.gap = log, loop, count, gap
-        self.fired = []
-
-    def pull(self, now):
-        if not self.left:
-            return -1
-        self.left -= 1
-        self.at = now
-        return self.left
-
-    def transmit(self, what):
-        self.log.append((self.number, self.at // NS, self.loop.now()))
-        return 100
-
-    def on_timer(self, now):
-        self.fired.append(now // NS)
-
-
-def bench(late=0, **more):
-    loop = FakeLoop(late)
-    return loop, Nic(loop, RATE, FakeSender(), **more), []
-
-
-def start(nic, *flows):
-    for flow in flows:
-        nic.begin(flow)
-    nic.serve()
-
-
-def slots(log):
-    return [(number, slot) for number, slot, _ in log]
+from gradwire.emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Nic
 
 
 def test_one_flow_at_line_rate():
@@ -304,95 +211,6 @@ def test_exact_to_the_picosecond():
     start(nic, flow)
     loop.run(200_000)
     assert flow.at == 999 * (100 * (3 * nic.line + 7) + 0xFFFF >> 16)
-
-
-# --- groups: messages that share a pace
-
-
-def groups(*priorities, gap=0):
-    """Groups of one pair, one for each class."""
-    words = [0] * PAIR_USER
-    words[PAIR_GAP] = gap
-    return [Group(words, priority) for priority in priorities]
-
-
-def test_the_oldest_message_of_a_group_goes_first_and_the_group_has_one_turn():
-    """Whatever order they come in; another flow of the class has every second slot."""
-    loop, nic, log = bench()
-    (pair,) = groups(0)
-    start(nic, *(Fake(log, loop, number, 2, group=pair) for number in (5, 3, 8)), Fake(log, loop, 4, 4))
-    loop.run(10_000)
-    assert [number for number, _ in slots(log)] == [3, 4, 3, 4, 5, 4, 5, 4, 8, 8]
-
-
-def test_an_older_message_that_has_news_goes_before_younger_ones():
-    loop, nic, log = bench()
-    (pair,) = groups(0)
-    old, young = Fake(log, loop, 1, 1, group=pair), Fake(log, loop, 2, 4, group=pair)
-    start(nic, old, young)
-    loop.run(250)
-    old.left = 1
-    nic.heard(old)
-    nic.heard(old)  # it is there already
-    loop.run(10_000)
-    assert [number for number, _ in slots(log)] == [1, 2, 2, 1, 2, 2]
-    young.left = 1
-    nic.heard(young)
-    nic.serve()
-    loop.run(20_000)
-    assert slots(log)[-1] == (2, 10_000)
-
-
-def test_messages_of_a_pair_share_its_pace():
-    """Together they are as fast as one, whichever sends; what lies between is for others."""
-    loop, nic, log = bench()
-    (pair,) = groups(0, gap=3 * LINE)
-    start(nic, Fake(log, loop, 1, 1, group=pair), Fake(log, loop, 2, 2, group=pair), Fake(log, loop, 9, 3, 1))
-    loop.run(10_000)
-    assert slots(log) == [(1, 0), (9, 100), (9, 200), (2, 300), (9, 400), (2, 600)]
-    assert pair.words[PAIR_NEXT] == 900 * NS
-
-
-def test_groups_of_several_classes_share_the_pace_and_the_better_class_goes_first():
-    loop, nic, log = bench()
-    first, second = groups(0, 1, gap=2 * LINE)
-    start(nic, Fake(log, loop, 1, 3, 1, group=second), Fake(log, loop, 2, 2, 0, group=first))
-    loop.run(10_000)
-    assert slots(log) == [(2, 0), (2, 200), (1, 400), (1, 600), (1, 800)]
-
-
-def test_a_younger_message_waits_for_the_pace_that_an_older_one_has_set():
-    loop, nic, log = bench()
-    (pair,) = groups(0, gap=5 * LINE)
-    start(nic, Fake(log, loop, 1, 1, group=pair))
-    loop.run(300)
-    start(nic, Fake(log, loop, 2, 2, group=pair))
-    loop.run(10_000)
-    assert slots(log) == [(1, 0), (2, 500), (2, 1000)]
-
-
-def test_a_message_of_a_group_that_is_done_or_has_nothing_is_passed_over_and_its_timer_kept():
-    loop, nic, log = bench()
-    (pair,) = groups(0)
-    done, idle, busy = (Fake(log, loop, number, 2 * (number != 2), group=pair) for number in (1, 2, 3))
-    start(nic, done)
-    idle.timer = 700 * NS  # as its pull sets it
-    start(nic, idle, busy)
-    done.done = True
-    loop.run(10_000)
-    assert slots(log) == [(1, 0), (3, 100), (3, 200)]
-    assert idle.fired == [700] and pair.members == []
-
-
-def test_a_group_makes_up_for_lateness_but_not_for_time_before_it_had_anything_to_send():
-    loop, nic, log = bench(late=150, ahead_ns=400)
-    (pair,) = groups(0, gap=5 * LINE)
-    start(nic, Fake(log, loop, 1, 20, group=pair), Fake(log, loop, 2, 10, group=pair))
-    loop.run(50_000)
-    assert all(at >= 500 * k for k, (_, _, at) in enumerate(log)) and log[-1][2] <= 500 * 29 + 150
-    start(nic, Fake(log, loop, 3, 2, group=pair))
-    loop.run(100_000)
-    assert slots(log)[-2:] == [(3, 50_000), (3, 50_650)]
 
 
 # --- the loop
