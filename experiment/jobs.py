@@ -45,9 +45,6 @@ from gradwire.experiment.replay import Replay, Timetable
 from gradwire.experiment.topology import Cards
 from gradwire.traces.trace import Trace
 
-CREDIT_PARTITIONS = 4
-"""Bytes under way of a host whose job sends front layers first, in partitions [notes: ByteScheduler]."""
-
 
 @dataclass(eq=False)
 class Job:
@@ -88,11 +85,14 @@ class Job:
     def part(self) -> Part:
         """What it does."""
         context, table, order = self.exchange.context, self.table, self.table.order
-        credit = CREDIT_PARTITIONS * self.exchange.unit_bytes if order == LAYER else 0
+        credit = table.credit * self.exchange.unit_bytes if order == LAYER else 0
         widest = max(tensor.element_bytes for tensor in self.trace.tensors)
         buckets, segments = _buckets(self.exchange)
         return Part(
-            Table(table.name, self.transport, order, credit, True, widest, self.source, buckets, segments),
+            Table(
+                table.name, self.transport, order, credit, True, widest, self.source, buckets, segments,
+                apart=table.credit_per == "destination",
+            ),
             hosts=context.nodes,
             workers=np.arange(table.workers),
             stations=self.exchange.stations,

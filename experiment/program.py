@@ -75,9 +75,10 @@ class Table(NamedTuple):
 
     name : of the job or traffic.
     transport : index into the scenario's transports.
-    order : "fifo", or "layer": a host releases ready messages by `rank`, then by readiness, while fewer than `credit`
-        bytes of its messages are under way (a message larger than that goes alone).
+    order : "fifo", at once; or "layer": a host releases ready messages by `rank`, then by readiness, while fewer than
+        `credit` bytes of its messages are under way (a message larger than that goes alone).
     credit : bytes; 0 with "fifo".
+    apart : whether the credit is for each destination by itself, so that a host has a queue for each.
     is_job : traffic starts without the hosts' software latency.
     element_bytes : of the values that its messages carry; where they differ, of the widest.
     trace : number of the trace whose gradients they are; -1 for traffic.
@@ -95,6 +96,7 @@ class Table(NamedTuple):
     trace: int = -1
     buckets: tuple[tuple[int, ...], ...] = ()
     segments: int = 1
+    apart: bool = False
 
 
 class Importance(Sequence[Any]):

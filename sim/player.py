@@ -79,7 +79,7 @@ class Player:
         self._waits: dict[int, int] = {}
         self._slow = np.full(len(part.hosts), SLOW_UNIT, dtype=np.int64)
         self._busy = [0] * len(part.stations)
-        self._queues: dict[int, Queue] = {}
+        self._queues: dict[tuple[int, int | None], Queue] = {}
         if len(part.hosts):
             self._step(1)
             for process in range(len(part.hosts)):
@@ -249,7 +249,8 @@ class Player:
             self._send(played, message, now)
             return
         row = played.step.messages
-        queue = self._queues.setdefault(int(row.src[message]), Queue(self.part.table.credit))
+        key = (int(row.src[message]), int(row.dst[message]) if self.part.table.apart else None)
+        queue = self._queues.setdefault(key, Queue(self.part.table.credit))
         made = self._message(played, message, now)
         made.settled = lambda each: self._settled(queue, each)
         heappush(queue.heap, (int(row.rank[message]), queue.offered, made))

@@ -181,7 +181,7 @@ class Script:
         self._courses = [_Course(process) for process in part.processes]
         self._running = len(self._courses)
         self._workers = sum(process.worker >= 0 for process in part.processes)
-        self._queues: dict[int, _Queue] = {}
+        self._queues: dict[tuple[int, int | None], _Queue] = {}
         self._unsettled = {number for number, row in part.rows.items() if row.src == part.node}
         self._missing = {number for number, row in part.rows.items() if row.dst == part.node}
 
@@ -209,7 +209,7 @@ class Script:
         """A message from this host is done with, as far as its sender knows."""
         self._unsettled.remove(message)
         row = self.part.rows[message]
-        queue = self._queues.get(row.table)
+        queue = self._queues.get((row.table, row.dst if self.part.tables[row.table].apart else None))
         if queue is not None:
             queue.settled(row.nbytes)
 
@@ -285,10 +285,11 @@ class Script:
         if table.order != LAYER:
             self._release(message, latency)
             return
-        queue = self._queues.get(row.table)
+        key = row.table, row.dst if table.apart else None
+        queue = self._queues.get(key)
         if queue is None:
             queue = _Queue(table.credit, lambda number: self._release(number, self._latency))
-            self._queues[row.table] = queue
+            self._queues[key] = queue
         queue.offer(self.part.rank[message], message, row.nbytes)
 
     def _release(self, message: int, latency: int) -> None:

@@ -97,7 +97,14 @@ class Job(Table):
     """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: Exchange
     order: Literal["fifo", "layer"] = "fifo"
-    """Which waiting message a host sends first: the oldest, or that of the frontmost layer."""
+    """Which waiting message a host sends first: fifo sends all at once, as they become ready, and leaves their order to
+    the queues of the network; layer holds messages back, and releases those of the frontmost layers first."""
+    credit: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 4
+    """With order = "layer": as many partitions (in a ring: parts of buckets) may be under way. Ours; ByteScheduler
+    tunes it [notes]."""
+    credit_per: Literal["host", "destination"] = "host"
+    """Whether a host has this credit once, over all its destinations, or for each of them: over all, a destination that
+    is slow holds up the others."""
     tagging: Tagging = Tagging()
     push_bound: Fraction = 0.0
     """Share of a message's bytes that may be lost on the way to a server (in a ring: in reduce-scatter)."""

@@ -87,7 +87,7 @@ class Track:
         if count:
             self._table(self._processes, count, at.PROCESS_WORDS)[:, at.W_SLOW] = at.SLOW_UNIT
         self._stations = words.take(len(part.stations)) if len(part.stations) else 0
-        self._queues: dict[int, int] = {}  # by node
+        self._queues: dict[int, int] = {}  # by `_keys`
         self._rooms: dict[int, int] = {}
         self.done_ps, self.last_ps = -1, 0
         self._M = M
@@ -207,9 +207,10 @@ class Track:
         table[own, at.G_READY] = table[own, at.G_RELEASED] = begins[own]
         laid.soonest = np.minimum.accumulate(np.where(own, begins, at.FOREVER)[::-1])[::-1]
         if self.part.table.order == LAYER:
-            table[:, at.G_QUEUE] = [self._queue(node) for node in rows.src.tolist()]
-            for node, more in zip(*(each.tolist() for each in np.unique(rows.src, return_counts=True)), strict=True):
-                self._widen(node, more)
+            keys = self._keys(laid)
+            table[:, at.G_QUEUE] = [self._queue(key) for key in keys.tolist()]
+            for key, more in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
+                self._widen(key, more)
 
     def _tag(self, laid: Laid, packets: Ints) -> None:
         """Lay out which packets are important."""
@@ -266,28 +267,33 @@ class Track:
                 return laid.events + at.EVENT_WORDS * (number - laid.event)
         return 0
 
-    def _queue(self, node: int) -> int:
-        """The queue that releases the messages of a host."""
-        if node not in self._queues:
-            base = self._queues[node] = self._flows.words.take(at.QUEUE_WORDS)
-            self._M[base + at.Q_CREDIT] = self.part.table.credit
-            self._rooms[node] = 0
-        return self._queues[node]
+    def _keys(self, laid: Laid) -> Ints:
+        """Which queue releases each message: that of its host, or of its host for its destination."""
+        rows = laid.step.messages
+        return rows.src << 32 | rows.dst if self.part.table.apart else rows.src
 
-    def _widen(self, node: int, more: int) -> None:
-        """A host has more messages: its queue has room for all of those that are known."""
-        base, words, M = self._queue(node), self._flows.words, self._M
+    def _queue(self, key: int) -> int:
+        """The queue of such a key."""
+        if key not in self._queues:
+            base = self._queues[key] = self._flows.words.take(at.QUEUE_WORDS)
+            self._M[base + at.Q_CREDIT] = self.part.table.credit
+            self._rooms[key] = 0
+        return self._queues[key]
+
+    def _widen(self, key: int, more: int) -> None:
+        """A queue gets more messages: it has room for all of those that are known."""
+        base, words, M = self._queue(key), self._flows.words, self._M
         used = int(M[base + at.Q_COUNT])
         waiting = used + sum(
-            int(((laid.step.messages.src == node) & (self._column(laid, at.G_READY) < 0)).sum()) for laid in self.live
+            int(((self._keys(laid) == key) & (self._column(laid, at.G_READY) < 0)).sum()) for laid in self.live
         )
-        if (need := 2 * (waiting + more)) <= self._rooms[node]:
+        if (need := 2 * (waiting + more)) <= self._rooms[key]:
             return
         heap, old = words.take(2 * need), int(M[base + at.Q_HEAP])
         M[heap : heap + 2 * used] = M[old : old + 2 * used]
         if old:
-            words.give(self._rooms[node], old)
-        M[base + at.Q_HEAP], self._rooms[node] = heap, 2 * need
+            words.give(self._rooms[key], old)
+        M[base + at.Q_HEAP], self._rooms[key] = heap, 2 * need
 
     def _column(self, laid: Laid, word: int) -> Ints:
         return self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)[:, word]

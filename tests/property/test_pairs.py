@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from transport_bench import GBPS, US, star_of, transport
+from transport_bench import GBPS, US, star_of
 
 from gradwire.scenarios.schema.network import Switch
+from gradwire.testing import transport
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 

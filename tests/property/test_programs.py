@@ -31,7 +31,7 @@ from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric import program as programs
 from gradwire.testing.oracle import Case
 from gradwire.testing.oracle.cases import FOREVER, fabric_of
-from tests.soak.played import Plain
+from gradwire.testing.scenario import Plain
 
 US = 10**6
 HOSTS, LATENCY = 4, 2 * US
@@ -54,7 +54,8 @@ def parts(draw: st.DrawFn) -> Any:
         first += count
     homes = [draw(st.integers(0, HOSTS - 1)) for _ in range(processes)]
     credit = draw(st.sampled_from((0, 0, 3_000, 20_000)))
-    return part(steps, homes, credit=credit, stations=[0] * stations, transport=draw(st.sampled_from((0, 1, DLCP))))
+    return part(steps, homes, credit=credit, stations=[0] * stations, transport=draw(st.sampled_from((0, 1, DLCP))),
+                apart=draw(st.booleans()))  # fmt: skip
 
 
 @st.composite

@@ -47,15 +47,15 @@ def step(
     )  # fmt: skip
 
 
-def part(steps: Sequence[Step], hosts: Sequence[int] = (), *, credit: int = 0, stations: Sequence[int] = (), transport: int = 0) -> Part:
+def part(steps: Sequence[Step], hosts: Sequence[int] = (), *, credit: int = 0, stations: Sequence[int] = (), transport: int = 0, apart: bool = False) -> Part:
     """One part of these steps, released by rank with a credit, if there is one."""
-    table = Table("j", transport, LAYER if credit else FIFO, credit, True, 4)
+    table = Table("j", transport, LAYER if credit else FIFO, credit, True, 4, apart=apart)
     return Part(table, ints(hosts), np.arange(len(hosts)), ints(stations), lambda: iter(steps))
 
 
-def burst(sizes: Sequence[int], ranks: Sequence[int], credit: int) -> Part:
-    """Messages from node 0 to node 1 that all become ready at once, at the beginning, in this order."""
+def burst(sizes: Sequence[int], ranks: Sequence[int], credit: int, to: Sequence[int] | None = None, apart: bool = False) -> Part:
+    """Messages from node 0 to node 1 (or `to`) that all become ready at once, at the beginning, in this order."""
     n = len(sizes)
     fire = Course(0, ints([(FIRE, n, -1)]))
-    rows = messages([(0, 1)] * n, sizes, ranks)
-    return part([step(rows, [0], posts=[(n, i) for i in range(n)], courses=[fire])], [0], credit=credit)
+    rows = messages([(0, each) for each in to or [1] * n], sizes, ranks)
+    return part([step(rows, [0], posts=[(n, i) for i in range(n)], courses=[fire])], [0], credit=credit, apart=apart)

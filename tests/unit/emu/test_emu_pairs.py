@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from transport_bench import GBPS, US, transport
+from transport_bench import GBPS, US
 
 from gradwire.components import layout as at
 from gradwire.components.compiled import njit
@@ -29,6 +29,7 @@ from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
+from gradwire.testing import transport
 from gradwire.testing.oracle.flows import Flow, Protocol, Words
 
 PAYLOAD, BASE, SENDERS, EACH = 100, 10 * US, 3, 4

@@ -25,11 +25,11 @@ def run(job, trace, fabric=None):
 def released(made, by):
     """When each message of a part entered the network, played by the engine or by SimPy."""
     if by == "engine":
-        network = star_of(2)
+        network = star_of(3)
         fabric = Fabric(network, build_routing(network), switch=Switch(buffer="1MB"), transports=[transport("dlcp")])
     else:
         fabric = IdealFabric(lookahead=2 * US)
-    coupling = Coupling(fabric, 2 * US, ["a", "b"])
+    coupling = Coupling(fabric, 2 * US, ["a", "b", "c"])
     track = coupling.play(made)
     coupling.run(lambda: track.finished and not track.left)
     return track.steps[0].started.tolist()
@@ -54,6 +54,17 @@ def test_front_layers_go_first_within_the_credit(by):
 @pytest.mark.parametrize("by", ["engine", "simpy"])
 def test_a_message_larger_than_the_credit_goes_alone(by):
     assert order(released(burst([1000, 1, 1000], [0, 0, 0], 400), by)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("by", ["engine", "simpy"])
+def test_a_credit_for_each_destination_lets_none_hold_up_another(by):
+    """Nine messages, every third one to another host: with one credit for all, that of two messages, they go two by two."""
+    to = [1, 1, 2] * 3
+    together = released(burst([100] * 9, range(9), 200, to=to), by)
+    assert len(order(together)[0]) == 2
+    apart = released(burst([100] * 9, range(9), 200, to=to, apart=True), by)
+    assert order(apart)[0] == [0, 1, 2, 5]
+    assert max(apart) < max(together)
 
 
 def test_layer_order_lets_the_front_layer_overtake():

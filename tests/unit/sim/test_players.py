@@ -9,7 +9,7 @@ from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.result import TABLES
 from gradwire.sim.simulate import packet_fabric, simulate
-from tests.soak.played import Plain
+from gradwire.testing.scenario import Plain
 
 TRACE = make_trace([[3000], [40_000, 500], [90_001]], iterations=3, skew=777_777, optimizer=10_000)
 SWITCH = {"queues": 8, "buffer": "60KB", "ecn_threshold": "20KB", "selective_drop": True}
@@ -43,6 +43,7 @@ def both(case, trace=TRACE):
         (ps_job(4, **FEW, order="layer"), "dctcp"),
         (ps_job(4, **FEW, **TAGGED), "dlcp"),
         (ps_job(4, **FEW, **LAYERS, order="layer"), "dlcp"),
+        (ps_job(4, **FEW, **LAYERS, order="layer", credit_per="destination", credit=2), "dlcp"),
         (ps_job(4, **FEW, exchange={"pull": "barrier", "server_rate": "20Gbps"}), "dctcp"),
         (ring_job(2, **FEW), "dctcp"),
         (ring_job(3, **FEW, **TAGGED, bucket="100KB"), "dlcp"),
