@@ -59,7 +59,7 @@ def _dlcp(
             "switch": {"queues": 8, "selective_drop": True, **switch},
         },
         {
-            "order": "layer",
+            "order": "fifo",  # at once: the queues of the network put messages in order
             "push_bound": BOUND,
             "pull_bound": 0.0,
             "pull_important": True,
@@ -93,11 +93,11 @@ def _both(key: str, make: Any, *more: Any) -> dict[str, PolicyOf]:
 
 POLICIES: dict[str, PolicyOf] = {
     "dlcp": _dlcp("DLCP"),
-    "mlt": _dlcp("MLT (DLCP, rate by delay)", {"rate_control": "delay"}),
+    "mlt": _dlcp("MLT (DLCP, rate by delay)", {"rate_control": "delay", "stop_policy": "eager"}),
     # arms: one thing taken away
     "dlcp-ecmp": _dlcp("DLCP without spraying", balancing="ecmp"),
     "dlcp-fifo": _dlcp(
-        "DLCP without layer priority", job={"order": "fifo", "tagging": {**TAGS, "layer_priority": False}}
+        "DLCP without layer priority", job={"tagging": {**TAGS, "layer_priority": False}}
     ),
     "dlcp-lossless": _dlcp("DLCP, bound 0", job={"push_bound": 0.0}, traffic={"bound": 0.0}),
     "dlcp-no-drop": _dlcp("DLCP without selective drop", switch={"selective_drop": False}),
