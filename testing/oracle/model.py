@@ -45,7 +45,7 @@ class Clock:
         event._ok, event._value = True, None
         assert event.callbacks is not None
         event.callbacks.append(lambda _: action())
-        rank: Any = phase << 64 | key  # SimPy has names for two ranks and takes any number
+        rank: Any = (phase << 64) + key  # keys may be below 0. SimPy has names for two ranks and takes any number
         self.env.schedule(event, priority=rank, delay=time - self.now)
 
 

@@ -154,7 +154,7 @@ class Comparison:
             result.summary["policy"] for result in results if "ended_by" in result.summary["totals"]
         ]
 
-    def print(self) -> None:
+    def print(self, details: bool = False) -> None:
         print("table of", [result.summary["policy"] for result in self.results])
 
     def as_dict(self) -> dict[str, Any]:
