@@ -15,7 +15,9 @@ import inspect
 import re
 import sys
 import types
+import typing
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +107,21 @@ def table_for(owner: Any, table: Any, where: str = "transport") -> Any:
 
     given = table.model_dump(mode="json", exclude_unset=True)
     try:
-        return owner.model_validate(given)
+        return _with_any_name(owner).model_validate(given)
     except ValidationError as error:
         mistakes = [dataclasses.replace(each, path=place(where, each.path)) for each in explain(error, given, owner)]
         raise ScenarioError(f"is no valid table of {table.kind}:", where, mistakes=mistakes) from None
+
+
+@cache
+def _with_any_name(owner: Any) -> Any:
+    """The model of a class of the user's own. A descendant of one of gradwire's has inherited the name of that one as
+    the only `kind`, and goes by where it is."""
+    from pydantic import create_model
+
+    if typing.get_origin(owner.model_fields["kind"].annotation) is not typing.Literal:
+        return owner
+    return create_model(owner.__name__, __base__=owner, kind=(str, ...))
 
 
 def _user_module(name: str, folder: Path | None) -> types.ModuleType:

@@ -100,7 +100,8 @@ def test_eager_stop_comes_with_the_packet_that_makes_it_enough(bound, lost):
     """Of 40 packets of 1000 bytes a quarter may be lost: the message is over when the thirtieth has come. Half a byte
     less, and it takes one more. Something has to come before anything is over."""
     letters = [Letter(0, 0, 1, 40_000, 2, bound=bound, important=False)]
-    outcome = engine(star(2, LinkSpec(10**11, US)), builtin(), letters)
+    dlcp = {"stop_policy": "eager", "send_order": "sequential"}
+    outcome = engine(star(2, LinkSpec(10**11, US)), builtin(**dlcp), letters)
     d = 1058 * 80
     assert outcome.arrivals[0].time == (41 - lost) * d + 2 * US
     assert outcome.arrivals[0].missing == tuple(range(40 - lost, 40))

@@ -50,7 +50,7 @@ def lossy(**changes: Any) -> Any:
         "topology": {"kind": "star", "hosts": 8},
         "link": {"loss": 0.02},
         "switch": {"buffer": "256KiB", "ecn_threshold": "32KiB", "selective_drop": True},
-        "transport": "dlcp",
+        "transport": {"kind": "dlcp", "stop_policy": "eager", "send_order": "sequential", "rate_control": "dctcp"},
         "traffic": [{"name": "t", "kind": "incast", "fan_in": 7, "size": "300kB", "bound": 0.2, "droppable": True}],
         "output": {"packet_log": True},
     }
