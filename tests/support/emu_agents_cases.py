@@ -25,6 +25,7 @@ from gradwire.emu.control.controller import Controller
 from gradwire.emu.control.launchers import Forked
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan, host_address
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.program import Messages, Program, Table
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 
@@ -75,7 +76,8 @@ def plan_of(
             Port(2 * host + 1, hosts, host, rate, 10_000_000, 0.0, f"s0->h{host}"),
         ]
     udp = transport in ("dlcp", "constant_rate")
-    parameters = {"connections": connections, **(settings or {})}
+    defaults = transport_class(transport).defaults() if udp else {}
+    parameters = {**defaults, "connections": connections, **(settings or {})}
     carried = TransportPlan(transport, payload, UDP_OVERHEAD if udp else TCP_OVERHEAD, "udp" if udp else "tcp", parameters)
     options = {"at_ns": [s.get("at_ns", 0) for s in sends], **more.pop("options", {})}
     return Plan(
