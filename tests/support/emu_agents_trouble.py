@@ -72,7 +72,7 @@ def broken(how: str, wait_s: float = 1.5, victim: int = 2) -> dict[str, Any]:
         transport = "tcp_newreno"
     plan = plan_of(sends, hosts=3, rate=50 * MBPS, wait_s=wait_s, transport=transport)
     if how == "no such transport":
-        object.__setattr__(plan.transports[0], "kind", "swift")
+        object.__setattr__(plan.transports[0], "kind", "carrier_pigeon")
     if how in ("killed", "raises", "exits", "silent"):
         made = _breaking(how, victim)
     controller = Controller(plan, Forked(files.__getitem__, made))
