@@ -35,7 +35,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "no time": (("short.toml", "--max-wall", "soon"), "--max-wall: is no wall-clock time"),
     "at without pcap": (("short.toml", "--at", "s0"), "--at: says where to capture, but not into which folder"),
     "no node": (("short.toml", "--pcap", "new", "--at", "h9", "--at", "s9"), "--at: there is no node 'h9', 's9'; expected h0,"),
-    "pcap exists": (("short.toml", "--pcap", "tmp"), "tmp: exists already"),
+    "pcap exists": (("short.toml", "--pcap", "full"), "full: exists already"),
     "out exists": (("short.toml", "--out", "short.toml"), "short.toml: exists already"),
     "out below a file": (("short.toml", "--out", "short.toml/new"), "short.toml/new: lies inside of something that is no folder"),
     "pcap below a file": (("short.toml", "--pcap", "short.toml/new"), "short.toml/new: lies inside of something that is no folder"),
@@ -50,6 +50,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_refused_in_one_line(place: Place, name: str) -> None:
     arguments, words = MISTAKES[name]
+    (place.folder / "full").mkdir()
+    (place.folder / "full" / "kept").write_text("of somebody's")
     status, said, error = place.run("emulate", *arguments)
     assert (status, said) == (2, "") and words in error and ("expected" in error or name == "no sample ports")
     assert not (place.folder / "new").exists()
