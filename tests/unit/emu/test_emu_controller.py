@@ -51,10 +51,10 @@ def test_nothing_moves():
 
 def test_what_lies_ahead_is_waited_for():
     """Between messages nothing moves for twice the time that is waited, but somebody computes."""
-    found = inside("for_a_time", duration_ms=1900, gap_ms=600, wait_s=0.3)
+    found = inside("for_a_time", duration_ms=3700, gap_ms=1200, wait_s=0.6)
     assert (found["ended_by"], found["error"], found["left"]) == ("duration", None, [])
     done = [end for end in found["end_ns"] if end >= 0]
-    assert len(done) == 4 and 1800e6 < max(done) < 1900e6
+    assert len(done) == 4 and 3600e6 < max(done) < 3700e6
     assert found["start_ns"][-1] == -1
     assert found["told"][0] == ["begin", True, True], "beforehand"
     assert found["told"][-2:] == [["over", 0], [len(done), 20]], "before any report"
