@@ -46,7 +46,7 @@ def message_columns(
     end = np.asarray(tables.end_ps, dtype=np.int64)[numbers]
     got = np.asarray(tables.received_bytes, dtype=np.int64)[numbers]
     columns["end_ps"] = end
-    columns["received_bytes"] = np.where(end >= 0, got, 0)
+    columns["received_bytes"] = got
     columns["lost_bytes"] = np.where(end >= 0, columns["bytes"] - got, 0)
     payload = np.asarray(payloads)[columns.pop("transport").astype(np.int64)]
     columns["packets"] = -(-columns["bytes"] // payload)

@@ -327,11 +327,13 @@ class Agent:
         counts: dict[int, tuple[int, int]] = {}
         marks: dict[int, int] = {}
         marks_sent: dict[int, int] = {}
+        got: dict[int, int] = {}
         notes: list[str] = []
         for carrier in self._carriers.values():
             counts |= carrier.counts()
             marks |= getattr(carrier, "marks", dict)()
             marks_sent |= getattr(carrier, "marked_sent", dict)()
+            got |= getattr(carrier, "received", dict)()
             notes += getattr(carrier, "notes", list)()
         starts = self._script.starts
         out = [n for n, row in rows.items() if row.src == self.node]
@@ -348,7 +350,7 @@ class Agent:
         received = Received(
             np.array(into, dtype=np.int64),
             _column(a.time_ns if a else -1 for a in arrivals),
-            _column(a.received if a else 0 for a in arrivals),
+            _column(a.received if a else got.get(n, 0) for n, a in zip(into, arrivals, strict=True)),
             _column(a.lost if a else 0 for a in arrivals),
             _column(marks.get(n, a.marked if a else 0) for n, a in zip(into, arrivals, strict=True)),
             {a.message: a.have for a in arrivals if a is not None and a.have is not None},

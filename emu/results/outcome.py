@@ -65,7 +65,7 @@ def make_result(
         "start_ps": reports.start_ns[ready] * PS,
         "released_ps": np.full(len(ready), -1, dtype=np.int64),
         "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
-        "received_bytes": np.where(done, reports.received[ready], 0),
+        "received_bytes": reports.received[ready],
         "lost_bytes": np.where(done, reports.lost[ready], 0),
         "bound": rows.bound[ready],
         "retransmitted": reports.retransmitted[ready],

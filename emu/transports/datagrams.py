@@ -9,7 +9,7 @@ than ours, zeros follow the header.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -356,8 +356,15 @@ class DatagramCarrier:
 
     def marks(self) -> dict[int, int]:
         """Data packets that came with a mark, by message received here; late ones included."""
+        return {number: receiver.marked for number, receiver in self._receivers()}
+
+    def received(self) -> dict[int, int]:
+        """Payload bytes that have come, by message received here."""
+        return {number: receiver.got for number, receiver in self._receivers()}
+
+    def _receivers(self) -> Iterator[tuple[int, ReceivingEnd]]:
         found = self.endpoint.receivers.items()
-        return {number: r.marked for number, r in found if self.endpoint.carriers[r.row.transport] is self}
+        return (each for each in found if self.endpoint.carriers[each[1].row.transport] is self)
 
     def close(self) -> None:
         self.endpoint.close()

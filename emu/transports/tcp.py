@@ -224,6 +224,11 @@ class Incoming:
         self.link.send(Header(row.number, kind=STOP).pack())
         host.arrived(Arrival(row.number, host.loop.now(), row.nbytes, 0, None, -1))
 
+    @property
+    def under_way(self) -> tuple[int, int] | None:
+        """The message that comes in, and bytes of it that have."""
+        return None if self._row is None else (self._row.number, self._at)
+
     def close(self) -> None:
         """Close it."""
         if self.link.fileno() >= 0:
@@ -346,6 +351,10 @@ class Tcp:
         if self.congestion != b"dctcp":
             return {}
         return {message: marked for message, (_, _, marked) in self._all_counts().items()}
+
+    def received(self) -> dict[int, int]:
+        """Payload bytes that have come of the messages whose last ones have not."""
+        return dict(each.under_way for each in self.incoming if each.under_way is not None)
 
     def notes(self) -> list[str]:
         """What people should know."""

@@ -26,7 +26,19 @@ from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.deadlock import find_deadlock
-from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TIMEOUTS, TRIMMED, Flows
+from gradwire.sim.fabric.flows import (
+    AGAIN,
+    BYTES,
+    DELIVERED,
+    END,
+    FINISHED,
+    GOT,
+    MARKED,
+    SENT,
+    TIMEOUTS,
+    TRIMMED,
+    Flows,
+)
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
@@ -437,14 +449,13 @@ class Fabric:
 
     def finish(self) -> Tables:
         """What the network has counted so far, as columns."""
-        sent, again = self.flows.sent()
-        book = self.flows.book[: self.flows.count]
+        book = self.flows.counted()
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._logs.drops),
             missing=missing_columns(self._missing or []),
-            sent_packets=sent,
-            retransmitted=again,
+            sent_packets=book[:, SENT],
+            retransmitted=book[:, AGAIN],
             marked=book[:, MARKED],
             trimmed=book[:, TRIMMED],
             timeouts=book[:, TIMEOUTS],

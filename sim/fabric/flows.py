@@ -398,11 +398,10 @@ class Flows:
         live = book[~delivered & (book[:, FLOW] >= 0), FLOW]
         return int(book[delivered, BYTES].sum() + self.memory.M[self.receiver(live) + at.R_GOT].sum())
 
-    def sent(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Per message: packets sent (data and probes), and data packets that had been sent before."""
-        numbers = np.flatnonzero(self.book[: self.count, FLOW] >= 0)
-        self._count(numbers)
-        return self.book[: self.count, SENT], self.book[: self.count, AGAIN]
+    def counted(self) -> NDArray[np.int64]:
+        """The book of all messages, with what has been counted so far."""
+        self._count(np.flatnonzero(self.book[: self.count, FLOW] >= 0))
+        return self.book[: self.count]
 
     def _count(self, numbers: NDArray[np.int64]) -> None:
         """Copy the counters of messages from their records into the book."""
@@ -421,6 +420,8 @@ class Flows:
             r = self.receiver(self.book[those, FLOW])
             self.book[those, MARKED] = M[r + at.R_MARKED]
             self.book[those, TRIMMED] = M[r + at.R_TRIMMED]
+        open_ = numbers[self.book[numbers, END] < 0]  # what comes after the delivery does not count
+        self.book[open_, GOT] = M[self.receiver(self.book[open_, FLOW]) + at.R_GOT]
 
     def close(self, at_least: int = 1) -> NDArray[np.int64]:
         """Free the records of flows of which no packet is left anywhere, if that many are waiting for it. Returns the

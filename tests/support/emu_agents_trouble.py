@@ -211,6 +211,13 @@ def for_a_time(duration_ms: int, gap_ms: int, wait_s: float) -> dict[str, Any]:
     return summary(controller.run(), error=None, told=told, left=children())
 
 
+def cut(transport: str, nbytes: int, duration_ms: int) -> dict[str, Any]:
+    """A message that is cut by the run's duration."""
+    files = hosts_around_a_switch(2, 10 * MBPS)
+    plan = plan_of([{"src": 0, "dst": 1, "nbytes": nbytes}], transport, rate=10 * MBPS, duration_ps=duration_ms * 10**9)
+    return summary(Controller(plan, Forked(files.__getitem__, parts)).run())
+
+
 def paired(rate: int, latency_us: int, cases: list[dict[str, Any]], answer: str) -> int:
     """In a machine of virtual time: two hosts whose cable is netem's, one run after the other; into a file."""
     files = {}

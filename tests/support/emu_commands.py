@@ -140,7 +140,7 @@ def check_partial(folder: Path, ended_by: str) -> Result:
     done = [row for row in rows if row["end_ps"] >= 0]
     assert len(rows) > 0 and check_loss_invariant(result) == []
     assert all(row["received_bytes"] + row["lost_bytes"] == row["bytes"] == 70_000 for row in done)
-    assert all(row["received_bytes"] == 0 for row in rows if row["end_ps"] < 0)
+    assert all(0 <= row["received_bytes"] < row["bytes"] for row in rows if row["end_ps"] < 0)
     assert result.summary["totals"]["messages_under_way"] == len(rows) - len(done)
     return result
 

@@ -60,6 +60,14 @@ def test_what_lies_ahead_is_waited_for():
     assert found["told"][-2:] == [["over", 0], [len(done), 20]], "before any report"
 
 
+@pytest.mark.parametrize("transport", ["constant_rate", "cubic"])
+def test_what_had_arrived_of_a_message_that_the_duration_cuts(transport):
+    """Of eight seconds' worth, one second's."""
+    found = inside("cut", transport=transport, nbytes=10_000_000, duration_ms=1000)
+    assert (found["ended_by"], found["end_ns"], found["lost"]) == ("duration", [-1], [0])
+    assert 0 < found["received"][0] < 10_000_000
+
+
 def test_agent_that_does_not_get_ready():
     found = inside("broken", how="silent")
     assert found["error"]["what"] == "waited 1.5 s for h2 to open their sockets"

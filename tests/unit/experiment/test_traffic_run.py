@@ -153,6 +153,28 @@ def test_duration_ends_traffic_without_an_end():
     ]
 
 
+@pytest.mark.parametrize(
+    "transport",
+    [{"kind": "dctcp", "min_rto": "100us"}, {"kind": "dctcp", "connections": "persistent"}, {"kind": "dlcp"}],
+    ids=["fresh", "persistent", "bounded"],
+)
+def test_what_had_arrived_of_flows_that_a_duration_cuts(transport):
+    """What has been received of each is the payload of its packets that were across their last link by then."""
+    tables = [{"kind": "incast", "size": size, "fan_in": 7, "receiver": "h0"} for size in ("300kB", "500kB")]
+    small = {"buffer": "64KiB", "ecn_threshold": "32KiB"}
+    result = simulate(case(*tables, transport=transport, switch=small, duration="300us", output={"packet_log": True}))
+    messages = {row["message"]: row for row in rows(result.messages)}
+    across: dict[int, dict[int, int]] = {number: {} for number in messages}
+    for row in rows(result.packets):
+        if row["kind"] == "data" and row["port"] == "s0->h0" and row["start_ps"] + 80 * row["bytes"] + US < 300 * US:
+            across[row["message"]][row["packet"]] = row["bytes"] - result.summary["transports"]["t0"]["overhead"]
+    under_way = [row for row in messages.values() if row["end_ps"] < 0]
+    assert len(under_way) > 6 and result.drops.num_rows > 0
+    for row in under_way:
+        assert row["received_bytes"] == sum(across[row["message"]].values()) and row["lost_bytes"] == 0
+    assert sum(row["received_bytes"] for row in under_way) > 10 * 4096
+
+
 def test_stop_lets_flows_finish():
     result = simulate(case({"kind": "poisson", "load": 0.3, "sizes": "100kB", "stop": "500us"}))
     assert result.summary["totals"]["messages_under_way"] == 0 and result.summary["totals"]["finished"]
