@@ -124,7 +124,7 @@ def simulate(
 
     def collect() -> Result:
         times = {"setup_s": ready - begin, "run_s": time.perf_counter() - ready}
-        times["compile_s"] = getattr(engine, "compile_s", 0.0)  # part of the set-up
+        times["compile_s"] = getattr(engine, "compile_s", 0.0)
         return collect_result(state, list(traces), threads, times)
 
     try:

@@ -132,8 +132,9 @@ class Work:
     """what is wrong with the user's own part, in one line; empty if nothing"""
 
 
-def compile_all(works: Sequence[Work], jobs: int | None = None) -> None:
-    """Compile engines in child processes, as many side by side as there are processors.
+def compile_all(works: Sequence[Work], jobs: int | None = None) -> dict[str, float]:
+    """Compile engines in child processes, as many side by side as there are processors. Returns for how many seconds
+    each was compiled, by identity; those that were kept are not among them.
 
     Where the disk is full a temporary folder is used. If a child cannot do it at all, nothing is lost: whoever needs
     the engine compiles it himself.
@@ -145,18 +146,24 @@ def compile_all(works: Sequence[Work], jobs: int | None = None) -> None:
     """
     waiting = [work for work in works if not is_kept(work.identity)]
     if not hasattr(os, "fork") or not waiting:
-        return
+        return {}
     jobs = jobs or os.cpu_count() or 1
     running: dict[int, tuple[int, float]] = {}  # by process: where it tells, and when it is given up
+    begun: dict[int, tuple[str, float]] = {}
+    spent: dict[str, float] = {}
     told = b""
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                child, pipe = _begin(waiting.pop(0))
+                work = waiting.pop(0)
+                child, pipe = _begin(work)
+                begun[child] = work.identity, time.monotonic()
                 running[child] = pipe, time.monotonic() + COMPILE_SECONDS
             time.sleep(0.01)
             for child in [child for child in running if os.waitpid(child, os.WNOHANG)[0]]:
                 pipe, _ = running.pop(child)
+                identity, since = begun.pop(child)
+                spent[identity] = time.monotonic() - since
                 told = told or os.read(pipe, 1 << 16)
                 os.close(pipe)
             for child in [child for child, (_, end) in running.items() if time.monotonic() > end]:
@@ -167,9 +174,11 @@ def compile_all(works: Sequence[Work], jobs: int | None = None) -> None:
     _forget_old(writable_folder())
     if told.startswith(DISK) and not _private:
         _go_private(told[len(DISK) :].decode(errors="replace"))
-        compile_all(works, jobs)
+        for identity, seconds in compile_all(works, jobs).items():
+            spent[identity] = spent.get(identity, 0.0) + seconds
     elif told and not told.startswith(DISK):
         raise CompileError(told.decode(errors="replace"))
+    return spent
 
 
 def _begin(work: Work) -> tuple[int, int]:

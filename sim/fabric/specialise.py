@@ -179,7 +179,17 @@ def compile_ahead(scenarios: Iterable[Scenario], jobs: int | None = None) -> Non
     ScenarioError
         A component of the user's own cannot be compiled; says where and why.
     """
-    _compile([combination_of(scenario) for scenario in scenarios], jobs)
+    for identity, seconds in _compile([combination_of(scenario) for scenario in scenarios], jobs).items():
+        _ahead[identity] = _ahead.get(identity, 0.0) + seconds
+
+
+def spent_ahead(kernel: Kernel) -> float:
+    """Seconds that an engine was compiled for by `compile_ahead`, in this process and not asked for yet: a run that
+    uses it first has them on its account, and no other."""
+    return _ahead.pop(kernel.identity, 0.0)
+
+
+_ahead: dict[str, float] = {}  # by identity
 
 
 def specialise(combination: Combination) -> Kernel:
@@ -188,14 +198,15 @@ def specialise(combination: Combination) -> Kernel:
     return kernel
 
 
-def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> None:
+def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> dict[str, float]:
+    """Compile what is not kept. Returns the seconds of each, by identity."""
     works = []
     for combination in dict.fromkeys(combinations):
         users = [owner for owner in (*combination.transports, combination.balancer) if is_users(owner)]
         functions, check = partial(_functions, combination), partial(type_check, users)
         works.append(Work(_identity(combination), functions, combination.about(), check))
     try:
-        compile_all(works, jobs)
+        return compile_all(works, jobs)
     except CompileError as error:
         expected = "what Numba can compile (docs/extending.md)"
         raise ScenarioError(str(error), "a component of your own", expected) from None
