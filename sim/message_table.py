@@ -27,14 +27,14 @@ def message_columns(
     tables: Any,
     end_ps: int,
 ) -> dict[str, Any]:
-    """The columns, by number of the message. Messages that had not become ready when the run ended have no row.
+    """The columns, by number of the message. Messages that had not become ready by then have no row.
 
     Parameters
     ----------
     messages : of processes. `tracks` : of programs.
     payloads : bytes of a full packet, by transport.
     tables : what the network has counted.
-    end_ps : when the run ended.
+    end_ps : how far the network has come.
     """
     parts = [_of_messages(messages, names)]
     parts += [_of_step(track, step, names, end_ps) for track in tracks for step in track.steps]
@@ -71,7 +71,7 @@ def _array(values: list[Any]) -> NDArray[Any]:
 
 
 def seen(step: Over, end_ps: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which messages of a step have become ready by the end of the run, and when each was. A flow of traffic is when it
+    """Which messages of a step have become ready by a time, and when each was. A flow of traffic is when it
     enters its host's interface, a job's message when the job has it."""
     start = step.ready if step.step.begins is None else step.started
     ready = (step.numbers >= 0) & (start >= 0)

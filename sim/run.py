@@ -81,6 +81,11 @@ class Run:
         return last if limit is None else min(last, limit)
 
     @property
+    def counted_ps(self) -> int:
+        """How far all that is counted goes: what the network did before this time."""
+        return max(self.end_ps, self.coupling.fabric.now)
+
+    @property
     def progress(self) -> tuple[int, int]:
         """(done, in all): iterations that are over at all workers, or without jobs flows."""
         if self.jobs:
@@ -123,7 +128,7 @@ def collect_result(
         state.network.names,
         [transport.payload for transport in scenario.transports],
         tables,
-        state.end_ps,
+        state.counted_ps,
     )
     ends = np.asarray(messages["end_ps"])
     totals = {
@@ -179,7 +184,7 @@ def flow_columns(state: Run) -> dict[str, Any]:
     for track in state.traffic:
         transport = state.scenario.transports[track.part.table.transport]
         for step in track.steps:
-            ready, _ = seen(step, state.end_ps)
+            ready, _ = seen(step, state.counted_ps)
             if ready.any():
                 rows = step.step.messages
                 numbers.append(step.numbers[ready])

@@ -7,7 +7,7 @@ from sim_cases import make_trace, ps_job, ring_job, scenario
 
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.load import load_scenario
-from gradwire.scenarios.result import TABLES
+from gradwire.scenarios.result import TABLES, Result
 from gradwire.sim.simulate import packet_fabric, simulate
 from gradwire.testing.scenario import Plain
 
@@ -78,6 +78,18 @@ def test_two_jobs_and_traffic_with_edges_and_slow_hosts():
     last = max(row["start_ps"] for row in whole.messages.to_pylist() if row["iteration"] == 1 and row["job"] == "b")
     cut = both(case.model_copy(update={"duration": last + 3_000_000}))
     assert 0 < cut.summary["totals"]["messages_under_way"] < cut.messages.num_rows
+
+
+def test_traffic_beside_a_job_that_is_done(tmp_path):
+    """The network goes on for a software latency; what it carries then is in all tables alike."""
+    traffic = [{"kind": "poisson", "name": "x", "load": 0.5, "sizes": "20kB"}]
+    case = scenario(ps_job(3), traffic=traffic, host={"software_latency": "50us"}, output={"packet_log": True})
+    result = both(case, make_trace([[3000], [40_000]], iterations=1))
+    end, messages = result.summary["totals"]["simulated_ps"], result.messages.to_pylist()
+    assert end == max(row["end_ps"] for row in messages if row["job"] != "x")
+    assert end < max(row["start_ps"] for row in messages) <= max(result.packets["start_ps"].to_pylist()) < end + 50_000_000
+    assert set(result.packets["message"].to_pylist()) <= {row["message"] for row in messages}
+    assert Result.read(result.write(tmp_path / "r")).flows.equals(result.flows)
 
 
 @pytest.mark.slow
