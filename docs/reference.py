@@ -168,7 +168,43 @@ def reference() -> str:
             kind = VALUES.get((model.__name__, name)) or _kind(schemas[model]["properties"][name])
             lines.append(f"| `{name}` | {kind} | {default} | {meaning(model, name)} |")
         lines.append("")
+        if model is Tagging:
+            lines += [*untagged(), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def untagged() -> list[str]:
+    """What packets are that nobody has tagged, by transport, as their classes say it: a table."""
+    lines = [
+        "Packets that nobody has tagged - of traffic, and of jobs without magnitude tagging - are on the wire, and so "
+        "for switches:",
+        "", "| transport | data | the same, sent again | acknowledgements and control packets |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for kind, owner in components("transport").items():
+        if owner.simulated:
+            data, control = (_class(owner, rule) for rule in ("important", "control_important"))
+            again = "important" if owner.repeats_important else data
+            lines.append(f"| `{kind}` | {data} | {again} | {control} |")
+    lines += [
+        "",
+        "Important is ECN-capable: marked above a queue's K. Droppable is Not-ECT: never marked, and dropped there "
+        "with `selective_drop`; a bound of 0 changes nothing in that. A transport that repeats as important does so "
+        "with tagged packets, too. DLCP's Probes are important. On the testbed the kernel's own TCP follows the "
+        "kernel's settings.",
+    ]
+    return lines
+
+
+def _class(owner: type[Transport], rule: str) -> str:
+    """Important or droppable, by one of the rules of a transport."""
+    says = getattr(owner, rule, lambda settings: True)  # control packets of which nothing is said
+    settings = owner.defaults()
+    words = {True: "important", False: "droppable"}
+    now = bool(says(settings))
+    other = "ecn" in settings and bool(says({**settings, "ecn": not settings["ecn"]}))
+    if "ecn" not in settings or other == now:
+        return words[now]
+    return f"{words[now]}; {words[other]} with `ecn = {str(not settings['ecn']).lower()}`"
 
 
 def meaning(model: type[Table], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/wire.md from `gradwire.scenarios.wire`, so that they cannot be wrong.
+"""Writes the tables of docs/wire.md from `gradwire.scenarios.wire` and the transports, so that they cannot be wrong.
 
     python docs/wire_tables.py           rewrite docs/wire.md below its marker
     python docs/wire_tables.py --check   exit with 1 if it is out of date (test_emu_wire_docs.py does this)
@@ -9,7 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gradwire.emu.planning.ability import available
+from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.scenarios import wire
+from gradwire.scenarios.components import components
 
 FILE = Path(__file__).with_name("wire.md")
 MARKER = "<!-- written by docs/wire_tables.py from here on -->"
@@ -53,11 +56,9 @@ def tables() -> str:
     lines += ["Bytes on the link, as `tc` counts them.", "", "| packet | headers | bytes |", "|---|---|---|"]
     for name, headers in wire.WIRES.items():
         lines.append(f"| data over {name} | {', '.join(headers)} | {_overhead(name)} and the payload |")
-    control, ports = wire.TCP_OVERHEAD + wire.GRADWIRE, wire.SOURCE_PORTS
+    lines += [f"| any | | at least {wire.MIN_FRAME}: padded |", *_control_sizes()]
+    ports = wire.SOURCE_PORTS
     lines += [
-        f"| acknowledgement over udp | the same, padded | {wire.DLCP_ACK_BYTES} |",
-        f"| Stop, Probe | {', '.join(wire.WIRES['tcp'])}, gradwire | {control} |",
-        f"| Bitmap of n packets, at most {wire.BITMAP_PACKETS} | the same | {control} and n / 8 |",
         "", "## Ports", "", "| port | |", "|---|---|",
         f"| UDP {wire.GRADWIRE_PORT} | data goes to it, acknowledgements come from it |",
         f"| UDP {ports[0]} to {ports[-1]} | data comes from them, by the number of the message |",
@@ -67,6 +68,30 @@ def tables() -> str:
         f"| UDP {wire.ROCE_PORT} | RoCE, in captures of simulated packets only |",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _control_sizes() -> list[str]:
+    """The table of control packets, on the testbed and simulated."""
+    stream, side, testbed = wire.SIDE_STREAM_BYTES, wire.SIDE_BYTES, available()
+    parts = f"n / 8 (parts of {wire.BITMAP_PACKETS} packets at most)"
+    lines = [
+        "", "DLCP's side channel is TCP on the testbed, where each packet has a gradwire header "
+        f"({wire.GRADWIRE} bytes) behind that of TCP; the simulator counts the segment without it, and a Probe as the "
+        "smallest frame. What goes over UDP is of one size in both. A message over the kernel's TCP is answered by a "
+        f"Stop of {stream} bytes.",
+        "", "| control packet | on the testbed | simulated |", "|---|---|---|",
+        f"| `dlcp`: Stop | {stream} | {side} |",
+        f"| `dlcp`: Probe | {stream} | {wire.PROBE_BYTES} |",
+        f"| `dlcp`: Bitmap of n packets | {stream} and {parts} | {side} and {parts} |",
+        f"| `ltp`: Stop | {side} | {side} |",
+    ]  # fmt: skip
+    for kind, owner in components("transport").items():
+        if owner.simulated:
+            name = "acknowledgement and the like" if owner.acknowledges else "Stop"
+            there = owner.control_bytes if kind in testbed else "does not run there"
+            there = "the kernel's" if kind in KERNEL_TCP else there
+            lines.append(f"| `{kind}`: {name} | {there} | {owner.control_bytes} |")
+    return lines
 
 
 def _overhead(name: str) -> int:

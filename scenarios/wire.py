@@ -55,6 +55,12 @@ ACK_BYTES: Final = max(TCP_OVERHEAD, MIN_FRAME)
 """A TCP acknowledgement without data."""
 DLCP_ACK_BYTES: Final = max(UDP_OVERHEAD, MIN_FRAME)
 """A DLCP acknowledgement or control packet: 58 bytes of headers, padded."""
+SIDE_BYTES: Final = TCP_OVERHEAD
+"""A segment of the reliable side channel as it is simulated: a Stop, or a Bitmap, whose bits come on top (66)."""
+SIDE_STREAM_BYTES: Final = TCP_OVERHEAD + GRADWIRE
+"""The same on the testbed, where a gradwire header goes over TCP and says what it is; Probes, too (82)."""
+PROBE_BYTES: Final = MIN_FRAME
+"""A Probe as it is simulated: the smallest frame, so that it queues behind data and takes next to nothing from it."""
 ROCE_ACK_BYTES: Final = ROCE_OVERHEAD + AETH
 """An acknowledgement or refusal over RoCEv2 (62)."""
 HPCC_ACK_BYTES: Final = ROCE_ACK_BYTES + TELEMETRY

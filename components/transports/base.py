@@ -47,7 +47,8 @@ S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), an
 holds from the next packet on. Functions use integers only, so that the
 oracle of the tests can run the very same code uncompiled.
 
-A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says).
+A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says); a transport
+that does so with all that it sends again says `repeats_important = True`.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def on_probe(M, k, r, argument, now):
 
 
 class ConstantRate(Transport):
-    """Packets at a constant rate over UDP, no acknowledgements: for tests and background load."""
+    """Packets at a constant rate over UDP: for tests and background load. Packets are not acknowledged; a message that
+    has been delivered is answered by one Stop, a smallest frame on the way back."""
 
     acknowledges = False
 

@@ -130,7 +130,7 @@ from gradwire.components.transports.dlcp_words import (
 from gradwire.scenarios.schema.base import Count, Flag, refuse
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import PositiveTime, Rate, format_time
-from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
 # what probes and Bitmaps carry: the number of the probe, modulo 4096, and above it the part that is asked for, counted
@@ -356,7 +356,7 @@ def on_data(M, k, r, sequence, size, ce, now):
         if (M[k + K_POLICY] != ON_PROBE and _within_bound(M, k, r)) or M[r + R_GOT] == M[r + R_BYTES]:
             M[r + R_DONE] = 1
             delivered(M, r)
-            return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
+            return reply(STOP, 0, 0, SIDE_BYTES, 1)
     return reply(ACK, ce, senders, 0, 1)
 
 
@@ -367,7 +367,7 @@ def on_probe(M, k, r, argument, now):
         M[r + R_DONE] = 1
         delivered(M, r)
     if M[r + R_DONE]:
-        return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
+        return reply(STOP, 0, 0, SIDE_BYTES, 1)
     words = M[r + R_WORDS]
     bits = M[r + R_BITS]
     answered = bits + 2 * words  # the questions of this base round trip: which parts, counted from 1, or everything
@@ -386,7 +386,7 @@ def on_probe(M, k, r, argument, now):
     if bit(M, answered, part):
         return 0  # one of a crowd
     set_bit(M, answered, part)
-    size = TCP_OVERHEAD + min((M[r + R_PACKETS] + 7) >> 3, 4 * ANSWER_WORDS)
+    size = SIDE_BYTES + min((M[r + R_PACKETS] + 7) >> 3, 4 * ANSWER_WORDS)
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
@@ -435,6 +435,7 @@ class Dlcp(Transport):
     wire = "udp"
 
     may_lose = True
+    repeats_important = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD

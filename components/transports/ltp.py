@@ -66,7 +66,7 @@ from gradwire.components.transports.base import MUST, ONE, Context, bit, reply, 
 from gradwire.scenarios.schema.base import Flag, refuse
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import PositiveTime
-from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
 
 # a sender's own words
 FRESH = S_USER  # packets sent for the first time
@@ -324,7 +324,7 @@ def on_data(M, k, r, sequence, size, ce, now):
         # what has not arrived stays missing; but the sender, if it sends a packet twice, has not heard
         late = bits + M[r + R_WORDS]
         if bit(M, bits, sequence) or bit(M, late, sequence):
-            return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
+            return reply(STOP, 0, 0, SIDE_BYTES, 1)
         set_bit(M, late, sequence)
         return 0
     if M[r + BEGAN] == 0:
@@ -340,7 +340,7 @@ def on_data(M, k, r, sequence, size, ce, now):
             M[r + WANTED] += bit(M, tags, sequence)
     if _enough(M, k, r, now):
         M[r + R_DONE] = 1
-        return reply(STOP, 0, 0, TCP_OVERHEAD, 1)
+        return reply(STOP, 0, 0, SIDE_BYTES, 1)
     return reply(ACK, ce, 0, 0, 1)
 
 
@@ -381,6 +381,7 @@ class Ltp(Transport):
     wire = "udp"
 
     may_lose = True
+    repeats_important = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD

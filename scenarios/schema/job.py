@@ -89,7 +89,8 @@ class Job(Table):
     placement: Placement = "packed"
     """packed: hosts in order; spread: dealt over the switches in turn; random: any hosts; or hosts by name."""
     compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True)] = 1.0
-    """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone."""
+    """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone, and all
+    gradients of an iteration are ready at one time (see `order`)."""
     jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Time = 0
@@ -98,7 +99,10 @@ class Job(Table):
     exchange: Exchange
     order: Literal["fifo", "layer"] = "fifo"
     """Which waiting message a host sends first: fifo sends all at once, as they become ready, and leaves their order to
-    the queues of the network; layer holds messages back, and releases those of the frontmost layers first."""
+    the queues of the network; layer holds messages back, and releases those of the frontmost layers first. Of
+    messages that are ready at the same time, as all of an iteration are with compute_scale = 0, fifo starts those of
+    the front layers first; for layer they become ready back layers first, and what the credit allows is released at
+    once."""
     credit: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 4
     """With order = "layer": as many partitions (in a ring: parts of buckets) may be under way. Ours; ByteScheduler
     tunes it [notes]."""
@@ -111,7 +115,8 @@ class Job(Table):
     pull_bound: Fraction = 0.0
     """The same on the way back (in a ring: in all-gather)."""
     pull_important: Flag = True
-    """Whether all packets of the way back are important: they carry aggregates of all workers [notes]."""
+    """With magnitude tagging: whether all packets of the way back are important, because they carry aggregates of all
+    workers [notes]."""
 
     @model_validator(mode="after")
     def _roles_match(self) -> Job:

@@ -19,7 +19,8 @@ NAMED = ("transport",)
 
 
 class Tagging(Table):
-    """What the sender writes on its packets. Without any of it every packet is important and in one class.
+    """What the sender writes on its packets. Without any of it all are in one class, and important or droppable as
+    their transport sends what nobody has tagged (the table below).
 
     The paper tags by layer and magnitude but gives neither statistic nor threshold [notes]; the statistic
     (mean |g| of a packet), the threshold and all defaults here are our choice.
@@ -30,7 +31,8 @@ class Tagging(Table):
     priorities: Annotated[tuple[Natural, ...], Field(min_length=1, max_length=8)] = (1, 2, 3, 4, 5, 6, 7)
     """The queues that data may use, first = front layers. Queue 0 is left to control packets by default."""
     magnitude: Flag = False
-    """Whether packets with small gradients are droppable; otherwise all are important."""
+    """Whether packets with small gradients are droppable and all others important; otherwise all packets, those of the
+    way back too, are what their transport makes of them (the table below)."""
     important_fraction: Fraction = 0.5
     """Share of a tensor's packets that magnitude tagging makes important."""
     important_last_layers: Natural = 0

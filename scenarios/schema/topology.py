@@ -104,7 +104,8 @@ class LeafSpine(TopologyTable):
     uplink_latency: Time | None = None
     """Latency of each leaf-spine cable; `link.latency` unless given."""
     oversubscription: Annotated[float, Field(gt=0, le=1000, strict=True)] | None = None
-    """Bandwidth of a leaf's hosts over that of its uplinks: 4.0 means four times too little upwards."""
+    """Bandwidth of a leaf's hosts over that of its uplinks: 4.0 means four times too little upwards.
+    A rate that comes out as no whole number of bit/s is rounded to the nearest one."""
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> LeafSpine:

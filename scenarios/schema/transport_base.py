@@ -34,6 +34,7 @@ class Transport(Table):
     acknowledges: ClassVar[bool] = True  # each data packet by itself
     switches_between: ClassVar[int | None] = None  # at most
     simulated: ClassVar[bool] = True  # or on the testbed only
+    repeats_important: ClassVar[bool] = False  # whether what it sends again is, whatever its tag says
     may_lose: ClassVar[bool] = False  # whether it can deliver a message with some of its packets missing
 
     # what its rules are made of: see gradwire.components.transports.base

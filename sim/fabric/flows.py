@@ -19,11 +19,11 @@ from gradwire.components.draws import entropy_of
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.missing import missing_runs
+from gradwire.scenarios.wire import MIN_FRAME
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.pairs import Pairs
 from gradwire.sim.fabric.parameters import Bound, ParameterSets
-from gradwire.sim.fabric.room import SMALLEST_FRAME
 from gradwire.sim.fabric.streams import Streams
 from gradwire.sim.fabric.words import Words
 
@@ -246,7 +246,7 @@ class Flows:
         shared = begin.stream >= 0
         full = (kind.payload + overhead) << at.A_SIZE
         last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
-        last = max(last, SMALLEST_FRAME) if isinstance(last, int) else np.maximum(last, SMALLEST_FRAME)
+        last = max(last, MIN_FRAME) if isinstance(last, int) else np.maximum(last, MIN_FRAME)
         control = kind.owner.control_bytes << at.A_SIZE | kind.control_priority << at.A_PRIORITY
         control |= kind.control_important << at.A_IMPORTANT
         entropy |= begin.logged << at.A_LOGGED

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gradwire.components import layout as at
 from gradwire.components.draws import key_of
 from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.wire import MIN_FRAME
 from gradwire.sim.fabric.room import link_room
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on
@@ -24,7 +25,6 @@ BITMAP_WORDS = 1 << 30
 POOL_ENTRIES = 1 << 25
 MOST_POOL_WORDS = at.POOL_WORDS + 2
 REROUTED_ENTRIES = 1 << 24
-PAUSE_FRAME = 60
 HEAP_WORDS = 1 << 26
 FIRST_HEAP = 32  # entries
 MOST_SETS = 1 << 22  # parameter sets
@@ -358,4 +358,4 @@ def headroom(network: Any, switch: Any, longest: int) -> NDArray[np.int64]:
     if switch.pfc_headroom is not None:
         return np.full(network.link_count, switch.pfc_headroom, dtype=np.int64)
     cable = -(-2 * network.link_latency.astype(object) * network.link_rate.astype(object) // (8 * 10**12))
-    return (cable + 3 * longest + PAUSE_FRAME).astype(np.int64)
+    return (cable + 3 * longest + MIN_FRAME).astype(np.int64)

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.wire import speed_of
+from gradwire.scenarios.wire import MIN_FRAME, speed_of
 
-SMALLEST_FRAME = 60
 # ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)
 LONGEST_WINDOW = 8_000_000
 MOST_ON_A_LINK = 0xFFFFFF
@@ -45,7 +44,7 @@ def link_room(network: Any, longest_frame: int, host_latency: int, window: int |
         A link holds more packets than the engine can count, or a node could see too many at once.
     """
     speed = speed_of(network.link_rate.astype(object)).astype(np.int64)
-    shortest = (SMALLEST_FRAME * speed + 65535 >> 16).astype(np.int64)
+    shortest = (MIN_FRAME * speed + 65535 >> 16).astype(np.int64)
     longest = longest_frame * speed + 65535 >> 16
     lookahead = int((network.link_latency + shortest).min())
     length = min(lookahead, host_latency, LONGEST_WINDOW)

@@ -18,7 +18,8 @@ CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 class Tables:
     """`ports`, `drops` and `missing`: columns by name as in `gradwire.scenarios.result`; the others hold one number per
     message: packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone,
-    retransmission time-outs that it met, time of delivery (-1: not yet) and payload bytes that had arrived by then, or so far."""
+    retransmission time-outs that it met, time of delivery (-1: not yet) and payload bytes that had arrived by
+    then, or so far."""
 
     ports: dict[str, Any]
     drops: dict[str, Any]

@@ -63,6 +63,7 @@ from gradwire.components.layout import (
     WHAT_TIMER,
     X_PAUSED,
 )
+from gradwire.scenarios.wire import PROBE_BYTES
 from gradwire.sim.fabric.atomics import count_trailing_zeros
 from gradwire.sim.fabric.heap import push
 
@@ -245,7 +246,7 @@ def _send_packet(M, th, node, p, c, listed, f, got, now):
     if got >= PULL_PROBE:
         # a probe is a control packet in the data's own class, so that it queues behind the data it asks about
         argument = got - PULL_PROBE
-        A = (A & ~SIZE_FIELD) | (60 << A_SIZE) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
+        A = (A & ~SIZE_FIELD) | (PROBE_BYTES << A_SIZE) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
         B = flow | (argument << B_ARGUMENT)
     else:
         sequence = got & MASK_SEQUENCE

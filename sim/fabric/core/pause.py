@@ -40,11 +40,11 @@ from gradwire.components.layout import (
     X_SIGNAL,
     X_WANTED,
 )
+from gradwire.scenarios.wire import MIN_FRAME
 
 from .bound import PAUSES, SHARED
 from .link import transmit
 
-FRAME = 60
 AFTER_ALL = 1 << 40  # in the place of a link's number: when everything else of that time has happened
 
 
@@ -80,7 +80,7 @@ def send_pause(M, th, p, start):
     """Tell the far end of port `p` which classes are wanted stopped."""
     more = M[p + P_MORE]
     M[more + X_SIGNAL] = 0
-    A = (FRAME << A_SIZE) | (PAUSE << A_KIND) | (1 << A_LOGGED)
+    A = (MIN_FRAME << A_SIZE) | (PAUSE << A_KIND) | (1 << A_LOGGED)
     transmit(M, th, p, A, MASK_FLOW | (M[more + X_WANTED] << B_ARGUMENT), start)
 
 
