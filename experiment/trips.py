@@ -51,9 +51,9 @@ class RoundTrips:
     def longest(self, out: int, back: int) -> int:
         """That of the two hosts for which it is longest."""
         hosts = np.arange(self.network.host_count)
-        return max(int(self.times(host, hosts[hosts != host], out, back).max()) for host in self._unlike())
+        return max(int(self.times(host, hosts[hosts != host], out, back).max()) for host in self.unlike())
 
-    def _unlike(self) -> list[int]:
+    def unlike(self) -> list[int]:
         """One host of each set that hangs on one switch by cables alike."""
         network, up = self.network, self.routing.up_link
         kinds = np.stack((self.routing.edge_of, network.link_rate[up], network.link_latency[up]))

@@ -7,12 +7,13 @@ own may not be what it is named for, links may hold more packets than the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradwire.components.find import resolve, table_for
 from gradwire.components.transports.base import check_streams
+from gradwire.experiment.extent import Extent, extent_of
 from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
+NETWORK_KEYS = ("topology", "link", "link_override")
+"""What a scenario says of its network."""
+
 
 @dataclass(frozen=True)
 class Simulated:
@@ -39,21 +43,47 @@ class Simulated:
     sampled: Any
 
 
-def check_variants(variants: Iterable[Scenario]) -> None:
-    """Find what every variant needs.
+def check_variants(variants: Iterable[Scenario]) -> list[Network]:
+    """Find what every variant needs, and return their networks.
 
     Raises
     ------
     ScenarioError, TraceError
         With every fault of the first part of the first variant that has any.
     """
+    networks = []
     for variant in variants:
         network = find_all(variant).needs.network
+        networks.append(network)
         if variant.topology.host_count is None and any(t.switches_between is not None for t in variant.transports):
             # of the other kinds, `gradwire.scenarios.checks.scenario` knows it
             check_paths(variant, build_routing(network))
         if any(getattr(transport, "ack_every", 1) > 1 for transport in variant.transports):
             check_windows(variant, network)
+    return networks
+
+
+def extents(variants: Sequence[Scenario], networks: Sequence[Network]) -> list[tuple[list[str], Extent]]:
+    """Every distinct network of variants, with the names of those that have it, in their order. `networks`: of each."""
+    alike: list[tuple[Network, list[Scenario]]] = []
+    for variant, network in zip(variants, networks, strict=True):
+        for _, those in alike:
+            if all(getattr(those[0], name) == getattr(variant, name) for name in NETWORK_KEYS):
+                those.append(variant)
+                break
+        else:
+            alike.append((network, [variant]))
+    return [
+        ([each.policy_name for each in those], extent_of(network, [pair for each in those for pair in _frames(each)]))
+        for network, those in alike
+    ]
+
+
+def _frames(scenario: Scenario) -> list[tuple[int, int]]:
+    """Bytes on a link of a full packet and of its answer, of every transport."""
+    owners = [resolve("transport", each.kind, scenario.folder) for each in scenario.transports]
+    bounds = [Bound.to(owner, table) for owner, table in zip(owners, scenario.transports, strict=True)]
+    return [(bound.frame, int(bound.owner.control_bytes)) for bound in bounds]
 
 
 def find_all(scenario: Scenario, trace: Trace | None = None) -> Simulated:

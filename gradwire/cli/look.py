@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradwire.cli.options import Json, ScenarioName, Set, TraceName, overrides_of
 from gradwire.cli.terminal import for_people
+
+if TYPE_CHECKING:
+    from gradwire.experiment.extent import Extent
 
 
 def register(app: typer.Typer) -> None:
@@ -27,20 +31,43 @@ def cmd_check(
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
     from gradwire.scenarios.checks.scenario import remarks
     from gradwire.scenarios.load import load_scenario
-    from gradwire.sim.precheck import check_variants
+    from gradwire.sim.precheck import check_variants, extents
 
     loaded = load_scenario(scenario, set=overrides_of(set_, trace))
     variants = loaded.variants()
-    check_variants(variants)
+    found = extents(variants, check_variants(variants))
     notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
     if as_json:
-        typer.echo(
-            json.dumps({"name": loaded.name, "policies": [v.policy_name for v in variants], "notes": notes})
-        )
+        networks = [{"policies": names, **_extent_json(extent)} for names, extent in found]
+        policies = [variant.policy_name for variant in variants]
+        typer.echo(json.dumps({"name": loaded.name, "policies": policies, "networks": networks, "notes": notes}))
         return
     typer.echo(f"{loaded.name} is valid: " + ", ".join(variant.policy_name for variant in variants))
+    for names, extent in found:
+        whose = f" of {', '.join(names)}" if len(found) > 1 else ""
+        typer.echo(f"network{whose}: {_extent_text(extent)}")
     for note in notes:
         typer.echo(f"note: {note}")
+
+
+def _extent_json(extent: Extent) -> dict[str, object]:
+    """A network for programs; `base_rtt_ps`: fastest and slowest, null for networks that are too large for a check."""
+    found = asdict(extent)
+    return found | {"base_rtt_ps": found.pop("round_trips")}
+
+
+def _extent_text(extent: Extent) -> str:
+    """A network in one line."""
+    from gradwire.analysis.tables import time_text
+
+    counts = [("host", "s", extent.hosts), ("switch", "es", extent.switches), ("cable", "s", extent.cables)]
+    if extent.cards != extent.hosts:
+        counts.insert(1, ("network card", "s", extent.cards))
+    parts = [f"{count:,} {one if count == 1 else one + more}" for one, more, count in counts]
+    if extent.round_trips:
+        fastest, slowest = (time_text(time) for time in extent.round_trips)
+        parts.append(f"base round trips of {fastest}" + (f" to {slowest}" if slowest != fastest else ""))
+    return ", ".join(parts)
 
 
 @for_people

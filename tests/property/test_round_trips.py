@@ -13,6 +13,7 @@ from gradwire.emu.planning.plan import Plan, Queues, TransportPlan
 from gradwire.emu.planning.prepare import ports_of, routes_of
 from gradwire.emu.planning.round_trips import RoundTrips as PlannedTrips
 from gradwire.emu.planning.round_trips import base_round_trip_ns
+from gradwire.experiment.extent import extent_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
@@ -40,6 +41,7 @@ def test_it_is_that_of_the_slowest_path(network, out, back):
     src, dst = np.array(pairs).T
     assert trips.times(src, dst, out, back).tolist() == expected
     assert trips.longest(out, back) == max(expected)
+    assert extent_of(network, [(out, back), (out, back)]).round_trips == (min(expected), max(expected))
 
 
 @budget(0.5)

@@ -286,7 +286,7 @@ def test_brackets_inside_each_other_have_an_end(text: str):
 
 def test_a_mark_of_the_encoding_is_no_mistake():
     Path("bom.toml").write_bytes(b"\xef\xbb\xbf" + SMALL.encode())
-    assert run("check", "bom.toml").stdout == "small is valid: base\n"
+    assert run("check", "bom.toml").stdout.startswith("small is valid: base\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""How large a network is, and how long its base round trips are: what `gradwire check` says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import Network
+from gradwire.experiment.trips import RoundTrips
+
+MOST_NODES = 2000
+"""Network cards beyond which round trips are not looked for: a check is to be quick (our choice)."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What there is of each. `round_trips`: the fastest and the slowest between two hosts, picoseconds; None where it
+    was not looked for."""
+
+    hosts: int
+    cards: int
+    switches: int
+    cables: int
+    round_trips: tuple[int, int] | None
+
+
+def extent_of(network: Network, frames: Iterable[tuple[int, int]]) -> Extent:
+    """The extent of a network. `frames`: bytes on a link of a full packet and of its answer, of every transport."""
+    cards = network.host_count
+    trips = None
+    if cards <= MOST_NODES and len(network.cards.hosts) > 1:
+        trips = _round_trips(network, set(frames))
+    return Extent(len(network.cards.hosts), cards, network.switch_count, network.link_count // 2, trips)
+
+
+def _round_trips(network: Network, frames: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Of all pairs of cards by which messages leave and enter: those of one number, of two hosts."""
+    trips = RoundTrips(network, build_routing(network))
+    first, counts = network.cards.first[:-1], network.cards.counts
+    host = np.repeat(np.arange(len(first)), counts)
+    number = np.arange(network.host_count) - np.repeat(first, counts)
+    low, high = [], []
+    for out, back in frames:
+        for card in trips.unlike():
+            others = np.flatnonzero((host != host[card]) & (number == number[card]))
+            if len(others):
+                times = trips.times(card, others, out, back)
+                low.append(int(times.min()))
+                high.append(int(times.max()))
+    return min(low), max(high)
