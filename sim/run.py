@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Columns
+from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import Coupling, Track
 from gradwire.sim.message_table import iteration_columns, message_columns, seen
 from gradwire.sim.progress import Standing, share_of_flows, share_of_jobs
@@ -19,6 +21,7 @@ from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.fabric.fabric import Fabric
     from gradwire.traces.trace import Trace
 
 
@@ -36,6 +39,11 @@ class Run:
     samples: Samples | None = None
     ended_by: str = "interrupt"
     """done, duration, max_wall, stall, or interrupt, which it is unless one of the others becomes known"""
+
+    @property
+    def engine(self) -> Fabric:
+        """The packet engine: what asks for it is refused on other networks, or asks whether it has what it takes."""
+        return cast("Fabric", self.coupling.fabric)
 
     @property
     def done(self) -> bool:
@@ -57,7 +65,7 @@ class Run:
         return self.done or (self.ended_by == "duration" and not self.jobs)
 
     @property
-    def end_ps(self) -> int:
+    def end_ps(self) -> Ps:
         """When it ended; where it was ended from outside: as far as the network has come."""
         if self.ended_by == "duration" and self.scenario.duration is not None:
             return self.scenario.duration
@@ -66,18 +74,18 @@ class Run:
         return max(self.coupling.now, self.coupling.fabric.now)
 
     @property
-    def done_ps(self) -> int:
+    def done_ps(self) -> Ps:
         """When the last of what it is about was done."""
         return max(track.ended_ps for track in (self.tracks[: len(self.jobs)] or self.tracks))
 
     @property
-    def last_ps(self) -> int:
+    def last_ps(self) -> Ps:
         """How far the network goes in a run that nothing ends from outside: to where a host could have reacted to the
         last thing that happened."""
         limit = self.scenario.duration
         if self.ended_by == "duration" and limit is not None:
             return limit
-        last = self.done_ps + self.coupling.latency
+        last = Ps(self.done_ps + self.coupling.latency)
         return last if limit is None else min(last, limit)
 
     @property
@@ -88,7 +96,7 @@ class Run:
         submitted = sum(len(step.numbers) for track in self.tracks for step in track.steps)
         return submitted - sum(track.left for track in self.tracks), submitted
 
-    def standing(self, now_ps: int) -> Standing:
+    def standing(self, now_ps: Ps) -> Standing:
         """How far it is at a time of the network's."""
         done, total = self.progress
         if self.done or self.ended_by == "duration":
@@ -134,8 +142,8 @@ def collect_result(
         "iterations_wanted": sum(job.table.workers * job.table.iterations for job in jobs),
         "messages": len(ends),
         "messages_under_way": int((ends < 0).sum()),
-        "bytes": int(np.sum(messages["bytes"])),
-        "lost_bytes": int(np.sum(messages["lost_bytes"])),
+        "bytes": int(np.sum(np.asarray(messages["bytes"]))),
+        "lost_bytes": int(np.sum(np.asarray(messages["lost_bytes"]))),
     }
     return Result.build(
         summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
@@ -158,9 +166,9 @@ def collect_result(
     )
 
 
-def telemetry(state: Run) -> dict[str, dict[str, Any]]:
+def telemetry(state: Run) -> dict[str, Columns]:
     """The tables that the scenario has asked for besides."""
-    output, engine, network = state.scenario.output, state.coupling.fabric, state.network
+    output, engine, network = state.scenario.output, state.engine, state.network
     found = {}
     if state.samples is not None:
         found["samples"] = state.samples.columns()
@@ -171,7 +179,7 @@ def telemetry(state: Run) -> dict[str, dict[str, Any]]:
     return found
 
 
-def flow_columns(state: Run) -> dict[str, Any]:
+def flow_columns(state: Run) -> Columns:
     """The table of flows: how long each would have taken on an empty network, by number of the message."""
     from gradwire.sim.ideal import ideal_times
 

@@ -13,7 +13,7 @@ Our choices, where the paper leaves them to RDMA hardware or speaks of bursts:
 
 * packets are paced one by one; a segment (16 KB by default) completes when its last packet is acknowledged, and the
   round trip is that packet's, less its own serialisation on the host's link, as the paper takes the segment's off;
-* a flow starts at line rate: the network interface lets flows take turns, which gives each of N busy ones the paper's
+* a flow starts at line rate: the NIC lets flows take turns, which gives each of N busy ones the paper's
   1/N of the line. It never falls below line rate / `floor`;
 * it falls at most once per round trip. If every segment that waits in a long queue may lower it again, two flows of
   20 MB that start together on a 10 Gbps port drop each other to the floor and take 69 ms instead of 35 (32 at best);

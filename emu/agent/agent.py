@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.emu.agent.base import Arrival, MessageRow
+from gradwire.emu.agent.base import Arrival, MessageRow, Timer
 from gradwire.emu.agent.loop import SECOND, EpollLoop
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
@@ -41,6 +41,7 @@ from gradwire.emu.planning.plan import Plan, host_address
 from gradwire.emu.planning.round_trips import RoundTrips
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports import make_carriers
+from gradwire.scenarios.units import Ps, PsPerByte
 
 STATUS_NS = SECOND // 5
 PARTS = "gradwire.emu.agent.parts:make_parts"
@@ -80,7 +81,7 @@ class WatchedLoop:
         self.now = loop.now
         self.reader, self.writer = loop.reader, loop.writer
 
-    def at(self, time_ns: int, call: Callable[[], None]) -> Any:
+    def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
         """As the loop's."""
 
         def counted() -> None:
@@ -90,7 +91,7 @@ class WatchedLoop:
         self.pending += 1
         return self._loop.at(time_ns, counted)
 
-    def cancel(self, timer: Any) -> None:
+    def cancel(self, timer: Timer | None) -> None:
         """As the loop's."""
         if timer is not None and timer.call is not None:
             self.pending -= 1
@@ -147,10 +148,10 @@ class Agent:
         self._script.delivered(arrival.message)
         self._news()
 
-    def base_rtt_ps(self, row: MessageRow) -> int:
+    def base_rtt_ps(self, row: MessageRow) -> Ps:
         return self._trips.time_ps(row.src, row.dst, self.plan.transports[row.transport])
 
-    def slowest(self, row: MessageRow) -> int:
+    def slowest(self, row: MessageRow) -> PsPerByte:
         return self._trips.slowest(row.src, row.dst)
 
     def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+from gradwire.emu.agent import base
 from gradwire.emu.system.sockets import LIBC
 
 Call = Callable[[], None]
@@ -89,7 +90,7 @@ class EpollLoop:
         heappush(self._timers, timer)
         return timer
 
-    def cancel(self, timer: Timer | None) -> None:
+    def cancel(self, timer: base.Timer | None) -> None:
         if timer is not None:
             timer.call = None
 

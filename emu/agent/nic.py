@@ -1,4 +1,4 @@
-"""The host's network interface, as the simulator has it: which of the host's UDP flows sends next, and when.
+"""The host's NIC, as the simulator has it: which of the host's UDP flows sends next, and when.
 
 Strict classes; within a class the flows that have something to send take turns, one packet each; a paced flow is put
 aside until its time. Messages that share a pace take their turns as one (`Group`). A packet occupies the line for its
@@ -42,10 +42,10 @@ GAP, TIMER, DONE, SENT = (RECORD + word for word in (at.S_GAP, at.S_TIMER, at.S_
 
 
 class Flow(ABC):
-    """The sender of one message, as the interface sees it. Times in picoseconds.
+    """The sender of one message, as the NIC sees it. Times in picoseconds.
 
     number, priority : of the message.
-    state : the words of its transport, of which the interface looks at four, which are properties, too:
+    state : the words of its transport, of which the NIC looks at four, which are properties, too:
     gap : picoseconds per byte << 16 between packet starts, 0: as fast as the line.
     timer : when `on_timer` is wanted, 0: never.
     done : there is nothing more to send.
@@ -117,7 +117,7 @@ def _age(flow: Flow) -> int:
 
 
 class Nic:
-    """The interface of a host with a line of `rate` bit/s."""
+    """The NIC of a host with a line of `rate` bit/s."""
 
     def __init__(
         self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0

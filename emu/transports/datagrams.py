@@ -53,6 +53,7 @@ from gradwire.emu.wire.header import (
     STOP,
     WORD,
 )
+from gradwire.scenarios.units import Bytes, Ns
 from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
 
 BATCHES = 8
@@ -62,7 +63,7 @@ FILL = MIN_FRAME - UDP_OVERHEAD
 
 
 class Endpoint:
-    """The UDP sockets of a host and its network interface, shared by all its transports.
+    """The UDP sockets of a host and its NIC, shared by all its transports.
 
     carriers : by the number of the transport, filled by whoever makes them.
     senders, receivers : of messages, by number.
@@ -336,8 +337,8 @@ class DatagramCarrier:
         """A message is complete within its bound."""
         self.host.arrived(
             Arrival(
-                receiver.row.number, self.host.loop.now(), receiver.got, receiver.nbytes - receiver.got,
-                receiver.arrived(), receiver.marked,
+                receiver.row.number, Ns(self.host.loop.now()), Bytes(receiver.got),
+                Bytes(receiver.nbytes - receiver.got), receiver.arrived(), receiver.marked,
             )
         )  # fmt: skip
         receiver.place = None

@@ -1,4 +1,4 @@
-"""Pairs: what the messages of one transport share at one host, and the groups that they form at its interface.
+"""Pairs: what the messages of one transport share at one host, and the groups that they form at its NIC.
 
 As in the simulator (`gradwire.sim.fabric.pairs`): words that messages to one other host share, words of those that come
 from one other host, and words of all that come in (see `gradwire.components.transports.base`). They are made with the

@@ -29,6 +29,7 @@ from gradwire.emu.transports.door import Door
 from gradwire.emu.transports.listening import allow_files
 from gradwire.emu.transports.side import CONTROL_TOS, TCP_CONGESTION
 from gradwire.emu.wire.header import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
+from gradwire.scenarios.units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
@@ -222,7 +223,7 @@ class Incoming:
         assert row is not None
         self._row, self._place, self._at = None, self._header, 0
         self.link.send(Header(row.number, kind=STOP).pack())
-        host.arrived(Arrival(row.number, host.loop.now(), row.nbytes, 0, None, -1))
+        host.arrived(Arrival(row.number, Ns(host.loop.now()), row.nbytes, Bytes(0), None, -1))
 
     def close(self) -> None:
         """Close it."""

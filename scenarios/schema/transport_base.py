@@ -82,9 +82,9 @@ class Transport(Table):
         return self
 
     @property
-    def overhead(self) -> int:
+    def overhead(self) -> Bytes:
         """Header bytes of a data packet, as `gradwire.scenarios.wire` counts them."""
-        return self.data_overhead
+        return Bytes(self.data_overhead)
 
     @property
     def handles_trimming(self) -> bool:

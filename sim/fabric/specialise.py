@@ -73,14 +73,14 @@ class Features:
     """
 
     shared: bool = False
-    turns: bool = False
-    trims: bool = False
-    pauses: bool = False
-    ranks: bool = False
+    drr: bool = False
+    trimming: bool = False
+    pfc: bool = False
+    srpt: bool = False
     faults: bool = False
     delays: bool = False
     streams: bool = False
-    late: bool = False
+    ack_delay: bool = False
     pulls: bool = False
     rides: bool = False
     pairs: bool = False
@@ -145,7 +145,7 @@ def combine(
     features = replace(
         features,
         streams=any(persists(table) for table in tables),
-        late=any(answers_late(table) for table in tables),
+        ack_delay=any(answers_late(table) for table in tables),
         pulls=any(pulls(owner, table) for owner, table in both),
         rides=any(rides(owner, table) for owner, table in both),
         pairs=any(shares(owner) for owner in owners),
@@ -162,10 +162,10 @@ def features_of(switch: Any, faults: bool, delays: bool) -> Features:
     """What the engine has to be able to do for a scenario's switches."""
     return Features(
         shared=switch.shared() is not None,
-        turns=switch.quanta() is not None,
-        trims=switch.trim_threshold is not None,
-        pauses=switch.pfc,
-        ranks=switch.shortest_first,
+        drr=switch.quanta() is not None,
+        trimming=switch.trim_threshold is not None,
+        pfc=switch.pfc,
+        srpt=switch.shortest_first,
         faults=faults,
         delays=delays,
     )
@@ -262,7 +262,7 @@ def _source(combination: Combination) -> str:
     lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
     stamps = any(hasattr(transport, "stamp_slots") for transport in transports)
-    lines.append(f"STAMPS = {stamps}")
+    lines.append(f"INT = {stamps}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")
     lines.append(_bound_to(combination.queue, "admit", "admit"))
