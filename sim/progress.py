@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.units import Ps
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.traffic import AnyTraffic
-    from gradwire.sim.coupling import Track
-    from gradwire.sim.fabric.fabric import Fabric
-    from gradwire.sim.run import Run
 
 
 class Standing(NamedTuple):
@@ -99,45 +92,3 @@ class Observer:
     @property
     def _late(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end
-
-
-def share_of_jobs(run: Run) -> float:
-    """How much of the messages of jobs has arrived, of the bytes that they have in all."""
-    fabric, jobs = run.engine, run.jobs
-    expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
-    if not expected or not hasattr(fabric, "settled_bytes"):
-        return float(run.iterations / sum(job.table.iterations for job in jobs))
-    others = sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
-    return min(1.0, (fabric.settled_bytes - others) / expected)
-
-
-def _settled(fabric: Fabric, numbers: Ints) -> int:
-    return fabric.settled_of(int(numbers[0]), len(numbers)) if len(numbers) else 0
-
-
-def share_of_flows(run: Run) -> float:
-    """How much of traffic has arrived, of the bytes that it will have as far as one can tell."""
-    tables = run.scenario.traffic
-    expected = sum(expected_bytes(table, track) for table, track in zip(tables, run.tracks, strict=True))
-    arrived = getattr(run.coupling.fabric, "settled_bytes", 0)
-    return min(1.0, arrived / expected) if expected else 0.0
-
-
-def expected_bytes(table: AnyTraffic, track: Track) -> float:
-    """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
-    steps = track.steps
-    so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))
-    if not steps or not track.more_to_come:
-        return so_far
-    last, submitted = steps[-1].step, sum(len(step.numbers) for step in steps)
-    flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
-    ahead = []  # how many times as many
-    if isinstance(flows, int):
-        ahead.append(flows / submitted)
-    if isinstance(rounds, int):
-        ahead.append(rounds / (1 + int(last.messages.iteration.max())))
-    assert last.begins is not None  # it is traffic
-    reached = int(last.begins.max()) - table.start
-    if table.stop is not None and reached > 0:
-        ahead.append((table.stop - table.start) / reached)
-    return so_far * max(1.0, min(ahead, default=1.0))

@@ -11,16 +11,17 @@ import numpy as np
 from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.arrays import Columns
+from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import Coupling, Track
 from gradwire.sim.message_table import iteration_columns, message_columns, seen
-from gradwire.sim.progress import Standing, share_of_flows, share_of_jobs
+from gradwire.sim.progress import Standing
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.scenarios.schema.traffic import AnyTraffic
     from gradwire.sim.fabric.fabric import Fabric
     from gradwire.traces.trace import Trace
 
@@ -108,6 +109,48 @@ class Run:
         if self.scenario.duration is not None:
             share = max(share, min(1.0, now_ps / self.scenario.duration))
         return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
+
+
+def share_of_jobs(run: Run) -> float:
+    """How much of the messages of jobs has arrived, of the bytes that they have in all."""
+    fabric, jobs = run.engine, run.jobs
+    expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
+    if not expected or not hasattr(fabric, "settled_bytes"):
+        return float(run.iterations / sum(job.table.iterations for job in jobs))
+    others = sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
+    return min(1.0, (fabric.settled_bytes - others) / expected)
+
+
+def _settled(fabric: Fabric, numbers: Ints) -> int:
+    return fabric.settled_of(int(numbers[0]), len(numbers)) if len(numbers) else 0
+
+
+def share_of_flows(run: Run) -> float:
+    """How much of traffic has arrived, of the bytes that it will have as far as one can tell."""
+    tables = run.scenario.traffic
+    expected = sum(expected_bytes(table, track) for table, track in zip(tables, run.tracks, strict=True))
+    arrived = getattr(run.coupling.fabric, "settled_bytes", 0)
+    return min(1.0, arrived / expected) if expected else 0.0
+
+
+def expected_bytes(table: AnyTraffic, track: Track) -> float:
+    """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
+    steps = track.steps
+    so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))
+    if not steps or not track.more_to_come:
+        return so_far
+    last, submitted = steps[-1].step, sum(len(step.numbers) for step in steps)
+    flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
+    ahead = []  # how many times as many
+    if isinstance(flows, int):
+        ahead.append(flows / submitted)
+    if isinstance(rounds, int):
+        ahead.append(rounds / (1 + int(last.messages.iteration.max())))
+    assert last.begins is not None  # it is traffic
+    reached = int(last.begins.max()) - table.start
+    if table.stop is not None and reached > 0:
+        ahead.append((table.stop - table.start) / reached)
+    return so_far * max(1.0, min(ahead, default=1.0))
 
 
 def collect_result(
