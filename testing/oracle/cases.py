@@ -19,7 +19,7 @@ from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.schema.network import Switch as SwitchTable
-from gradwire.scenarios.units import Bytes, Ps
+from gradwire.scenarios.units import Bytes, Ps, PsPerByte
 from gradwire.sim.fabric import records, streams
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.events import Delivery
@@ -314,7 +314,7 @@ class _Oracle:
         rates = (int(self.case.network.link_rate[link]) for path in self.whole.paths(src, dst) for link in path)
         slowest = -(-(8 * 10**12 << 16) // min(rates))
         if (transport, rtt, speed, slowest) not in self.protocols:
-            settings, context = table.model_dump(), Context(speed, table.payload, rtt, slowest)
+            settings, context = table.model_dump(), Context(PsPerByte(speed), table.payload, Ps(rtt), PsPerByte(slowest))
             slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
             parameters = owner.parameters(settings, context)
             self.protocols[transport, rtt, speed, slowest] = Protocol(
