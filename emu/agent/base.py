@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.units import Bps, Bytes, Ns, Ps, PsPerByte
@@ -122,6 +122,11 @@ class Host(Protocol):
     def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
         """The sender knows that the message is done with. Called once; the counts may go on to grow by what is still
         on its way out, in which case the carrier calls `Carrier.counts` right when asked at the end."""
+
+
+Parts = Callable[..., tuple[Any, Any]]
+"""(plan, node, loop, send) -> (script, contents): what an agent plays and what it carries, of which no more is asked than
+an agent uses: see `gradwire.emu.agent.agent.Agent`. Tests have others than `gradwire.emu.agent.parts.make_parts`."""
 
 
 class Carrier(Protocol):

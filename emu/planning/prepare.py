@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -77,10 +76,10 @@ def check_scenario(scenario: Scenario) -> None:
         raise ScenarioError("the testbed cannot run this scenario", mistakes=wrong)
 
 
-def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
+def kernel_settings(scenario: Scenario) -> dict[str, dict[int, str]]:
     """What the kernel's TCP takes from its host and not from a socket: by field, the values that the scenario's
     transports want, each with the kind of the first of them."""
-    wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
+    wanted: dict[str, dict[int, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
     for transport in scenario.transports:
         if isinstance(transport, Tcp) and transport.kind in KERNEL_TCP:
             wanted["min_rto"].setdefault(transport.min_rto, transport.kind)

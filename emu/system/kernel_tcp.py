@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from gradwire.emu.planning.plan import Plan, Port
+from gradwire.scenarios.arrays import JsonView
 from gradwire.scenarios.wire import serialisation_ps
 
 MONOTONIC_COARSE: Final = 6
@@ -53,7 +54,7 @@ def metric_words(wanted: Mapping[str, int]) -> str:
     return "".join(f" {name} {value}{units.get(name, '')}" for name, value in wanted.items())
 
 
-def metrics_shown(route: Mapping[str, Any]) -> dict[str, int]:
+def metrics_shown(route: JsonView) -> dict[str, int]:
     """The same of a route as `ip -j route show` tells of it."""
     return {name: int(value) for each in route.get("metrics", ()) for name, value in each.items()}
 
