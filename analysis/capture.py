@@ -20,13 +20,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.analysis.pcapng import Frames, write_pcapng
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_file
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.wire import (
@@ -40,6 +41,9 @@ from gradwire.scenarios.wire import (
     dscp,
     header_bytes,
 )
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Integers = NDArray[np.int64]
 
@@ -127,9 +131,9 @@ class Messages:
         return {name: values[rows] for name, values in self._columns.items()}
 
 
-def make_frames(packets: Any, interface: Integers, messages: Messages) -> Frames:
+def make_frames(packets: pyarrow.Table, interface: Integers, messages: Messages) -> Frames:
     """Frames of some rows of the log of packets."""
-    log: dict[str, Any] = {
+    log: Json = {
         name: packets[name].to_numpy().astype(np.int64)
         for name in (
             "message", "packet", "bytes", "priority", "important", "marked", "trimmed", "echo", "argument",
@@ -158,7 +162,7 @@ def make_frames(packets: Any, interface: Integers, messages: Messages) -> Frames
     return Frames(interface, log["start_ps"] // 1000, length, np.minimum(captured, length), data)
 
 
-def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -> dict[str, Any]:
+def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -> Json:
     """The fields of the headers of packets of one wire, by "header.field"; what is not there is zero."""
     kind, packet, argument = log["kind"], log["packet"], log["argument"]
     forward = np.isin(kind, FORWARD)
@@ -174,7 +178,7 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     )
     src, dst = np.where(forward, of["src"], of["dst"]), np.where(forward, of["dst"], of["src"])
     own, known = FIRST_PORT + of["message"] % (1 << 14), ROCE_PORT if wire == "roce" else GRADWIRE_PORT
-    values: dict[str, Any] = {
+    values: Json = {
         "ethernet.destination": (2 << 40) + dst,
         "ethernet.source": (2 << 40) + src,
         "ethernet.type": 0x0800,
@@ -233,10 +237,10 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     return values
 
 
-def pause_values(classes: Integers) -> dict[str, Any]:
+def pause_values(classes: Integers) -> Json:
     """The fields of pause frames: which queues are to stop; the time of one is as long as it can be, until the next
     frame."""
-    found: dict[str, Any] = {
+    found: Json = {
         "ethernet.destination": PAUSE_ADDRESS,
         "ethernet.source": 2 << 40,
         "ethernet.type": PAUSE_TYPE,
@@ -248,7 +252,7 @@ def pause_values(classes: Integers) -> dict[str, Any]:
     return found
 
 
-def fill(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values: dict[str, Any]) -> None:
+def fill(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values: Json) -> None:
     """Write headers into rows of bytes, field by field."""
     at = 0
     for header in headers:
@@ -261,7 +265,7 @@ def fill(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values
             at += size
 
 
-def checksum(values: dict[str, Any], header: str, pseudo: dict[str, Any] | None = None, more: Any = 0) -> Any:
+def checksum(values: Json, header: str, pseudo: Json | None = None, more: Any = 0) -> Any:
     """The internet checksum [RFC 1071] of a header, of what is in front of it for TCP, and of a length."""
     total: Any = more
     for name, fields, source in (

@@ -1,9 +1,9 @@
 """Where every word of the engine's state lives.
 
-The whole state of a run is **one flat array of 64-bit integers**, `M`. Compiled code, Python code and the oracle of
-the tests see the same words, so nothing is ever converted, and a snapshot of a run is a copy of one array. Records
-are laid out by hand: a record is named by the index of its first word (its *base*), and a field is a constant added
-to it - `M[port + P_BUSY]` reads like a C struct access and compiles to one.
+The whole state of a run is **one flat array of 64-bit integers**, `M`. Compiled code, Python code and the oracle
+(`gradwire.testing`) see the same words, so nothing is ever converted, and a snapshot of a run is a copy of one array.
+Records are laid out by hand: a record is named by the index of its first word (its *base*), and a field is a constant
+added to it - `M[port + P_BUSY]` reads like a C struct access and compiles to one.
 
 Why one array: a compiled function that is handed forty arrays spends its time counting references to them, and two
 threads then fight over the counters. Why 64-bit signed words everywhere: Numba and plain Python agree on them.

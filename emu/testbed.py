@@ -30,8 +30,8 @@ from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.virtual import kernel_or_error
 from gradwire.emu.uml.watch import StoodStill
 from gradwire.experiment.resolved import Resolved
+from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.interrupt import CtrlC
-from gradwire.scenarios.units import Bytes, Ns
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result

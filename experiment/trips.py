@@ -13,7 +13,7 @@ import numpy as np
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import AnyInts, Ints
-from gradwire.scenarios.units import Bps, Bytes, Ps
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import crossing_ps, speed_of
 
 SLOWEST = Bytes(-1)

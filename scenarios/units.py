@@ -15,22 +15,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, NewType
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import core_schema
 
-Ps = NewType("Ps", int)
-"""Picoseconds: every time and duration of a simulation, and of what both worlds carry out."""
-Ns = NewType("Ns", int)
-"""Nanoseconds: what the clocks of the testbed count."""
-Bytes = NewType("Bytes", int)
-"""Bytes: sizes of messages, packets, headers, buffers."""
-Bps = NewType("Bps", int)
-"""Bits per second: rates of links."""
-PsPerByte = NewType("PsPerByte", int)
-"""Picoseconds per byte << `gradwire.scenarios.wire.SPEED_SHIFT`: rates as the packet engine has them; the
-larger, the slower."""
+from gradwire.scenarios.inner_units import Bps, Bytes, Ns, Ps, PsPerByte
+
+__all__ = [
+    "Bps", "Bytes", "Fraction", "Ns", "PositiveTime", "Ps", "PsPerByte", "Quantity", "Rate", "Size", "Time",
+    "UnitError", "format_rate", "format_size", "format_time", "parse_fraction", "parse_rate", "parse_size",
+    "parse_time", "parse_wall",
+]  # fmt: skip
 
 MAX_INNER = 2**62
 

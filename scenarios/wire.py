@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar, overload
 
-from gradwire.scenarios.units import Bps, Bytes, Ps, PsPerByte
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps, PsPerByte
 
 if TYPE_CHECKING:
     import numpy as np

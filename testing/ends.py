@@ -13,6 +13,7 @@ from typing import Any
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
 from gradwire.components.transports.base import Context
+from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import speed_of
 from gradwire.testing.oracle.uncompiled import uncompiled
@@ -41,7 +42,7 @@ class Ends:
 
     def __init__(
         self,
-        owner: Any,
+        owner: type[Transport],
         packets: int,
         *,
         payload: int = 4096,
@@ -53,7 +54,7 @@ class Ends:
         slowest: int | None = None,
         entropy: int = 0,
         word: type[int] = int,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         line = speed_of(Bps(rate))
         self.packets, self.payload = packets, payload
@@ -172,7 +173,7 @@ class Ends:
 def _checked(name: str) -> Any:
     operation = getattr(int, name)
 
-    def checked(self: int, *others: Any) -> Any:
+    def checked(self: int, *others: object) -> Any:
         result = operation(self, *others)
         if result is NotImplemented:
             return result

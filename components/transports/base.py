@@ -60,7 +60,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.units import Bytes, Ps, PsPerByte
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import JsonView
+    from gradwire.scenarios.json_data import JsonView
     from gradwire.scenarios.schema.transport_base import Transport
 
 MUST = 1 << 30  # added to a sequence number by `pull`: never droppable

@@ -11,7 +11,7 @@ from gradwire.components.transports.window import NXT, forget, resume
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Json
+    from gradwire.scenarios.json_data import Json
 
 
 class Reliable:

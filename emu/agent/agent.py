@@ -41,7 +41,7 @@ from gradwire.emu.planning.plan import Plan, host_address
 from gradwire.emu.planning.round_trips import RoundTrips
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports import make_carriers
-from gradwire.scenarios.units import Ps, PsPerByte
+from gradwire.scenarios.inner_units import Ps, PsPerByte
 
 STATUS_NS = SECOND // 5
 PARTS = "gradwire.emu.agent.parts:make_parts"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gradwire.scenarios.arrays import Flags
-from gradwire.scenarios.units import Bps, Bytes, Ns, Ps, PsPerByte
+from gradwire.scenarios.inner_units import Bps, Bytes, Ns, Ps, PsPerByte
 
 
 class Timer(Protocol):
@@ -125,8 +125,8 @@ class Host(Protocol):
 
 
 Parts = Callable[..., tuple[Any, Any]]
-"""(plan, node, loop, send) -> (script, contents): what an agent plays and what it carries, of which no more is asked than
-an agent uses: see `gradwire.emu.agent.agent.Agent`. Tests have others than `gradwire.emu.agent.parts.make_parts`."""
+"""(plan, node, loop, send) -> (script, contents): what an agent plays and what it carries, with no more than an agent
+asks of them (`gradwire.emu.agent.agent.Agent`). Tests have others than `gradwire.emu.agent.parts.make_parts`."""
 
 
 class Carrier(Protocol):

@@ -25,7 +25,7 @@ from typing import Any
 from gradwire.components import layout as at
 from gradwire.emu.agent.base import Loop, Timer
 from gradwire.emu.system.sockets import Sender
-from gradwire.scenarios.units import Bps
+from gradwire.scenarios.inner_units import Bps
 from gradwire.scenarios.wire import speed_of
 
 CLASSES = 8

@@ -24,7 +24,7 @@ from gradwire.emu.control.launchers import Command
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.raw import Raw
-from gradwire.scenarios.arrays import JsonView
+from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.schema.emulation import RealHost
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")

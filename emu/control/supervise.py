@@ -24,8 +24,8 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import python_command, python_path, start_private
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Last, run_inside, wait
-from gradwire.scenarios.arrays import JsonView
 from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.json_data import JsonView
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result

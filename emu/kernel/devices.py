@@ -23,7 +23,7 @@ from gradwire.emu.planning.plan import Plan, Port, host_address, port_address, p
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.namespaces import Namespaces, batch, inside, shown
-from gradwire.scenarios.arrays import JsonView
+from gradwire.scenarios.json_data import JsonView
 
 DEVICE = 1000
 WIRE = 1 << 20

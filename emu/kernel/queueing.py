@@ -24,7 +24,7 @@ from itertools import pairwise
 from gradwire.emu.planning.plan import Plan, Port
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import in_namespace, run_tool, shown
-from gradwire.scenarios.arrays import Json
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import MIN_FRAME
 
 FIRST_CLASS = 0x10

@@ -17,7 +17,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.kernel_tcp import metrics_shown
 from gradwire.emu.system.namespaces import Namespaces, inside, run_tool, shown
-from gradwire.scenarios.arrays import JsonView
+from gradwire.scenarios.json_data import JsonView
 
 FIRST_TABLE = 1000
 FIRST_RULE = 100

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradwire.experiment.program import Program
-from gradwire.scenarios.arrays import JsonView
-from gradwire.scenarios.units import Bps, Bytes, Ps
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps
+from gradwire.scenarios.json_data import JsonView
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.arrays import Json, JsonView
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport_base import Tcp, Transport
-from gradwire.scenarios.units import Bps, Bytes, Ps, format_rate
+from gradwire.scenarios.units import format_rate
 
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
 MOST_HOSTS = 64

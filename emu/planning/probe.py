@@ -27,7 +27,7 @@ from gradwire.emu.system.awake import awake
 from gradwire.emu.system.namespaces import find_tool, python_command, run_tool, settle, start_private
 from gradwire.emu.system.sockets import send_buffer
 from gradwire.emu.uml.build import find_kernel
-from gradwire.scenarios.arrays import Json
+from gradwire.scenarios.json_data import Json
 
 LIMIT_S = 30.0
 """Longest time inside; a machine that needs it is not one for a testbed."""

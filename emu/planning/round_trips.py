@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 from gradwire.emu.planning.plan import Plan, TransportPlan
-from gradwire.scenarios.units import Bytes, Ns, Ps, PsPerByte
+from gradwire.scenarios.inner_units import Bytes, Ns, Ps, PsPerByte
 from gradwire.scenarios.wire import ACK_BYTES, DLCP_ACK_BYTES, crossing_ps, speed_of
 
 

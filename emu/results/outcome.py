@@ -17,7 +17,8 @@ from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import PortCounts
 from gradwire.emu.system.raw import Raw
-from gradwire.scenarios.arrays import Columns, Ints, JsonView
+from gradwire.scenarios.arrays import Columns, Ints
+from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.missing import missing_columns, missing_runs
 from gradwire.scenarios.record import scenario_text
 from gradwire.scenarios.result import KINDS, Result, summarise

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gradwire.emu.planning.plan import Plan, Port
-from gradwire.scenarios.arrays import JsonView
+from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.wire import serialisation_ps
 
 MONOTONIC_COARSE: Final = 6

@@ -53,8 +53,8 @@ from gradwire.emu.wire.header import (
     STOP,
     WORD,
 )
-from gradwire.scenarios.arrays import Json
-from gradwire.scenarios.units import Bytes, Ns
+from gradwire.scenarios.inner_units import Bytes, Ns
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, Outgoin
 from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.transports.side import SideChannel
 from gradwire.emu.wire.header import ACK, BITMAP, PROBE, STOP, Header
-from gradwire.scenarios.arrays import Json
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
 WALL_PROBE_PS = 5_000_000_000

@@ -30,7 +30,8 @@ from gradwire.emu.agent.nic import RECORD, TIMER, Flow, State
 from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.wire.header import ECHO
-from gradwire.scenarios.arrays import Flags, JsonView
+from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD

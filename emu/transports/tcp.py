@@ -29,7 +29,7 @@ from gradwire.emu.transports.door import Door
 from gradwire.emu.transports.listening import allow_files
 from gradwire.emu.transports.side import CONTROL_TOS, TCP_CONGESTION
 from gradwire.emu.wire.header import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
-from gradwire.scenarios.units import Bytes, Ns
+from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
@@ -333,7 +333,7 @@ class Tcp:
             self._open_next()
         self.host.settled(message, counts[0], counts[1])
 
-    def _all_counts(self) -> dict[int, tuple[int, int, int]]:
+    def _all_counts(self) -> dict[int, tuple[int, ...]]:
         found = dict(self._counts)
         for link in self._links.values():
             found |= link.under_way()

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from gradwire.components import layout as at
-from gradwire.scenarios.units import Ps
+from gradwire.scenarios.inner_units import Ps
 
 Action = Callable[[Ps], Ps | None]
 """Called with the time; answers with the next time it wants to be called, or None."""

@@ -15,7 +15,7 @@ from math import ceil
 from gradwire.components import layout as at
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.units import Bps, Ps
+from gradwire.scenarios.inner_units import Bps, Ps
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.memory import Memory, lay_routes
 from gradwire.sim.fabric.regions import REROUTED_ENTRIES

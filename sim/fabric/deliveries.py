@@ -8,8 +8,8 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.scenarios.arrays import Columns, Flags, Ints
+from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.missing import missing_columns
-from gradwire.scenarios.units import Bytes, Ps
 from gradwire.sim.fabric.events import Delivery, Event, Settled
 from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Flows
 from gradwire.sim.fabric.logs import Logs

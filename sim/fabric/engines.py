@@ -30,8 +30,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.scenarios.arrays import Json
 from gradwire.scenarios.cache import cache_folder
+from gradwire.scenarios.json_data import Json
 from gradwire.sim.fabric import objects
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwire.scenarios.units import Bytes, Ps
+from gradwire.scenarios.inner_units import Bytes, Ps
 
 
 @dataclass(frozen=True, slots=True)

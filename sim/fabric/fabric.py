@@ -21,7 +21,8 @@ from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError, ScenarioError
-from gradwire.scenarios.units import Bytes, Ps, format_time
+from gradwire.scenarios.inner_units import Bytes, Ps
+from gradwire.scenarios.units import format_time
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control

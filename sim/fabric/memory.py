@@ -18,7 +18,7 @@ from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import AnyInts, Ints
 from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.units import Bytes, Ps
+from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.sim.fabric.regions import (
     BITMAP_WORDS,
     HEAP_WORDS,

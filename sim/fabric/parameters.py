@@ -26,9 +26,10 @@ from gradwire.components.transports.base import (
     shares,
 )
 from gradwire.experiment.trips import RoundTrips
-from gradwire.scenarios.arrays import Ints, Json
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.units import Bytes, Ps, PsPerByte
+from gradwire.scenarios.inner_units import Bytes, Ps, PsPerByte
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.regions import MOST_SETS

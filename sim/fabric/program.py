@@ -13,7 +13,7 @@ import numpy as np
 from gradwire.components import layout as at
 from gradwire.experiment.program import Part
 from gradwire.scenarios.arrays import Ints
-from gradwire.scenarios.units import Ps
+from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.fabric.events import Finished
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.track import Laid, Post, Track

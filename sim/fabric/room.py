@@ -12,7 +12,7 @@ import numpy as np
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.units import Bytes, Ps
+from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.wire import speed_of
 
 SMALLEST_FRAME = Bytes(60)

@@ -1,4 +1,4 @@
-"""Compile the engine for one combination of transports, load balancer and queue policy.
+"""Binding: the engine compiled for one combination of transports, load balancer and queue policy.
 
 The compiled steps in `gradwire.sim.fabric.core` import the functions they are bound to from a sibling module, `bound`.
 For each combination this module writes that sibling - a few lines of dispatch that import the chosen functions under
@@ -47,7 +47,7 @@ from gradwire.sim.fabric.objects import machine
 
 if TYPE_CHECKING:
     from gradwire.components.compiled import Compiled
-    from gradwire.scenarios.arrays import Json
+    from gradwire.scenarios.json_data import Json
     from gradwire.scenarios.schema.network import Switch
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.scenarios.schema.transport_base import Transport
@@ -70,10 +70,10 @@ ARGUMENTS = {
 class Features:
     """What the engine of a run can do beyond the usual; what is off costs nothing.
 
-    `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns. `trims`: packets are
-    cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
+    `shared`: the ports of a switch share its buffer. `drr`: some classes of a port take turns. `trimming`: packets are
+    cut to their headers. `pfc`: priority flow control. `srpt`: shortest message first within a class. `faults`:
     hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
-    carry message after message. `late`: receivers may put off their answers. `pulls`: receivers pace their senders.
+    carry message after message. `ack_delay`: receivers may put off their answers. `pulls`: receivers pace their senders.
     `rides`: data packets carry a word of their sender's. `pairs`: messages between two hosts share a pace.
     """
 

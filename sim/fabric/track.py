@@ -15,8 +15,8 @@ import numpy as np
 from gradwire.components import layout as at
 from gradwire.experiment.program import FIRE, LAYER, NOTE, WAIT, Importance, Part, Step
 from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loss import allowed_losses
-from gradwire.scenarios.units import Ps
 from gradwire.sim.fabric.flows import BYTES, DST, PACKETS, SRC, TRANSPORT, Flows
 from gradwire.sim.fabric.over import NOTES, Over
 from gradwire.sim.fabric.records import Records

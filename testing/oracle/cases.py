@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,14 +17,16 @@ from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, persists, shares
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.schema.network import Switch as SwitchTable
+from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import Bytes, Ps, PsPerByte
 from gradwire.sim.fabric import records, streams
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.events import Delivery
 from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.fabric.tables import CAUSES
+from gradwire.sim.fabric.tables import CAUSES, Tables
 from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream, Words
 from gradwire.testing.oracle.host import Host
 from gradwire.testing.oracle.model import CHANGE, SENT_ON, Clock, Link, Log
@@ -65,7 +67,7 @@ class Case:
     """A network, what its switches and transports are like, the letters to be sent over it, and what befalls it."""
 
     network: Network
-    transports: Sequence[Any]
+    transports: Sequence[Transport]
     letters: Sequence[Letter]
     switch: SwitchTable = field(default_factory=SwitchTable)
     balancing: str = "ecmp"
@@ -194,10 +196,10 @@ def seen(fabric: Fabric, arrivals: list[Arrival]) -> Outcome:
     )
 
 
-def missing_packets(tables: Any) -> dict[int, tuple[int, ...]]:
+def missing_packets(tables: Tables) -> dict[int, tuple[int, ...]]:
     """Message -> the packets that it was delivered without."""
     found: dict[int, tuple[int, ...]] = {}
-    for message, first, packets in zip(*(tables.missing[name].tolist() for name in COLUMNS[:3]), strict=True):
+    for message, first, packets in zip(*(np.asarray(tables.missing[name]).tolist() for name in COLUMNS[:3]), strict=True):
         found[message] = (*found.get(message, ()), *range(first, first + packets))
     return found
 
@@ -238,7 +240,7 @@ def _by_start(one: Transmission) -> tuple[int, int]:
     return one.start, one.link
 
 
-def _by_time(drops: Any) -> list[Drop]:
+def _by_time(drops: Iterable[Drop]) -> list[Drop]:
     return sorted(drops, key=lambda drop: (drop.time, drop.link, drop.packet.flow, drop.packet.words()))
 
 
@@ -371,7 +373,7 @@ class _Oracle:
         )  # fmt: skip
         host.schedule_start(self.flows[-1], time)
 
-    def _pair(self, what: Letter) -> dict[str, Any]:
+    def _pair(self, what: Letter) -> Json:
         """What a message shares with others of its two hosts, if its transport has them share anything."""
         owner = self.owners[what.transport]
         if not shares(owner):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.layout import BLOCKED, PULL_PROBE, R_RIDER
@@ -31,7 +30,7 @@ class Host:
 
     def __init__(
         self, clock: Clock, log: Log, link: Link, queues: int, flows: Sequence[Flow],
-        delivered: Callable[[int, int], None], balancer: Any, shortest_first: bool,
+        delivered: Callable[[int, int], None], balancer: type[Balancer], shortest_first: bool,
     ) -> None:  # fmt: skip
         self.clock, self.log, self.link, self.flows = clock, log, link, flows
         self.delivered = delivered

@@ -1,4 +1,4 @@
-"""What the compiled steps are bound to: one queue policy, one load balancer, a set of transports.
+"""Binding: what the compiled steps are bound to, one queue policy, one load balancer, a set of transports.
 
 This module is the contract and a default (DCTCP over ECMP). For a run, `gradwire.sim.fabric.specialise` writes a module
 of the same shape that dispatches over the transports of the scenario, in the place of this one.
@@ -12,16 +12,16 @@ from gradwire.components.queues.threshold import admit
 from gradwire.components.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
-DRR = False  # some classes of a port take turns
+DRR = False  # deficit round robin: some classes of a port take turns
 TRIMMING = False  # packets are cut to their headers
 PFC = False  # priority flow control
-SRPT = False  # within a class the message with the least left goes first
+SRPT = False  # shortest remaining processing time: within a class the message with the least left goes first
 FAULTS = False  # hosts may stand still, routes may be missing
 DELAYS = False  # waiting times are counted
 STREAMS = False  # connections may carry message after message
 ACK_DELAY = False  # receivers may put off their answers
 RIDES = False  # data packets carry their sender's S_RIDER
-INT = False  # switches write about their ports into packets
+INT = False  # in-band telemetry: switches write about their ports into packets
 PULLS = False  # receivers pace their senders
 PAIRS = False  # messages between two hosts share a pace
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from

@@ -1,5 +1,4 @@
-"""The arrivals of one node in one window, in the order in which they are handled: by time, ties by a hash of the time
-and the link.
+"""Merge of the arrivals of one node in one window: in order of time, ties by a hash of the time and the link.
 
 Equal cables make packets arrive at the same picosecond again and again. Were ties broken by the number of the link, the
 lowest number would win every one of them: it would enter the queue first, be marked last and find room where others do
