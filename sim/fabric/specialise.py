@@ -73,8 +73,8 @@ class Features:
     `shared`: the ports of a switch share its buffer. `drr`: some classes of a port take turns. `trimming`: packets are
     cut to their headers. `pfc`: priority flow control. `srpt`: shortest message first within a class. `faults`:
     hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
-    carry message after message. `ack_delay`: receivers may put off their answers. `pulls`: receivers pace their senders.
-    `rides`: data packets carry a word of their sender's. `pairs`: messages between two hosts share a pace.
+    carry message after message. `ack_delay`: receivers may put off their answers. `pulls`: receivers pace their
+    senders. `rides`: data packets carry a word of their sender's. `pairs`: messages between two hosts share a pace.
     """
 
     shared: bool = False
