@@ -208,33 +208,42 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     else:
         values["udp.length"] = total - header_bytes("ipv4")
     if wire == "udp":
-        shifted = [
-            log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()
-        ]  # to where its mask begins
-        values |= {
-            "gradwire.message": of["message"],
-            "gradwire.offset": begin,
-            "gradwire.length": content,
-            "gradwire.sequence": np.where(is_data, packet, argument),
-            "gradwire.flags": np.sum(shifted, axis=0),
-        }
+        values |= _gradwire_fields(log, of, begin, content)
     elif wire == "roce":
-        first, last = begin == 0, begin + of["payload"] >= of["bytes"]
-        send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))
-        answer = np.isin(kind, list(ANSWERS))
-        values |= {
-            "bth.opcode": np.where(answer, ANSWERS[ACK], send),
-            "bth.partition": 0xFFFF,
-            "bth.congestion": 0x40 * log["echo"],
-            "bth.queue_pair": of["message"],
-            "bth.ask": np.where(is_data, 0x80, 0),
-            "bth.sequence": np.where(is_data, packet, argument - (kind == ACK)),
-        }
+        values |= _roce_fields(log, of, begin)
     values["ipv4.checksum"] = checksum(values, "ipv4")
     if wire == "tcp":
         pseudo = {"ipv4.protocol": TCP_PROTOCOL, "ipv4.source": src, "ipv4.destination": dst}
         values["tcp.checksum"] = checksum(values, "tcp", pseudo, total - header_bytes("ipv4"))
     return values
+
+
+def _gradwire_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers, content: Integers) -> Json:
+    """Of the header of our own, for payload that begins at byte `begin` of its message, `content` bytes of it."""
+    shifted = [log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()]  # to where its mask begins
+    return {
+        "gradwire.message": of["message"],
+        "gradwire.offset": begin,
+        "gradwire.length": content,
+        "gradwire.sequence": np.where(log["kind"] == DATA, log["packet"], log["argument"]),
+        "gradwire.flags": np.sum(shifted, axis=0),
+    }
+
+
+def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers) -> Json:
+    """Of the base transport header."""
+    kind, is_data = log["kind"], log["kind"] == DATA
+    first, last = begin == 0, begin + of["payload"] >= of["bytes"]
+    send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))
+    answer = np.isin(kind, list(ANSWERS))
+    return {
+        "bth.opcode": np.where(answer, ANSWERS[ACK], send),
+        "bth.partition": 0xFFFF,
+        "bth.congestion": 0x40 * log["echo"],
+        "bth.queue_pair": of["message"],
+        "bth.ask": np.where(is_data, 0x80, 0),
+        "bth.sequence": np.where(is_data, log["packet"], log["argument"] - (kind == ACK)),
+    }
 
 
 def pause_values(classes: Integers) -> Json:

@@ -102,31 +102,14 @@ def simulate(
     if progress is not None and not callable(progress):
         raise unfit(progress, "simulate(progress)", "a function that is called, or None", ScenarioError)
     check_simulated(scenario)
-    found = find_all(scenario, trace)
-    needs, faults = found.needs, found.faults
-    network, traces = needs.network, needs.traces
-    routing = build_routing(network)
-    check_paths(scenario, routing)
-    engine = cast("Fabric", (fabric or packet_fabric)(scenario, network, routing, threads))  # or what can as much
-    coupling = Coupling(
-        engine, scenario.host.software_latency, network.names, scenario.output.packet_log,
-        patience_ps(scenario, network, routing),
-    )  # fmt: skip
-    faults.schedule(engine)
-    samples = None
-    if scenario.output.queue_samples is not None:
-        samples = Samples(engine, network, found.sampled, scenario.output.queue_samples)
-    jobs = jobs_of(scenario, needs)
-    parts = [job.part for job in jobs] + traffic_of(scenario, network)
-    tracks = [coupling.play(part) for part in parts]
-    faults.slow_down(coupling, tracks[: len(jobs)])
-    state = Run(scenario, network, routing, coupling, jobs, tracks, samples)
+    state, traces = _prepare(scenario, trace, threads, fabric or packet_fabric)
+    coupling, engine = state.coupling, state.engine
     ready = time.perf_counter()
 
     def collect() -> Result:
         times = {"setup_s": ready - begin, "run_s": time.perf_counter() - ready}
         times["compile_s"] = getattr(engine, "compile_s", 0.0)  # part of the set-up
-        return collect_result(state, list(traces), threads, times)
+        return collect_result(state, traces, threads, times)
 
     try:
         with CtrlC() as ctrl_c:
@@ -136,7 +119,7 @@ def simulate(
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
-                waiting=lambda: waiting(tracks, network, engine.finish().end_ps),
+                waiting=lambda: waiting(state.tracks, state.network, engine.finish().end_ps),
                 tick=observer.between,
             )
             state.ended_by = "done" if reached else "duration"
@@ -155,6 +138,31 @@ def simulate(
             close()  # its threads
     observer.report(state.end_ps, last=True)
     return collect()
+
+
+def _prepare(
+    scenario: Scenario, trace: Trace | None, threads: int, make: FabricMaker
+) -> tuple[Run, list[Trace]]:
+    """Everything up to the first event, and the traces that are replayed."""
+    found = find_all(scenario, trace)
+    needs, faults = found.needs, found.faults
+    network, traces = needs.network, needs.traces
+    routing = build_routing(network)
+    check_paths(scenario, routing)
+    engine = cast("Fabric", make(scenario, network, routing, threads))  # or what can as much
+    coupling = Coupling(
+        engine, scenario.host.software_latency, network.names, scenario.output.packet_log,
+        patience_ps(scenario, network, routing),
+    )  # fmt: skip
+    faults.schedule(engine)
+    samples = None
+    if scenario.output.queue_samples is not None:
+        samples = Samples(engine, network, found.sampled, scenario.output.queue_samples)
+    jobs = jobs_of(scenario, needs)
+    parts = [job.part for job in jobs] + traffic_of(scenario, network)
+    tracks = [coupling.play(part) for part in parts]
+    faults.slow_down(coupling, tracks[: len(jobs)])
+    return Run(scenario, network, routing, coupling, jobs, tracks, samples), list(traces)
 
 
 def packet_fabric(scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:

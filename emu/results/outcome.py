@@ -42,47 +42,17 @@ def make_result(
     """The Result. `ideal`: picoseconds on the empty network, by message of traffic."""
     program, reports = plan.program, raw.reports
     ready = np.flatnonzero(reports.start_ns >= 0)
-    done = reports.end_ns[ready] >= 0
-    rows = program.messages
     payload = np.array([plan.transports[table.transport].payload for table in program.tables], dtype=np.int64)
-    table = rows.table[ready]
-    names = np.array(plan.names, dtype=object)
-    size = rows.nbytes[ready]
-    messages: Columns = {
-        "message": ready,
-        "job": [program.tables[index].name for index in table.tolist()],
-        "iteration": rows.iteration[ready],
-        "tensor": rows.tensor[ready],
-        "layer": rows.layer[ready],
-        "part": rows.part[ready],
-        "kind": [KINDS[index] for index in rows.kind[ready].tolist()],
-        "src": names[rows.src[ready]].tolist(),
-        "dst": names[rows.dst[ready]].tolist(),
-        "bytes": size,
-        "packets": -(-size // payload[table]),
-        "priority": rows.priority[ready],
-        "start_ps": reports.start_ns[ready] * PS,
-        "released_ps": np.full(len(ready), -1, dtype=np.int64),
-        "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
-        "received_bytes": np.where(done, reports.received[ready], 0),
-        "lost_bytes": np.where(done, reports.lost[ready], 0),
-        "bound": rows.bound[ready],
-        "retransmitted": reports.retransmitted[ready],
-        "sent_packets": reports.sent_packets[ready],
-        "marked": reports.marked[ready],
-        "trimmed": np.zeros(len(ready), dtype=np.int64),
-        "timeouts": np.full(len(ready), -1, dtype=np.int64),  # a kernel's sockets do not tell
-    }
-    iterations = _iterations(plan, reports)
-    wanted = sum(len(process.compute) for process in program.processes if process.worker >= 0)
+    payloads, size = payload[program.messages.table[ready]], program.messages.nbytes[ready]
+    messages, iterations = _messages(plan, reports, ready, payloads), _iterations(plan, reports)
     totals = {
         "simulated_ps": _end(plan, reports),
         "finished": reports.ended_by == "done" or (reports.ended_by == "duration" and not scenario.job),
         "ended_by": reports.ended_by,
         "iterations": len(iterations["worker"]),
-        "iterations_wanted": wanted,
+        "iterations_wanted": sum(len(process.compute) for process in program.processes if process.worker >= 0),
         "messages": len(ready),
-        "messages_under_way": int((~done).sum()),
+        "messages_under_way": int((reports.end_ns[ready] < 0).sum()),
         "bytes": int(size.sum()),
         "lost_bytes": int(np.sum(np.asarray(messages["lost_bytes"]))),
     }
@@ -97,13 +67,46 @@ def make_result(
             "messages": messages,
             "flows": flows,
             "drops": _drops(raw),
-            "missing": _missing(reports, size, payload[table], ready) if scenario.output.missing else {},
+            "missing": _missing(reports, size, payloads, ready) if scenario.output.missing else {},
             "ports": _ports(raw.counts),
             "samples": _samples(plan, raw),
         },
         timing,
         scenario_text(scenario),
     )
+
+
+def _messages(plan: Plan, reports: Reports, ready: Ints, payloads: Ints) -> Columns:
+    """Messages that became ready, with the bytes of a full packet of each."""
+    program, rows = plan.program, plan.program.messages
+    done = reports.end_ns[ready] >= 0
+    names = np.array(plan.names, dtype=object)
+    size = rows.nbytes[ready]
+    return {
+        "message": ready,
+        "job": [program.tables[index].name for index in rows.table[ready].tolist()],
+        "iteration": rows.iteration[ready],
+        "tensor": rows.tensor[ready],
+        "layer": rows.layer[ready],
+        "part": rows.part[ready],
+        "kind": [KINDS[index] for index in rows.kind[ready].tolist()],
+        "src": names[rows.src[ready]].tolist(),
+        "dst": names[rows.dst[ready]].tolist(),
+        "bytes": size,
+        "packets": -(-size // payloads),
+        "priority": rows.priority[ready],
+        "start_ps": reports.start_ns[ready] * PS,
+        "released_ps": np.full(len(ready), -1, dtype=np.int64),
+        "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
+        "received_bytes": np.where(done, reports.received[ready], 0),
+        "lost_bytes": np.where(done, reports.lost[ready], 0),
+        "bound": rows.bound[ready],
+        "retransmitted": reports.retransmitted[ready],
+        "sent_packets": reports.sent_packets[ready],
+        "marked": reports.marked[ready],
+        "trimmed": np.zeros(len(ready), dtype=np.int64),
+        "timeouts": np.full(len(ready), -1, dtype=np.int64),  # a kernel's sockets do not tell
+    }
 
 
 def _missing(reports: Reports, nbytes: Ints, payload: Ints, numbers: Ints) -> Columns:
