@@ -20,13 +20,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.analysis.pcapng import Frames, write_pcapng
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_file
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.wire import (
@@ -40,6 +41,9 @@ from gradwire.scenarios.wire import (
     dscp,
     header_bytes,
 )
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Integers = NDArray[np.int64]
 
@@ -127,9 +131,9 @@ class Messages:
         return {name: values[rows] for name, values in self._columns.items()}
 
 
-def make_frames(packets: Any, interface: Integers, messages: Messages) -> Frames:
+def make_frames(packets: pyarrow.Table, interface: Integers, messages: Messages) -> Frames:
     """Frames of some rows of the log of packets."""
-    log: dict[str, Any] = {
+    log: Json = {
         name: packets[name].to_numpy().astype(np.int64)
         for name in (
             "message", "packet", "bytes", "priority", "important", "marked", "trimmed", "echo", "argument",
@@ -158,7 +162,7 @@ def make_frames(packets: Any, interface: Integers, messages: Messages) -> Frames
     return Frames(interface, log["start_ps"] // 1000, length, np.minimum(captured, length), data)
 
 
-def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -> dict[str, Any]:
+def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -> Json:
     """The fields of the headers of packets of one wire, by "header.field"; what is not there is zero."""
     kind, packet, argument = log["kind"], log["packet"], log["argument"]
     forward = np.isin(kind, FORWARD)
@@ -174,7 +178,7 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     )
     src, dst = np.where(forward, of["src"], of["dst"]), np.where(forward, of["dst"], of["src"])
     own, known = FIRST_PORT + of["message"] % (1 << 14), ROCE_PORT if wire == "roce" else GRADWIRE_PORT
-    values: dict[str, Any] = {
+    values: Json = {
         "ethernet.destination": (2 << 40) + dst,
         "ethernet.source": (2 << 40) + src,
         "ethernet.type": 0x0800,
@@ -204,28 +208,9 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     else:
         values["udp.length"] = total - header_bytes("ipv4")
     if wire == "udp":
-        shifted = [
-            log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()
-        ]  # to where its mask begins
-        values |= {
-            "gradwire.message": of["message"],
-            "gradwire.offset": begin,
-            "gradwire.length": content,
-            "gradwire.sequence": np.where(is_data, packet, argument),
-            "gradwire.flags": np.sum(shifted, axis=0),
-        }
+        values |= _gradwire_fields(log, of, begin, content)
     elif wire == "roce":
-        first, last = begin == 0, begin + of["payload"] >= of["bytes"]
-        send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))
-        answer = np.isin(kind, list(ANSWERS))
-        values |= {
-            "bth.opcode": np.where(answer, ANSWERS[ACK], send),
-            "bth.partition": 0xFFFF,
-            "bth.congestion": 0x40 * log["echo"],
-            "bth.queue_pair": of["message"],
-            "bth.ask": np.where(is_data, 0x80, 0),
-            "bth.sequence": np.where(is_data, packet, argument - (kind == ACK)),
-        }
+        values |= _roce_fields(log, of, begin)
     values["ipv4.checksum"] = checksum(values, "ipv4")
     if wire == "tcp":
         pseudo = {"ipv4.protocol": TCP_PROTOCOL, "ipv4.source": src, "ipv4.destination": dst}
@@ -233,10 +218,38 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     return values
 
 
-def pause_values(classes: Integers) -> dict[str, Any]:
+def _gradwire_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers, content: Integers) -> Json:
+    """Of the header of our own, for payload that begins at byte `begin` of its message, `content` bytes of it."""
+    shifted = [log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()]  # to where its mask begins
+    return {
+        "gradwire.message": of["message"],
+        "gradwire.offset": begin,
+        "gradwire.length": content,
+        "gradwire.sequence": np.where(log["kind"] == DATA, log["packet"], log["argument"]),
+        "gradwire.flags": np.sum(shifted, axis=0),
+    }
+
+
+def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers) -> Json:
+    """Of the base transport header."""
+    kind, is_data = log["kind"], log["kind"] == DATA
+    first, last = begin == 0, begin + of["payload"] >= of["bytes"]
+    send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))
+    answer = np.isin(kind, list(ANSWERS))
+    return {
+        "bth.opcode": np.where(answer, ANSWERS[ACK], send),
+        "bth.partition": 0xFFFF,
+        "bth.congestion": 0x40 * log["echo"],
+        "bth.queue_pair": of["message"],
+        "bth.ask": np.where(is_data, 0x80, 0),
+        "bth.sequence": np.where(is_data, log["packet"], log["argument"] - (kind == ACK)),
+    }
+
+
+def pause_values(classes: Integers) -> Json:
     """The fields of pause frames: which queues are to stop; the time of one is as long as it can be, until the next
     frame."""
-    found: dict[str, Any] = {
+    found: Json = {
         "ethernet.destination": PAUSE_ADDRESS,
         "ethernet.source": 2 << 40,
         "ethernet.type": PAUSE_TYPE,
@@ -248,7 +261,7 @@ def pause_values(classes: Integers) -> dict[str, Any]:
     return found
 
 
-def fill(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values: dict[str, Any]) -> None:
+def fill(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values: Json) -> None:
     """Write headers into rows of bytes, field by field."""
     at = 0
     for header in headers:
@@ -261,7 +274,7 @@ def fill(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values
             at += size
 
 
-def checksum(values: dict[str, Any], header: str, pseudo: dict[str, Any] | None = None, more: Any = 0) -> Any:
+def checksum(values: Json, header: str, pseudo: Json | None = None, more: Any = 0) -> Any:
     """The internet checksum [RFC 1071] of a header, of what is in front of it for TCP, and of a length."""
     total: Any = more
     for name, fields, source in (

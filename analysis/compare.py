@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.analysis.detail import Detail, detail, detail_rows
 from gradwire.analysis.figures import check_plots
@@ -38,6 +38,7 @@ from gradwire.analysis.tables import (
     whole_networks,
 )
 from gradwire.analysis.unlike import differences
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.result import Result, Violation, as_pandas, check_loss_invariant
 
@@ -147,7 +148,7 @@ class Comparison:
         for text in self.differences:
             print(f"note: {text}")
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Everything a program may want: plain values, times in picoseconds, JSON-safe."""
         return {
             "format": FORMAT,
@@ -230,9 +231,9 @@ def result_folders(results: Sequence[Result]) -> list[str]:
     return folders
 
 
-def flat_row(metrics: Metrics, heading: str) -> dict[str, Any]:
+def flat_row(metrics: Metrics, heading: str) -> Json:
     """One line of comparison.csv: nested metrics become columns such as `push_p99_ps`."""
-    row: dict[str, Any] = {
+    row: Json = {
         "run": heading, "name": metrics.name, "policy": metrics.policy, "job": metrics.job,
         "ran_on": ", ".join(metrics.ran_on), "disturbed": metrics.disturbed,
         "finished": metrics.finished, "ended_by": metrics.ended_by, "iterations": metrics.steady.count,
@@ -283,5 +284,5 @@ def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
     pyarrow.parquet.write_table(table, directory / "comparison.parquet")
 
 
-def _write_json(path: Path, data: dict[str, Any]) -> None:
+def _write_json(path: Path, data: Json) -> None:
     path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gradwire.analysis.links import Bundle, busiest_upstream
 from gradwire.analysis.metrics import Integers, Times, durations, percentile, steady_state, times_of
 from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_words, share_text, time_text
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
 
 SLOWEST = 0.01
@@ -53,7 +53,7 @@ class Detail:
     by_class: Mapping[int, Times]
     upstream: Bundle | None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain values, for JSON."""
         return {
             "job": self.job,
@@ -75,7 +75,7 @@ def detail(result: Result, job: str) -> Detail:
     """The details of one job or traffic, by its name."""
     table = result.messages
     mine = np.asarray(table["job"].to_numpy(zero_copy_only=False) == job)
-    columns: dict[str, Any] = {
+    columns: Json = {
         name: table[name].to_numpy(zero_copy_only=False)[mine]
         for name in ("iteration", "kind", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted",
                      "timeouts")
@@ -103,7 +103,7 @@ def detail(result: Result, job: str) -> Detail:
     )
 
 
-def _again(columns: dict[str, Any]) -> dict[str, float]:
+def _again(columns: Json) -> dict[str, float]:
     found = {}
     for kind in KINDS:
         those = columns["kind"] == kind

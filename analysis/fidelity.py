@@ -29,6 +29,8 @@ from gradwire.analysis.fidelity_measure import RATE, SHARE, TIME, Measure, examp
 from gradwire.analysis.fidelity_ports import classes, packets, ports_of
 from gradwire.analysis.metrics import percentile
 from gradwire.analysis.tables import KIND_WORDS
+from gradwire.scenarios.arrays import AnyInts
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result, check_loss_invariant
 from gradwire.scenarios.schema.fidelity import Fidelity
 
@@ -56,8 +58,8 @@ class Agreement:
     measures: list[Measure]
     faults: list[str]
     invalid: list[str]
-    ports: list[dict[str, Any]]
-    classes: list[dict[str, Any]]
+    ports: list[Json]
+    classes: list[Json]
     matched: int
     ratios: NDArray[np.float64] = field(repr=False)
 
@@ -87,7 +89,7 @@ class Agreement:
             return [*lines, f"{self.name}: INVALID, the emulated run was disturbed; {within}"]
         return [*lines, f"{self.name}: {'passed' if self.passed else 'FAILED'}, {within}"]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain values, times in picoseconds, JSON-safe."""
         spread: dict[str, float] = {}
         if len(self.ratios):
@@ -114,7 +116,7 @@ class Agreement:
 def agreement(sim: Result, emu: Result, tolerances: Fidelity, others: Sequence[Result] = ()) -> Agreement:
     """Compare a simulated and an emulated run. A pure function of its arguments.
 
-    `others` : simulations that differ from `sim` by nanoseconds only (`gradwire.sim.shaken`): a figure that they
+    `others` : simulations that differ from `sim` by nanoseconds only (`gradwire.sim.perturbation`): a figure that they
     scatter over is not held against the emulation.
     """
     found = _agreement(sim, emu, tolerances)
@@ -150,7 +152,7 @@ def _agreement(sim: Result, emu: Result, tolerances: Fidelity) -> Agreement:
     )  # fmt: skip
 
 
-def differences(sim: Any, emu: Any) -> NDArray[np.float64]:
+def differences(sim: AnyInts, emu: AnyInts) -> NDArray[np.float64]:
     """Relative differences of arrays, absolute values; 1 where there was nothing and now is."""
     sim, emu = np.asarray(sim, dtype=np.float64), np.asarray(emu, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gradwire.analysis.tables import share_text, three_digits, time_text
+from gradwire.scenarios.json_data import Json
 
 TIME, PACKETS, RATE, SHARE = "ps", "packets", "bps", "share"
 """Units of figures."""
@@ -104,7 +104,7 @@ class Measure:
             return "unknown"
         return {True: "ok", False: "MISSED", None: "not judged"}[self.passed]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain values, for JSON."""
         names = ("what", "where", "unit", "sim", "emu", "difference", "tolerance", "slack", "note", "low", "high")
         return {name: getattr(self, name) for name in names} | {"passed": self.passed}
@@ -125,7 +125,7 @@ def relative(sim: float, emu: float) -> float | None:
     return (emu - sim) / sim if sim else None
 
 
-def examples(keys: Sequence[tuple[Any, ...]]) -> str:
+def examples(keys: Sequence[tuple[object, ...]]) -> str:
     """Some of many messages or iterations, for people."""
     shown = ["/".join(map(str, key)) for key in keys[:SHOWN]]
     return ", ".join(shown) + (f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else "")

@@ -5,9 +5,10 @@ The simulated run is blue and solid, the emulated one orange and dashed, everywh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,9 +19,15 @@ from gradwire.analysis.figures import save_figure
 from gradwire.analysis.metrics import DROPS, completion_times, measure
 from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, MANY_POINTS, PS_PER_MS, logarithmic
 from gradwire.analysis.tables import KIND_WORDS
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
 
-RUNS: tuple[tuple[str, str, Any, float], ...] = (
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import LineStyleType
+
+RUNS: tuple[tuple[str, str, LineStyleType, float], ...] = (
     ("simulated", COLOURS[0], "-", 2.6),
     ("emulated", COLOURS[1], "--", 1.6),
 )
@@ -74,7 +81,7 @@ def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) 
     save_figure(figure, path)
 
 
-def _completion(axes: Any, values: list[Any], title: str) -> None:
+def _completion(axes: Axes, values: Sequence[Ints], title: str) -> None:
     """The share of messages delivered within a time; a logarithmic axis where they differ by more than 20."""
     for taken, (_, colour, style, width) in zip(values, RUNS, strict=True):
         ordered = np.sort(taken)
@@ -95,7 +102,7 @@ def _completion(axes: Any, values: list[Any], title: str) -> None:
     axes.set_ylabel("messages delivered (%)")
 
 
-def _iterations(axes: Any, runs: tuple[Result, Result], job: str) -> None:
+def _iterations(axes: Axes, runs: tuple[Result, Result], job: str) -> None:
     """Mean over the workers per iteration, and the range of them."""
     highest = 0.0
     for run, (_, colour, style, width) in zip(runs, RUNS, strict=True):
@@ -111,13 +118,13 @@ def _iterations(axes: Any, runs: tuple[Result, Result], job: str) -> None:
         axes.fill_between(each, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(each, middle, style, color=colour, linewidth=width, marker="o", markersize=4)
     axes.set_ylim(0, 1.08 * highest)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_title(f"{job}: iterations (band: all workers)", loc="left", fontsize=10)
     axes.set_xlabel("iteration")
     axes.set_ylabel("iteration time (ms)")
 
 
-def _packets(axes: Any, found: Agreement) -> None:
+def _packets(axes: Axes, found: Agreement) -> None:
     """Bars: drops by cause, and marks, at all ports together."""
     totals = {
         counter: [sum(max(port[counter][side], 0) for port in found.ports) for side in (0, 1)]
@@ -128,7 +135,7 @@ def _packets(axes: Any, found: Agreement) -> None:
     for side, (_, colour, style, _) in enumerate(RUNS):
         for place, counter in enumerate(shown):
             value, at = totals[counter][side], place + 0.2 * (2 * side - 1)
-            hatch = {} if style == "-" else {"hatch": "///", "edgecolor": "white"}
+            hatch: Json = {} if style == "-" else {"hatch": "///", "edgecolor": "white"}
             axes.barh(at, value, 0.36, color=colour, linewidth=0, **hatch)
             axes.annotate(
                 f"{value:,}", (value, at), (4, 0), textcoords="offset points", va="center", fontsize=8, color=GREY

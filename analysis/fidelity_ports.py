@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from gradwire.analysis.fidelity_measure import PACKETS, Measure, examples, relative
 from gradwire.analysis.metrics import DROPS
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.schema.fidelity import Fidelity
 
@@ -20,7 +20,7 @@ ALWAYS = ("drops_tail", "drops_selective", "marks")
 """Figures that are shown even if there is nothing of them."""
 
 
-def ports_of(sim: Result, emu: Result) -> tuple[list[dict[str, Any]], list[str]]:
+def ports_of(sim: Result, emu: Result) -> tuple[list[Json], list[str]]:
     """[sim, emu] of every counter of every port that both runs have; and what is wrong with the others."""
     tables = [
         {row["port"]: row for row in result.ports.select(["port", *COUNTERS]).to_pylist()}
@@ -39,7 +39,7 @@ def ports_of(sim: Result, emu: Result) -> tuple[list[dict[str, Any]], list[str]]
     return ports, faults
 
 
-def packets(ports: Sequence[Mapping[str, Any]], tolerances: Fidelity) -> Iterator[Measure]:
+def packets(ports: Sequence[JsonView], tolerances: Fidelity) -> Iterator[Measure]:
     """Drops, in all and by cause, and marks: at all ports together, and at each."""
     for counter, words in CAUSES.items():
         what = "marks" if counter == "marks" else "drops"
@@ -78,7 +78,7 @@ def _count(what: str, where: str, pair: Sequence[int], tolerance: float | None, 
     return Measure(what, where, PACKETS, one, other, apart, tolerance, slack)
 
 
-def classes(sim: Result, emu: Result) -> list[dict[str, Any]]:
+def classes(sim: Result, emu: Result) -> list[Json]:
     """By priority: drops that were seen one by one, and data that arrived marked."""
     drops, marked = [], []
     for result in (sim, emu):

@@ -13,11 +13,12 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.analysis.fidelity import Agreement, agreement
 from gradwire.analysis.fidelity_measure import PACKETS, Measure
 from gradwire.analysis.tables import Grid, print_grid
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.result import Result
 
@@ -36,7 +37,7 @@ class Shown(NamedTuple):
 
     passed: bool
     lines: list[str]
-    data: dict[str, Any]
+    data: Json
     found: Agreement
 
 

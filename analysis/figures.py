@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +57,6 @@ def save_figure(figure: Figure, path: str | Path | IO[bytes], name: str | Path |
     import matplotlib
 
     kind = format_of(str(path) if name is None else name)
-    more: dict[str, Any] = {"metadata": MAKER[kind]} if kind in MAKER else {}
+    more: Json = {"metadata": MAKER[kind]} if kind in MAKER else {}
     with matplotlib.rc_context({"svg.hashsalt": "gradwire", "pdf.fonttype": 42, "ps.fonttype": 42}):
         figure.savefig(path, dpi=DPI, format=kind, **more)

@@ -1,6 +1,6 @@
 """Flows: completion times and slowdowns of the traffic in a Result, altogether and by size.
 
-A flow's completion time is from entering its host's interface to delivery; its slowdown is that over the time on the
+A flow's completion time is from entering its host's NIC to delivery; its slowdown is that over the time on the
 empty network (`ideal_ps` of the table of flows). Both are of delivered flows only: how many were still under way is
 said beside them. Percentiles are values that occurred, as in `gradwire.analysis.metrics`.
 """
@@ -11,13 +11,13 @@ import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.analysis.metrics import ENOUGH, Metrics
 from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
+from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_size
 
@@ -38,7 +38,7 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: NDArray[Any]) -> Spread:
+    def of(cls, values: AnyArray) -> Spread:
         """Of an array of numbers."""
         if not len(values):
             return cls(0.0, 0.0, None, None, 0.0)
@@ -80,7 +80,7 @@ class FlowTimes:
             return f"flows up to {format_size(self.up_to)}"
         return f"flows above {format_size(self.above)}" if self.above else "all flows"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain values, for JSON."""
         return asdict(self)
 
@@ -176,7 +176,7 @@ def write_flows(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]],
     for result, entries in zip(results, metrics, strict=True):
         for entry in entries if result.flows.num_rows else ():
             for each in flow_times(result, entry.job):
-                line: dict[str, Any] = {"run": names[id(entry)], "traffic": each.traffic}
+                line: Json = {"run": names[id(entry)], "traffic": each.traffic}
                 line |= {"above_bytes": each.above, "up_to_bytes": each.up_to, "flows": each.count}
                 line |= {"under_way": each.under_way, "bytes": each.bytes}
                 line |= {f"completion_{name}_ps": value for name, value in asdict(each.completion).items()}

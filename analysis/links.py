@@ -15,12 +15,16 @@ Probes count as packets. Messages that were under way when the run ended are lef
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import Result
+
+if TYPE_CHECKING:
+    import pyarrow
 
 BEYOND = ("link_loss", "link_down")
 """Causes of drops on the link behind a port: the packet was sent on it."""
@@ -80,7 +84,7 @@ def busiest_upstream(result: Result) -> Bundle | None:
     return next(iter(between or found), None)
 
 
-def _edges(result: Result, ports: dict[str, Any]) -> dict[str, str]:
+def _edges(result: Result, ports: Json) -> dict[str, str]:
     """The edge switch of every host that sends or receives messages."""
     hosts = {*result.messages["src"].to_pylist(), *result.messages["dst"].to_pylist()}
     ends = (port.split("->") for port in ports)
@@ -120,7 +124,7 @@ def _drops(result: Result, edge: dict[str, str]) -> dict[int, list[int]]:
     return found
 
 
-def _numbered(column: Any) -> tuple[NDArray[Any], list[str]]:
+def _numbered(column: pyarrow.ChunkedArray) -> tuple[AnyArray, list[str]]:
     """A column of texts as numbers, and the texts that they stand for."""
     encoded = column.combine_chunks().dictionary_encode()
     if not len(encoded):
@@ -147,12 +151,12 @@ def _useful(result: Result) -> dict[int, int]:
         kept[number] -= packets
     if not missing.num_rows:  # `output.missing` is off: by bytes, to the packet
         size, lost = (table[name].to_numpy().astype(float) for name in ("bytes", "lost_bytes"))
-        absent: NDArray[Any] = np.rint(lost / np.maximum(size, 1) * table["packets"].to_numpy()).astype(int)
+        absent: AnyArray = np.rint(lost / np.maximum(size, 1) * table["packets"].to_numpy()).astype(int)
         kept = {n: k - int(a) for (n, k), a in zip(kept.items(), absent, strict=True)}
     return kept
 
 
-def _bundle(name: str, sent: int, used: int, ports: dict[str, Any], edge: dict[str, str]) -> Bundle:
+def _bundle(name: str, sent: int, used: int, ports: Json, edge: dict[str, str]) -> Bundle:
     a, b = name.split("->")
     hosts = edge.keys()
     those = [

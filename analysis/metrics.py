@@ -20,13 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.result import KINDS, Result
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Integers = NDArray[np.int64]
 
@@ -185,7 +190,7 @@ class Metrics:
         counts = [getattr(self, column) for column in DROPS]
         return -1 if min(counts) < 0 else sum(counts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain numbers and texts, for JSON."""
         return {
             **asdict(self),
@@ -335,11 +340,11 @@ def times_of(values: Integers) -> Times:
     return Times(len(values), float(values.mean()), percentile(values, 0.5), high, int(values.max()))
 
 
-def _rows(table: Any, job: str) -> NDArray[np.bool_]:
+def _rows(table: pyarrow.Table, job: str) -> NDArray[np.bool_]:
     return np.asarray(_texts(table, "job") == job, dtype=np.bool_)
 
 
-def _texts(table: Any, column: str) -> NDArray[Any]:
+def _texts(table: pyarrow.Table, column: str) -> AnyArray:
     """A column of texts for comparing; decoded once per distinct text, since there are few."""
     encoded = table[column].combine_chunks().dictionary_encode()
     if not len(encoded):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -30,12 +30,18 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from gradwire.analysis.figures import save_figure
 from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
 from gradwire.analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
+from gradwire.scenarios.arrays import AnyInts
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 Run = tuple[Result, Metrics]
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#000000")
-STYLES: tuple[Any, ...] = (
+STYLES: tuple[object, ...] = (
     "-", "--", "-.", ":", (0, (7, 2)), (0, (1, 2.5)), (0, (5, 1, 1, 1, 1, 1)),
 )  # fmt: skip
 """As many as have no divisor in common with the colours, so that 56 curves differ."""
@@ -95,7 +101,7 @@ def figures(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]) -> 
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def look(number: int) -> dict[str, Any]:
+def look(number: int) -> Json:
     """Colour and line of a run's curves, by its place; alike only every 56 places."""
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number % len(STYLES)]}
 
@@ -133,7 +139,7 @@ def iteration_time(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def _iteration_dots(axes: Any, place: int, result: Result, job: str, colour: str) -> None:
+def _iteration_dots(axes: Axes, place: int, result: Result, job: str, colour: str) -> None:
     numbers, times, _ = durations(result, job)
     _, chosen = steady_state(numbers)
     heights = place + 0.1 + 0.28 * numbers / max(int(numbers.max()), 1)
@@ -142,10 +148,10 @@ def _iteration_dots(axes: Any, place: int, result: Result, job: str, colour: str
                   markeredgecolor=colour, markeredgewidth=0.7, alpha=0.6)  # fmt: skip
 
 
-def _iteration_legend(kept: Sequence[Metrics]) -> list[Any]:
-    dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 3.5, "markeredgecolor": GREY}
+def _iteration_legend(kept: Sequence[Metrics]) -> list[Artist]:
+    dot: Json = {"linestyle": "none", "marker": "o", "markersize": 3.5, "markeredgecolor": GREY}
     steady = any(metrics.steady.is_steady for metrics in kept)
-    handles: list[Any] = [
+    handles: list[Artist] = [
         Patch(color=_pale(GREY), label="computing (mean)"),
         Patch(color=GREY, label="waiting for the network (mean)"),
         Line2D([], [], markerfacecolor=GREY, label="iterations of single workers, first on top", **dot),
@@ -164,7 +170,7 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
         return None
     rows = -(-len(kinds) // PANELS)
     figure, panels = _figure(len(kinds), height=2.7 * rows + 0.17 * len(runs) / 2, sharey=True)
-    curves: dict[str, Any] = {}
+    curves: Json = {}
     for axes, kind in zip(panels, kinds, strict=True):
         supported = False
         for number, ((_, metrics), found) in enumerate(zip(runs, times, strict=True)):
@@ -194,7 +200,7 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def _later(values: Any) -> tuple[Any, Any]:
+def _later(values: AnyInts) -> tuple[AnyInts, AnyInts]:
     """(milliseconds, percentage of `values` that are as long or longer), thinned evenly on a logarithmic scale."""
     found, counts = np.unique(values, return_counts=True)
     later = len(values) - np.cumsum(counts) + counts
@@ -235,7 +241,7 @@ def packets_again(networks: Sequence[Metrics]) -> Figure | None:
     axes.set_xlim(0, 1.08 * axes.dataLim.x1)  # room for the number beside the longest bar
     axes.set_xlabel("packets per 100 packets of data")
     axes.grid(axis="y", visible=False)
-    handles: list[Any] = [
+    handles = [
         axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_WORDS[cause]) for cause in shown
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False)
@@ -254,7 +260,7 @@ def _ink(colour: str) -> str:
     return "#222222" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
-def logarithmic(axes: Any) -> None:
+def logarithmic(axes: Axes) -> None:
     """A logarithmic x axis for what has been drawn, with plain numbers: 1, 2 and 5 of few decades, 1 of many."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
@@ -270,7 +276,7 @@ def _columns(names: Sequence[str]) -> int:
     return max(1, min(LEGEND_COLUMNS, len(names), 120 // (widest + 10)))
 
 
-def _figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Any]]:
+def _figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """A figure with axes for `panels`, `PANELS` beside each other, in the house style."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)

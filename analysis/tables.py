@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.analysis.metrics import DROPS, Metrics, Times
 from gradwire.scenarios.result import KINDS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
 WIDTH = 100
 PER_TABLE = 4
@@ -280,7 +284,7 @@ def print_grid(grid: Grid) -> None:
     console.print(table)
 
 
-def _console_and_table(title: str) -> tuple[Any, Any]:
+def _console_and_table(title: str) -> tuple[Console, RichTable]:
     from rich import box
     from rich.console import Console
     from rich.table import Table

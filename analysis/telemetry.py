@@ -17,9 +17,9 @@ A *hop* is a kind of link: all ports from leaves to spines are one, whatever the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,12 @@ from numpy.typing import NDArray
 from gradwire.analysis.metrics import DROPS, percentile, ran_on
 from gradwire.analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_time
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Integers = NDArray[np.int64]
 
@@ -155,7 +159,7 @@ def hop(port: str) -> str:
     return re.sub(r"\d+", "", port)
 
 
-def waiting(result: Result, ports: Sequence[str] | None = None, by_hop: bool = False) -> list[dict[str, Any]]:
+def waiting(result: Result, ports: Sequence[str] | None = None, by_hop: bool = False) -> list[Json]:
     """How long packets waited: per port (or per hop) how many were counted, percentiles and the longest, picoseconds,
     each as the upper end of its bin."""
     table = result.delays
@@ -171,7 +175,7 @@ def waiting(result: Result, ports: Sequence[str] | None = None, by_hop: bool = F
         rows = np.flatnonzero(names == name)
         rows = rows[np.argsort(upper[rows], kind="stable")]
         reached = np.cumsum(counts[rows])
-        entry: dict[str, Any] = {"hop" if by_hop else "port": name, "packets": int(reached[-1])}
+        entry: Json = {"hop" if by_hop else "port": name, "packets": int(reached[-1])}
         for share in SHARES:
             rank = int(np.ceil(share * reached[-1] - 1e-9))
             entry[share_name(share)] = int(upper[rows[np.searchsorted(reached, rank)]])
@@ -185,7 +189,7 @@ def share_name(share: float) -> str:
     return f"p{100 * share:g}_ps".replace(".", "")
 
 
-def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def queues(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
     """Per port what was sent, the deepest queue, and where it was sampled the mean and p99 of the queue and the mean
     and highest utilisation; the deepest queue first, or where queues are not known the port that sent most packets."""
     table = result.ports
@@ -199,7 +203,7 @@ def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str,
         if (ports is not None and port not in ports) or (packets == 0 and peak <= 0):
             continue
         deepest = peak if peak >= 0 else None
-        entry: dict[str, Any] = {"port": port, "packets": packets, "bytes": sent, "peak_queue_bytes": deepest}
+        entry: Json = {"port": port, "packets": packets, "bytes": sent, "peak_queue_bytes": deepest}
         seen = sampled.get(port)
         if seen is not None:
             entry["mean_queue_bytes"] = float(seen.queue_bytes.mean())
@@ -212,7 +216,7 @@ def queues(result: Result, ports: Sequence[str] | None = None) -> list[dict[str,
     return sorted(found, key=lambda entry: -entry["peak_queue_bytes"])
 
 
-def drops(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def drops(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
     """Packets lost, by cause, queue, importance and whether they held data (None: of the kernel's TCP, nobody knows);
     the most frequent first."""
     table = _at(result.drops, ports)
@@ -224,7 +228,7 @@ def drops(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, 
     return _counted(("cause", "priority", "important", "data"), zip(*columns, data, strict=True))
 
 
-def layers(result: Result, ports: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def layers(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
     """Per layer and queue: messages, packets of data needed, packets of data lost (at `ports`), arrived with a mark,
     arrived as headers only; layer -1 is what belongs to none. None is what a testbed does not know."""
     table = result.messages
@@ -269,7 +273,7 @@ def over_tcp(result: Result) -> list[str]:
     return [name for name, used in result.summary.get("transports", {}).items() if used["wire"] == "tcp"]
 
 
-def describe(result: Result, ports: Sequence[str] | None = None) -> dict[str, Any]:
+def describe(result: Result, ports: Sequence[str] | None = None) -> Json:
     """Everything a program may want: plain values, times in picoseconds, JSON-safe."""
     summary = result.summary
     return {
@@ -288,7 +292,7 @@ def describe(result: Result, ports: Sequence[str] | None = None) -> dict[str, An
     }
 
 
-def print_telemetry(found: Mapping[str, Any], wanted: bool) -> None:
+def print_telemetry(found: JsonView, wanted: bool) -> None:
     """Print what `describe` has found, of ports the busiest only unless some were `wanted`."""
     title = f"{found['name']}, {found['policy']}"
     for grid in grids(found, None if wanted else MOST_PORTS):
@@ -311,7 +315,7 @@ def print_telemetry(found: Mapping[str, Any], wanted: bool) -> None:
         print(f"Not recorded: {', '.join(missing)}.")
 
 
-def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
+def grids(found: JsonView, most: int | None) -> list[Grid]:
     """The tables for people."""
     made = []
     some = found["ports"][:most]
@@ -370,7 +374,7 @@ def grids(found: Mapping[str, Any], most: int | None) -> list[Grid]:
     return made
 
 
-def _port_cells(entry: Mapping[str, Any], sampled: bool) -> list[str]:
+def _port_cells(entry: JsonView, sampled: bool) -> list[str]:
     cells = [entry["port"], count_text(entry["packets"]), _size(entry["peak_queue_bytes"])]
     if sampled and "mean_queue_bytes" in entry:
         cells += [size_text(entry["mean_queue_bytes"]), size_text(entry["p99_queue_bytes"])]
@@ -388,14 +392,14 @@ def _size(size: int | None) -> str:
     return "-" if size is None else size_text(size)
 
 
-def _count_and_part(entry: Mapping[str, Any], name: str) -> str:
+def _count_and_part(entry: JsonView, name: str) -> str:
     count = entry[name]
     if count is None:
         return "-"
     return f"{count_text(count)} ({share_text(count / entry['packets'])})" if count else "0"
 
 
-def _of(some: Sequence[Any], whole: Sequence[Any], which: str) -> str:
+def _of(some: Sequence[object], whole: Sequence[object], which: str) -> str:
     return f", {which} {len(some)} of {len(whole)}" if len(some) < len(whole) else ""
 
 
@@ -403,15 +407,15 @@ def _names(name: str, port: str) -> bool:
     return name in (port, port.split("->")[0])
 
 
-def _at(table: Any, ports: Sequence[str] | None) -> Any:
+def _at(table: pyarrow.Table, ports: Sequence[str] | None) -> pyarrow.Table:
     if ports is None:
         return table
     names = np.array(table["port"].to_pylist(), dtype=object)
     return table.filter(np.isin(names, np.array(ports, dtype=object)))
 
 
-def _counted(names: Sequence[str], keys: Any) -> list[dict[str, Any]]:
-    counts: dict[tuple[Any, ...], int] = {}
+def _counted(names: Sequence[str], keys: Iterable[tuple[object, ...]]) -> list[Json]:
+    counts: dict[tuple[object, ...], int] = {}
     for key in keys:
         counts[key] = counts.get(key, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from gradwire.analysis.figures import format_of, save_figure
 from gradwire.analysis.metrics import ran_on
 from gradwire.analysis.plots import COLOURS, GREY, STYLES, logarithmic
 from gradwire.analysis.telemetry import Series, hop, series
+from gradwire.scenarios.arrays import Floats, Ints
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_file
 from gradwire.scenarios.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_LINES = 6
 """More ports in one panel cannot be told apart."""
@@ -69,13 +73,13 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
     return [each.port for each in lines]
 
 
-def _draw_lines(upper: Any, lower: Any, lines: Sequence[Series], clock: str) -> None:
+def _draw_lines(upper: Axes, lower: Axes, lines: Sequence[Series], clock: str) -> None:
     end = max(each.period_ps * len(each.queue_bytes) for each in lines)
     scale, unit = next(((s, u) for s, u in TIME_UNITS if end >= s), TIME_UNITS[-1])
     deepest = max(int(each.queue_bytes.max()) for each in lines)
     size, size_unit = next((s, u) for s, u in SIZE_UNITS if deepest >= s or s == 1)
     for number, each in enumerate(lines):
-        style = {
+        style: Json = {
             "color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
             "linewidth": 1.2,
         }  # fmt: skip
@@ -93,9 +97,12 @@ def _draw_lines(upper: Any, lower: Any, lines: Sequence[Series], clock: str) -> 
     upper.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
 
 
+Values = Ints | Floats
+
+
 def thinned(
-    values: NDArray[Any], points: int, of: Callable[[NDArray[Any]], Any]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    values: Values, points: int, of: Callable[[Values], float]
+) -> tuple[Floats, Floats]:
     """(place, value) of at most `points` points, each what `of` makes of as many neighbours, in their middle."""
     per = -(-len(values) // points)
     parts = [values[begin : begin + per] for begin in range(0, len(values), per)]
@@ -103,7 +110,7 @@ def thinned(
     return np.array(places), np.array([of(part) for part in parts], dtype=np.float64)
 
 
-def _waits(result: Result, ports: Sequence[str] | None) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+def _waits(result: Result, ports: Sequence[str] | None) -> dict[str, tuple[Ints, Floats]]:
     """Per hop the upper ends of the bins, and the share of packets that waited longer."""
     table = result.delays
     names, upper, counts = (table[name].to_pylist() for name in ("port", "to_ps", "packets"))
@@ -120,7 +127,7 @@ def _waits(result: Result, ports: Sequence[str] | None) -> dict[str, tuple[NDArr
     return curves
 
 
-def _draw_waits(axes: Any, waits: dict[str, tuple[NDArray[Any], NDArray[Any]]]) -> None:
+def _draw_waits(axes: Axes, waits: dict[str, tuple[Ints, Floats]]) -> None:
     longest = max(int(ends[-1]) for ends, _ in waits.values())
     scale, unit = next(((s, u) for s, u in TIME_UNITS if longest >= s), TIME_UNITS[-1])
     floor = 1.0

@@ -8,8 +8,8 @@ holds of its scenario, and the digests of traces and files, which tell those of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.result import Result
 
 JOB = {
@@ -62,7 +62,7 @@ def _sentence(others: Sequence[str], first: str, what: str) -> str:
     return f"{who} {'differs' if one else 'differ'} from {first} in more than policy: {what}"
 
 
-def _differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+def _differing(first: JsonView, other: JsonView) -> Iterator[str]:
     for table in dict.fromkeys(PLACES.values()):
         keys = [key for key, words in PLACES.items() if words == table]
         one, two = ({key: given[key] for key in keys if key in given} for given in (first, other))
@@ -81,7 +81,7 @@ def _differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[s
                 yield f"{words} of job {name} ({_words(two)}, not {_words(one)})"
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     """A value on one line, as short as it can be said."""
     if value is None:
         return "none"

@@ -30,6 +30,7 @@ from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.virtual import kernel_or_error
 from gradwire.emu.uml.watch import StoodStill
 from gradwire.experiment.resolved import Resolved
+from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
@@ -307,8 +308,8 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
             sums.update(each)
     arrivals = {
         message: Arrival(
-            message, int(reports.end_ns[message]), int(reports.received[message]), int(reports.lost[message]),
-            reports.have.get(message),
+            message, Ns(int(reports.end_ns[message])), Bytes(int(reports.received[message])),
+            Bytes(int(reports.lost[message])), reports.have.get(message),
         )
         for message in np.flatnonzero(reports.end_ns >= 0).tolist()
     }  # fmt: skip

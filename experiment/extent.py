@@ -10,6 +10,7 @@ import numpy as np
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
+from gradwire.scenarios.inner_units import Bytes
 
 MOST_NODES = 2000
 """Network cards beyond which round trips are not looked for: a check is to be quick (our choice)."""
@@ -27,7 +28,7 @@ class Extent:
     round_trips: tuple[int, int] | None
 
 
-def extent_of(network: Network, frames: Iterable[tuple[int, int]]) -> Extent:
+def extent_of(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> Extent:
     """The extent of a network. `frames`: bytes on a link of a full packet and of its answer, of every transport."""
     cards = network.host_count
     trips = None
@@ -36,7 +37,7 @@ def extent_of(network: Network, frames: Iterable[tuple[int, int]]) -> Extent:
     return Extent(len(network.cards.hosts), cards, network.switch_count, network.link_count // 2, trips)
 
 
-def _round_trips(network: Network, frames: Iterable[tuple[int, int]]) -> tuple[int, int]:
+def _round_trips(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> tuple[int, int]:
     """Of all pairs of cards by which messages leave and enter: those of one number, of two hosts."""
     trips = RoundTrips(network, build_routing(network))
     first, counts = network.cards.first[:-1], network.cards.counts

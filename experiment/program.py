@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from gradwire.scenarios.arrays import Flags, Ints
 
 COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
 """What a process does; see `Operation`."""
@@ -99,7 +99,7 @@ class Table(NamedTuple):
     apart: bool = False
 
 
-class Importance(Sequence[Any]):
+class Importance(Sequence[Flags | bool | None]):
     """Which packets of messages are important: per message None (whatever its transport sends), True, False, or
     bool[packets].
 
@@ -110,13 +110,13 @@ class Importance(Sequence[Any]):
     AS_SENT, ALL, NONE = -1, -2, -3
     _PLAIN = (None, None, True, False)  # by -pattern
 
-    def __init__(self, patterns: Sequence[NDArray[np.bool_]], pattern: Ints) -> None:
+    def __init__(self, patterns: Sequence[Flags], pattern: Ints) -> None:
         self.patterns, self.pattern = patterns, pattern
 
     def __len__(self) -> int:
         return len(self.pattern)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:  # of a slice there is none
         which = int(self.pattern[index])
         return self.patterns[which] if which >= 0 else self._PLAIN[-which]
 
@@ -190,7 +190,7 @@ class Step:
     effort: Ints
     courses: tuple[Course, ...] = ()
     begins: Ints | None = None
-    contents: Callable[[], tuple[Lists, NDArray[np.bool_]]] | None = None
+    contents: Callable[[], tuple[Lists, Flags]] | None = None
 
     def __len__(self) -> int:
         return len(self.needs)

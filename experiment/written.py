@@ -26,6 +26,7 @@ from gradwire.experiment.program import (
     Program,
     Step,
 )
+from gradwire.scenarios.json_data import Json
 
 
 def written_out(parts: Sequence[Part]) -> Program:
@@ -45,8 +46,8 @@ class _Writing:
         self.messages = 0
         self.events = messages  # numbers of events that are no messages follow those that are
         self.rows: list[Messages] = []
-        self.delivery: list[tuple[Any, ...]] = []  # needs, host, station, effort of deliveries ...
-        self.other: list[tuple[Any, ...]] = []  # ... and of other events
+        self.delivery: list[tuple[object, ...]] = []  # needs, host, station, effort of deliveries ...
+        self.other: list[tuple[object, ...]] = []  # ... and of other events
         self.after: list[tuple[Ints, Ints]] = []
         self.posts: list[tuple[Ints, Ints]] = []
         self.processes: list[Process] = []
@@ -163,7 +164,7 @@ def _together(processes: Sequence[Process]) -> list[Process]:
 
 
 def _joined(rows: Sequence[Messages]) -> Messages:
-    columns: dict[str, Any] = {}
+    columns: Json = {}
     for field in fields(Messages):
         if field.name == "important":
             columns[field.name] = [each for row in rows for each in row.important]

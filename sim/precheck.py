@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.components.find import resolve, table_for
 from gradwire.components.transports.base import check_streams
@@ -18,8 +18,10 @@ from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.checks.switch import carriers, too_long
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.inner_units import Bytes
 from gradwire.scenarios.wire import frame_bytes, speed_of
 from gradwire.sim.fabric.parameters import Bound, check_settings
 from gradwire.sim.fabric.room import link_room
@@ -40,7 +42,7 @@ class Simulated:
 
     needs: Needs
     faults: Faults
-    sampled: Any
+    sampled: Ints
 
 
 def check_variants(variants: Iterable[Scenario]) -> list[Network]:
@@ -79,11 +81,11 @@ def extents(variants: Sequence[Scenario], networks: Sequence[Network]) -> list[t
     ]
 
 
-def _frames(scenario: Scenario) -> list[tuple[int, int]]:
+def _frames(scenario: Scenario) -> list[tuple[Bytes, Bytes]]:
     """Bytes on a link of a full packet and of its answer, of every transport."""
     owners = [resolve("transport", each.kind, scenario.folder) for each in scenario.transports]
     bounds = [Bound.to(owner, table) for owner, table in zip(owners, scenario.transports, strict=True)]
-    return [(bound.frame, int(bound.owner.control_bytes)) for bound in bounds]
+    return [(Bytes(bound.frame), Bytes(bound.owner.control_bytes)) for bound in bounds]
 
 
 def find_all(scenario: Scenario, trace: Trace | None = None) -> Simulated:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gradwire.experiment.resolve import jobs_of, traffic_of
 from gradwire.experiment.routing import Routing, build_routing
@@ -24,7 +24,7 @@ from gradwire.sim.coupling import Coupling, FabricLike
 from gradwire.sim.explain import waiting
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all
-from gradwire.sim.progress import Lookout, OutOfTime, Progress
+from gradwire.sim.progress import Observer, OutOfTime, Progress
 from gradwire.sim.run import Run, collect_result
 from gradwire.sim.telemetry import Samples
 from gradwire.traces.trace import trace_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.fabric.fabric import Fabric
     from gradwire.traces.trace import Trace
 
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
@@ -101,42 +102,25 @@ def simulate(
     if progress is not None and not callable(progress):
         raise unfit(progress, "simulate(progress)", "a function that is called, or None", ScenarioError)
     check_simulated(scenario)
-    found = find_all(scenario, trace)
-    needs, faults = found.needs, found.faults
-    network, traces = needs.network, needs.traces
-    routing = build_routing(network)
-    check_paths(scenario, routing)
-    engine = (fabric or packet_fabric)(scenario, network, routing, threads)
-    coupling = Coupling(
-        engine, scenario.host.software_latency, network.names, scenario.output.packet_log,
-        patience_ps(scenario, network, routing),
-    )  # fmt: skip
-    faults.schedule(engine)
-    samples = None
-    if scenario.output.queue_samples is not None:
-        samples = Samples(engine, network, found.sampled, scenario.output.queue_samples)
-    jobs = jobs_of(scenario, needs)
-    parts = [job.part for job in jobs] + traffic_of(scenario, network)
-    tracks = [coupling.play(part) for part in parts]
-    faults.slow_down(coupling, tracks[: len(jobs)])
-    state = Run(scenario, network, routing, coupling, jobs, tracks, samples)
+    state, traces = _prepare(scenario, trace, threads, fabric or packet_fabric)
+    coupling, engine = state.coupling, state.engine
     ready = time.perf_counter()
 
     def collect() -> Result:
         times = {"setup_s": ready - begin, "run_s": time.perf_counter() - ready}
         times["compile_s"] = getattr(engine, "compile_s", 0.0)
-        return collect_result(state, list(traces), threads, times)
+        return collect_result(state, traces, threads, times)
 
     try:
         with CtrlC() as ctrl_c:
-            lookout = Lookout(state.standing, progress, ctrl_c, max_wall_s)
+            observer = Observer(state.standing, progress, ctrl_c, max_wall_s)
             if hasattr(engine, "on_progress"):
-                engine.on_progress = lookout.within
+                engine.on_progress = observer.within
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
-                waiting=lambda: waiting(tracks, network, engine.finish().end_ps),
-                tick=lookout.between,
+                waiting=lambda: waiting(state.tracks, state.network, engine.finish().end_ps),
+                tick=observer.between,
             )
             state.ended_by = "done" if reached else "duration"
             coupling.settle(state.last_ps)
@@ -152,8 +136,33 @@ def simulate(
         close = getattr(engine, "close", None)
         if close is not None:
             close()  # its threads
-    lookout.report(state.end_ps, last=True)
+    observer.report(state.end_ps, last=True)
     return collect()
+
+
+def _prepare(
+    scenario: Scenario, trace: Trace | None, threads: int, make: FabricMaker
+) -> tuple[Run, list[Trace]]:
+    """Everything up to the first event, and the traces that are replayed."""
+    found = find_all(scenario, trace)
+    needs, faults = found.needs, found.faults
+    network, traces = needs.network, needs.traces
+    routing = build_routing(network)
+    check_paths(scenario, routing)
+    engine = cast("Fabric", make(scenario, network, routing, threads))  # or what can as much
+    coupling = Coupling(
+        engine, scenario.host.software_latency, network.names, scenario.output.packet_log,
+        patience_ps(scenario, network, routing),
+    )  # fmt: skip
+    faults.schedule(engine)
+    samples = None
+    if scenario.output.queue_samples is not None:
+        samples = Samples(engine, network, found.sampled, scenario.output.queue_samples)
+    jobs = jobs_of(scenario, needs)
+    parts = [job.part for job in jobs] + traffic_of(scenario, network)
+    tracks = [coupling.play(part) for part in parts]
+    faults.slow_down(coupling, tracks[: len(jobs)])
+    return Run(scenario, network, routing, coupling, jobs, tracks, samples), list(traces)
 
 
 def packet_fabric(scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:

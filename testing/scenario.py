@@ -6,15 +6,22 @@ started, are then sent through the oracle, and what both saw is compared.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.units import Ps
+from gradwire.sim.coupling import FabricLike
+from gradwire.sim.fabric.agenda import Action
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.tables import Tables
 from gradwire.sim.faults import Faults
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
@@ -74,7 +81,7 @@ class Recorder:
     """programs are played by SimPy"""
     made: Any = None
 
-    def __call__(self, scenario: Scenario, network: Any, routing: Any, threads: int) -> Any:
+    def __call__(self, scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:
         fabric = self.made = Fabric(
             network, routing, switch=scenario.switch, transports=scenario.transports,
             balancing=scenario.load_balancing, seed=scenario.seed, host_latency_ps=scenario.host.software_latency,
@@ -132,20 +139,20 @@ class Plain:
             raise AttributeError(name)
         return getattr(self.fabric, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.fabric, name, value)
 
 
-def changes_of(scenario: Scenario, network: Any) -> list[Change]:
+def changes_of(scenario: Scenario, network: Network) -> list[Change]:
     """What the faults of a scenario do to its network, in the oracle's words."""
-    planned: list[Any] = []
+    planned: list[tuple[Ps, int, Action]] = []
     found: list[Change] = []
     agenda = SimpleNamespace(add=lambda time, action, **_: planned.append((time, len(planned), action)))
     control = SimpleNamespace(network=network)
-    fabric = SimpleNamespace(agenda=agenda, control=control)
+    fabric: Any = SimpleNamespace(agenda=agenda, control=control)
     time = 0
 
-    def note(what: str) -> Any:
+    def note(what: str) -> Callable[..., None]:
         def noted(target: Any, value: Any = None) -> None:
             found.append(Change(time, what, target, value if what in ("set_rate", "set_loss") else None))
 
@@ -161,7 +168,7 @@ def changes_of(scenario: Scenario, network: Any) -> list[Change]:
     return found
 
 
-def _difference(fabric: Fabric, case: Case, tables: Any) -> str:
+def _difference(fabric: Fabric, case: Case, tables: Tables) -> str:
     """The first thing in which the engine's run and the oracle's differ, up to where the engine has got; or nothing."""
     until = fabric.now
     engine, oracle = seen(fabric, []), run_oracle(case, until=until)

@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import MissingExtraError, TraceError
+from gradwire.scenarios.json_data import Json
 
 try:
     import torch
@@ -158,7 +158,7 @@ class BuiltinRun:
             torch.manual_seed(self.seed)
             model = self.kind.build(task.outputs).to(device).train()
             optimizer, described = self._optimizer(model)
-            manifest: dict[str, Any] = {
+            manifest: Json = {
                 "model": self.model,
                 **task.manifest,
                 "batch": batch,
@@ -193,7 +193,7 @@ class BuiltinRun:
                         break
         return out
 
-    def _optimizer(self, model: nn.Module) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+    def _optimizer(self, model: nn.Module) -> tuple[torch.optim.Optimizer, Json]:
         """The optimiser, and what a manifest says of it."""
         kind = self.kind
         rate = self.learning_rate or kind.learning_rate
@@ -230,7 +230,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _loss_history(losses: list[float]) -> dict[str, Any]:
+def _loss_history(losses: list[float]) -> Json:
     whole = len(losses) // LOSS_WINDOW * LOSS_WINDOW
     means = np.array(losses[:whole]).reshape(-1, LOSS_WINDOW).mean(axis=1)
     return {"steps_per_mean": LOSS_WINDOW, "means": [round(float(mean), 4) for mean in means]}

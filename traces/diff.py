@@ -8,7 +8,6 @@ well; if the traces share none, all iterations of each are compared as one phase
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gradwire.scenarios.json_data import Json
 from gradwire.traces.info import size_text, tensor_means
 from gradwire.traces.trace import Trace
 
@@ -32,7 +32,7 @@ FEW = 10  # tensors listed where there may be many
 MIN_CHUNKS = 10  # below that, the order of a tensor's chunks says little
 
 
-def diff(a: Trace, b: Trace) -> dict[str, Any]:
+def diff(a: Trace, b: Trace) -> Json:
     """Plain data: how `b` differs from `a`. Sizes are bytes, times picoseconds (medians over a phase's iterations).
 
     identical       whether both hold the same data (equal digests)
@@ -72,7 +72,7 @@ def diff(a: Trace, b: Trace) -> dict[str, Any]:
     }
 
 
-def _summary(trace: Trace) -> dict[str, Any]:
+def _summary(trace: Trace) -> Json:
     return {
         "name": trace.name,
         "digest": trace.digest(),
@@ -97,13 +97,13 @@ def _match(a: Trace, b: Trace) -> tuple[list[tuple[int, int]], str]:
     return [], "nothing"
 
 
-def _tensors(a: Trace, b: Trace, pairs: list[tuple[int, int]], matched_by: str) -> dict[str, Any]:
+def _tensors(a: Trace, b: Trace, pairs: list[tuple[int, int]], matched_by: str) -> Json:
     mine, theirs = {first for first, _ in pairs}, {second for _, second in pairs}
     changed = []
     for first, second in pairs:
         one, other = a.tensors[first], b.tensors[second]
         if (one.shape, one.dtype) != (other.shape, other.dtype):
-            entry: dict[str, Any] = {"name": one.name}
+            entry: Json = {"name": one.name}
             for side, tensor in (("a", one), ("b", other)):
                 entry[side] = {"shape": list(tensor.shape), "dtype": tensor.dtype, "bytes": tensor.bytes}
             changed.append(entry)
@@ -151,7 +151,7 @@ def _phase_times(trace: Trace, members: list[int]) -> dict[str, int]:
 
 def _magnitudes(
     a: Trace, first: list[int], b: Trace, second: list[int], pairs: list[tuple[int, int]]
-) -> dict[str, Any]:
+) -> Json:
     alike = [(mine, theirs) for mine, theirs in pairs if a.tensors[mine].numel == b.tensors[theirs].numel]
     here, there = _sampled(a, first), _sampled(b, second)
     means_a = np.median([tensor_means(a, index) for index in here], axis=0)
@@ -184,7 +184,7 @@ def _magnitudes(
     }
 
 
-def _shift(row: dict[str, Any]) -> float:
+def _shift(row: Json) -> float:
     """How far the magnitude of a tensor has moved, in powers of two; infinitely far from or to zero."""
     if row["log2_ratio"] is not None:
         return abs(float(row["log2_ratio"]))
@@ -225,7 +225,7 @@ def _ratio(a: float | None, b: float | None) -> float | None:
     return b / a if a and b is not None else None
 
 
-def print_diff(data: dict[str, Any], console: Console | None = None) -> None:
+def print_diff(data: Json, console: Console | None = None) -> None:
     """Print what `diff` returned as tables for people."""
     console = console or Console()
     a, b, tensors = data["a"], data["b"], data["tensors"]
@@ -254,7 +254,7 @@ def print_diff(data: dict[str, Any], console: Console | None = None) -> None:
             console.print(_shift_table(phase, found["tensors"]))
 
 
-def _matched(tensors: dict[str, Any]) -> str:
+def _matched(tensors: Json) -> str:
     if tensors["matched_by"] == "nothing":
         return "no tensor in common: neither names nor sizes agree"
     how = "by name" if tensors["matched_by"] == "name" else "by place and size, as no name agrees"
@@ -267,7 +267,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:FEW]) + more
 
 
-def _summary_table(a: dict[str, Any], b: dict[str, Any]) -> Table:
+def _summary_table(a: Json, b: Json) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     table.add_column("")
     for side, each in (("A", a), ("B", b)):
@@ -281,7 +281,7 @@ def _summary_table(a: dict[str, Any], b: dict[str, Any]) -> Table:
     return table
 
 
-def _timing_table(data: dict[str, Any]) -> Table:
+def _timing_table(data: Json) -> Table:
     table = Table(title="times in ms, medians over a phase", box=SIMPLE, pad_edge=False)
     for heading in ("phase", "time"):
         table.add_column(heading)
@@ -295,7 +295,7 @@ def _timing_table(data: dict[str, Any]) -> Table:
     return table
 
 
-def _magnitude_table(data: dict[str, Any]) -> Table:
+def _magnitude_table(data: Json) -> Table:
     table = Table(title="gradient magnitudes of the tensors in common", box=SIMPLE, pad_edge=False)
     table.add_column("phase")
     for heading in ("mean |g| A", "B", "B / A", "rank correlation of chunks"):
@@ -307,7 +307,7 @@ def _magnitude_table(data: dict[str, Any]) -> Table:
     return table
 
 
-def _shift_table(phase: str, rows: list[dict[str, Any]]) -> Table:
+def _shift_table(phase: str, rows: list[Json]) -> Table:
     title = f"{escape(phase)}: tensors whose mean |g| shifted most"
     table = Table(title=title, box=SIMPLE, pad_edge=False)
     table.add_column("tensor", overflow="fold")

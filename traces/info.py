@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gradwire.scenarios.json_data import Json
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 TIMES = {
@@ -26,7 +26,7 @@ MANY_COUNTS = 6  # kinds of things that an importer understood or skipped, named
 BACK_LAYERS = 10  # "share of bytes in the last layers": how many layers that is
 
 
-def info(trace: Trace) -> dict[str, Any]:
+def info(trace: Trace) -> Json:
     """Plain data about `trace`, fit for JSON: manifest, sizes in bytes, times in picoseconds, per phase and per layer.
 
     A loss that is not known, or not finite, is None. Ready times are given per layer as the latest of its
@@ -64,7 +64,7 @@ def timing_source(trace: Trace) -> str:
     return str(trace.manifest.get("timing", "measured")) + (f" ({how})" if how else "")
 
 
-def _groups(trace: Trace) -> list[dict[str, Any]]:
+def _groups(trace: Trace) -> list[Json]:
     """Buckets and units as the manifest lists them, each with its bytes."""
     return [
         {**group, "bytes": sum(trace.tensors[tensor].bytes for tensor in group.get("tensors", []))}
@@ -86,7 +86,7 @@ def _layer_ready(trace: Trace, iteration: int) -> np.ndarray:
     return ready
 
 
-def _phase(trace: Trace, members: list[int]) -> dict[str, Any]:
+def _phase(trace: Trace, members: list[int]) -> Json:
     iterations = [trace.iterations[index] for index in members]
     sampled = [index for index in members if index in set(trace.sampled)]
     inversions = 0
@@ -173,7 +173,7 @@ def _median(values: list[int]) -> int:
     return int(np.median(values))
 
 
-def _layer_rows(trace: Trace, layer_bytes: np.ndarray) -> list[dict[str, Any]]:
+def _layer_rows(trace: Trace, layer_bytes: np.ndarray) -> list[Json]:
     phases = trace.phases
     ready = {phase: np.median([_layer_ready(trace, i) for i in phases[phase]], axis=0) for phase in phases}
     rows = []
@@ -225,7 +225,7 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
         console.print(_block_table(data))
 
 
-def _remarks(data: dict[str, Any]) -> list[str]:
+def _remarks(data: Json) -> list[str]:
     """Where figures come from, if not from measuring one worker in every iteration."""
     lines = [f"{data['iterations']} iteration{'s' if data['iterations'] > 1 else ''}"]
     if len(data["ranks"]) > 1:
@@ -262,7 +262,7 @@ def _remarks(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _phase_table(data: dict[str, Any]) -> Table:
+def _phase_table(data: Json) -> Table:
     phases = data["phases"]
     table = Table(title="medians over the iterations of a phase", box=SIMPLE)
     table.add_column("")
@@ -282,7 +282,7 @@ def _phase_table(data: dict[str, Any]) -> Table:
     return table
 
 
-def _origin(manifest: dict[str, Any]) -> str:
+def _origin(manifest: Json) -> str:
     parts = [str(manifest[key]) for key in ("model", "dataset") if key in manifest]
     if "classes" in manifest:
         parts.append(f"{manifest['classes']} classes")
@@ -298,7 +298,7 @@ def _origin(manifest: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _layer_table(data: dict[str, Any]) -> Table:
+def _layer_table(data: Json) -> Table:
     names = list(data["phases"])
     table = Table(
         title="layers in forward order; times in ms, ready = gradient complete", box=SIMPLE, pad_edge=False
@@ -348,7 +348,7 @@ def blocks(names: list[str], limit: int = MANY_LAYERS) -> list[tuple[str, int, i
     ]
 
 
-def _block_table(data: dict[str, Any]) -> Table:
+def _block_table(data: Json) -> Table:
     rows, names = data["layer_table"], list(data["phases"])
     title = "blocks of layers in forward order (--layers: each by itself); times in ms, ready = gradients complete"
     table = Table(title=title, box=SIMPLE, pad_edge=False)

@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import FREE, is_taken
 from gradwire.traces.storage import RAW, raw_folder, write
 from gradwire.traces.trace import Halves, Iteration, TensorInfo, Trace, load_trace, to_halves
@@ -88,7 +88,7 @@ def _check(sources: Sequence[tuple[Trace, Path]]) -> None:
             raise TraceError(found, str(path), f"{_moments(first)}, as in {first_path}")
 
 
-def _difference(what: str, found: Sequence[Any], wanted: Sequence[Any]) -> str:
+def _difference(what: str, found: Sequence[object], wanted: Sequence[object]) -> str:
     for number, (mine, theirs) in enumerate(zip(found, wanted, strict=False)):
         if mine != theirs:
             shown = mine.name + f" {mine.shape} {mine.dtype}" if isinstance(mine, TensorInfo) else mine
@@ -150,7 +150,7 @@ def _all_rms(traces: Sequence[Trace], exponents: Sequence[int]) -> Halves | None
     return np.concatenate(rows) if len(rows) == len(traces) else None
 
 
-def _manifest(traces: Sequence[Trace]) -> dict[str, Any]:
+def _manifest(traces: Sequence[Trace]) -> Json:
     manifests = [trace.manifest for trace in traces]
     keys = list(dict.fromkeys(key for manifest in manifests for key in manifest))
     alike = [
@@ -159,7 +159,7 @@ def _manifest(traces: Sequence[Trace]) -> dict[str, Any]:
         if key not in PER_RANK
         and all(key in manifest and manifest[key] == manifests[0][key] for manifest in manifests)
     ]
-    merged: dict[str, Any] = {key: manifests[0][key] for key in alike}
+    merged: Json = {key: manifests[0][key] for key in alike}
     if any(trace.magnitude_source == "model" for trace in traces) and "magnitudes" not in merged:
         merged["magnitudes"] = {"source": "model", "model": "of some ranks only, see per_rank"}
     merged["per_rank"] = {

@@ -20,11 +20,12 @@ same trace.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import AnyArray
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ Flags = NDArray[np.bool_]
 
 
 def packet_statistics(
-    mean: NDArray[Any],
-    largest: NDArray[Any],
+    mean: AnyArray,
+    largest: AnyArray,
     numel: int,
     elements_per_packet: int,
     *,

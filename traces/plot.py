@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -28,9 +28,13 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces.info import layer_title, size_text, size_unit
 from gradwire.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FORWARD, BACKWARD, READY, OPTIMIZER = "#0072B2", "#E69F00", "#D55E00", "#CC79A7"
 KERNELS, VECTORS, ZEROS = "#0072B2", "#8C8C8C", "#D55E00"
@@ -105,7 +109,7 @@ def timeline(trace: Trace, iteration: int) -> Figure:
     start, end = captured.forward_start_ps / PS_PER_MS, captured.forward_end_ps / PS_PER_MS
     backward_begin, ready = backward_spans(trace, iteration)
     has = ready >= 0
-    bar: dict[str, Any] = {"height": 0.8, "linewidth": 0.8}  # the edge keeps a very short bar visible
+    bar: Json = {"height": 0.8, "linewidth": 0.8}  # the edge keeps a very short bar visible
     main.barh(rows, end - start, left=start, color=FORWARD, edgecolor=FORWARD, **bar)
     spans = (ready - backward_begin)[has] / PS_PER_MS
     main.barh(
@@ -225,7 +229,7 @@ def layer_quantiles(
 
 
 def _draw_quantiles(
-    axes: Any, quantiles: NDArray[np.float64], top: NDArray[np.float64], kind: NDArray[np.bool_], colour: str
+    axes: Axes, quantiles: NDArray[np.float64], top: NDArray[np.float64], kind: NDArray[np.bool_], colour: str
 ) -> None:
     low, lower, middle, upper, high = quantiles
     at = np.flatnonzero(kind & np.isfinite(middle))
@@ -292,7 +296,7 @@ def _headline(trace: Trace, iteration: int) -> str:
     )
 
 
-def _name_layers(axes: Any, names: Sequence[str], inches: float, across: bool = False) -> None:
+def _name_layers(axes: Axes, names: Sequence[str], inches: float, across: bool = False) -> None:
     """Label as many layers as there is room for, with their index: evenly spaced, the first among them."""
     every = max(1, int(np.ceil(len(names) * LABEL_INCHES / inches)))
     places = range(0, len(names), every)
@@ -315,7 +319,7 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _style(axes: Any) -> None:
+def _style(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
     axes.tick_params(colors=GREY)

@@ -27,16 +27,17 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradwire.scenarios.arrays import AnyArray, AnyInts
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
@@ -120,7 +121,7 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None) -> Path:
     return directory
 
 
-def manifest_text(manifest: Mapping[str, Any]) -> str:
+def manifest_text(manifest: JsonView) -> str:
     """A manifest as JSON. TraceError for what JSON has no way to write: ask before hours of training."""
     try:
         return json.dumps(dict(manifest), indent=2, sort_keys=True) + "\n"
@@ -144,13 +145,13 @@ def raw_folder(directory: Path, iteration: int) -> Path:
     return directory / RAW / f"iter{iteration:04d}"
 
 
-def raw_gradient(directory: str | Path, iteration: int, tensor: int) -> NDArray[Any]:
+def raw_gradient(directory: str | Path, iteration: int, tensor: int) -> AnyArray:
     """The gradient itself, in the tensor's shape, where the capture kept it. TraceError where it did not, or
     if the file is damaged.
     """
     path = raw_folder(Path(directory), iteration) / f"{tensor:05d}.npy"
     try:
-        values: NDArray[Any] = np.load(path, allow_pickle=False)
+        values: AnyArray = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise TraceError(
             "missing", str(path), "a capture with raw=True, and an iteration it sampled"
@@ -183,7 +184,7 @@ def _tables(trace: Trace) -> dict[str, pa.Table]:
         schemas["chunks"] = schemas["chunks"].append(RMS)
         chunks["rms"] = trace._rms.reshape(-1)
     sampled = set(trace.sampled)
-    columns: dict[str, dict[str, Any]] = {
+    columns: dict[str, Json] = {
         "layers": {"layer": range(len(trace.layers)), "name": trace.layers},
         "tensors": {
             "tensor": range(len(tensors)),
@@ -254,7 +255,7 @@ def read(directory: Path) -> Trace:
         raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None
 
 
-def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, int], int]:
+def _read_manifest(path: Path) -> tuple[Json, dict[str, int], int]:
     """(what the trace says of itself, rows that each table must have, schema version)."""
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -360,7 +361,7 @@ def _expect_order(path: Path, table: pa.Table, column: str) -> None:
 
 
 def _expect_numbers(
-    path: Path, table: pa.Table, column: str, expected: NDArray[np.integer[Any]], first_row: int
+    path: Path, table: pa.Table, column: str, expected: AnyInts, first_row: int
 ) -> None:
     values = table[column].to_numpy()
     wrong = values != expected

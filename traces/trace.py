@@ -45,7 +45,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
+from gradwire.scenarios.json_data import Json, JsonView
 
 SCHEMA_VERSION = 2
 CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
@@ -131,7 +132,7 @@ class Trace:
 
     def __init__(
         self,
-        manifest: Mapping[str, Any],
+        manifest: JsonView,
         layers: Sequence[str],
         tensors: Sequence[TensorInfo],
         iterations: Sequence[Iteration],
@@ -140,7 +141,7 @@ class Trace:
         chunk_rms: Halves | None = None,
         sampled: Sequence[int] | None = None,
     ) -> None:
-        self.manifest: dict[str, Any] = json.loads(json.dumps(manifest))  # as it will be read back
+        self.manifest: Json = json.loads(json.dumps(manifest))  # as it will be read back
         self.layers = list(layers)
         self.tensors = list(tensors)
         self.iterations = list(iterations)
@@ -173,7 +174,7 @@ class Trace:
         return sorted({iteration.rank for iteration in self.iterations})
 
     @property
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Json]:
         """Tensors that travel together (DDP buckets, FSDP units), as the manifest says; often none."""
         return list(self.manifest.get("groups", []))
 
@@ -302,7 +303,7 @@ def _check(trace: Trace) -> None:
     _check_manifest(trace.manifest, tensors)
 
 
-def _check_manifest(manifest: Mapping[str, Any], tensors: int) -> None:
+def _check_manifest(manifest: JsonView, tensors: int) -> None:
     """Raise TraceError unless the parts of the manifest that programs rely on are what they should be."""
     magnitudes = manifest.get("magnitudes", {"source": "measured"})
     known = isinstance(magnitudes, dict) and magnitudes.get("source") in ("measured", "model")
@@ -390,7 +391,7 @@ def scale_exponents(largest: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.where(largest > 0, 15 - exponent.astype(np.int64), 0)
 
 
-def to_halves(values: NDArray[Any], exponent: int) -> Halves:
+def to_halves(values: NDArray[np.floating], exponent: int) -> Halves:
     """`values` * 2**exponent as float16; what is not zero stays at least the smallest float16."""
     halves = np.ldexp(values.astype(np.float64), exponent).astype(np.float16)
     vanished = (halves == 0) & (values > 0)

@@ -6,12 +6,13 @@ from typing import Any
 
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, ratio, saved
 from gradwire.analysis.claims.policies import BOUND, DCTCP, PIAS
+from gradwire.scenarios.json_data import Json
 
 LINE = 100_000_000_000
 """Bits per second of a host's link."""
 
 
-def burst(fan_in: int, size: str, rounds: int, period: str = "40ms", **more: Any) -> dict[str, Any]:
+def burst(fan_in: int, size: str, rounds: int, period: str = "40ms", **more: object) -> Json:
     """Changes to `incast-mix`: bursts of one kind only."""
     table = {
         "name": "burst",

@@ -7,9 +7,11 @@ each with one number computed per seed and the range it should be in. The verdic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+from gradwire.scenarios.json_data import JsonView
 
 At = Callable[[str, str, str], float]
 """(setting, policy, measure) -> its figure, of one seed."""
@@ -32,7 +34,7 @@ class Setting:
     name: str
     scenario: str
     policies: tuple[str, ...]
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: JsonView = field(default_factory=dict)
     full_only: bool = False
     shown: str = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.claim import Setting
 from gradwire.analysis.claims.judge import Judgement
@@ -11,6 +11,7 @@ from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.claims.policies import POLICIES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PANELS = 4
@@ -66,7 +67,7 @@ def picture(judgement: Judgement) -> Figure | None:
     return figure
 
 
-def _bars(panel: Any, judgement: Judgement, setting: Setting, measure: str, colours: dict[str, str]) -> None:
+def _bars(panel: Axes, judgement: Judgement, setting: Setting, measure: str, colours: dict[str, str]) -> None:
     """A bar per policy, the range over the seeds on it and its median beside it."""
     scale, _ = _scale(judgement, measure)
     for place, policy in enumerate(setting.policies):

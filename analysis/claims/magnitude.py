@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Floats
 from gradwire.scenarios.result import Result
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace, load_trace
 
@@ -47,7 +47,7 @@ def lost_magnitude(result: Result) -> float | None:
     return float(lost / expected) if expected else None
 
 
-def _running(trace: Trace, iteration: int, tensor: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _running(trace: Trace, iteration: int, tensor: int) -> tuple[Floats, Floats]:
     """(elements, sum of |g| up to there) at the edges of a tensor's chunks."""
     mean, _ = trace.magnitudes(iteration, tensor)
     places = np.append(np.arange(len(mean)) * CHUNK_ELEMENTS, trace.tensors[tensor].numel).astype(np.float64)

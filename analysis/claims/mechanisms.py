@@ -8,10 +8,11 @@ from gradwire.analysis.claims.bursts import S1, burst, measure_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting
 from gradwire.analysis.claims.jobs import S4
 from gradwire.analysis.claims.policies import DCTCP
+from gradwire.scenarios.json_data import Json
 
 LOSSES = ("0", "0.0001", "0.001", "0.01")
 GRAY = {loss: "no loss" if loss == "0" else f"{100 * float(loss):g} % loss" for loss in LOSSES}
-GRAY_JOB: dict[str, Any] = {"job": {"iterations": 3, "workers": 6, "servers": 4}}
+GRAY_JOB: Json = {"job": {"iterations": 3, "workers": 6, "servers": 4}}
 
 
 def gray_settings(policies: tuple[str, ...]) -> tuple[Setting, ...]:
@@ -86,7 +87,7 @@ SPRAY, LAYERS, BOUNDED, CHOSEN = (
     "bounded loss: fan-in 16",
     "selective drop: what is lost",
 )
-S9_JOB: dict[str, Any] = {"job": {"iterations": 3}}
+S9_JOB: Json = {"job": {"iterations": 3}}
 
 
 def _costs(setting: str, arm: str, measure: str = "iteration") -> Any:

@@ -9,12 +9,13 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.claims.policies import POLICIES
 from gradwire.analysis.figures import save_figure
+from gradwire.scenarios.json_data import Json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,7 +123,7 @@ def png_of(figure: Figure) -> bytes:
 
 def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
     """Plain values, for JSON."""
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     for each in judgements:
         claim = each.claim
         found.append(

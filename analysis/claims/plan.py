@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gradwire.analysis.claims.claim import Claim
 from gradwire.analysis.claims.policies import POLICIES, laid_over
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.load import build_scenario, load_tables
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import Scenario
@@ -57,7 +57,7 @@ def _size(run: Run) -> int:
     return sum(job.workers * job.iterations for job in run.scenario.job)
 
 
-def _run(setting: str, name: str, changes: dict[str, Any], policy: str, seed: int) -> Run:
+def _run(setting: str, name: str, changes: Json, policy: str, seed: int) -> Run:
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
     chosen = POLICIES[policy]
     tables = laid_over(overlay(tables, changes), chosen) | {"seed": seed, "name": name}

@@ -7,9 +7,12 @@ against them is about time-outs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from gradwire.scenarios.json_data import Json, JsonView
 
 BOUND = 0.1
 """The loss bound of the papers' evaluations [notes]."""
@@ -30,26 +33,29 @@ class PolicyOf:
     """`label` for people; `set` of the scenario, `job` of each of its jobs, `traffic` of each of its traffic tables."""
 
     label: str
-    set: Mapping[str, Any]
-    job: Mapping[str, Any] = field(default_factory=dict)
-    traffic: Mapping[str, Any] = field(default_factory=dict)
+    set: JsonView
+    job: JsonView = field(default_factory=dict)
+    traffic: JsonView = field(default_factory=dict)
 
 
 # Traffic has no magnitudes: all packets of DLCP's are droppable, or its bound would have no effect.
 
-RELIABLE: dict[str, Any] = {"push_bound": 0.0, "pull_bound": 0.0, "tagging": {"layer_priority": False}}
-FIFO: dict[str, Any] = {"queues": 1, "selective_drop": False}
-PRIORITY: dict[str, Any] = {"queues": 8, "selective_drop": False}
-TAGS: dict[str, Any] = {"layer_priority": True, "magnitude": True, "important_fraction": 0.5}
+RELIABLE: Json = {"push_bound": 0.0, "pull_bound": 0.0, "tagging": {"layer_priority": False}}
+FIFO: Json = {"queues": 1, "selective_drop": False}
+PRIORITY: Json = {"queues": 8, "selective_drop": False}
+TAGS: Json = {"layer_priority": True, "magnitude": True, "important_fraction": 0.5}
+
+
+NOTHING: JsonView = MappingProxyType({})
 
 
 def _dlcp(
     label: str,
-    transport: Mapping[str, Any] = {},
+    transport: JsonView = NOTHING,
     balancing: str = "spray_random",
-    switch: Mapping[str, Any] = {},
-    job: Mapping[str, Any] = {},
-    traffic: Mapping[str, Any] = {},
+    switch: JsonView = NOTHING,
+    job: JsonView = NOTHING,
+    traffic: JsonView = NOTHING,
 ) -> PolicyOf:
     return PolicyOf(
         label,
@@ -70,7 +76,7 @@ def _dlcp(
     )
 
 
-def _dctcp(label: str, min_rto: str, **more: Any) -> PolicyOf:
+def _dctcp(label: str, min_rto: str, **more: object) -> PolicyOf:
     return PolicyOf(
         f"{label}, RTOmin {min_rto[:-2]} ms",
         {"transport": {"kind": "dctcp", "min_rto": min_rto}, "load_balancing": "ecmp", "switch": FIFO},
@@ -87,7 +93,7 @@ def _ordered(label: str, min_rto: str, partition: str) -> PolicyOf:
     )
 
 
-def _both(key: str, make: Any, *more: Any) -> dict[str, PolicyOf]:
+def _both(key: str, make: Callable[..., PolicyOf], *more: object) -> dict[str, PolicyOf]:
     return {f"{key}-{rto}": make(more[0], rto, *more[1:]) for rto in ("2ms", "10ms")}
 
 
@@ -154,11 +160,11 @@ POLICIES: dict[str, PolicyOf] = {
 }
 
 
-def laid_over(tables: dict[str, Any], policy: PolicyOf) -> dict[str, Any]:
+def laid_over(tables: Json, policy: PolicyOf) -> Json:
     """A scenario's tables under a policy; a value of None takes a key away."""
     from gradwire.scenarios.schema.policy import overlay
 
-    found: dict[str, Any] = overlay(tables, dict(policy.set))
+    found: Json = overlay(tables, dict(policy.set))
     for key, more in (("job", policy.job), ("traffic", policy.traffic)):
         if found.get(key) and more:
             found[key] = overlay(found[key], dict(more))

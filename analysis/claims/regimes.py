@@ -7,11 +7,10 @@ not what an iteration waits for.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gradwire.analysis.claims.bursts import burst
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more, saved
 from gradwire.analysis.claims.policies import DCTCP
+from gradwire.scenarios.json_data import Json
 
 SHALLOW, DEEP = "fan-in 32, buffers of 512 KiB", "fan-in 32, buffers of 16 MiB"
 R1 = Claim(
@@ -95,7 +94,7 @@ R2 = Claim(
 SPEEDS = {rate: f"hosts of {rate}" for rate in ("100Gbps", "400Gbps")}
 
 
-def _fast(rate: str) -> dict[str, Any]:
+def _fast(rate: str) -> Json:
     """K and buffers grow with the rate; uplinks too."""
     times = int(rate[:3]) // 100
     return {

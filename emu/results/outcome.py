@@ -9,16 +9,16 @@ its marks to itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import PortCounts
 from gradwire.emu.system.raw import Raw
+from gradwire.scenarios.arrays import Columns, Ints
+from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.missing import missing_columns, missing_runs
 from gradwire.scenarios.record import scenario_text
 from gradwire.scenarios.result import KINDS, Result, summarise
@@ -27,7 +27,6 @@ from gradwire.scenarios.schema.scenario import Scenario
 PS = 1000
 """Picoseconds per nanosecond."""
 
-Ints = NDArray[np.int64]
 
 
 def make_result(
@@ -36,22 +35,56 @@ def make_result(
     raw: Raw,
     *,
     trace_hash: str,
-    engine: Mapping[str, Any],
+    engine: JsonView,
     ideal: Mapping[int, int] | None = None,
-    timing: Mapping[str, Any] | None = None,
+    timing: JsonView | None = None,
 ) -> Result:
     """The Result. `ideal`: picoseconds on the empty network, by message of traffic."""
     program, reports = plan.program, raw.reports
     ready = np.flatnonzero(reports.start_ns >= 0)
-    done = reports.end_ns[ready] >= 0
-    rows = program.messages
     payload = np.array([plan.transports[table.transport].payload for table in program.tables], dtype=np.int64)
-    table = rows.table[ready]
+    payloads, size = payload[program.messages.table[ready]], program.messages.nbytes[ready]
+    messages, iterations = _messages(plan, reports, ready, payloads), _iterations(plan, reports)
+    totals = {
+        "simulated_ps": _end(plan, reports),
+        "finished": reports.ended_by == "done" or (reports.ended_by == "duration" and not scenario.job),
+        "ended_by": reports.ended_by,
+        "iterations": len(iterations["worker"]),
+        "iterations_wanted": sum(len(process.compute) for process in program.processes if process.worker >= 0),
+        "messages": len(ready),
+        "messages_under_way": int((reports.end_ns[ready] < 0).sum()),
+        "bytes": int(size.sum()),
+        "lost_bytes": int(np.sum(np.asarray(messages["lost_bytes"]))),
+    }
+    flows: Columns = {}
+    if ideal:
+        of_traffic = [int(number) for number in ready.tolist() if number in ideal]
+        flows = {"message": of_traffic, "ideal_ps": [ideal[number] for number in of_traffic]}
+    return Result.build(
+        summarise(scenario, trace_hash, engine, totals),
+        {
+            "iterations": iterations,
+            "messages": messages,
+            "flows": flows,
+            "drops": _drops(raw),
+            "missing": _missing(reports, size, payloads, ready) if scenario.output.missing else {},
+            "ports": _ports(raw.counts),
+            "samples": _samples(plan, raw),
+        },
+        timing,
+        scenario_text(scenario),
+    )
+
+
+def _messages(plan: Plan, reports: Reports, ready: Ints, payloads: Ints) -> Columns:
+    """Messages that became ready, with the bytes of a full packet of each."""
+    program, rows = plan.program, plan.program.messages
+    done = reports.end_ns[ready] >= 0
     names = np.array(plan.names, dtype=object)
     size = rows.nbytes[ready]
-    messages: dict[str, Any] = {
+    return {
         "message": ready,
-        "job": [program.tables[index].name for index in table.tolist()],
+        "job": [program.tables[index].name for index in rows.table[ready].tolist()],
         "iteration": rows.iteration[ready],
         "tensor": rows.tensor[ready],
         "layer": rows.layer[ready],
@@ -60,7 +93,7 @@ def make_result(
         "src": names[rows.src[ready]].tolist(),
         "dst": names[rows.dst[ready]].tolist(),
         "bytes": size,
-        "packets": -(-size // payload[table]),
+        "packets": -(-size // payloads),
         "priority": rows.priority[ready],
         "start_ps": reports.start_ns[ready] * PS,
         "released_ps": np.full(len(ready), -1, dtype=np.int64),
@@ -74,40 +107,9 @@ def make_result(
         "trimmed": np.zeros(len(ready), dtype=np.int64),
         "timeouts": np.full(len(ready), -1, dtype=np.int64),  # a kernel's sockets do not tell
     }
-    iterations = _iterations(plan, reports)
-    wanted = sum(len(process.compute) for process in program.processes if process.worker >= 0)
-    totals = {
-        "simulated_ps": _end(plan, reports),
-        "finished": reports.ended_by == "done" or (reports.ended_by == "duration" and not scenario.job),
-        "ended_by": reports.ended_by,
-        "iterations": len(iterations["worker"]),
-        "iterations_wanted": wanted,
-        "messages": len(ready),
-        "messages_under_way": int((~done).sum()),
-        "bytes": int(size.sum()),
-        "lost_bytes": int(np.sum(messages["lost_bytes"])),
-    }
-    flows: dict[str, Any] = {}
-    if ideal:
-        of_traffic = [int(number) for number in ready.tolist() if number in ideal]
-        flows = {"message": of_traffic, "ideal_ps": [ideal[number] for number in of_traffic]}
-    return Result.build(
-        summarise(scenario, trace_hash, engine, totals),
-        {
-            "iterations": iterations,
-            "messages": messages,
-            "flows": flows,
-            "drops": _drops(raw),
-            "missing": _missing(reports, size, payload[table], ready) if scenario.output.missing else {},
-            "ports": _ports(raw.counts),
-            "samples": _samples(plan, raw),
-        },
-        timing,
-        scenario_text(scenario),
-    )
 
 
-def _missing(reports: Reports, nbytes: Any, payload: Any, numbers: Any) -> dict[str, Any]:
+def _missing(reports: Reports, nbytes: Ints, payload: Ints, numbers: Ints) -> Columns:
     """The table of missing packets, of messages by number with so many bytes each, and so many in a packet."""
     found = zip(numbers.tolist(), nbytes.tolist(), payload.tolist(), strict=True)
     return missing_columns([
@@ -125,15 +127,15 @@ def _end(plan: Plan, reports: Reports) -> int:
     return max([int(reports.end_ns.max(initial=0)) * PS, *ends])
 
 
-def _iterations(plan: Plan, reports: Reports) -> dict[str, Any]:
+def _iterations(plan: Plan, reports: Reports) -> Columns:
     names = [table.name for table in plan.program.tables]
     rows = sorted(reports.iterations)
-    columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
-    columns["job"] = [names[index] for index in columns["job"]]
+    columns: Columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
+    columns["job"] = [names[row.job] for row in rows]
     return columns
 
 
-def _drops(raw: Raw) -> dict[str, Any]:
+def _drops(raw: Raw) -> Columns:
     drops = sorted(raw.drops, key=lambda drop: (drop.time_ns, drop.port, drop.message, drop.packet))
     return {
         "message": [drop.message for drop in drops],
@@ -146,16 +148,16 @@ def _drops(raw: Raw) -> dict[str, Any]:
     }
 
 
-def _ports(counts: Sequence[PortCounts]) -> dict[str, Any]:
+def _ports(counts: Sequence[PortCounts]) -> Columns:
     taken = ("port", "packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
-    columns: dict[str, Any] = {name: [getattr(count, name) for count in counts] for name in taken}
+    columns: Columns = {name: [getattr(count, name) for count in counts] for name in taken}
     for name in ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses"):
         columns[name] = [0] * len(counts)
     columns["control_marks"] = [-1] * len(counts)  # switches of the testbed count what they mark all alike
     return columns
 
 
-def _samples(plan: Plan, raw: Raw) -> dict[str, Any]:
+def _samples(plan: Plan, raw: Raw) -> Columns:
     rates = {port.name: port.rate for port in plan.ports}
     rows = [(time * PS, count) for time, counts in raw.samples for count in counts]
     return {

@@ -13,6 +13,7 @@ from gradwire.components import layout as at
 from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
 from gradwire.components.transports.base import Deaf, control_important, rides
 from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
@@ -37,7 +38,7 @@ class Words(list[int]):
 class Protocol:
     """One transport of a run for flows of one kind: its class, its parameters, its functions uncompiled."""
 
-    def __init__(self, memory: Words, number: int, owner: Any, table: Any, parameters: Sequence[int],
+    def __init__(self, memory: Words, number: int, owner: type[Transport], table: Transport, parameters: Sequence[int],
                  slots: int = 0) -> None:  # fmt: skip
         settings = table.model_dump()
         self.number = number
@@ -88,7 +89,7 @@ class Flow:
     ) -> None:
         """`shared`: where the words are that its pair has at the sender and at the receiver, and its receiver's host."""
         self.group = group
-        """the messages with which it takes its turns at the card; None: it takes them alone"""
+        """the messages with which it takes its turn at the NIC; None: it takes them alone"""
         self.stream = stream
         """the connection that carries it and others; None: one of its own"""
         self.first = 0
@@ -279,7 +280,7 @@ class Flow:
 
 
 class Group:
-    """The messages of a pair in one class, at the sender's card: they take their turns as one, at the pair's pace."""
+    """The messages of a pair in one class, at the sender's NIC: they take their turns as one, at the pair's pace."""
 
     rider = 0
     finished = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from gradwire.components.balancers.base import Balancer
 from gradwire.components.draws import draw, key_of
 from gradwire.components.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
 from gradwire.scenarios.schema.network import Switch as Table
@@ -270,7 +270,7 @@ class Switch:
     """Looks up the ways to a packet's destination and lets the load balancer choose."""
 
     def __init__(
-        self, clock: Clock, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: Any, table: Table,
+        self, clock: Clock, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: type[Balancer], table: Table,
         flows: Sequence[Flow], longest: int,
     ) -> None:  # fmt: skip
         self.clock, self.table, self.flows = clock, table, flows

@@ -10,10 +10,13 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from gradwire.components.compiled import Rule
+from gradwire.scenarios.json_data import Json
+
 _rebuilt: dict[int, types.FunctionType] = {}
 
 
-def uncompiled(function: Any) -> Any:
+def uncompiled(function: Any) -> Rule:
     """The Python function behind a compiled one, calling only Python functions in turn."""
     source = function.py_func
     known = _rebuilt.get(id(source))
@@ -21,7 +24,7 @@ def uncompiled(function: Any) -> Any:
         return known
     if source.__closure__:
         raise TypeError(f"{source.__qualname__} is a closure: its compiled callees cannot be replaced")
-    names: dict[str, Any] = {}
+    names: Json = {}
     rebuilt = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__)
     _rebuilt[id(source)] = rebuilt  # before going down: functions may call each other
     for name, value in source.__globals__.items():
@@ -29,7 +32,7 @@ def uncompiled(function: Any) -> Any:
     return rebuilt
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if hasattr(value, "py_func"):
         return uncompiled(value)
     if isinstance(value, types.ModuleType) and not value.__name__.startswith(("numba", "numpy")):

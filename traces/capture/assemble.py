@@ -15,15 +15,15 @@ Names are those of the model without its wrappers: neither DDP's "module." nor "
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.traces.capture.parallel import is_compiled, named_children, start_of
 from gradwire.traces.trace import Iteration, TensorInfo, Trace, scale_exponents, to_halves
 
@@ -184,8 +184,8 @@ def assemble(
     anatomy: Anatomy,
     ran: Sequence[int],
     captured: Sequence[Captured],
-    manifest: Mapping[str, Any],
-    groups: Sequence[tuple[dict[str, Any], Sequence[int]]] = (),
+    manifest: JsonView,
+    groups: Sequence[tuple[Json, Sequence[int]]] = (),
     rank: int = 0,
 ) -> Trace:
     """The trace of `captured`; `ran` is the order in which modules first ran, `groups` holds what travels
@@ -202,7 +202,7 @@ def assemble(
     ]
     exponents = scale_exponents(np.array(largest, dtype=np.float64)).tolist()
     tensor_of = {number: tensor for tensor, number in enumerate(kept)}
-    said: dict[str, Any] = {
+    said: Json = {
         "without_gradient": [
             name for number, (name, _) in enumerate(anatomy.parameters) if number not in tensor_of
         ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import Json
+
+if TYPE_CHECKING:
+    from torch.amp import GradScaler as Scaler
 
 _IN_PLACE = "_compiled_call_impl"  # what `module.compile()` makes `module()` run instead of its own call
 
@@ -68,26 +72,26 @@ def _innermost(one: Any) -> torch.optim.Optimizer:
     return one
 
 
-def closure_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> Callable[[], Any] | None:
+def closure_of(arguments: tuple[object, ...], named: Json) -> Callable[[], object] | None:
     """The closure with which `optimizer.step` was called, if any; `arguments` begin with the optimiser."""
     closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
     return closure if callable(closure) else None
 
 
 def with_closure(
-    arguments: tuple[Any, ...], named: dict[str, Any], closure: Callable[[], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    arguments: tuple[object, ...], named: Json, closure: Callable[[], object]
+) -> tuple[tuple[object, ...], Json]:
     """The same arguments with another closure."""
     if "closure" in named:
         return arguments, {**named, "closure": closure}
     return (arguments[0], closure, *arguments[2:]), named
 
 
-_listeners: list[Callable[[Any], None]] = []  # who wants to know of scaled losses
+_listeners: list[Callable[[Scaler], None]] = []  # who wants to know of scaled losses
 _original_scale: Any = None  # GradScaler's own method while there are any
 
 
-def note_scaling(told: Callable[[Any], None]) -> Callable[[], None]:
+def note_scaling(told: Callable[[Scaler], None]) -> Callable[[], None]:
     """Call `told(scaler)` whenever an enabled GradScaler scales a loss.
 
     There is no hook for that, and a gradient does not say that it is scaled: a factor of 65536 would go
@@ -108,7 +112,7 @@ def note_scaling(told: Callable[[Any], None]) -> Callable[[], None]:
     return stop
 
 
-def _scale_and_tell(scaler: Any, outputs: Any) -> Any:
+def _scale_and_tell(scaler: Scaler, outputs: Any) -> Any:
     if scaler.is_enabled():
         for told in list(_listeners):
             told(scaler)

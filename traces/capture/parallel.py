@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import Json
 
 TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")  # children that stand for their parent, by name
 # What a unit does about the network; every all-gather ends in wait_for_unshard.
@@ -83,7 +84,7 @@ class World:
         """Whether a gradient has to be read before the optimiser, because it is averaged until then."""
         return self.kind != "single"
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Json:
         """For the manifest; nothing for a single process."""
         if self.kind == "single" and self.size == 1:
             return {}
@@ -129,7 +130,7 @@ class Unit:
         """FSDP's record of each parameter."""
         return list(self.group.fsdp_params)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Json:
         """Bytes and counts of its collectives in one iteration, for the manifest."""
         policy = self.group.mp_policy
         gather = sum(_bytes(shard.sharded_param, policy.param_dtype) for shard in self.shards)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import instance_of, unfit, whole_number
+from gradwire.scenarios.json_data import Json
 
 PS_PER_SECOND = 1e12
 PHASE = "training"  # name of the only phase where none is given
@@ -81,7 +81,7 @@ def _numbers(phase: str, steps: Sequence[int]) -> list[int]:
     return sorted(whole_number(step, where, 0, TraceError) for step in steps)
 
 
-def overhead(durations: Sequence[tuple[bool, int | None]]) -> dict[str, Any]:
+def overhead(durations: Sequence[tuple[bool, int | None]]) -> Json:
     """Cost of the timing hooks from neighbouring steps, (hooked, picoseconds or None if unknown) in order;
     `fraction` is the median over pairs of hooked / plain - 1.
     """

@@ -28,6 +28,7 @@ from torch import nn
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import unfit
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.traces.capture.assemble import Anatomy, Captured, assemble, kept_parameters
 from gradwire.traces.capture.clocks import Mark, Timeline, clock_for
 from gradwire.traces.capture.hooks import (
@@ -125,7 +126,7 @@ class Recorder:
         self.step_index += 1
         self._prepare()
 
-    def trace(self, manifest: Mapping[str, Any]) -> Trace:
+    def trace(self, manifest: JsonView) -> Trace:
         """What was recorded, with `manifest` completed by phases, clock and overhead. TraceError if there is
         nothing.
         """
@@ -138,7 +139,7 @@ class Recorder:
         said = {**manifest, **self._measured()}
         return assemble(self._anatomy, self._ran, self._captured, said, self._groups(), self.world.rank)
 
-    def raw_files(self) -> tuple[dict[int, int], dict[int, int], dict[int, Any]]:
+    def raw_files(self) -> tuple[dict[int, int], dict[int, int], dict[int, torch.Size]]:
         """(iteration of each sampled step, tensor of each parameter, shape of each parameter) of the trace."""
         steps = {one.step: index for index, one in enumerate(self._captured) if one.figures is not None}
         tensors = {number: tensor for tensor, number in enumerate(kept_parameters(self._captured))}
@@ -222,7 +223,7 @@ class Recorder:
         return counts
 
     def _begins(self, number: int) -> Callable[..., None]:
-        def begins(*_: Any) -> None:
+        def begins(*_: object) -> None:
             if not self._counts():
                 return
             self._marks.calls += number == 0
@@ -233,7 +234,7 @@ class Recorder:
         return begins
 
     def _layer_starts(self, number: int) -> Callable[..., None]:
-        def starts(*_: Any) -> None:
+        def starts(*_: object) -> None:
             if self._counts():
                 self._marks.inside = self._marks.inside or number == 0
                 if number not in self._marks.forward_start:
@@ -242,7 +243,7 @@ class Recorder:
         return starts
 
     def _layer_ends(self, number: int) -> Callable[..., None]:
-        def ends(*_: Any) -> None:
+        def ends(*_: object) -> None:
             if self._counts():
                 self._marks.inside = self._marks.inside and number != 0
                 self._marks.forward_end[number] = self._marks.timeline.mark()
@@ -275,15 +276,15 @@ class Recorder:
                 self._marks.scale = scaler.get_scale()
 
     def _before_optimizer(
-        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[object, ...], named: Json
+    ) -> tuple[tuple[object, ...], Json] | None:
         """Gradients are complete when the optimiser is called, or when the closure that it is given returns."""
         given = closure_of(arguments, named)
         if given is None:
             self._gradients_complete(optimizer)
             return None
 
-        def closure() -> Any:
+        def closure() -> object:
             loss = given()
             self._gradients_complete(optimizer)
             return loss
@@ -310,7 +311,7 @@ class Recorder:
                     self._look_at(number, parameter.grad)
         marks.optimizer_start = marks.timeline.mark()
 
-    def _after_optimizer(self, *_: Any) -> None:
+    def _after_optimizer(self, *_: object) -> None:
         self._marks.optimizer_end = self._marks.timeline.mark()
 
     def _look_at(self, number: int, gradient: torch.Tensor) -> None:
@@ -378,7 +379,7 @@ class Recorder:
                 what = f"the gradient of {name} was ready before its layer had run"
                 raise TraceError(what, where, "a forward pass, and the backward pass through all of it")
 
-    def _groups(self) -> list[tuple[dict[str, Any], list[int]]]:
+    def _groups(self) -> list[tuple[Json, list[int]]]:
         """What travels together, as far as the wrapper says: (description, parameter numbers)."""
         if self._units is not None:
             return [
@@ -397,14 +398,14 @@ class Recorder:
             for bucket in ddp_buckets(self._model)
         ]
 
-    def _measured(self) -> dict[str, Any]:
+    def _measured(self) -> Json:
         phases: dict[str, list[int]] = {}
         for captured in self._captured:
             phases.setdefault(captured.phase, []).append(captured.step)
-        magnitudes: dict[str, Any] = {"source": "measured", "every": self._every}
+        magnitudes: Json = {"source": "measured", "every": self._every}
         if self.world.local:
             magnitudes["of"] = "the worker's own gradient, before averaging"
-        said: dict[str, Any] = {
+        said: Json = {
             "phase_steps": phases,
             "clock": type(self._clock).__name__,
             "chunk_elements": CHUNK_ELEMENTS,

@@ -24,12 +24,12 @@ import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import MissingExtraError, TraceError
 from gradwire.scenarios.given import instance_of, path_of, whole_number
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, is_taken
 
 try:
@@ -58,7 +58,7 @@ def capture(
     name: str | None = None,
     overhead_pairs: int = 5,
     raw: bool = False,
-    manifest: Mapping[str, Any] | None = None,
+    manifest: JsonView | None = None,
 ) -> Iterator[Recorder]:
     """Record some steps of the loop inside; write the trace to the new directory `out` when it ends.
 
@@ -122,7 +122,7 @@ def _save(
     model: nn.Module,
     out: Path,
     name: str | None,
-    manifest: Mapping[str, Any] | None,
+    manifest: JsonView | None,
     folder: RawFolder | None,
 ) -> None:
     core = start_of(model)
@@ -138,9 +138,9 @@ def _save(
     write(trace, out, raw=folder.arrange(*recorder.raw_files()) if folder is not None else None)
 
 
-def describe_machine(device: torch.device) -> dict[str, Any]:
+def describe_machine(device: torch.device) -> Json:
     """What the times of a trace depend on: device, processor, threads, versions."""
-    described: dict[str, Any] = {
+    described: Json = {
         "device": device.type,
         "cpu": _processor(),
         "threads": torch.get_num_threads(),

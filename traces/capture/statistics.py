@@ -7,7 +7,6 @@ and they leave it after the step: nothing here makes the device wait, except kee
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +82,7 @@ class RawFolder:
         for file in self._folder.glob(f"{step}-*.npy"):
             file.unlink()
 
-    def arrange(self, steps: dict[int, int], tensors: dict[int, int], shapes: dict[int, Any]) -> Path:
+    def arrange(self, steps: dict[int, int], tensors: dict[int, int], shapes: dict[int, torch.Size]) -> Path:
         """Name files as `gradwire.traces.storage` wants them, given the iteration of each step and the tensor of each
         parameter, and return their folder. A gradient that never came is zeros of its shape in `shapes`.
         """

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import Json
 from gradwire.traces.datasets.images import ImageDataset, batches, load_images, synthetic_images
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 from gradwire.traces.models import ModelKind
@@ -47,7 +47,7 @@ class Task:
     dataset: ImageDataset | TextDataset
     outputs: int
     size: int
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: Json = field(default_factory=dict)
 
     def batches(self, batch: int, seed: int, device: torch.device) -> Iterator[Batch]:
         """Endless batches on `device`, the same for the same seed."""
@@ -103,7 +103,7 @@ def make_task(kind: ModelKind, data: str | Path, size: int, tokens: str, seed: i
         images = synthetic_images(kind.outputs, size, seed) if made_up else load_images(data)
         if images.classes < 2:
             raise TraceError(f"{images.classes} class", images.name, "at least two classes of pictures")
-        described: dict[str, Any] = {"classes": images.classes, "images": len(images), "image_size": size}
+        described: Json = {"classes": images.classes, "images": len(images), "image_size": size}
         return Task(kind.task, images, images.classes, size, {**_origin(images, images.layout), **described})
     vocabulary = kind.outputs - (kind.task != "next")
     text = synthetic_text(vocabulary, seed) if made_up else load_text(data, tokens, vocabulary)
@@ -118,8 +118,8 @@ def make_task(kind: ModelKind, data: str | Path, size: int, tokens: str, seed: i
     return Task(kind.task, text, kind.outputs, size, {**_origin(text, "text"), **described})
 
 
-def _origin(dataset: ImageDataset | TextDataset, layout: str) -> dict[str, Any]:
-    origin: dict[str, Any] = {"dataset": dataset.name, "dataset_layout": layout}
+def _origin(dataset: ImageDataset | TextDataset, layout: str) -> Json:
+    origin: Json = {"dataset": dataset.name, "dataset_layout": layout}
     if dataset.name == SYNTHETIC and SYNTHETIC in (layout, getattr(dataset, "tokens", layout)):
         origin["dataset_layout"] = SYNTHETIC
         origin["synthetic"] = "data made up at random: the gradients mean nothing, only the times are real"

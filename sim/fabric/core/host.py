@@ -2,7 +2,7 @@
 
 At equal times things happen in this order: transmissions that can start, then timers (message starts, releases of
 paced flows, transport timers; by message, and in this order within one; then the pull that is due), then arrivals.
-After each of them the idle network interface (`nic`) starts at once.
+After each of them the idle NIC (`nic`) starts at once.
 """
 
 from gradwire.components.compiled import njit
@@ -11,8 +11,6 @@ from gradwire.components.layout import (
     A_ECHO,
     A_ENTROPY,
     A_KIND,
-    A_PRIORITY,
-    A_SIZE,
     A_TRIMMED,
     B_ARGUMENT,
     B_SEQUENCE,
@@ -20,56 +18,34 @@ from gradwire.components.layout import (
     FOREVER,
     H_RECEIVERS,
     H_SENDERS,
-    KEY_ORDER,
     MASK_FLOW,
-    MASK_KEY_NUMBER,
     MASK_KEY_SENDER,
     MASK_SEQUENCE,
-    MASK_SIZE,
     N_HEAP,
     N_HEAP_COUNT,
     N_HELD,
     N_HELD_HEAD,
     N_HELD_TAIL,
     N_PORT,
-    N_PULL_AT,
-    N_PULL_HEAD,
-    N_PULL_TAIL,
-    N_READY_MASK,
     N_STILL,
     P_BUSY,
-    P_FLAGS,
     P_MORE,
-    P_QUEUE,
-    P_SPEED,
     PAUSE,
     PROBE,
-    PULL,
-    R_ARMED,
     R_ARRIVED,
     R_BYTES,
-    R_CONTROL,
     R_DONE,
-    R_FRAME,
-    R_LAST,
     R_MARKED,
     R_PACKETS,
     R_PAYLOAD,
-    R_PULL_LISTED,
-    R_PULL_NEXT,
-    R_PULLED,
-    R_PULLS,
     R_RIDER,
-    R_SENT,
     R_STREAM,
-    R_TIMER,
     R_TRIMMED,
     RECEIVER_WORDS,
     S_ARMED,
     S_DONE,
     S_HEARD,
     S_LISTED,
-    S_ORDER,
     S_STREAM,
     S_TIMEOUTS,
     S_TIMER,
@@ -83,36 +59,33 @@ from gradwire.components.layout import (
     X_PAUSES,
 )
 from gradwire.sim.fabric.atomics import prefetch
-from gradwire.sim.fabric.heap import pop, push
+from gradwire.sim.fabric.heap import pop
 
+from .answer import answer, answer_or_wait, receiver_timer, send_pull
 from .bound import (
+    ACK_DELAY,
     FAULTS,
     HOST_PATHS,
-    LATE,
-    PAUSES,
+    PFC,
     PULLS,
     RIDES,
     STREAMS,
-    TRIMS,
+    TRIMMING,
     heard,
     on_control,
     on_data,
-    on_late,
     on_probe,
     on_timer,
     on_trimmed,
     start,
 )
-from .gather import INDEX_MASK, TIME_SHIFT, gather
-from .link import transmission_time, transmit
-from .news import log_delivery, log_end
-from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
-from .pause import may_send
-from .queue import append, give_entry, take_entry
+from .event_log import log_delivery, log_end
+from .merge import INDEX_MASK, TIME_SHIFT, merge
+from .nic import PACED, UNLISTED, arm, kick, list_flow, ready, serve_nic
+from .queue import give_entry, take_entry
 from .stream import (
     deliver_from_stream,
     hear_in_stream,
-    in_stream,
     join_stream,
     take_in_stream,
     time_out_in_stream,
@@ -120,145 +93,11 @@ from .stream import (
 
 
 @njit
-def _send_control(M, th, node, p, A, B, now):
-    """Put a control packet on the link, or into its class."""
-    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
-    idle = M[p + P_BUSY] <= now and ((M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]) == 0
-    if idle and may_send(M, p, c):
-        transmit(M, th, p, A, B, now)
-    else:
-        append(M, th, p, A, B, (A >> A_SIZE) & MASK_SIZE, c, 0, now)
-
-
-@njit
-def _want_pulls(M, node, r, pulls, now):
-    """A receiver wants so many more pulls sent: it joins the host's list, and the host's timer is set if it was not."""
-    M[r + R_PULLS] += pulls
-    if M[r + R_PULL_LISTED]:
-        return
-    M[r + R_PULL_LISTED] = 1
-    M[r + R_PULL_NEXT] = 0
-    if M[node + N_PULL_HEAD]:
-        M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
-    else:
-        M[node + N_PULL_HEAD] = r
-        push(M, node, max(now, M[node + N_PULL_AT]), (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
-    M[node + N_PULL_TAIL] = r
-
-
-@njit
-def _send_pull(M, th, node, p, now):
-    """The receiver whose turn it is sends a pull; those that want none any more leave the list."""
-    r = M[node + N_PULL_HEAD]
-    while r and M[r + R_PULLS] == 0:
-        M[r + R_PULL_LISTED] = 0
-        r = M[r + R_PULL_NEXT]
-    M[node + N_PULL_HEAD] = r
-    if r == 0:
-        return
-    M[r + R_PULLS] -= 1
-    M[r + R_PULLED] += 1
-    M[r + R_SENT] += 1
-    flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
-    A = M[r + R_CONTROL] | (PULL << A_KIND)
-    B = flow | ((M[r + R_PULLED] & MASK_SEQUENCE) << B_ARGUMENT)
-    if r != M[node + N_PULL_TAIL]:
-        M[node + N_PULL_HEAD] = M[r + R_PULL_NEXT]
-        M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
-        M[node + N_PULL_TAIL] = r
-        M[r + R_PULL_NEXT] = 0
-    M[node + N_PULL_AT] = now + transmission_time(M[r + R_FRAME], M[p + P_SPEED])
-    push(M, node, M[node + N_PULL_AT], (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
-    _send_control(M, th, node, p, A, B, now)
-
-
-@njit
-def _answer(M, th, node, p, r, reply, A, B, now):
-    """Send the control packets that a receiver asked for in answer to a packet.
-
-    `reply`: kind 3 | echo 1 | size 14 | count 12 | rider 1 | pulls 8 | ... | argument 22, from bit 40 on (see
-    `gradwire.components.transports.base.reply`)."""
-    if PULLS:
-        pulls = (reply >> 31) & 0xFF
-        if pulls:
-            _want_pulls(M, node, r, pulls, now)
-    count = (reply >> 18) & 0xFFF
-    if count == 0:
-        return
-    entropy = (A >> A_ENTROPY) & 0xFFFF
-    A = M[r + R_CONTROL] | ((reply & 7) << A_KIND) | (((reply >> 3) & 1) << A_ECHO)
-    if HOST_PATHS:
-        A = with_entropy(A, entropy)
-    size = (reply >> 4) & MASK_SIZE
-    if size:
-        A = (A & ~SIZE_FIELD) | (size << A_SIZE)
-    sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
-    if (reply >> 30) & 1:
-        sequence = (B >> B_ARGUMENT) & MASK_SEQUENCE
-    M[r + R_SENT] += count
-    B = (B & MASK_FLOW) | (((reply >> 40) & MASK_SEQUENCE) << B_ARGUMENT)
-    if count == 1:
-        _send_control(M, th, node, p, A, B | (sequence << B_SEQUENCE), now)
-        return
-    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
-    size = (A >> A_SIZE) & MASK_SIZE
-    for i in range(count):
-        append(M, th, p, A, B | (i << B_SEQUENCE), size, c, 0, now)
-
-
-@njit
-def _answer_or_wait(M, th, node, p, r, s, reply, A, B, now):
-    """Send what a receiver that may wait answers to a data packet, or to the one before; `s`: the record that its
-    transport works on. Then see to it that the heap looks at it when it has waited long enough."""
-    if (reply >> 39) & 1:
-        _answer_last(M, th, node, p, s, reply, now)
-    elif reply:
-        _answer(M, th, node, p, r, reply, A, B, now)
-    M[s + R_LAST] = A
-    M[s + R_LAST + 1] = B
-    _arm_receiver(M, node, s)
-
-
-@njit
-def _answer_last(M, th, node, p, s, reply, now):
-    """Send an answer to the last data packet."""
-    B = M[s + R_LAST + 1]
-    _answer(M, th, node, p, M[H_RECEIVERS] + (B & MASK_FLOW) * RECEIVER_WORDS, reply, M[s + R_LAST], B, now)
-
-
-@njit
-def _arm_receiver(M, node, s):
-    """See to it that the heap looks at a receiver no later than it asked for."""
-    timer = M[s + R_TIMER]
-    if timer and (M[s + R_ARMED] == 0 or timer < M[s + R_ARMED]):
-        M[s + R_ARMED] = timer
-        f = M[H_SENDERS] + (s - M[H_RECEIVERS]) // RECEIVER_WORDS * SENDER_WORDS
-        push(M, node, timer, M[f + S_ORDER] | (s << 2) | WHAT_TIMER)
-
-
-@njit
-def _receiver_timer(M, th, node, p, s, time):
-    """Handle the entry of a receiver in the host's heap."""
-    if M[s + R_ARMED] != time:
-        return
-    M[s + R_ARMED] = 0
-    wanted = M[s + R_TIMER]
-    if wanted and wanted <= time:
-        M[s + R_TIMER] = 0
-        reply = on_late(M, s, time)
-        if STREAMS and M[s + R_STREAM]:
-            reply = in_stream(M, s, reply)
-        if reply:
-            _answer_last(M, th, node, p, s, reply, time)
-    _arm_receiver(M, node, s)
-
-
-@njit
 def _arrival(M, th, node, p, A, B, now):
     """A packet reaches the host: data and probes go to the receiver of the flow, all else to its sender."""
     flow = B & MASK_FLOW
     kind = (A >> A_KIND) & 7
-    if PAUSES and kind == PAUSE:
+    if PFC and kind == PAUSE:
         classes = (B >> B_ARGUMENT) & MASK_SEQUENCE
         more = M[p + P_MORE]
         if FAULTS and M[more + X_DEAF]:
@@ -273,7 +112,7 @@ def _arrival(M, th, node, p, A, B, now):
         r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
         M[r + R_ARRIVED] += 1
         done = M[r + R_DONE]
-        if kind == DATA and TRIMS and (A >> A_TRIMMED) & 1:
+        if kind == DATA and TRIMMING and (A >> A_TRIMMED) & 1:
             M[r + R_TRIMMED] += 1
             reply = on_trimmed(M, r, sequence, now)
         elif kind == DATA:
@@ -283,24 +122,24 @@ def _arrival(M, th, node, p, A, B, now):
                 size = M[r + R_BYTES] - last * size
             ce = (A >> A_CE) & 1
             M[r + R_MARKED] += ce
-            if LATE and RIDES:
+            if ACK_DELAY and RIDES:
                 M[r + R_RIDER] = argument
             if STREAMS and M[r + R_STREAM]:
                 reply = take_in_stream(M, r, sequence, size, ce, now)
-                if LATE:
-                    _answer_or_wait(M, th, node, p, r, M[r + R_STREAM], reply, A, B, now)
+                if ACK_DELAY:
+                    answer_or_wait(M, th, node, p, r, M[r + R_STREAM], reply, A, B, now)
                 else:
-                    _answer(M, th, node, p, r, reply, A, B, now)
+                    answer(M, th, node, p, r, reply, A, B, now)
                 deliver_from_stream(M, th, node, M[r + R_STREAM], now)
                 return
             reply = on_data(M, r, sequence, size, ce, now)
-            if LATE:
-                _answer_or_wait(M, th, node, p, r, r, reply, A, B, now)
+            if ACK_DELAY:
+                answer_or_wait(M, th, node, p, r, r, reply, A, B, now)
                 reply = 0
         else:
             reply = on_probe(M, r, argument, now)
         if reply:
-            _answer(M, th, node, p, r, reply, A, B, now)
+            answer(M, th, node, p, r, reply, A, B, now)
         if done == 0 and M[r + R_DONE]:
             log_delivery(M, th, r, flow, now)
         return
@@ -331,10 +170,10 @@ def _timer(M, th, node, p, time, key):
     f = (key & MASK_KEY_SENDER) >> 2
     what = key & 3
     if PULLS and what == WHAT_PULL:
-        _send_pull(M, th, node, p, time)
+        send_pull(M, th, node, p, time)
         return
-    if LATE and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
-        _receiver_timer(M, th, node, p, f, time)
+    if ACK_DELAY and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
+        receiver_timer(M, th, node, p, f, time)
         return
     if what == WHAT_TIMER:
         if M[f + S_ARMED] != time:
@@ -419,7 +258,7 @@ def _fetch_records(M, th, keys, n):
 @njit
 def host_step(M, th, node, begin, end, shift):
     """Advance a host over [begin, end). Returns when it has to be looked at next, as far as it knows."""
-    keys, n, later = gather(M, th, node, begin, end, shift)
+    keys, n, later = merge(M, th, node, begin, end, shift)
     if FAULTS and M[node + N_STILL]:
         _hold_all(M, th, node, keys, n)
         return later

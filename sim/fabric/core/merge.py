@@ -1,5 +1,4 @@
-"""The arrivals of one node in one window, in the order in which they are handled: by time, ties by a hash of the time
-and the link.
+"""Merge of the arrivals of one node in one window: in order of time, ties by a hash of the time and the link.
 
 Equal cables make packets arrive at the same picosecond again and again. Were ties broken by the number of the link, the
 lowest number would win every one of them: it would enter the queue first, be marked last and find room where others do
@@ -45,7 +44,7 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import load_acquire, prefetch
 
-from .bound import PAUSES
+from .bound import PFC
 
 INDEX_BITS = 20
 INDEX_MASK = (1 << INDEX_BITS) - 1
@@ -123,7 +122,7 @@ def _bucket_sort(M, th, keys, n, shift):
 
 
 @njit
-def gather(M, th, node, begin, end, shift):
+def merge(M, th, node, begin, end, shift):
     """Collect the packets that reach `node` in [begin, end).
 
     Returns (base of the sorted keys, how many, earliest later arrival known). The ring entry of key k is at
@@ -175,7 +174,7 @@ def gather(M, th, node, begin, end, shift):
                 last = key
                 M[keys + n] = key
                 M[addresses + n] = at
-                if PAUSES:
+                if PFC:
                     M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
                 n += 1
                 head += 1
@@ -202,7 +201,7 @@ def gather(M, th, node, begin, end, shift):
                 last = key
                 M[keys + n] = key
                 M[addresses + n] = at
-                if PAUSES:
+                if PFC:
                     M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
                 n += 1
                 head += 1

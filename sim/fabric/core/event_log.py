@@ -1,4 +1,4 @@
-"""What a host writes down for Python: messages that are delivered, and senders that have nothing more to send."""
+"""The log of events: what a host writes down for Python, messages that are delivered and senders that are done."""
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
