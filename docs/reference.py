@@ -26,17 +26,6 @@ from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer, R
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
-from gradwire.scenarios.schema.topology import (
-    Dragonfly,
-    Dumbbell,
-    FatTree,
-    Graph,
-    Hpcc,
-    LeafSpine,
-    Rail,
-    Star,
-    Torus,
-)
 from gradwire.scenarios.schema.traffic import (
     AllToAll,
     FlowList,
@@ -53,23 +42,21 @@ from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_ti
 FILE = Path(__file__).with_name("scenario.md")
 MARKER = "<!-- written by docs/reference.py from here on -->"
 
+
+def _kinds(table: str, place: str) -> list[tuple[str, type[Table]]]:
+    """A section for each component of a place."""
+    return [(f'{table} kind = "{kind}"', owner) for kind, owner in components(place).items()]
+
+
 SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("Top level", Scenario),
-    ('[topology] kind = "star"', Star),
-    ('[topology] kind = "dumbbell"', Dumbbell),
-    ('[topology] kind = "leaf_spine"', LeafSpine),
-    ('[topology] kind = "rail"', Rail),
-    ('[topology] kind = "fat_tree"', FatTree),
-    ('[topology] kind = "dragonfly"', Dragonfly),
-    ('[topology] kind = "torus"', Torus),
-    ('[topology] kind = "graph"', Graph),
-    ('[topology] kind = "hpcc"', Hpcc),
+    *_kinds("[topology]", "topology"),
     ("[link]", Link),
     ("[[link_override]]", LinkOverride),
     ("[switch]", Switch),
     ("[host]", Host),
     ("[transport] of every kind", Transport),
-    *((f'[transport] kind = "{kind}"', owner) for kind, owner in components("transport").items()),
+    *_kinds("[transport]", "transport"),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
     ('[job.exchange] kind = "parameter_server"', ParameterServer),
@@ -99,7 +86,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
 MORE: dict[tuple[str, str], str] = {
     ("Scenario", "name"): "Letters, digits and . _ + - only; Results and their tables carry it.",
     ("Scenario", "description"): "For people.",
-    ("Scenario", "topology"): "See below; one of eight kinds, which docs/topologies.md describes.",
+    ("Scenario", "topology"): "See below; docs/topologies.md describes every kind.",
     ("Scenario", "link"): "See below.",
     ("Scenario", "link_override"): "See below; any number of them.",
     ("Scenario", "switch"): "See below.",
@@ -112,13 +99,6 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "output"): "See below.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
     ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",
-    ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
-    ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",
-    ("LeafSpine", "hosts_per_leaf"): "h0, h1, ... counted leaf by leaf.",
-    ("LeafSpine", "spines"): "Switches spine0, spine1, ..., each with a cable to every leaf.",
-    ("FatTree", "k"): "Ports per switch, even; k^3/4 hosts.",
-    ("Hpcc", "file"): "Relative to the scenario file.",
-    ("Graph", "file"): "GraphML (.graphml), GML (.gml) or an edge list; relative to the scenario file.",
     ("Link", "rate"): "Of each direction.",
     ("LinkOverride", "rate"): "Instead of that of `[link]`.",
     ("LinkOverride", "latency"): "Instead of that of `[link]`.",

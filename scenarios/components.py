@@ -24,8 +24,10 @@ PLACES: Mapping[str, str] = {
     "transport": "gradwire.components.transports",
     "load_balancing": "gradwire.components.balancers",
     "queue": "gradwire.components.queues",
+    "topology": "gradwire.experiment.topology.kinds",
 }
-"""The key of a scenario: the package whose modules have what may stand there."""
+"""What is chosen: the package whose modules have what there is to choose from, in the lowest room that can carry it
+out."""
 
 
 @functools.cache
@@ -73,6 +75,17 @@ def tagged(place: str) -> Any:
 
     members = tuple(Annotated[model, Tag(kind)] for kind, model in components(place).items())
     return typing.Union[members]  # noqa: UP007  # of as many as there are
+
+
+def chosen(place: str) -> Any:
+    """The type of a table that is one of the components of a place, by its `kind`."""
+    from pydantic import Discriminator
+
+    return Annotated[tagged(place), Discriminator(_kind_in)]
+
+
+def _kind_in(value: Any) -> Any:
+    return value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
 
 
 def _in(name: str) -> dict[str, type[Any]]:

@@ -18,7 +18,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
 from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer
 from gradwire.scenarios.schema.network import entries, fits
-from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
+from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
@@ -83,9 +83,7 @@ def _topology(scenario: Scenario) -> Iterator[Mistake]:
         if count > most:
             yield Mistake("topology", f"has {count} {what}", None, f"at most {most}")
             break
-    if isinstance(scenario.topology, Hpcc) and scenario.link.model_fields_set:
-        what = "would not be used: the file of the topology says what every cable is like"
-        yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
+    yield from scenario.topology.mistakes(scenario)
 
 
 def _output(scenario: Scenario) -> Iterator[Mistake]:
