@@ -26,15 +26,7 @@ from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer, R
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
-from gradwire.scenarios.schema.traffic import (
-    AllToAll,
-    FlowList,
-    Incast,
-    Matrix,
-    Permutation,
-    Poisson,
-    Traffic,
-)
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
@@ -64,12 +56,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[job.placement]", HostPlacement),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
-    ('[[traffic]] kind = "poisson"', Poisson),
-    ('[[traffic]] kind = "permutation"', Permutation),
-    ('[[traffic]] kind = "incast"', Incast),
-    ('[[traffic]] kind = "all_to_all"', AllToAll),
-    ('[[traffic]] kind = "flows"', FlowList),
-    ('[[traffic]] kind = "matrix"', Matrix),
+    *_kinds("[[traffic]]", "traffic"),
     ('[[fault]] kind = "link_down"', LinkDown),
     ('[[fault]] kind = "link_degraded"', LinkDegraded),
     ('[[fault]] kind = "gray_loss"', GrayLoss),

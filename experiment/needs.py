@@ -14,7 +14,7 @@ from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
 from gradwire.experiment.topology import Network, build_network
-from gradwire.experiment.traffic import check_files, check_hosts
+from gradwire.experiment.traffic.tables import check_files, check_hosts
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
 from gradwire.scenarios.schema.job import Ring
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES

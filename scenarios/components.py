@@ -25,6 +25,7 @@ PLACES: Mapping[str, str] = {
     "load_balancing": "gradwire.components.balancers",
     "queue": "gradwire.components.queues",
     "topology": "gradwire.experiment.topology.kinds",
+    "traffic": "gradwire.experiment.traffic.kinds",
 }
 """What is chosen: the package whose modules have what there is to choose from, in the lowest room that can carry it
 out."""

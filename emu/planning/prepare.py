@@ -51,8 +51,8 @@ def check_scenario(scenario: Scenario) -> None:
         if why := lacking(transport, _folder(scenario)):
             users = [
                 f"{name}[{place}].transport"
-                for name, tables in (("job", scenario.job), ("traffic", scenario.traffic))
-                for place, table in enumerate(tables)
+                for name in ("job", "traffic")
+                for place, table in enumerate(getattr(scenario, name))
                 if scenario.transport_of(table) == number and table.transport is not None
             ]
             no(

@@ -87,7 +87,7 @@ def _topology(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _output(scenario: Scenario) -> Iterator[Mistake]:
-    known = [table.name for table in (*scenario.job, *scenario.traffic)]
+    known = [table.name for table in scenario.senders]
     named = scenario.output.packet_log
     for index, name in enumerate(() if isinstance(named, bool) else named):
         if name not in known:

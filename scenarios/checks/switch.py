@@ -188,7 +188,7 @@ def _pauses(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
 def _droppable_classes(scenario: Scenario) -> set[int]:
     """Queues in which packets may wait that are not ECN-capable, acknowledgements included."""
     found: set[int] = set()
-    for table in (*scenario.job, *scenario.traffic):
+    for table in scenario.senders:
         transport = table.transport or scenario.transport
         priorities: tuple[int, ...]
         if isinstance(table, Job):

@@ -39,7 +39,7 @@ from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
 from gradwire.scenarios.schema.topology import TopologyTable
-from gradwire.scenarios.schema.traffic import AnyTraffic, Traffic
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.transport import (
     DEFAULT_KIND,
     USER_CLASS,
@@ -56,8 +56,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     AnyTopology = TopologyTable
+    AnyTraffic = Traffic
 else:
     AnyTopology = chosen("topology")
+    AnyTraffic = chosen("traffic")
 
 
 def _balancer(value: Any) -> str:
@@ -143,9 +145,14 @@ class Scenario(Table):
         return self.job
 
     @property
+    def senders(self) -> tuple[Job | Traffic, ...]:
+        """The tables of everything that sends: jobs, then traffic."""
+        return (*self.job, *self.traffic)
+
+    @property
     def transports(self) -> tuple[AnyTransport, ...]:
         """Every transport that carries something, in the order of jobs and traffic; none twice."""
-        used = [table.transport or self.transport for table in (*self.job, *self.traffic)]
+        used = [table.transport or self.transport for table in self.senders]
         return tuple(dict.fromkeys(used))
 
     def transport_of(self, table: Any) -> int:

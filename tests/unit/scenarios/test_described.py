@@ -1,9 +1,10 @@
 """What fields mean is read from the docstrings below them, when somebody asks."""
 
+from gradwire.experiment.traffic.kinds.incast import Incast
 from gradwire.scenarios.schema.base import Count, Table
 from gradwire.scenarios.schema.described import describe, description
 from gradwire.scenarios.schema.scenario import json_schema
-from gradwire.scenarios.schema.traffic import Incast, Traffic
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import Size
 
 
