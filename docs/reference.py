@@ -22,7 +22,7 @@ from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
 from gradwire.scenarios.schema.fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
 from gradwire.scenarios.schema.fidelity import Fidelity
-from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
@@ -51,8 +51,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[transport]", "transport"),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
-    ('[job.exchange] kind = "parameter_server"', ParameterServer),
-    ('[job.exchange] kind = "ring"', Ring),
+    *_kinds("[job.exchange]", "exchange"),
     ("[job.placement]", HostPlacement),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
@@ -99,7 +98,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Job", "name"): "Letters, digits and . _ + - only.",
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",
-    ("Job", "exchange"): "See below; one of two kinds.",
+    ("Job", "exchange"): "See below.",
     ("Job", "tagging"): "See below.",
     ("HostPlacement", "workers"): "Host names, one per worker.",
     ("HostPlacement", "servers"): "Host names, one per server.",
