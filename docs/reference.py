@@ -20,7 +20,6 @@ from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
-from gradwire.scenarios.schema.fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
@@ -56,12 +55,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
     *_kinds("[[traffic]]", "traffic"),
-    ('[[fault]] kind = "link_down"', LinkDown),
-    ('[[fault]] kind = "link_degraded"', LinkDegraded),
-    ('[[fault]] kind = "gray_loss"', GrayLoss),
-    ('[[fault]] kind = "switch_down"', SwitchDown),
-    ('[[fault]] kind = "host_paused"', HostPaused),
-    ('[[fault]] kind = "host_slow"', HostSlow),
+    *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
     ("[output]", Output),
     ("[emulation]", Emulation),
@@ -92,9 +86,6 @@ MORE: dict[tuple[str, str], str] = {
     ("Switch", "queues"): "Strict-priority queues per port, 1 to 8; queue 0 is served first.",
     ("Switch", "selective_drop"): "Drop droppable packets above K instead of letting them fill the buffer.",
     ("Switch", "trim_priority"): "The queue of headers.",
-    ("GrayLoss", "loss"): "Probability that a packet is lost.",
-    ("HostPaused", "until"): "When it goes on.",
-    ("HostSlow", "factor"): "How many times longer computing takes.",
     ("Job", "name"): "Letters, digits and . _ + - only.",
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",

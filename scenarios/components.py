@@ -24,6 +24,7 @@ PLACES: Mapping[str, str] = {
     "transport": "gradwire.components.transports",
     "load_balancing": "gradwire.components.balancers",
     "queue": "gradwire.components.queues",
+    "fault": "gradwire.components.faults",
     "exchange": "gradwire.experiment.collectives.kinds",
     "topology": "gradwire.experiment.topology.kinds",
     "traffic": "gradwire.experiment.traffic.kinds",

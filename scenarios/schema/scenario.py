@@ -33,7 +33,7 @@ from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
 from gradwire.scenarios.schema.described import describe
 from gradwire.scenarios.schema.emulation import Emulation
-from gradwire.scenarios.schema.fault import AnyFault
+from gradwire.scenarios.schema.fault import Fault
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
@@ -57,9 +57,11 @@ __all__ = [
 if TYPE_CHECKING:
     AnyTopology = TopologyTable
     AnyTraffic = Traffic
+    AnyFault = Fault
 else:
     AnyTopology = chosen("topology")
     AnyTraffic = chosen("traffic")
+    AnyFault = chosen("fault")
 
 
 def _balancer(value: Any) -> str:
