@@ -28,6 +28,8 @@ PLACES: Mapping[str, str] = {
     "exchange": "gradwire.experiment.collectives.kinds",
     "topology": "gradwire.experiment.topology.kinds",
     "traffic": "gradwire.experiment.traffic.kinds",
+    "trace_format": "gradwire.traces.formats.kinds",
+    "switch": "gradwire.emu.switches.kinds",
 }
 """What is chosen: the package whose modules have what there is to choose from, in the lowest room that can carry it
 out."""

@@ -9,10 +9,10 @@ from typing import Any
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import TestbedError
+from gradwire.scenarios.components import component, components
 
-BACKENDS = ("bpf", "red", "userspace")
-"""Modules of `gradwire.emu.switches`, each with its KIND; of equals the first, or on the wall clock one that keeps
-time."""
+BACKENDS = tuple(components("switch"))
+"""Of equals the first, or on the wall clock one that keeps time."""
 RIGHTS = "root, in a container with the rights to it (such as docker run --privileged), or --clock virtual"
 
 
@@ -28,9 +28,10 @@ class Choice:
 
 def kind_of(name: str) -> Any:
     """The `BackendKind` of a name; TestbedError for a name that is none."""
-    if name not in BACKENDS:
+    backend = component("switch", name)
+    if backend is None:
         raise TestbedError(f"there is no switch backend {name!r}", "switch", f"auto, {', '.join(BACKENDS)}")
-    return importlib.import_module(f"gradwire.emu.switches.{name}").KIND
+    return importlib.import_module(backend.module).KIND
 
 
 def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:

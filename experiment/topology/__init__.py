@@ -7,9 +7,10 @@ scenario, and with it the tables, needs no NumPy.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.lazily import names_from
 
 if TYPE_CHECKING:
     from gradwire.experiment.topology.cables import Cable, LinkSpec, Override
@@ -47,21 +48,23 @@ __all__ = [
     "torus",
 ]
 
-_PLACES = {
-    "cables": ("Cable", "LinkSpec", "Override"),
-    "cards": ("Cards",),
-    "graph": ("from_networkx", "read_graph"),
-    "hpcc": ("read_hpcc",),
-    "network": ("HOST", "SWITCH", "Network", "assemble"),
-}
-"""Which module has which names; a generator is in the module of its kind, which is called like it."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((module for module, names in _PLACES.items() if name in names), f"kinds.{name}")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+__getattr__ = names_from(
+    __name__,
+    {
+        "cables": ("Cable", "LinkSpec", "Override"),
+        "cards": ("Cards",),
+        "graph": ("from_networkx", "read_graph"),
+        "hpcc": ("read_hpcc",),
+        "network": ("HOST", "SWITCH", "Network", "assemble"),
+        "kinds.dragonfly": ("dragonfly",),
+        "kinds.dumbbell": ("dumbbell",),
+        "kinds.fat_tree": ("fat_tree",),
+        "kinds.leaf_spine": ("leaf_spine",),
+        "kinds.rail": ("rail",),
+        "kinds.star": ("star",),
+        "kinds.torus": ("torus",),
+    },
+)
 
 
 def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Network:

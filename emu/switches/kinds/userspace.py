@@ -1,0 +1,10 @@
+"""Switch backend `userspace`: see `gradwire.emu.switches.userspace`."""
+
+from gradwire.emu.switches.manifest import Backend
+
+
+class Userspace(Backend):
+    """One process is all switches and links; hosts hang on it by TUN devices."""
+
+    kind = "userspace"
+    module = "gradwire.emu.switches.userspace"
