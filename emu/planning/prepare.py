@@ -16,12 +16,14 @@ from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport_base import Tcp
 from gradwire.scenarios.units import format_rate
 
-BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+BALANCERS = tuple(sorted({name for each in components("switch").values() for name in each.balancers}))
+"""Those that some switch backend has."""
 MOST_HOSTS = 64
 """Processes, network namespaces and cables of one machine; our choice."""
 

@@ -1,4 +1,4 @@
-"""What a scenario has to know of a switch backend: its name, and where it is."""
+"""What has to be known of a switch backend without importing it: its name, where it is, and how it balances load."""
 
 from typing import ClassVar
 
@@ -10,3 +10,5 @@ class Backend:
     """How scenarios call it."""
     module: ClassVar[str]
     """The module that builds its networks; it has a `BackendKind` (`gradwire.emu.switches.base`) called KIND."""
+    balancers: ClassVar[tuple[str, ...]]
+    """Load balancers that it has, by name: in its own way, not by the functions of `gradwire.components.balancers`."""

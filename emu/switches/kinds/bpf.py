@@ -8,3 +8,4 @@ class Bpf(Backend):
 
     kind = "bpf"
     module = "gradwire.emu.switches.bpf"
+    balancers = ("ecmp", "spray_random", "spray_round_robin")

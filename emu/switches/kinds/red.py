@@ -8,3 +8,4 @@ class Red(Backend):
 
     kind = "red"
     module = "gradwire.emu.switches.red"
+    balancers = ("ecmp", "spray_random", "spray_round_robin")

@@ -8,3 +8,4 @@ class Userspace(Backend):
 
     kind = "userspace"
     module = "gradwire.emu.switches.userspace"
+    balancers = ("ecmp", "spray_random", "spray_round_robin")
