@@ -11,7 +11,7 @@ import numpy as np
 from gradwire.components.find import table_for
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
-from gradwire.emu.planning.plan import KERNEL_TCP, Plan, Port, Queues, TransportPlan
+from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
@@ -83,7 +83,7 @@ def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
     transports want, each with the kind of the first of them."""
     wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
     for transport in scenario.transports:
-        if isinstance(transport, Tcp) and transport.kind in KERNEL_TCP:
+        if isinstance(transport, Tcp) and transport.congestion():
             wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
             wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
             if transport.kind != "dctcp":  # which asks for marks by itself
@@ -172,7 +172,9 @@ def transport_plan(table: Any, folder: str | None) -> TransportPlan:
     """What the inside needs to know of a transport, given its table: packets are as long as they are simulated."""
     if ":" in table.kind:
         table = table_for(transport_class(table.kind, folder), table)
-    plan = TransportPlan(table.kind, table.payload, table.overhead, table.wire, table.model_dump())
+    plan = TransportPlan(
+        table.kind, table.payload, table.overhead, table.wire, table.model_dump(), congestion=table.congestion()
+    )
     if plan.by_kernel:
         return plan
     owner, settings = transport_class(table.kind, folder), plan.parameters
