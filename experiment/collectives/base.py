@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from gradwire.experiment.topology import Cards
     from gradwire.traces.trace import Trace
 
-EVERYTHING = -1
-"""In place of a layer: all of them."""
-
-
 @dataclass(frozen=True, eq=False)
 class JobContext:
     """What an exchange may use of its job.
@@ -118,10 +114,6 @@ class Exchange(ABC):
         """The tensors of every bucket in the order in which they lie there, and into how many parts a bucket is cut;
         nothing, and one, where tensors are not gathered into buckets."""
         return (), 1
-
-    @abstractmethod
-    def pieces(self) -> list[int]:
-        """Per layer: how much a worker waits for; 0: nothing."""
 
     @property
     @abstractmethod

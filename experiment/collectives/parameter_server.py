@@ -69,9 +69,6 @@ class ParameterServers(Exchange):
         self._run = runs + several
         self._patterns = Patterns()
 
-    def pieces(self) -> list[int]:
-        return self._pieces
-
     @property
     def unit_bytes(self) -> int:
         return int(self._bytes.max())

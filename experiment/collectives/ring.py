@@ -84,9 +84,6 @@ class RingReduce(Exchange):
     def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
         return tuple(bucket.tensors for bucket in self.buckets), len(self.context.workers) * self.rails
 
-    def pieces(self) -> list[int]:
-        return self._pieces
-
     @property
     def unit_bytes(self) -> int:
         return max(bucket.segment_bytes for bucket in self.buckets)
