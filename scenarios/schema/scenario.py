@@ -1,9 +1,11 @@
 """Scenario: everything a run is told, as frozen pydantic models.
 
     Scenario
-      topology, link, link_override, switch, host     gradwire.scenarios.schema.network
+      topology                                        gradwire.scenarios.schema.topology
+      link, link_override, switch, host               gradwire.scenarios.schema.network
       load_balancing, transport                       gradwire.scenarios.schema.transport
       job[]                                           gradwire.scenarios.schema.job
+        exchange                                      gradwire.scenarios.schema.exchange
         tagging                                       gradwire.scenarios.schema.policy
       traffic[]                                       gradwire.scenarios.schema.traffic
       fault[]                                         gradwire.scenarios.schema.fault
@@ -11,6 +13,9 @@
       output
       emulation                                       gradwire.scenarios.schema.emulation
       fidelity                                        gradwire.scenarios.schema.fidelity
+
+What is chosen by name - topology, transport, exchange, traffic, fault - is a model of its own for each kind, found by
+`gradwire.scenarios.components`; the modules named here have what all kinds share.
 
 Each model checks what can be said of it alone; `gradwire.scenarios.checks.scenario` holds what needs several of them,
 such as more workers than hosts. Read files with `gradwire.scenarios.load.load_scenario`, which reports every mistake

@@ -36,6 +36,10 @@ def test_schema_carries_the_meaning_of_every_field():
     assert schema["properties"]["count"]["description"] == "How many\nthere are."
     whole = json_schema()
     assert whole["$defs"]["Incast"]["properties"]["start"]["description"] == description(Traffic, "start")
+    alike = [part["properties"] for name, part in whole["$defs"].items() if name.endswith("__Hpcc")]
+    assert len(alike) == 2, "a transport and a topology"
+    said = {key: part[key].get("description") for part in alike for key in ("eta", "file") if key in part}
+    assert said == {"eta": "The utilisation it aims at.", "file": "Relative to the scenario file."}
     assert whole["$defs"]["Link"]["properties"]["latency"]["description"] == "Propagation delay of one cable."
 
 
