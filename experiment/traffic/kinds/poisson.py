@@ -10,16 +10,14 @@ The load counts payload, as the traffic generators of HPCC and pFabric do [recal
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
+from gradwire.experiment.traffic.base import BATCH, Flows, Setting
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import UnitError, parse_size
-
-if TYPE_CHECKING:
-    from gradwire.experiment.traffic.base import Flows, Setting
 
 DISTRIBUTIONS = ("web_search", "data_mining", "facebook")
 """Distributions of flow sizes that come with gradwire."""
@@ -86,10 +84,9 @@ class Poisson(Traffic):
 
 
 def poisson(setting: Setting, table: Poisson) -> Iterator[Flows]:
-    """Flows of a table."""
+    """Flows of a table: every draw of a batch at once."""
     import numpy as np
 
-    from gradwire.experiment.traffic.base import BATCH, Flows
     from gradwire.experiment.traffic.cdf import distribution
 
     rng, hosts = setting.rng, setting.hosts
