@@ -84,13 +84,9 @@ def tagged(place: str) -> Any:
 
 def chosen(place: str) -> Any:
     """The type of a table that is one of the components of a place, by its `kind`."""
-    from pydantic import Discriminator
+    from pydantic import Field
 
-    return Annotated[tagged(place), Discriminator(_kind_in)]
-
-
-def _kind_in(value: Any) -> Any:
-    return value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return Annotated[typing.Union[tuple(components(place).values())], Field(discriminator="kind")]  # noqa: UP007
 
 
 def _in(name: str) -> dict[str, type[Any]]:
