@@ -8,4 +8,4 @@ class Bpf(Backend):
 
     kind = "bpf"
     module = "gradwire.emu.switches.bpf"
-    balancers = ("ecmp", "spray_random", "spray_round_robin")
+    balancers = ("ecmp", "spray_random", "spray_round_robin")  # in the order of port.c

@@ -8,4 +8,4 @@ class Userspace(Backend):
 
     kind = "userspace"
     module = "gradwire.emu.switches.userspace"
-    balancers = ("ecmp", "spray_random", "spray_round_robin")
+    balancers = ("ecmp", "spray_random", "spray_round_robin")  # in the order of its rules
