@@ -184,7 +184,7 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
     """Run one row once, in this process. Times in seconds, memory in bytes."""
     import numpy as np
 
-    from gradwire.experiment.topology.generators import LinkSpec, fat_tree
+    from gradwire.experiment.topology import LinkSpec, fat_tree
 
     fabric = make_fabric(fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY)), transport, threads, feature)
     random = np.random.default_rng(SEED)

@@ -35,7 +35,7 @@ HEADER = (
 
 def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:
     """One row, once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
-    from gradwire.experiment.topology.generators import LinkSpec, fat_tree
+    from gradwire.experiment.topology import LinkSpec, fat_tree
 
     begin = time.perf_counter()
     network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))

@@ -20,32 +20,12 @@ from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
-from gradwire.scenarios.schema.fault import GrayLoss, HostPaused, HostSlow, LinkDegraded, LinkDown, SwitchDown
 from gradwire.scenarios.schema.fidelity import Fidelity
-from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
-from gradwire.scenarios.schema.topology import (
-    Dragonfly,
-    Dumbbell,
-    FatTree,
-    Graph,
-    Hpcc,
-    LeafSpine,
-    Rail,
-    Star,
-    Torus,
-)
-from gradwire.scenarios.schema.traffic import (
-    AllToAll,
-    FlowList,
-    Incast,
-    Matrix,
-    Permutation,
-    Poisson,
-    Traffic,
-)
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
@@ -53,42 +33,29 @@ from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_ti
 FILE = Path(__file__).with_name("scenario.md")
 MARKER = "<!-- written by docs/reference.py from here on -->"
 
+
+def _kinds(table: str, place: str) -> list[tuple[str, type[Table]]]:
+    """A section for each component of a place."""
+    return [(f'{table} kind = "{kind}"', owner) for kind, owner in components(place).items()]
+
+
 SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("Top level", Scenario),
-    ('[topology] kind = "star"', Star),
-    ('[topology] kind = "dumbbell"', Dumbbell),
-    ('[topology] kind = "leaf_spine"', LeafSpine),
-    ('[topology] kind = "rail"', Rail),
-    ('[topology] kind = "fat_tree"', FatTree),
-    ('[topology] kind = "dragonfly"', Dragonfly),
-    ('[topology] kind = "torus"', Torus),
-    ('[topology] kind = "graph"', Graph),
-    ('[topology] kind = "hpcc"', Hpcc),
+    *_kinds("[topology]", "topology"),
     ("[link]", Link),
     ("[[link_override]]", LinkOverride),
     ("[switch]", Switch),
     ("[host]", Host),
     ("[transport] of every kind", Transport),
-    *((f'[transport] kind = "{kind}"', owner) for kind, owner in components("transport").items()),
+    *_kinds("[transport]", "transport"),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
-    ('[job.exchange] kind = "parameter_server"', ParameterServer),
-    ('[job.exchange] kind = "ring"', Ring),
+    *_kinds("[job.exchange]", "exchange"),
     ("[job.placement]", HostPlacement),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
-    ('[[traffic]] kind = "poisson"', Poisson),
-    ('[[traffic]] kind = "permutation"', Permutation),
-    ('[[traffic]] kind = "incast"', Incast),
-    ('[[traffic]] kind = "all_to_all"', AllToAll),
-    ('[[traffic]] kind = "flows"', FlowList),
-    ('[[traffic]] kind = "matrix"', Matrix),
-    ('[[fault]] kind = "link_down"', LinkDown),
-    ('[[fault]] kind = "link_degraded"', LinkDegraded),
-    ('[[fault]] kind = "gray_loss"', GrayLoss),
-    ('[[fault]] kind = "switch_down"', SwitchDown),
-    ('[[fault]] kind = "host_paused"', HostPaused),
-    ('[[fault]] kind = "host_slow"', HostSlow),
+    *_kinds("[[traffic]]", "traffic"),
+    *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
     ("[output]", Output),
     ("[emulation]", Emulation),
@@ -99,7 +66,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
 MORE: dict[tuple[str, str], str] = {
     ("Scenario", "name"): "Letters, digits and . _ + - only; Results and their tables carry it.",
     ("Scenario", "description"): "For people.",
-    ("Scenario", "topology"): "See below; one of eight kinds, which docs/topologies.md describes.",
+    ("Scenario", "topology"): "See below; docs/topologies.md describes every kind.",
     ("Scenario", "link"): "See below.",
     ("Scenario", "link_override"): "See below; any number of them.",
     ("Scenario", "switch"): "See below.",
@@ -112,13 +79,6 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "output"): "See below.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
     ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",
-    ("Star", "hosts"): "Hosts h0, h1, ... around s0; at least two.",
-    ("LeafSpine", "leaves"): "Switches leaf0, leaf1, ... with hosts below.",
-    ("LeafSpine", "hosts_per_leaf"): "h0, h1, ... counted leaf by leaf.",
-    ("LeafSpine", "spines"): "Switches spine0, spine1, ..., each with a cable to every leaf.",
-    ("FatTree", "k"): "Ports per switch, even; k^3/4 hosts.",
-    ("Hpcc", "file"): "Relative to the scenario file.",
-    ("Graph", "file"): "GraphML (.graphml), GML (.gml) or an edge list; relative to the scenario file.",
     ("Link", "rate"): "Of each direction.",
     ("LinkOverride", "rate"): "Instead of that of `[link]`.",
     ("LinkOverride", "latency"): "Instead of that of `[link]`.",
@@ -126,13 +86,10 @@ MORE: dict[tuple[str, str], str] = {
     ("Switch", "queues"): "Strict-priority queues per port, 1 to 8; queue 0 is served first.",
     ("Switch", "selective_drop"): "Drop droppable packets above K instead of letting them fill the buffer.",
     ("Switch", "trim_priority"): "The queue of headers.",
-    ("GrayLoss", "loss"): "Probability that a packet is lost.",
-    ("HostPaused", "until"): "When it goes on.",
-    ("HostSlow", "factor"): "How many times longer computing takes.",
     ("Job", "name"): "Letters, digits and . _ + - only.",
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",
-    ("Job", "exchange"): "See below; one of two kinds.",
+    ("Job", "exchange"): "See below.",
     ("Job", "tagging"): "See below.",
     ("HostPlacement", "workers"): "Host names, one per worker.",
     ("HostPlacement", "servers"): "Host names, one per server.",

@@ -182,15 +182,8 @@ def choose_backend(
     plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
-    options["ahead_ns"] = kind_of(choice.name).ahead_ns
-    if choice.name == "bpf":
-        from gradwire.emu.switches.bpf import object_file
-
-        options["bpf_program"] = str(object_file())  # here: inside a virtual machine compiling takes long
-    elif choice.name == "userspace":
-        from gradwire.emu.userspace.compiled import make_ready
-
-        options["switch_folder"] = str(make_ready())  # likewise
+    kind = kind_of(choice.name)
+    options |= {"ahead_ns": kind.ahead_ns, **kind.ready()}
     plan = make_plan(scenario, resolved, clock=clock, switch=choice.name, captures=captures, options=options)
     return Chosen(plan, tuple(choice.substitutions), kernel.release)
 

@@ -11,5 +11,7 @@
     gradwire.experiment.collectives how gradients are exchanged: parameter servers, rings
     gradwire.experiment.written     all parts written out to the end, for hosts that run on their own
 
+What of these a scenario chooses by name has a file of its own, in `kinds` of topology, traffic and collectives.
+
 Both worlds import this room, and it imports neither of them.
 """

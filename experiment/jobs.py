@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.experiment.collectives import EXCHANGES, Exchange, Exchanged, JobContext
+from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import (
     BACKWARD_END,
@@ -79,7 +79,7 @@ class Job:
         """
         replay = Replay(table, trace, seed, where)
         context = job_context(replay, places, cards, number, payload)
-        return cls(table, trace, replay, EXCHANGES[table.exchange.kind](context), transport, source)
+        return cls(table, trace, replay, table.exchange.collective(context), transport, source)
 
     @property
     def part(self) -> Part:
@@ -87,7 +87,7 @@ class Job:
         context, table, order = self.exchange.context, self.table, self.table.order
         credit = table.credit * self.exchange.unit_bytes if order == LAYER else 0
         widest = max(tensor.element_bytes for tensor in self.trace.tensors)
-        buckets, segments = _buckets(self.exchange)
+        buckets, segments = self.exchange.buckets_and_segments
         return Part(
             Table(
                 table.name, self.transport, order, credit, True, widest, self.source, buckets, segments,
@@ -187,11 +187,3 @@ def _ready(plan: Timetable) -> Ints:
     for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
         found[list(tensors)] = moment
     return found
-
-
-def _buckets(exchange: Exchange) -> tuple[tuple[tuple[int, ...], ...], int]:
-    from gradwire.experiment.collectives.ring import Ring
-
-    if not isinstance(exchange, Ring):
-        return (), 1
-    return tuple(bucket.tensors for bucket in exchange.buckets), len(exchange.context.workers) * exchange.rails

@@ -14,9 +14,8 @@ from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
 from gradwire.experiment.topology import Network, build_network
-from gradwire.experiment.traffic import check_files, check_hosts
+from gradwire.experiment.traffic.tables import check_files, check_hosts
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
-from gradwire.scenarios.schema.job import Ring
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
@@ -59,12 +58,8 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
     """Messages of jobs that have more packets than can be numbered; `check_files` looks at those of traffic."""
     mistakes = []
     for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
-        exchange, payload = job.exchange, (job.transport or scenario.transport).payload
-        longest = max(tensor.bytes for tensor in trace.tensors)
-        if isinstance(exchange, Ring):
-            field, largest = "bucket", (exchange.bucket + longest) // job.workers
-        else:
-            field, largest = "partition", min(exchange.partition, longest)
+        payload = (job.transport or scenario.transport).payload
+        field, largest = job.exchange.longest(max(tensor.bytes for tensor in trace.tensors), job.workers)
         if largest > payload * MAX_PACKETS:
             what = f"makes messages of {-(-largest // payload)} packets of {format_size(payload)}"
             path = f"job[{number}].exchange.{field}"

@@ -81,7 +81,7 @@ def _by_rule(
 ) -> Places:
     key = (seed, zlib.crc32(b"placement"), zlib.crc32(job.name.encode()))
     free = [host for host in host_sequence(network, job.placement, key) if host not in taken]
-    colocated = getattr(job.exchange, "colocated", False)
+    colocated = job.exchange.shares_hosts
     dedicated = 0 if colocated else job.servers
     if colocated and job.servers > job.workers:
         mistakes.append(

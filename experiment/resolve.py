@@ -16,8 +16,8 @@ from gradwire.experiment.program import Part, Program
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
-from gradwire.experiment.traffic import flows_of
 from gradwire.experiment.traffic.part import traffic_part
+from gradwire.experiment.traffic.tables import flows_of
 from gradwire.experiment.written import written_out
 from gradwire.scenarios.errors import Mistake, ScenarioError
 

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.experiment.topology.network import Network, listed, refuse
+from gradwire.experiment.topology.cables import refuse_network
+from gradwire.experiment.topology.network import Network, listed
 from gradwire.scenarios.errors import Mistake, ScenarioError
 
 UNREACHED = -1
@@ -282,7 +283,7 @@ def _refuse_unreached(network: Network, edges: NDArray[np.int32], cost: NDArray[
         return
     first = network.host_count
     lost = np.argwhere(cost == UNREACHED)
-    refuse([
+    refuse_network([
         Mistake(
             "topology",
             f"{network.names[first + edges[column]]} cannot be reached from "

@@ -24,8 +24,15 @@ PLACES: Mapping[str, str] = {
     "transport": "gradwire.components.transports",
     "load_balancing": "gradwire.components.balancers",
     "queue": "gradwire.components.queues",
+    "fault": "gradwire.components.faults",
+    "exchange": "gradwire.experiment.collectives.kinds",
+    "topology": "gradwire.experiment.topology.kinds",
+    "traffic": "gradwire.experiment.traffic.kinds",
+    "trace_format": "gradwire.traces.formats.kinds",
+    "switch": "gradwire.emu.switches.kinds",
 }
-"""The key of a scenario: the package whose modules have what may stand there."""
+"""What is chosen: the package whose modules have what there is to choose from, in the lowest room that can carry it
+out."""
 
 
 @functools.cache
@@ -73,6 +80,13 @@ def tagged(place: str) -> Any:
 
     members = tuple(Annotated[model, Tag(kind)] for kind, model in components(place).items())
     return typing.Union[members]  # noqa: UP007  # of as many as there are
+
+
+def chosen(place: str) -> Any:
+    """The type of a table that is one of the components of a place, by its `kind`."""
+    from pydantic import Field
+
+    return Annotated[typing.Union[tuple(components(place).values())], Field(discriminator="kind")]  # noqa: UP007
 
 
 def _in(name: str) -> dict[str, type[Any]]:

@@ -8,7 +8,7 @@ gradwire and keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -40,6 +40,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def place(path: str, inner: str) -> str:
+    """`inner` as seen from outside the table at `path`."""
+    return path + inner if inner.startswith("[") or not path or not inner else f"{path}.{inner}"
+
+
 @dataclass(frozen=True)
 class Mistake:
     """One thing that is wrong in a scenario.
@@ -55,6 +60,10 @@ class Mistake:
     value: object = None
     expected: str = ""
     concerns: tuple[str, ...] = ()
+
+    def under(self, outer: str) -> Mistake:
+        """The same as seen from outside the table at `outer`, of which this has its path."""
+        return replace(self, path=place(outer, self.path))
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.what}"

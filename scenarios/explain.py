@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.errors import Mistake, place
 from gradwire.scenarios.schema.base import Mistakes, Table
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.units import UnitError
@@ -47,11 +47,6 @@ def entries(error: ValidationError) -> list[ErrorDetails]:
     ]
 
 
-def place(path: str, inner: str) -> str:
-    """`inner` as seen from outside the table at `path`."""
-    return path + inner if inner.startswith("[") or not path or not inner else f"{path}.{inner}"
-
-
 def file_location(entry: ErrorDetails, tables: Any) -> Location:
     """Where an error is in the file: its location without the union members that no file contains."""
     location = entry["loc"]
@@ -81,9 +76,7 @@ def _mistakes(entry: ErrorDetails, tables: Mapping[str, Any], root: type[Table])
     cause = context.get("error")
     if isinstance(cause, Mistakes):
         for mistake in cause.mistakes:
-            yield Mistake(
-                place(path, mistake.path), mistake.what, mistake.value, mistake.expected, mistake.concerns
-            )
+            yield mistake.under(path)
     elif isinstance(cause, UnitError):
         yield Mistake(path, cause.what, value, cause.expected)
     elif kind == "extra_forbidden":

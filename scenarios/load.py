@@ -26,7 +26,7 @@ from gradwire.scenarios.given import instance_of, path_of, texts_of
 from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.policy import Policy, overlay
-from gradwire.scenarios.schema.scenario import GraphFile, Scenario
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import format_size
 
 NAMED_BY = "a scenario file, or a name of the library"
@@ -64,10 +64,9 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
         tables = put_in_traces(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
         scenario = build_scenario(tables, str(path)).under(chosen)
     scenario = scenario.at(path.parent)
-    if isinstance(scenario.topology, GraphFile) and not Path(scenario.topology.file).is_file():
-        there = Path(scenario.topology.file).exists()
-        what = "is no regular file" if there else "no such file"
-        mistake = Mistake("topology.file", what, scenario.topology.file, "a graph file")
+    if (file := scenario.topology.path) and not Path(file).is_file():
+        what = "is no regular file" if Path(file).exists() else "no such file"
+        mistake = Mistake("topology.file", what, file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
     return scenario
 

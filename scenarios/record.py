@@ -23,7 +23,6 @@ from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.result import SCENARIO_FILE, versions
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.schema.topology import GraphFile
 from gradwire.scenarios.schema.transport import USER_CLASS
 from gradwire.scenarios.stored import read_summary
 from gradwire.scenarios.toml import write_toml
@@ -145,8 +144,8 @@ def _check_traces(scenario: Scenario, digests: list[str], recorded: str, where: 
 
 
 def _inputs(scenario: Scenario) -> Iterator[tuple[str, Path]]:
-    if isinstance(scenario.topology, GraphFile):
-        yield "topology.file", Path(scenario.topology.file)
+    if scenario.topology.path:
+        yield "topology.file", Path(scenario.topology.path)
     for number, traffic in enumerate(scenario.traffic):
         if traffic.path:
             yield f"traffic[{number}]", Path(traffic.path)

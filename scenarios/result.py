@@ -318,7 +318,7 @@ def summarise(
         "inputs": input_digests(scenario),
         "transports": {
             table.name: {"kind": used.kind, "payload": used.payload, "overhead": used.overhead, "wire": used.wire}
-            for table in (*scenario.job, *scenario.traffic)
+            for table in scenario.senders
             for used in [table.transport or scenario.transport]
         },
         "sample_period_ps": scenario.output.queue_samples,

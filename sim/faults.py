@@ -16,19 +16,10 @@ import numpy as np
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.schema.fault import (
-    GrayLoss,
-    HostPaused,
-    HostSlow,
-    LinkDegraded,
-    LinkDown,
-    LinkFault,
-    SwitchDown,
-)
+from gradwire.scenarios.schema.fault import Fault, HostFault, LinkFault, SwitchFault
 from gradwire.scenarios.units import Bps, Ps, format_rate
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.fault import AnyFault
     from gradwire.sim.coupling import Coupling, Track
     from gradwire.sim.fabric.fabric import Fabric
 
@@ -45,7 +36,7 @@ class Faults:
         With every name that the network does not have, and every rate above a cable's own.
     """
 
-    def __init__(self, tables: Sequence[AnyFault], network: Network) -> None:
+    def __init__(self, tables: Sequence[Fault], network: Network) -> None:
         self.network = network
         self.tables = tables
         mistakes: list[Mistake] = []
@@ -59,7 +50,7 @@ class Faults:
     def schedule(self, fabric: Fabric) -> None:
         """Put all of them on a fabric's agenda."""
         for number, table in enumerate(self.tables):
-            if isinstance(table, HostSlow):
+            if isinstance(table, HostFault) and not table.stops:
                 continue
             delay = getattr(table, "noticed_after", None)
             for time, change in ((table.at, self._begin), (table.until, self._end)):
@@ -74,16 +65,15 @@ class Faults:
         """How many times longer computing takes on a host."""
         factor = 1.0
         for table, hosts in zip(self.tables, self.hosts, strict=True):
-            if isinstance(table, HostSlow) and host in hosts:
-                if table.at <= now and (table.until is None or now < table.until):
-                    factor *= table.factor
+            if host in hosts and table.at <= now and (table.until is None or now < table.until):
+                factor *= table.slowness
         return factor
 
     def slow_down(self, coupling: Coupling, tracks: Sequence[Track]) -> None:
         """Have the hosts of jobs compute more slowly while they are to: it counts what a worker begins to compute."""
         cards = self.network.cards
         for table, hosts in zip(self.tables, self.hosts, strict=True):
-            if not isinstance(table, HostSlow):
+            if table.slowness == 1.0:
                 continue
             for time in (table.at, table.until):
                 if time is None:
@@ -108,8 +98,8 @@ class Faults:
     def _apply(self, fabric: Fabric, number: int, now: Ps) -> None:
         """Bring what fault `number` is about to the state that all active faults ask for."""
         control, network = fabric.control, self.network
-        if isinstance(self.tables[number], HostPaused):
-            still = {host for other in self._active_of(HostPaused) for host in self.hosts[other]}
+        if self.hosts[number]:
+            still = {host for other in self._active if self.tables[other].stops for host in self.hosts[other]}
             for host in self.hosts[number]:
                 first, beyond = self.network.cards.first[host : host + 2].tolist()
                 for card in range(first, beyond):
@@ -120,11 +110,11 @@ class Faults:
             return
         rates: dict[int, int] = defaultdict(lambda: 1 << 62)
         losses: dict[int, float] = defaultdict(float)
-        for other in self._active_of(LinkDegraded, GrayLoss):
+        for other in self._active:
             table = self.tables[other]
             for link in self.links[other]:
-                rates[link] = min(rates[link], getattr(table, "rate", 1 << 62))
-                losses[link] = max(losses[link], getattr(table, "loss", 0.0))
+                rates[link] = min(rates[link], table.most_rate or rates[link])
+                losses[link] = max(losses[link], table.least_loss)
         dead = self._dead(self._active)
         for link in self.links[number]:
             control.set_rate(link, Bps(min(int(network.link_rate[link]), rates[link])))
@@ -138,18 +128,14 @@ class Faults:
         change()
         fabric.control.reroute(build_routing(self.network, self._dead(self._noticed)))
 
-    def _active_of(self, *kinds: type) -> list[int]:
-        return [number for number in sorted(self._active) if isinstance(self.tables[number], kinds)]
-
     def _dead(self, numbers: set[int]) -> set[int]:
-        cutting = (number for number in numbers if isinstance(self.tables[number], (LinkDown, SwitchDown)))
-        return {link for number in cutting for link in self.links[number]}
+        return {link for number in numbers if self.tables[number].cuts for link in self.links[number]}
 
     # --- names --------------------------------------------------------------------------------------------------
 
-    def _links(self, number: int, table: AnyFault, mistakes: list[Mistake]) -> list[int]:
+    def _links(self, number: int, table: Fault, mistakes: list[Mistake]) -> list[int]:
         network = self.network
-        if isinstance(table, SwitchDown):
+        if isinstance(table, SwitchFault):
             node = self._node(f"fault[{number}].switch", table.switch, mistakes)
             if node is not None and node < network.host_count:
                 mistakes.append(
@@ -173,15 +159,16 @@ class Faults:
                 Mistake(where, "there is no such link", " - ".join(table.between), "two neighbours")
             )
         links: list[int] = np.flatnonzero(forward if table.one_way else forward | backward).tolist()
-        if isinstance(table, LinkDegraded) and any(table.rate > network.link_rate[link] for link in links):
+        most = table.most_rate
+        if most is not None and any(most > network.link_rate[link] for link in links):
             own = format_rate(int(network.link_rate[links].min()))
             what = "is above that of the cable"
-            mistakes.append(Mistake(f"fault[{number}].rate", what, format_rate(table.rate), f"at most {own}"))
+            mistakes.append(Mistake(f"fault[{number}].rate", what, format_rate(most), f"at most {own}"))
         return links
 
-    def _hosts(self, number: int, table: AnyFault, mistakes: list[Mistake]) -> list[int]:
+    def _hosts(self, number: int, table: Fault, mistakes: list[Mistake]) -> list[int]:
         """The host (its number) that a fault is about."""
-        if not isinstance(table, (HostPaused, HostSlow)):
+        if not isinstance(table, HostFault):
             return []
         host = self.network.cards.index.get(table.host)
         if host is None:

@@ -21,7 +21,7 @@ from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.scenarios.schema.traffic import AnyTraffic
+    from gradwire.scenarios.schema.traffic import Traffic
     from gradwire.sim.fabric.fabric import Fabric
     from gradwire.traces.trace import Trace
 
@@ -138,7 +138,7 @@ def share_of_flows(run: Run) -> float:
     return min(1.0, arrived / expected) if expected else 0.0
 
 
-def expected_bytes(table: AnyTraffic, track: Track) -> float:
+def expected_bytes(table: Traffic, track: Track) -> float:
     """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
     steps = track.steps
     so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))

@@ -346,7 +346,7 @@ def _read_halves(
             _expect_full(path, table)
             end = at + table.num_rows
             for name, values in halves.items():
-                values[at:end] = table[name].to_numpy()
+                values[at:end] = _numbers(table[name])
             if "iteration" in table.column_names:  # version 1 says whose a row is
                 place = np.arange(at, end)
                 _expect_numbers(path, table, "tensor", tensor_of[place % shape[1]], at)
@@ -363,11 +363,18 @@ def _expect_order(path: Path, table: pa.Table, column: str) -> None:
 def _expect_numbers(
     path: Path, table: pa.Table, column: str, expected: AnyInts, first_row: int
 ) -> None:
-    values = table[column].to_numpy()
+    values = _numbers(table[column])
     wrong = values != expected
     if wrong.any():
         row = int(np.argmax(wrong))
         raise TraceError(f"{column} {values[row]} in row {first_row + row}", str(path), f"{expected[row]}")
+
+
+def _numbers(column: pa.ChunkedArray) -> AnyArray:
+    """A column of numbers without gaps, by DLPack: `to_numpy` imports pandas, which takes longer than all of reading
+    a trace."""
+    chunks = column.chunks
+    return np.from_dlpack(pa.concat_arrays(chunks)) if chunks else np.empty(0, column.type.to_pandas_dtype())
 
 
 def _sampled(table: pa.Table) -> list[bool]:
@@ -377,8 +384,8 @@ def _sampled(table: pa.Table) -> list[bool]:
 def _lists(column: pa.ChunkedArray) -> list[NDArray[np.int64]]:
     """The rows of a column of lists as int64 arrays; an empty one has length 0."""
     values = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], type=_TIMES)
-    ends = np.cumsum(values.value_lengths().to_numpy())
-    return np.split(values.flatten().to_numpy().astype(np.int64), ends[:-1])
+    ends = np.cumsum(np.from_dlpack(values.value_lengths()))
+    return np.split(np.from_dlpack(values.flatten()).astype(np.int64), ends[:-1])
 
 
 def _iterations(table: pa.Table) -> list[Iteration]:

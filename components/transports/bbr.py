@@ -13,6 +13,7 @@ class Bbr(Connected):
 
     kind: Literal["bbr"]
 
+    kernel_tcp = "bbr"
     simulated = False
     control_bytes = ACK_BYTES
     data_overhead = TCP_OVERHEAD

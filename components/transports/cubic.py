@@ -216,6 +216,8 @@ def resume(M, k, f, now):
 class Cubic(Reliable, Connected, Windowed):
     """TCP CUBIC (RFC 9438); by default its packets are not ECN-capable."""
 
+    kernel_tcp = "cubic"
+
     kind: Literal["cubic"]
     ecn: Flag = False
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""

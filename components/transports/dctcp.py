@@ -114,5 +114,6 @@ class Dctcp(Connected, ByMarks):
 
     kind: Literal["dctcp"]
 
+    kernel_tcp = "dctcp"
     streams = True
     pull = staticmethod(pull)

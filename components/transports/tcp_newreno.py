@@ -44,6 +44,8 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 class TcpNewReno(Reliable, Connected, Windowed):
     """TCP NewReno; by default its packets are not ECN-capable."""
 
+    kernel_tcp = "reno"
+
     kind: Literal["tcp_newreno"]
     ecn: Flag = False
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""

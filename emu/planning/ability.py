@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from gradwire.components.find import table_for
 from gradwire.components.transports.base import answers_late, persists, pulls, rides, shares
-from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import MOST_FILL, functions_of, transport_class
 from gradwire.scenarios.components import components
@@ -28,7 +27,7 @@ def lacking(table: Transport, folder: str | None = None) -> list[str]:
     ScenarioError
         A transport of the user's own cannot be found in `folder`.
     """
-    if table.kind in KERNEL_TCP:
+    if table.congestion():
         return []
     owner = transport_class(table.kind, folder)
     return list(_lacking(owner, table_for(owner, table)))
@@ -36,9 +35,9 @@ def lacking(table: Transport, folder: str | None = None) -> list[str]:
 
 def available() -> list[str]:
     """The transports by name that run on the testbed, with their presets, those of our own first."""
-    tables = {kind: owner(kind=kind) for kind, owner in components("transport").items() if kind not in KERNEL_TCP}
-    ours = [kind for kind, table in tables.items() if not lacking(table)]
-    return [*ours, *KERNEL_TCP]
+    tables = [owner(kind=kind) for kind, owner in components("transport").items()]
+    runs = [table for table in tables if not lacking(table)]
+    return [table.kind for table in sorted(runs, key=lambda table: bool(table.congestion()))]
 
 
 def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:

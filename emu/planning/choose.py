@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import BackendKind, TestbedError
+from gradwire.scenarios.components import component, components
 
-BACKENDS = ("bpf", "red", "userspace")
-"""Modules of `gradwire.emu.switches`, each with its KIND; of equals the first, or on the wall clock one that keeps
-time."""
+BACKENDS = tuple(components("switch"))
+"""Of equals the first, or on the wall clock one that keeps time."""
 RIGHTS = "root, in a container with the rights to it (such as docker run --privileged), or --clock virtual"
 
 
@@ -27,9 +27,10 @@ class Choice:
 
 def kind_of(name: str) -> BackendKind:
     """The `BackendKind` of a name; TestbedError for a name that is none."""
-    if name not in BACKENDS:
+    backend = component("switch", name)
+    if backend is None:
         raise TestbedError(f"there is no switch backend {name!r}", "switch", f"auto, {', '.join(BACKENDS)}")
-    kind: BackendKind = importlib.import_module(f"gradwire.emu.switches.{name}").KIND
+    kind: BackendKind = importlib.import_module(backend.module).KIND
     return kind
 
 

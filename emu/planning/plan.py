@@ -46,10 +46,6 @@ class Queues:
     selective_drop: bool
 
 
-KERNEL_TCP = ("tcp_newreno", "cubic", "dctcp", "bbr")
-"""Transports that the kernel carries; all others run the rules of `gradwire.components.transports` over UDP."""
-
-
 @dataclass(frozen=True)
 class TransportPlan:
     """What carries messages: `parameters` are the fields of its table in the scenario, in units of the inside.
@@ -57,6 +53,8 @@ class TransportPlan:
     overhead, answer : bytes on a link of a data packet beyond its payload, and of its answer (0: as `wire` has it).
     folder : where a transport of the user's own lies, "module:Class".
     important : whether packets that nobody has tagged are important.
+    congestion : the kernel's congestion control, where its TCP carries the messages; "" where the rules of
+        `gradwire.components.transports` do, over UDP.
     """
 
     kind: str
@@ -67,11 +65,12 @@ class TransportPlan:
     answer: Bytes = Bytes(0)
     folder: str | None = None
     important: bool = True
+    congestion: str = ""
 
     @property
     def by_kernel(self) -> bool:
         """Whether the kernel's TCP carries its messages."""
-        return self.kind in KERNEL_TCP
+        return self.congestion != ""
 
     @property
     def persistent(self) -> bool:

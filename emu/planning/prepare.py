@@ -10,11 +10,12 @@ import numpy as np
 from gradwire.components.find import table_for
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
-from gradwire.emu.planning.plan import KERNEL_TCP, Plan, Port, Queues, TransportPlan
+from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import Json, JsonView
@@ -22,7 +23,8 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport_base import Tcp, Transport
 from gradwire.scenarios.units import format_rate
 
-BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+BALANCERS = tuple(sorted({name for each in components("switch").values() for name in each.balancers}))
+"""Those that some switch backend has."""
 MOST_HOSTS = 64
 """Processes, network namespaces and cables of one machine; our choice."""
 
@@ -52,8 +54,8 @@ def check_scenario(scenario: Scenario) -> None:
         if why := lacking(transport, _folder(scenario)):
             users = [
                 f"{name}[{place}].transport"
-                for name, tables in (("job", scenario.job), ("traffic", scenario.traffic))
-                for place, table in enumerate(tables)
+                for name in ("job", "traffic")
+                for place, table in enumerate(getattr(scenario, name))
                 if scenario.transport_of(table) == number and table.transport is not None
             ]
             no(
@@ -82,7 +84,7 @@ def kernel_settings(scenario: Scenario) -> dict[str, dict[int, str]]:
     transports want, each with the kind of the first of them."""
     wanted: dict[str, dict[int, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
     for transport in scenario.transports:
-        if isinstance(transport, Tcp) and transport.kind in KERNEL_TCP:
+        if isinstance(transport, Tcp) and transport.congestion():
             wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
             wanted["initial_window"].setdefault(transport.initial_window, transport.kind)
             if transport.kind != "dctcp":  # which asks for marks by itself
@@ -171,7 +173,9 @@ def transport_plan(table: Transport, folder: str | None) -> TransportPlan:
     """What the inside needs to know of a transport, given its table: packets are as long as they are simulated."""
     if ":" in table.kind:
         table = table_for(transport_class(table.kind, folder), table)
-    plan = TransportPlan(table.kind, table.payload, table.overhead, table.wire, table.model_dump())
+    plan = TransportPlan(
+        table.kind, table.payload, table.overhead, table.wire, table.model_dump(), congestion=table.congestion()
+    )
     if plan.by_kernel:
         return plan
     owner, settings = transport_class(table.kind, folder), plan.parameters

@@ -133,5 +133,8 @@ class BackendKind(Protocol):
     def substitutions(self, kernel: Any, plan: Plan) -> list[str]:
         """What it does otherwise than the plan says; empty if nothing."""
 
+    def ready(self) -> dict[str, str]:
+        """Compile what takes long inside a virtual machine, and say where it is: options of the plan."""
+
     def make(self, plan: Plan, kernel: Any) -> SwitchBackend:
         """A network that is not built yet."""

@@ -32,6 +32,7 @@ from gradwire.emu.switches.kernel import (
     netem_works,
     substitutions_everywhere,
 )
+from gradwire.emu.switches.kinds.bpf import Bpf
 from gradwire.emu.system import bpf
 from gradwire.emu.system.namespaces import mount, shown, unmount
 
@@ -54,7 +55,6 @@ DROP = ("time", "port", "cause", "important", "priority", "known", "message", "p
 ENTRIES = {"port": PORT, "queue": QUEUE, "way": WAY, "node": NODE, "drop": DROP}
 
 CAUSES = ("tail", "selective", "link_loss")
-BALANCINGS = ("ecmp", "spray_random", "spray_round_robin")
 GRADWIRE_PORT = 7117
 """`gradwire.scenarios.wire`, which is not imported inside; a test holds them equal."""
 UNLIMITED = 1 << 62
@@ -133,7 +133,7 @@ class BpfSwitch(KernelSwitch):
         nodes, ways = self._maps["nodes"].entries, self._maps["ways"].entries
         for node in range(plan.node_count):
             nodes[node]["first_way"] = node * plan.host_count
-            nodes[node]["balancing"] = BALANCINGS.index(plan.balancing)
+            nodes[node]["balancing"] = Bpf.balancers.index(plan.balancing)
             nodes[node]["key"] = key(plan.seed, 2, node)
         for (node, host), several in plan.routes.items():
             ways[node * plan.host_count + host]["count"] = len(several)
@@ -289,6 +289,9 @@ class BpfKind:
 
     def substitutions(self, kernel: Kernel, plan: Plan) -> list[str]:
         return substitutions_everywhere(kernel, plan)
+
+    def ready(self) -> dict[str, str]:
+        return {"bpf_program": str(object_file())}
 
     def make(self, plan: Plan, kernel: Kernel) -> BpfSwitch:
         program = plan.options.get("bpf_program")

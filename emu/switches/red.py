@@ -215,6 +215,9 @@ class RedKind:
         done.append("red: lost packets are counted and not listed one by one; the longest queue is not known")
         return done
 
+    def ready(self) -> dict[str, str]:
+        return {}
+
     def make(self, plan: Plan, kernel: Kernel) -> RedSwitch:
         return RedSwitch(plan, wired=netem_works(kernel))
 

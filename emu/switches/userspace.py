@@ -93,6 +93,12 @@ class Userspace:
             )
         return found
 
+    def ready(self) -> dict[str, str]:
+        """Where its compiled program is."""
+        from gradwire.emu.userspace.compiled import make_ready
+
+        return {"switch_folder": str(make_ready())}
+
     def make(self, plan: Plan, kernel: Kernel | None = None) -> UserspaceSwitch:
         """A network that is not built yet."""
         return UserspaceSwitch(plan, cards=card.wanted(plan) and not card.lacking(kernel))

@@ -32,7 +32,6 @@ from gradwire.emu.wire.header import DATA, STOP, Frames, Header, NotOurs, Openin
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
-CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
 OPEN_AHEAD: Final = 1000
 NOT_SENT_LOWAT: Final = 32 * 1024
 """Bytes that the kernel may hold of a message before their turn has come, so that a message that is ready later but
@@ -243,7 +242,7 @@ class Tcp:
 
     def __init__(self, host: Host, transport: TransportPlan, number: int, plan: Plan) -> None:
         self.host, self.transport, self.number = host, transport, number
-        self.congestion = CONGESTION[transport.kind]
+        self.congestion = transport.congestion.encode()
         self.fresh = not transport.persistent
         kinds = [i for i, each in enumerate(plan.transports) if each.by_kernel]
         place = kinds.index(number)

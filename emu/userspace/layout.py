@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.planning.plan import Plan, host_address
+from gradwire.emu.switches.kinds.userspace import Userspace
 from gradwire.emu.userspace.draws import OF_ARRIVALS, OF_LINK, OF_NODE, key_of
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 CLASSES = 8
 UNLIMITED = 1 << 62
-BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+BALANCERS = Userspace.balancers
 CAUSES = ("tail", "selective", "link_loss", "no_route")
 TAIL, SELECTIVE, LOSS, NO_ROUTE = range(4)
 

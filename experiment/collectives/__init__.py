@@ -1,15 +1,4 @@
-"""Collectives: how the workers of a job exchange their gradients, one file each.
+"""Collectives: how the workers of a job exchange their gradients.
 
-To add one: a file with a subclass of `Exchange`, and a line in EXCHANGES.
+`kinds` has one file for each kind of `[job.exchange]` table; what the larger ones do is in a module of its own here.
 """
-
-from __future__ import annotations
-
-from gradwire.experiment.collectives.base import EVERYTHING, Exchange, Exchanged, JobContext
-from gradwire.experiment.collectives.parameter_server import ParameterServers
-from gradwire.experiment.collectives.ring import Ring
-
-EXCHANGES: dict[str, type[Exchange]] = {"parameter_server": ParameterServers, "ring": Ring}
-"""By the `kind` of the job's exchange."""
-
-__all__ = ["EVERYTHING", "EXCHANGES", "Exchange", "Exchanged", "JobContext", "ParameterServers", "Ring"]

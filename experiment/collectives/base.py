@@ -1,23 +1,25 @@
-"""What a collective is: an exchange of gradients, written down as the steps of a part of a program."""
+"""What a collective is: an exchange of gradients, written down as the steps of a part of a program.
+
+NumPy is imported where it is used, so that a collective can stand beside its table, which whoever reads a scenario
+imports.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
-from gradwire.experiment.topology import Cards
 from gradwire.scenarios.result import KINDS
-from gradwire.traces.trace import Trace
 
-EVERYTHING = -1
-"""In place of a layer: all of them."""
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
+    from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
+    from gradwire.experiment.topology import Cards
+    from gradwire.traces.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class JobContext:
@@ -57,6 +59,8 @@ class JobContext:
     @property
     def nodes(self) -> Ints:
         """The nodes at which workers compute: their first network cards."""
+        import numpy as np
+
         return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
 
 
@@ -96,6 +100,8 @@ class Exchange(ABC):
     @property
     def stations(self) -> Ints:
         """The nodes of what takes time to do one thing after the other, such as a server's adder."""
+        import numpy as np
+
         return np.zeros(0, dtype=np.int64)
 
     @abstractmethod
@@ -103,9 +109,11 @@ class Exchange(ABC):
         """One iteration. `ready`: int64[workers, tensors], picoseconds from its beginning at which gradients are ready
         where nothing is waited for: messages are numbered by it. `last`: nothing follows it."""
 
-    @abstractmethod
-    def pieces(self) -> list[int]:
-        """Per layer: how much a worker waits for; 0: nothing."""
+    @property
+    def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
+        """The tensors of every bucket in the order in which they lie there, and into how many parts a bucket is cut;
+        nothing, and one, where tensors are not gathered into buckets."""
+        return (), 1
 
     @property
     @abstractmethod
@@ -136,6 +144,10 @@ class Patterns:
 
 def messages(context: JobContext, kind: NDArray[Any], importance: Importance, **columns: Any) -> Messages:
     """Columns of messages of a job, those that are one number for all included. `kind`: of `KINDS`, by name."""
+    import numpy as np
+
+    from gradwire.experiment.program import Messages
+
     n = len(kind)
     names = {name: KINDS.index(name) for name in np.unique(kind).tolist()}
     numbers = np.array([names[each] for each in kind.tolist()], dtype=np.int64)
@@ -147,6 +159,8 @@ def messages(context: JobContext, kind: NDArray[Any], importance: Importance, **
 
 def lists(pairs: Sequence[tuple[Any, Any]], owners: int) -> Lists:
     """The items of every owner, in the order in which they are given, as pairs of arrays: owners, and their items."""
+    import numpy as np
+
     owner, item = (np.concatenate([np.ravel(pair[side]) for pair in pairs]) for side in (0, 1))
     order = np.argsort(owner, kind="stable")
     first = np.zeros(owners + 1, dtype=np.int64)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Patterns, lists, messages
+from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 
 PS_PER_SECOND = 10**12
@@ -48,9 +49,8 @@ class Partition(NamedTuple):
 class ParameterServers(Exchange):
     """The exchange of one job with its servers."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, table: ParameterServer) -> None:
         super().__init__(context)
-        table = context.table.exchange
         self.layerwise = table.pull == "layerwise"
         self.partitions = partition_tensors(context, table.partition, len(context.servers), context.rails)
         columns = np.array(self.partitions, dtype=np.int64).T
@@ -68,9 +68,6 @@ class ParameterServers(Exchange):
         runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
         self._run = runs + several
         self._patterns = Patterns()
-
-    def pieces(self) -> list[int]:
-        return self._pieces
 
     @property
     def unit_bytes(self) -> int:

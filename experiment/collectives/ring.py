@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Patterns, lists, messages
+from gradwire.experiment.collectives.kinds.ring import Ring
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 
 
@@ -53,15 +54,15 @@ class Bucket(NamedTuple):
     """the layer nearest the input"""
 
 
-class Ring(Exchange):
+class RingReduce(Exchange):
     """The exchange of one job in a ring."""
 
     worker_optimizes = True
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, table: Ring) -> None:
         super().__init__(context)
         self.rails = context.rails
-        self.buckets = fill_buckets(context, context.table.exchange.bucket)
+        self.buckets = fill_buckets(context, table.bucket)
         self._bucket_of = np.zeros(len(context.trace.tensors), dtype=np.int64)
         for number, bucket in enumerate(self.buckets):
             self._bucket_of[list(bucket.tensors)] = number
@@ -79,8 +80,9 @@ class Ring(Exchange):
         self._src = context.cards.nodes(hosts[self._worker], self._rail)
         self._dst = context.cards.nodes(hosts[self._receiver], self._rail)
 
-    def pieces(self) -> list[int]:
-        return self._pieces
+    @property
+    def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
+        return tuple(bucket.tensors for bucket in self.buckets), len(self.context.workers) * self.rails
 
     @property
     def unit_bytes(self) -> int:

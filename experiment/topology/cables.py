@@ -1,13 +1,33 @@
-"""What generators and readers share: what a cable is like, exceptions for single cables, checks of counts."""
+"""What generators and readers share: cables as a plain list, what they are like, exceptions for single ones, checks of
+counts.
+
+Nothing here imports NumPy before a network is built, because the generators stand beside the tables of a scenario.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.experiment.topology.cards import cables_of, card_name
-from gradwire.experiment.topology.network import Cable, Network, assemble, refuse
-from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.errors import Mistake, ScenarioError
+
+if TYPE_CHECKING:
+    from gradwire.experiment.topology.network import Network
+
+
+class Cable(NamedTuple):
+    """An undirected cable between nodes `a` and `b`; both directions have the same properties."""
+
+    a: int
+    b: int
+    rate: int
+    """bits per second"""
+    latency: int
+    """propagation delay, picoseconds"""
+    loss: float = 0.0
+    """probability that a packet is lost on the wire"""
+    cost: int = 1
+    """what routing adds up: the cheapest paths are the shortest ones"""
 
 
 class LinkSpec(NamedTuple):
@@ -72,6 +92,24 @@ def override_cables(
     return cables, mistakes
 
 
+def cables_of(hosts: int, cables: Sequence[Cable]) -> list[list[int]]:
+    """For every host: its cables (places in the list), in the order of its cards."""
+    mine: list[list[int]] = [[] for _ in range(hosts)]
+    for place, cable in enumerate(cables):
+        for end in (cable.a, cable.b):
+            if end < hosts:
+                mine[end].append(place)
+    for host, places in enumerate(mine):
+        if len(places) > 1:
+            places.sort(key=lambda place: cables[place].a + cables[place].b - host)
+    return mine
+
+
+def card_name(host: str, number: int) -> str:
+    """What card `number` of a host with several is called."""
+    return f"{host}.nic{number}"
+
+
 def build(
     hosts: list[str],
     switches: list[str],
@@ -81,6 +119,8 @@ def build(
     order: Sequence[int],
 ) -> Network:
     """The checked Network of a generator's nodes and cables, `overrides` applied."""
+    from gradwire.experiment.topology.network import assemble
+
     cables, mistakes = override_cables(hosts + switches, len(hosts), cables, overrides)
     return assemble(hosts, switches, cables, title=title, order=order, mistakes=mistakes)
 
@@ -112,4 +152,10 @@ def check(link: LinkSpec, **counts: int) -> None:
         mistakes.append(Mistake("link.latency", "is negative", f"{link.latency}ps", 'such as "1us"'))
     if not 0.0 <= link.loss < 1.0:
         mistakes.append(Mistake("link.loss", "is no probability", link.loss, "0 to below 1"))
-    refuse(mistakes)
+    refuse_network(mistakes)
+
+
+def refuse_network(mistakes: Sequence[Mistake]) -> None:
+    """Raise one ScenarioError that carries all `mistakes`; return if there is none."""
+    if mistakes:
+        raise ScenarioError("the network cannot be built", mistakes=mistakes)

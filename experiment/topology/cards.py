@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from gradwire.experiment.topology.network import Cable
+from gradwire.experiment.topology.cables import Cable, cables_of, card_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,24 +65,6 @@ class Cards:
     def nodes(self, hosts: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.int64]:
         """The same for many hosts and numbers."""
         return np.asarray(self.first[hosts] + numbers % self.counts[hosts])
-
-
-def cables_of(hosts: int, cables: Sequence[Cable]) -> list[list[int]]:
-    """For every host: its cables (places in the list), in the order of its cards."""
-    mine: list[list[int]] = [[] for _ in range(hosts)]
-    for place, cable in enumerate(cables):
-        for end in (cable.a, cable.b):
-            if end < hosts:
-                mine[end].append(place)
-    for host, places in enumerate(mine):
-        if len(places) > 1:
-            places.sort(key=lambda place: cables[place].a + cables[place].b - host)
-    return mine
-
-
-def card_name(host: str, number: int) -> str:
-    """What card `number` of a host with several is called."""
-    return f"{host}.nic{number}"
 
 
 def split(

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.experiment.topology.cables import LinkSpec, Override, numbered, override_cables
-from gradwire.experiment.topology.network import HOST, SWITCH, Cable, Network, assemble
+from gradwire.experiment.topology.cables import Cable, LinkSpec, Override, numbered, override_cables
+from gradwire.experiment.topology.network import HOST, SWITCH, Network, assemble
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.units import MAX_INNER, UnitError, parse_rate, parse_time
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gradwire.experiment.topology.cables import Override, override_cables
-from gradwire.experiment.topology.network import SHOWN, Cable, Network, assemble, refuse
+from gradwire.experiment.topology.cables import Cable, Override, override_cables, refuse_network
+from gradwire.experiment.topology.network import SHOWN, Network, assemble
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.files import regular
 from gradwire.scenarios.units import UnitError, parse_rate, parse_time
@@ -163,7 +163,7 @@ class _Reader:
         found = self.mistakes
         if len(found) > SHOWN:
             found = [*found[:SHOWN], Mistake(self.path.name, f"{len(found) - SHOWN} more lines are wrong")]
-        refuse(found)
+        refuse_network(found)
 
 
 def _looks_like_a_cable(words: list[str]) -> bool:

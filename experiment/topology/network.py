@@ -20,13 +20,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.topology.cables import Cable, refuse_network
 from gradwire.experiment.topology.cards import Cards, split
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.errors import Mistake
 
 if TYPE_CHECKING:
     import networkx
@@ -41,21 +42,6 @@ SHOWN = 8
 """How many offending names one message lists before it says "and N more" (our choice)."""
 LONGEST_NAME, SHOWN_OF_NAME = 100, 20
 """Characters; our choice."""
-
-
-class Cable(NamedTuple):
-    """An undirected cable between nodes `a` and `b`; both directions have the same properties."""
-
-    a: int
-    b: int
-    rate: int
-    """bits per second"""
-    latency: int
-    """propagation delay, picoseconds"""
-    loss: float = 0.0
-    """probability that a packet is lost on the wire"""
-    cost: int = 1
-    """what routing adds up: the cheapest paths are the shortest ones"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,11 +190,11 @@ def assemble(
         connected.
     """
     found = [*mistakes, *_check((*hosts, *switches), len(hosts), cables, where)]
-    refuse(found)
+    refuse_network(found)
     cards, grouped, cables, order = split(hosts, cables, order)
     names = (*cards, *switches)
     if grouped is not None:  # what held of the hosts need not hold of their cards
-        refuse([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
+        refuse_network([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
     if order is None:
         order = walk_order(len(names), len(cards), cables)
     src = np.empty(2 * len(cables), dtype=np.int32)
@@ -229,12 +215,6 @@ def assemble(
         link_cost=costs if (costs != 1).any() else None,
         grouped=grouped,
     )
-
-
-def refuse(mistakes: Sequence[Mistake]) -> None:
-    """Raise one ScenarioError that carries all `mistakes`; return if there is none."""
-    if mistakes:
-        raise ScenarioError("the network cannot be built", mistakes=mistakes)
 
 
 def listed(names: Sequence[str]) -> str:

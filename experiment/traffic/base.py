@@ -1,20 +1,25 @@
 """What a kind of traffic is given, and what it answers: batches of flows, in the order in which they start.
 
-A kind is a function `Setting -> Iterator[Flows]`. It is asked for the next batch when the one before has been handed
-to the network, so that traffic without an end costs no more memory than what has been started.
+A kind makes `Setting -> Iterator[Flows]`. It is asked for the next batch when the one before has been handed to the
+network, so that traffic without an end costs no more memory than what has been started.
+
+NumPy is imported where it is used, because kinds stand beside the tables of a scenario.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from gradwire.scenarios.inner_units import Ps
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from gradwire.experiment.program import Ints
+    from gradwire.scenarios.schema.traffic import Repeated
 
 BATCH = 1 << 15
 """Flows that are drawn at once. Results do not depend on it where ends of batches leave no trace: see each kind."""
@@ -26,7 +31,6 @@ class Setting:
 
     Attributes
     ----------
-    table : the `[[traffic]]` table.
     where : its place in the scenario, for messages.
     hosts : int64[n], numbers of the hosts that take part, in the order in which the table names them.
     rates : int64[n], bit/s of their links, all network cards together.
@@ -35,17 +39,23 @@ class Setting:
     rng : source of every draw; depends on the scenario's seed and the table's name only.
     """
 
-    table: Any
     where: str
     hosts: Ints
     rates: Ints
     index: dict[str, int]
     end_ps: int | None
-    rng: np.random.Generator
+    rng: Generator
 
     def over(self, time_ps: int) -> bool:
         """Whether it is too late to start a flow."""
         return self.end_ps is not None and time_ps >= self.end_ps
+
+
+def no_edges() -> Ints:
+    """Nothing waits for anything."""
+    import numpy as np
+
+    return np.zeros((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +80,7 @@ class Flows:
     start_ps: Ints
     round: Ints
     flow: Ints
-    edges: Ints = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    edges: Ints = field(default_factory=no_edges)
     rail: Ints | None = None
 
     def __len__(self) -> int:
@@ -82,26 +92,24 @@ class Flows:
         return self.flow if self.rail is None else self.rail
 
 
-Kind = Callable[[Setting], Iterator[Flows]]
-
-
-def generator(seed: int, name: str) -> np.random.Generator:
+def generator(seed: int, name: str) -> Generator:
     """The random numbers of one traffic."""
+    import numpy as np
+
     return np.random.default_rng(
         np.random.SeedSequence((seed, zlib.crc32(b"traffic"), zlib.crc32(name.encode())))
     )
 
 
-def rounds(setting: Setting) -> Iterator[tuple[int, int]]:
+def rounds(setting: Setting, table: Repeated) -> Iterator[tuple[int, int]]:
     """(round, its start) of traffic that is repeated."""
-    table = setting.table
     number, begin = 0, table.start
     while not setting.over(begin):
         yield number, begin
         number += 1
         if table.period is None or number == table.rounds:
             return
-        begin += table.period
+        begin = Ps(begin + table.period)
 
 
 def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
@@ -124,6 +132,8 @@ def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
 
 
 def _joined(parts: list[Flows]) -> Flows:
+    import numpy as np
+
     names = ("src", "dst", "nbytes", "start_ps", "round", "flow")
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return Flows(**columns, rail=np.concatenate([part.rails for part in parts]))

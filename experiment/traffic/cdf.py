@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.traffic.kinds.poisson import DISTRIBUTIONS, is_file
 from gradwire.experiment.traffic.reading import Reader
-from gradwire.scenarios.schema.traffic import DISTRIBUTIONS
 from gradwire.scenarios.units import parse_size
 
 
@@ -54,7 +54,7 @@ def distribution(sizes: str, where: str = "sizes") -> Distribution:
     """
     if sizes in DISTRIBUTIONS:
         return read(Path(str(resources.files("gradwire.experiment.traffic") / "sizes" / f"{sizes}.txt")), where)
-    if "/" in sizes or sizes.endswith(".txt"):
+    if is_file(sizes):
         return read(Path(sizes), where)
     size = float(parse_size(sizes))
     return Distribution(np.array([size]), np.array([1.0]))

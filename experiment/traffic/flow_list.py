@@ -17,7 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gradwire.experiment.traffic.base import BATCH, Flows, Ints, Setting
+from gradwire.experiment.program import Ints
+from gradwire.experiment.traffic.base import BATCH, Flows, Setting
+from gradwire.experiment.traffic.kinds.flows import FlowList
 from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.units import MAX_INNER, S
 
@@ -25,9 +27,8 @@ MOST_HOSTS = 2**31  # where it is not known yet how many there are
 LINE = "src dst group port bytes start-in-seconds"
 
 
-def flow_list(setting: Setting) -> Iterator[Flows]:
+def flow_list(setting: Setting, table: FlowList) -> Iterator[Flows]:
     """Flows of a `FlowList` table."""
-    table = setting.table
     src, dst, nbytes, start = read(Path(table.file), f"{setting.where}.file", len(setting.hosts)).T
     order = np.argsort(start, kind="stable")
     start = start[order]

@@ -28,7 +28,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.experiment.traffic.base import Flows, Ints, Setting
+from gradwire.experiment.program import Ints
+from gradwire.experiment.traffic.base import Flows, Setting
+from gradwire.experiment.traffic.kinds.matrix import Matrix
 from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.units import MAX_INNER
 
@@ -72,9 +74,8 @@ class Entries:
     triggers: dict[int, Trigger] = field(default_factory=dict)
 
 
-def matrix(setting: Setting) -> Iterator[Flows]:
+def matrix(setting: Setting, table: Matrix) -> Iterator[Flows]:
     """Flows of a `Matrix` table, all in one batch."""
-    table = setting.table
     connections, edges = read(Path(table.file), f"{setting.where}.file", len(setting.hosts))
     start = np.array([table.start + max(0, each.start) for each in connections], dtype=np.int64)
     late = np.array([setting.over(begin) for begin in start.tolist()])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradwire.experiment.program import Ints
 from gradwire.experiment.topology import Cards
-from gradwire.experiment.traffic.base import Flows, Ints
+from gradwire.experiment.traffic.base import Flows
 
 
 def ends(flows: Flows, cards: Cards) -> tuple[Ints, Ints]:

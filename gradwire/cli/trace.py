@@ -10,6 +10,7 @@ import typer
 
 from gradwire.cli.options import Json
 from gradwire.cli.terminal import for_people, progress
+from gradwire.traces.formats.base import exporters, importers
 
 app = typer.Typer(
     help="Look at traces, bring them in from other tools and out to them.", no_args_is_help=True
@@ -41,7 +42,7 @@ def cmd_info(
 def cmd_import(
     file: Annotated[Path, typer.Argument(help="A file of another tool, gzipped or not.")],
     out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
-    format: Annotated[str, typer.Option(help="auto, kineto, pipedream, simai, chakra, csv, ...")] = "auto",
+    format: Annotated[str, typer.Option(help=f"auto, {', '.join(importers())}")] = "auto",
     name: Annotated[str | None, typer.Option(help="Name of the trace; the file's by default.")] = None,
     dtype: Annotated[str, typer.Option(help="Of gradients of which the file gives only bytes.")] = "float32",
     fit_to: Annotated[
@@ -83,7 +84,7 @@ def cmd_import(
 @for_people
 def cmd_export(
     trace: TraceName,
-    format: Annotated[str, typer.Option(help="chakra, simai, perfetto or csv")],
+    format: Annotated[str, typer.Option(help=", ".join(exporters()))],
     out: Annotated[Path, typer.Option(help="The new file; for chakra what stands before .RANK.et")],
     iteration: Annotated[
         list[int] | None, typer.Option(min=0, help="Index of an iteration; repeatable. The first if absent.")

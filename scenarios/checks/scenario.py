@@ -16,9 +16,9 @@ from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
-from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer
+from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import entries, fits
-from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
+from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, Ps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
@@ -83,13 +83,11 @@ def _topology(scenario: Scenario) -> Iterator[Mistake]:
         if count > most:
             yield Mistake("topology", f"has {count} {what}", None, f"at most {most}")
             break
-    if isinstance(scenario.topology, Hpcc) and scenario.link.model_fields_set:
-        what = "would not be used: the file of the topology says what every cable is like"
-        yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
+    yield from scenario.topology.mistakes(scenario)
 
 
 def _output(scenario: Scenario) -> Iterator[Mistake]:
-    known = [table.name for table in (*scenario.job, *scenario.traffic)]
+    known = [table.name for table in scenario.senders]
     named = scenario.output.packet_log
     for index, name in enumerate(() if isinstance(named, bool) else named):
         if name not in known:
@@ -114,25 +112,20 @@ def _hosts(scenario: Scenario) -> Iterator[Mistake]:
                         yield Mistake(path, "is no host of the topology", host, expected, ("topology",))
         else:
             yield from _fits(index, job, total)
-            unnamed += _hosts_needed(job)
+            unnamed += job.exchange.hosts_needed(job)
     if len(scenario.job) > 1 and unnamed + len(used) > total:
         what = f"needs {unnamed + len(used)} hosts for all jobs together, but the topology has {total}"
         yield Mistake("job", what, None, f"at most {total} workers and servers", ("topology",))
 
 
-def _hosts_needed(job: Job) -> int:
-    colocated = isinstance(job.exchange, ParameterServer) and job.exchange.colocated
-    return max(job.workers, job.servers) if colocated else job.workers + job.servers
-
-
 def _fits(index: int, job: Job, total: int) -> Iterator[Mistake]:
-    if isinstance(job.exchange, ParameterServer) and job.exchange.colocated:
-        if job.servers > job.workers:
-            what = f"is above the {job.workers} workers whose hosts the servers share"
-            yield Mistake(f"job[{index}].servers", what, job.servers, f"at most {job.workers}")
-    if _hosts_needed(job) > total:
+    needed = job.exchange.hosts_needed(job)
+    if job.exchange.shares_hosts and job.servers > job.workers:
+        what = f"is above the {job.workers} workers whose hosts the servers share"
+        yield Mistake(f"job[{index}].servers", what, job.servers, f"at most {job.workers}")
+    if needed > total:
         roles = f"{job.workers} workers" + (f" and {job.servers} servers" if job.servers else "")
-        what = f"{roles} need {_hosts_needed(job)} hosts, but the topology has {total}"
+        what = f"{roles} need {needed} hosts, but the topology has {total}"
         yield Mistake(
             f"job[{index}].workers", what, job.workers, f"at most {total} hosts in use",
             ("topology", f"job[{index}].servers", f"job[{index}].exchange"),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.job import Job
-from gradwire.scenarios.schema.topology import Dumbbell, Star, Torus
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import format_size
@@ -189,7 +188,7 @@ def _pauses(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
 def _droppable_classes(scenario: Scenario) -> set[int]:
     """Queues in which packets may wait that are not ECN-capable, acknowledgements included."""
     found: set[int] = set()
-    for table in (*scenario.job, *scenario.traffic):
+    for table in scenario.senders:
         transport = table.transport or scenario.transport
         priorities: tuple[int, ...]
         if isinstance(table, Job):
@@ -208,7 +207,7 @@ def _droppable_classes(scenario: Scenario) -> set[int]:
 def _sprayed(scenario: Scenario) -> bool:
     """Whether packets of one message take different ways."""
     balancer = components("load_balancing").get(scenario.load_balancing)
-    return balancer is not None and balancer.per_packet and not isinstance(scenario.topology, (Star, Dumbbell))
+    return balancer is not None and balancer.per_packet and scenario.topology.several_paths
 
 
 def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
@@ -220,9 +219,8 @@ def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
                     "load_balancing", f"sends every packet its own way, and {transport.kind} compares switches on one",
                     balancing, "ecmp, ecmp_weighted, flowlet or flowlet_least_queue", (path, "transport", "topology"),
                 )  # fmt: skip
-            between = 1 + sum(size // 2 for size in topology.dims) if isinstance(topology, Torus) else 0
-            if between > transport.switches_between:
-                yield Mistake(path, **too_long(transport, between), concerns=("topology",))
+            if topology.longest_path > transport.switches_between:
+                yield Mistake(path, **too_long(transport, topology.longest_path), concerns=("topology",))
         balancer = components("load_balancing").get(balancing)
         if balancer is not None and balancer.learns() and not transport.acknowledges:
             yield Mistake(
@@ -275,5 +273,5 @@ def switch_remarks(scenario: Scenario) -> Iterator[str]:
                 f"switch.pfc_headroom is {format_size(switch.pfc_headroom)}, but {format_size(needed)} can still come "
                 "over [link]: packets may be dropped in spite of pfc"
             )
-    if switch.pfc and isinstance(scenario.topology, Torus):
-        yield "switch.pfc is on in a torus: paths may form a ring in which all wait for each other"
+    if switch.pfc and scenario.topology.circular:
+        yield f"switch.pfc is on in a {scenario.topology.kind}: paths may form a ring in which all wait for each other"

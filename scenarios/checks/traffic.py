@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.traffic import Incast, Permutation, Poisson, Traffic
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import format_size, format_time
 from gradwire.scenarios.wire import frame_bytes
 
@@ -71,22 +72,12 @@ def _hosts(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]
             )  # fmt: skip
             return
     count = total if named is None else len(named)
-    if count is not None and traffic.hosts_needed > count:
-        what = f"needs {traffic.hosts_needed} hosts, but {count} take part"
-        field = "fan_in" if isinstance(traffic, Incast) else "hosts"
-        value = traffic.fan_in if isinstance(traffic, Incast) else None
-        yield Mistake(f"{path}.{field}", what, value, f"at most {count - 1}", ("topology", f"{path}.hosts"))
-    if count is not None and isinstance(traffic, Permutation) and traffic.shift and not traffic.shift % count:
-        yield Mistake(
-            f"{path}.shift", f"makes every one of {count} hosts send to itself", traffic.shift,
-            f"1 to {count - 1}", ("topology", f"{path}.hosts"),
-        )  # fmt: skip
-    if isinstance(traffic, Incast) and traffic.receiver and total is not None:
-        if not _is_host(traffic.receiver, total):
-            yield Mistake(
-                f"{path}.receiver", "is no host of the topology", traffic.receiver, f"h0 to h{total - 1}",
-                ("topology",),
-            )  # fmt: skip
+    for mistake in () if count is None else traffic.misfits(count):
+        yield replace(mistake.under(path), concerns=("topology", f"{path}.hosts"))
+    for key, name in traffic.named.items():
+        if total is not None and not _is_host(name, total):
+            expected = f"h0 to h{total - 1}"
+            yield Mistake(f"{path}.{key}", "is no host of the topology", name, expected, ("topology",))
 
 
 def _is_host(name: str, total: int) -> bool:
@@ -110,7 +101,7 @@ def _carried(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistak
 
 def _ends(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:
     if traffic.endless and not scenario.job and scenario.duration is None:
-        ways = "duration" + (f", {path}.flows" if isinstance(traffic, Poisson) else f", {path}.rounds")
+        ways = "duration" + (f", {path}.{traffic.limit}" if traffic.limit else "")
         yield Mistake(
             path, "never ends, and there is no job whose end would end the run", None, f"{ways} or {path}.stop",
             ("duration",),

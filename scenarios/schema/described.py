@@ -27,7 +27,10 @@ def description(model: type[Table], field: str) -> str | None:
 
 def describe(schema: dict[str, Any], root: type[Table]) -> dict[str, Any]:
     """Put the meaning of every field into the JSON Schema of `root`, in place, and return it."""
-    models = {model.__name__: model for model in _tables(Table)}
+    tables = _tables(Table)
+    models = {model.__name__: model for model in tables}
+    # where two have the same name, pydantic puts their modules before it
+    models |= {f"{model.__module__.replace('.', '__')}__{model.__name__}": model for model in tables}
     for name, part in [(root.__name__, schema), *schema.get("$defs", {}).items()]:
         model = models.get(name)
         for field, what in part.get("properties", {}).items():

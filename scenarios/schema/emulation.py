@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table, refuse
 from gradwire.scenarios.units import UnitError
+
+if TYPE_CHECKING:
+    Backend = str
+else:
+    Backend = Literal["auto", *components("switch")]
 
 
 def _address(value: Any) -> str:
@@ -49,7 +55,7 @@ class Emulation(Table):
     clock: Literal["wall", "virtual"] = "wall"
     """wall: as fast as the machine's kernel is, some hundred Mbit/s at most; virtual: inside a kernel whose time stands
     still while anything computes, repeatable to the byte and as fast as one likes."""
-    switch: Literal["auto", "red", "bpf", "userspace"] = "auto"
+    switch: Backend = "auto"
     """What the switches are made of (docs/testbed.md); auto: what departs least from the scenario on this machine."""
     loss_recovery: Literal["kernel", "classic"] = "kernel"
     """TCP: as the kernel does it, with RACK and tail loss probes (RFC 8985), or without them, by duplicate

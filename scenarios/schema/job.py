@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
+from gradwire.scenarios.components import chosen
+from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
+from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.transport import AnyTransport
-from gradwire.scenarios.units import Bytes, Fraction, Ps, Rate, Size, Time, format_size
+from gradwire.scenarios.units import Fraction, Ps, Time
 
 HostNames = tuple[Annotated[str, Field(min_length=1)], ...]
 
@@ -40,37 +42,10 @@ Placement = Annotated[
 ]
 
 
-class ParameterServer(Table):
-    """Workers push gradients to servers and pull the sum back; every tensor partition has one server."""
-
-    kind: Literal["parameter_server"]
-    pull: Literal["layerwise", "barrier"] = "layerwise"
-    """Forward of a layer waits for that layer's tensors only, or for all of them."""
-    colocated: Flag = False
-    """Servers on the workers' hosts rather than on hosts of their own."""
-    partition: Size = Bytes(4 * 2**20)
-    """Largest message: longer tensors are cut, and the parts spread over the servers."""
-    server_rate: Rate | None = None
-    """Bandwidth at which a server adds up what it receives; free if absent."""
-
-    @model_validator(mode="after")
-    def _whole_values(self) -> ParameterServer:
-        if self.partition % 4:
-            raise refuse(
-                "partition", "cuts a float32 value", format_size(self.partition), "a multiple of 4 bytes"
-            )
-        return self
-
-
-class Ring(Table):
-    """Ring all-reduce of buckets of tensors: 2(N-1) steps of a bucket's N-th part each."""
-
-    kind: Literal["ring"]
-    bucket: Size = Bytes(25 * 2**20)
-    """Tensors are gathered into buckets of about this size, 25 MiB in PyTorch DDP [code]."""
-
-
-Exchange = Annotated[ParameterServer | Ring, Field(discriminator="kind")]
+if TYPE_CHECKING:
+    AnyExchange = ExchangeTable
+else:
+    AnyExchange = chosen("exchange")
 
 
 class Job(Table):
@@ -96,7 +71,7 @@ class Job(Table):
     start: Time = Ps(0)
     transport: AnyTransport | None = None
     """What carries its messages, a name or a table; that of the scenario if absent."""
-    exchange: Exchange
+    exchange: AnyExchange
     order: Literal["fifo", "layer"] = "fifo"
     """Which waiting message a host sends first: fifo sends all at once, as they become ready, and leaves their order to
     the queues of the network; layer holds messages back, and releases those of the frontmost layers first. Of
@@ -121,13 +96,8 @@ class Job(Table):
     @model_validator(mode="after")
     def _roles_match(self) -> Job:
         exchange, placement = self.exchange, self.placement
-        if isinstance(exchange, ParameterServer) and self.servers == 0:
-            raise refuse("servers", "is zero, but the exchange is by parameter server", 0, "at least one")
-        if isinstance(exchange, Ring):
-            if self.servers:
-                raise refuse("servers", "has no meaning in a ring", self.servers, "no servers")
-            if self.workers < 2:
-                raise refuse("workers", "makes no ring", self.workers, "at least two workers")
+        if mistakes := list(exchange.misfits(self)):
+            raise Mistakes(mistakes)
         if isinstance(placement, HostPlacement):
             for role, count in (("workers", self.workers), ("servers", self.servers)):
                 named = len(getattr(placement, role))

@@ -1,9 +1,11 @@
 """Scenario: everything a run is told, as frozen pydantic models.
 
     Scenario
-      topology, link, link_override, switch, host     gradwire.scenarios.schema.network
+      topology                                        gradwire.scenarios.schema.topology
+      link, link_override, switch, host               gradwire.scenarios.schema.network
       load_balancing, transport                       gradwire.scenarios.schema.transport
       job[]                                           gradwire.scenarios.schema.job
+        exchange                                      gradwire.scenarios.schema.exchange
         tagging                                       gradwire.scenarios.schema.policy
       traffic[]                                       gradwire.scenarios.schema.traffic
       fault[]                                         gradwire.scenarios.schema.fault
@@ -11,6 +13,9 @@
       output
       emulation                                       gradwire.scenarios.schema.emulation
       fidelity                                        gradwire.scenarios.schema.fidelity
+
+What is chosen by name - topology, transport, exchange, traffic, fault - is a model of its own for each kind, found by
+`gradwire.scenarios.components`; the modules named here have what all kinds share.
 
 Each model checks what can be said of it alone; `gradwire.scenarios.checks.scenario` holds what needs several of them,
 such as more workers than hosts. Read files with `gradwire.scenarios.load.load_scenario`, which reports every mistake
@@ -22,36 +27,24 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gradwire.scenarios.checks import scenario as checks
-from gradwire.scenarios.components import components
+from gradwire.scenarios.components import chosen, components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
 from gradwire.scenarios.schema.described import describe
 from gradwire.scenarios.schema.emulation import Emulation
-from gradwire.scenarios.schema.fault import AnyFault
+from gradwire.scenarios.schema.fault import Fault
 from gradwire.scenarios.schema.fidelity import Fidelity
-from gradwire.scenarios.schema.job import Exchange, HostPlacement, Job, ParameterServer, Ring
+from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
-from gradwire.scenarios.schema.topology import (
-    Dragonfly,
-    Dumbbell,
-    FatTree,
-    Graph,
-    GraphFile,
-    Hpcc,
-    LeafSpine,
-    Rail,
-    Star,
-    Topology,
-    Torus,
-)
-from gradwire.scenarios.schema.traffic import AnyTraffic
+from gradwire.scenarios.schema.topology import TopologyTable
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.transport import (
     DEFAULT_KIND,
     USER_CLASS,
@@ -62,11 +55,19 @@ from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 
 __all__ = [
-    "Dragonfly", "Dumbbell", "Exchange", "FatTree", "Fidelity", "Graph", "GraphFile", "Host",
-    "HostPlacement", "Hpcc", "Job", "LeafSpine", "Link", "LinkOverride", "Output", "ParameterServer",
-    "Policy", "Rail", "Ring", "Scenario", "Star", "Switch", "Tagging", "Topology", "Torus",
-    "Transport", "UserTransport", "json_schema",
+    "Fidelity", "Host", "HostPlacement", "Job", "Link", "LinkOverride", "Output", "Policy", "Scenario", "Switch",
+    "Tagging", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    AnyTopology = TopologyTable
+    AnyTraffic = Traffic
+    AnyFault = Fault
+else:
+    AnyTopology = chosen("topology")
+    AnyTraffic = chosen("traffic")
+    AnyFault = chosen("fault")
+
 
 def _balancer(value: Any) -> str:
     if not isinstance(value, str) or (value not in components("load_balancing") and not USER_CLASS.fullmatch(value)):
@@ -113,7 +114,7 @@ class Scenario(Table):
     """Simulated time after which the run ends even if jobs are not done, or flows under way."""
     modules: Annotated[str, Field(min_length=1)] | None = None
     """Folder of the modules that are named as "module:Class"; that of the scenario file if absent."""
-    topology: Topology
+    topology: AnyTopology
     link: Link = Link()
     link_override: tuple[LinkOverride, ...] = ()
     switch: Switch = Switch()
@@ -151,9 +152,14 @@ class Scenario(Table):
         return self.job
 
     @property
+    def senders(self) -> tuple[Job | Traffic, ...]:
+        """The tables of everything that sends: jobs, then traffic."""
+        return (*self.job, *self.traffic)
+
+    @property
     def transports(self) -> tuple[AnyTransport, ...]:
         """Every transport that carries something, in the order of jobs and traffic; none twice."""
-        used = [table.transport or self.transport for table in (*self.job, *self.traffic)]
+        used = [table.transport or self.transport for table in self.senders]
         return tuple(dict.fromkeys(used))
 
     def transport_of(self, table: Any) -> int:
@@ -187,8 +193,8 @@ class Scenario(Table):
         )
         traffic = tuple(each.at(absolute(each.path)) if each.path else each for each in self.traffic)
         topology = self.topology
-        if isinstance(topology, GraphFile):
-            topology = topology.model_copy(update={"file": absolute(topology.file)})
+        if topology.path:
+            topology = topology.at(absolute(topology.path))
         modules = None if self.modules is None else absolute(self.modules)
         changed = {"job": jobs, "traffic": traffic, "topology": topology, "modules": modules}
         # what was not given stays so: `as_written` leaves it out
@@ -245,13 +251,16 @@ class Scenario(Table):
         data = self.model_dump(mode="json", exclude=apart)
         for job in data["job"]:
             del job["trace"]
-        for table, each in zip(data["traffic"], self.traffic, strict=True):
-            if each.path and Path(each.path).is_file():
-                content = hashlib.sha256(Path(each.path).read_bytes()).hexdigest()
-                table |= {key: content for key in ("file", "sizes") if key in table}
-        if isinstance(self.topology, GraphFile) and Path(self.topology.file).is_file():
-            data["topology"]["file"] = hashlib.sha256(Path(self.topology.file).read_bytes()).hexdigest()
+        data["traffic"] = [_by_content(each) for each in self.traffic]
+        data["topology"] = _by_content(self.topology)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _by_content(table: TopologyTable | Traffic) -> dict[str, Any]:
+    """A table as it is written, with the digest of its file, where there is one, in the place of the file's name."""
+    if table.path and Path(table.path).is_file():
+        table = table.at(hashlib.sha256(Path(table.path).read_bytes()).hexdigest())
+    return table.model_dump(mode="json")
 
 
 def json_schema() -> dict[str, Any]:

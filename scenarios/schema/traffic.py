@@ -1,32 +1,23 @@
 """Traffic besides training jobs: flows whose times, ends and sizes are known or drawn beforehand.
 
-Every `[[traffic]]` table is one kind of such traffic among some hosts. What they have in common is in `Traffic`; when
-a flow starts never depends on how others fare, except where a kind says so (`all_to_all` in shifts, triggers of a
-matrix).
+Every `[[traffic]]` table is one kind of such traffic among some hosts. What they have in common is in `Traffic`; each
+kind is a class in a file of its own (see `gradwire.scenarios.components`). When a flow starts never depends on how
+others fare, except where a kind says so (`all_to_all` in shifts, triggers of a matrix).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Table, refuse
 from gradwire.scenarios.schema.transport import AnyTransport
-from gradwire.scenarios.units import (
-    Fraction,
-    PositiveTime,
-    Ps,
-    Size,
-    Time,
-    UnitError,
-    format_time,
-    parse_size,
-)
-
-DISTRIBUTIONS = ("web_search", "data_mining", "facebook")
-"""Distributions of flow sizes that come with gradwire."""
+from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
 
 RANGE = re.compile(r"(.*?)([0-9]+)\.\.(.*?)([0-9]+)")
 MOST_HOSTS = 1 << 20
@@ -56,33 +47,23 @@ def _hosts(value: Any) -> Any:
     return tuple(names)
 
 
-def _sizes(value: Any) -> str:
-    """The name of a distribution, the path of one, or a size."""
-    known = ", ".join(f'"{name}"' for name in DISTRIBUTIONS)
-    expected = f'{known}, a file such as "sizes.txt", or one size such as "100kB"'
-    if not isinstance(value, str):
-        raise UnitError("is no distribution of sizes", expected)
-    if value in DISTRIBUTIONS or "/" in value or value.endswith(".txt"):
-        return value
-    try:
-        if parse_size(value) > 0:
-            return value
-    except UnitError:
-        pass
-    raise UnitError("is no distribution of sizes", expected)
-
-
 Hosts = Annotated[
     Literal["all"] | tuple[str, ...],
     BeforeValidator(_hosts),
     Field(json_schema_extra={"examples": ["all", ["h0", "h8..h15"]]}),
 ]
-Load = Annotated[float, Field(gt=0, le=1, strict=True)]
 
 
-class Traffic(Table):
+class Traffic(Table, ABC):
     """What all kinds of traffic have."""
 
+    # A class derived from it with a `kind` is a kind of traffic with all there is to know of it: its fields are the
+    # keys of its table, the rest says what it needs of the scenario, and makes the flows.
+
+    limit: ClassVar[str] = ""
+    """The key that says how many flows or rounds there are, where it may be left out."""
+
+    kind: str
     name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
     """Letters, digits and . _ + - only; the tables of a Result have it in the place of a job's name."""
     hosts: Hosts = "all"
@@ -116,41 +97,43 @@ class Traffic(Table):
         """The file that the traffic is read from."""
         return None
 
-    def at(self, file: str) -> Traffic:
+    def at(self, file: str) -> Self:
         """The same with another file."""
         return self
 
     @property
-    def hosts_needed(self) -> int:
-        """How many hosts have to take part."""
-        return 2
+    def named(self) -> Mapping[str, str]:
+        """Hosts that the table names beside `hosts`, by key."""
+        return {}
 
+    def misfits(self, hosts: int) -> Iterator[Mistake]:
+        """What is wrong where so many hosts take part, with paths in this table."""
+        if hosts < 2:
+            yield Mistake("hosts", f"needs 2 hosts, but {hosts} take part", None, "at least 2")
 
-class Poisson(Traffic):
-    """Flows that arrive independently of each other: exponential gaps, random ends, sizes from a distribution."""
+    @abstractmethod
+    def largest(self, where: str, hosts: int | None) -> tuple[str, int]:
+        """Bytes of the largest flow, and the key that says so; 0 where there is none. Files are read for it.
 
-    kind: Literal["poisson"]
-    load: Load
-    """Payload that every host sends, as a share of its link's rate, in the long run."""
-    sizes: Annotated[str, BeforeValidator(_sizes), Field(json_schema_extra={"examples": list(DISTRIBUTIONS)})]
-    """"web_search", "data_mining" or "facebook"; a file with lines "bytes share"; or one size, such as "100kB"."""
-    flows: Count | None = None
-    """How many in all; any number up to `stop` if absent."""
+        `where` : the table's place in the scenario, for messages. `hosts` : how many take part, None if that is unknown
+        before the network has been read.
 
-    @property
-    def endless(self) -> bool:
-        return self.flows is None and self.stop is None
+        Raises
+        ------
+        ScenarioError
+            A file is missing or damaged; says in which lines.
+        """
 
-    @property
-    def path(self) -> str | None:
-        return self.sizes if "/" in self.sizes or self.sizes.endswith(".txt") else None
-
-    def at(self, file: str) -> Traffic:
-        return self.model_copy(update={"sizes": file})
+    @abstractmethod
+    def flows_of(self, setting: Any) -> Iterator[Any]:
+        """The flows, as batches in the order in which they start. `setting`: where and when, a `Setting`; a batch is a
+        `Flows` (both in `gradwire.experiment.traffic.base`)."""
 
 
 class Repeated(Traffic):
     """What patterns have that are repeated from time to time."""
+
+    limit = "rounds"
 
     size: Size
     """Bytes of every flow."""
@@ -169,74 +152,18 @@ class Repeated(Traffic):
     def endless(self) -> bool:
         return self.period is not None and self.rounds is None and self.stop is None
 
-
-class Permutation(Repeated):
-    """Every host sends one flow and receives one, all at the same time."""
-
-    kind: Literal["permutation"]
-    shift: Count | None = None
-    """Host i sends to host i + shift, counted in a circle; absent: a random permutation, a new one every round."""
+    def largest(self, where: str, hosts: int | None) -> tuple[str, int]:
+        return "size", self.size
 
 
-class Incast(Repeated):
-    """Bursts in which several hosts send to one at the same time."""
+class FromFile(Traffic):
+    """What kinds have whose flows are in a file."""
 
-    kind: Literal["incast"]
-    fan_in: Count
-    """How many hosts send at once, drawn anew for every burst."""
-    receiver: Annotated[str, Field(min_length=1)] | None = None
-    """Host that receives, the same in every burst; absent: one of the hosts at random, another in every burst."""
-
-    @property
-    def hosts_needed(self) -> int:
-        among = self.receiver is None or self.hosts == "all" or self.receiver in self.hosts
-        return self.fan_in + among
-
-
-class AllToAll(Repeated):
-    """Every host sends a flow to every other one."""
-
-    kind: Literal["all_to_all"]
-    order: Literal["at_once", "shifts"] = "at_once"
-    """All flows at once; or one after the other: each host sends to the next, when it has received to the next but one,
-    and so on."""
-
-
-class FlowList(Traffic):
-    """Flows from a file in the format of HPCC: their number, then lines `src dst group port bytes start-in-seconds`."""
-
-    kind: Literal["flows"]
     file: Annotated[str, Field(min_length=1)]
-    """Path, relative to the scenario file. Lines without the port, as ConWeave has them, are read as well. The group
-    and the port are not used: `priority` says which queue."""
-    align: Flag = False
-    """Whether the first flow starts at `start`, and not the file's time later."""
 
     @property
     def path(self) -> str | None:
         return self.file
 
-    def at(self, file: str) -> Traffic:
+    def at(self, file: str) -> Self:
         return self.model_copy(update={"file": file})
-
-
-class Matrix(Traffic):
-    """A traffic matrix of htsim (.cm): `Nodes`, `Connections`, and lines `src->dst id N start PS size BYTES`."""
-
-    kind: Literal["matrix"]
-    file: Annotated[str, Field(min_length=1)]
-    """Path, relative to the scenario file. A flow may wait for triggers of deliveries to its own host."""
-
-    @property
-    def path(self) -> str | None:
-        return self.file
-
-    def at(self, file: str) -> Traffic:
-        return self.model_copy(update={"file": file})
-
-
-AnyTraffic = Annotated[
-    Poisson | Permutation | Incast | AllToAll | FlowList | Matrix, Field(discriminator="kind")
-]
-
-__all__ = ["AllToAll", "AnyTraffic", "FlowList", "Incast", "Matrix", "Permutation", "Poisson", "Traffic"]

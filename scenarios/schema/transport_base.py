@@ -35,6 +35,7 @@ class Transport(Table):
     switches_between: ClassVar[int | None] = None  # at most
     simulated: ClassVar[bool] = True  # or on the testbed only
     repeats_important: ClassVar[bool] = False  # whether what it sends again is, whatever its tag says
+    kernel_tcp: ClassVar[str] = ""  # the congestion control by which the kernel's TCP is it on the testbed, if it is
     may_lose: ClassVar[bool] = False  # whether it can deliver a message with some of its packets missing
 
     # what its rules are made of: see gradwire.components.transports.base
@@ -102,6 +103,12 @@ class Transport(Table):
         """The same of acknowledgements and control packets."""
         rule = getattr(self, "control_important", None)
         return rule is None or bool(rule(self.model_dump()))
+
+    @classmethod
+    def congestion(cls) -> str:
+        """The kernel's congestion control that carries it on the testbed, "" where its rules do over UDP: what is
+        derived from a class has rules of its own."""
+        return str(vars(cls).get("kernel_tcp", ""))
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:

@@ -22,20 +22,19 @@ from gradwire.scenarios.overrides import steps_of
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
 
-TRANSPORTS = tuple(
-    model["properties"]["kind"]["const"]
-    for name, model in SCHEMA["$defs"].items()
-    if "control_priority" in model.get("properties", {}) and "const" in model["properties"]["kind"] and name != "Bbr"
-)
-MODELS = {
-    model["properties"]["kind"]["const"]: name
-    for name, model in SCHEMA["$defs"].items()
-    if "const" in model.get("properties", {}).get("kind", {})
-}
-TOPOLOGIES = ("star", "dumbbell", "leaf_spine", "rail", "fat_tree", "dragonfly", "torus", "graph", "hpcc")
-TRAFFIC = ("poisson", "permutation", "incast", "all_to_all", "flows", "matrix")
-FAULTS = ("link_down", "link_degraded", "gray_loss", "switch_down", "host_paused", "host_slow")
-STILL = ("link_down", "switch_down", "host_paused")  # these need an engine that can do it
+TRANSPORTS = tuple(kind for kind, each in components("transport").items() if each.simulated)
+TOPOLOGIES, TRAFFIC, FAULTS = (tuple(components(place)) for place in ("topology", "traffic", "fault"))
+STILL = tuple(kind for kind, each in components("fault").items() if each.cuts or each.stops)
+"""These need an engine that can do it."""
+
+
+def model(place: str, kind: str) -> str:
+    """What the schema calls the table of a component: where two have the same name, their modules stand before it."""
+    owner = components(place)[kind]
+    name = owner.__name__
+    return name if name in SCHEMA["$defs"] else f"{owner.__module__.replace('.', '__')}__{name}"
+
+
 FEATURES = {
     "shared_buffer": 0.25, "drr_quantum": 0.25, "trim_threshold": 0.2, "pfc": 0.25, "shortest_first": 0.1,
     "ecn_ceiling": 0.2,
@@ -153,7 +152,7 @@ class Scenarios:
         for _ in range(50):
             kind = rng.choice(TOPOLOGIES)
             pins = {"file": f"{kind}{rng.randrange(3)}.{'txt' if kind == 'hpcc' else 'graphml'}"}
-            topology = draw.table(MODELS[kind], pins if kind in ("graph", "hpcc") else {})
+            topology = draw.table(model("topology", kind), pins if kind in ("graph", "hpcc") else {})
             link = draw.table("Link") if kind != "hpcc" and rng.random() < 0.8 else ABSENT
             tables = {"name": "n", "topology": topology, "link": {} if link is ABSENT else link, "traffic": [
                 {"name": "t", "kind": "permutation", "size": "1kB"}]}  # fmt: skip
@@ -171,7 +170,7 @@ class Scenarios:
         return {"kind": "star", "hosts": 4}, ABSENT, None
 
     def _transport(self, draw: Drawer, kind: str) -> dict[str, Any]:
-        return draw.table(MODELS[kind], {"kind": kind})
+        return draw.table(model("transport", kind), {"kind": kind})
 
     def _switch(self, rng: Random, draw: Drawer, transports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         wanted = self.combination.features
@@ -236,7 +235,7 @@ class Scenarios:
         if draw.odd:
             for field in [field for field in pins if rng.random() < draw.odd and field not in ("transport", "flows")]:
                 del pins[field]
-        return draw.table(MODELS[kind], pins)
+        return draw.table(model("traffic", kind), pins)
 
     def _fault(self, rng: Random, draw: Drawer, network: Network | None, kind: str) -> dict[str, Any]:
         pins: dict[str, Any] = {"kind": kind}
@@ -248,7 +247,7 @@ class Scenarios:
             pins["rate"] = rng.choice(("1Gbps", "100Mbps"))
         if rng.random() < 0.97:  # what never ends may stall a run, which takes long to be found
             pins["until"] = rng.choice(("60us", "100us", "3ms"))
-        return draw.table(MODELS[kind], pins)
+        return draw.table(model("fault", kind), pins)
 
     def _override(self, rng: Random, draw: Drawer, network: Network | None) -> dict[str, Any]:
         pins: dict[str, Any] = {"rate": rng.choice(("1Gbps", "10Gbps", "400Gbps"))}

@@ -27,6 +27,7 @@ from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan, host_a
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.program import Messages, Program, Table
+from gradwire.scenarios.components import component
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +79,11 @@ def plan_of(
     udp = transport in ("dlcp", "constant_rate")
     defaults = transport_class(transport).defaults() if udp else {}
     parameters = {**defaults, "connections": connections, **(settings or {})}
-    carried = TransportPlan(transport, payload, UDP_OVERHEAD if udp else TCP_OVERHEAD, "udp" if udp else "tcp", parameters)
+    known = component("transport", transport)
+    carried = TransportPlan(
+        transport, payload, UDP_OVERHEAD if udp else TCP_OVERHEAD, "udp" if udp else "tcp", parameters,
+        congestion=known.congestion() if known else "",
+    )  # fmt: skip
     options = {"at_ns": [s.get("at_ns", 0) for s in sends], **more.pop("options", {})}
     return Plan(
         "case", 1, (*(f"h{i}" for i in range(hosts)), "s0"), hosts, tuple(ports), {(hosts, i): (2 * i + 1,) for i in range(hosts)},

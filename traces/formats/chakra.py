@@ -38,10 +38,9 @@ from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import Source, opened
 
 if TYPE_CHECKING:
-    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.formats.base import ReadOptions, WriteOptions
     from gradwire.traces.trace import Iteration, Trace
 
-TITLE = "Chakra execution trace"
 ALL_REDUCE = 0
 PRIORITIES = 8
 SCHEMA = "0.0.4"  # the version that ASTRA-sim's own generators write

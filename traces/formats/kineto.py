@@ -40,9 +40,8 @@ from gradwire.traces.formats.kineto_steps import Call, Recording, build
 from gradwire.traces.formats.source import opened
 
 if TYPE_CHECKING:
-    from gradwire.traces.formats import ReadOptions
+    from gradwire.traces.formats.base import ReadOptions
 
-TITLE = "PyTorch profiler JSON"
 ADVICE = "training profiled with record_shapes=True, or under DDP or FSDP with NCCL and PyTorch 2.2 or later"
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _DTYPES = {

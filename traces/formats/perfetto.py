@@ -21,10 +21,9 @@ from gradwire.traces.formats.source import opened
 from gradwire.traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.formats.base import ReadOptions, WriteOptions
     from gradwire.traces.trace import Iteration, Trace
 
-TITLE = "Chrome/Perfetto timeline of gradwire"
 FORWARD, BACKWARD, GRADIENTS, OPTIMIZER = 1, 2, 3, 4  # thread ids: their order on the screen
 _TRACKS = {FORWARD: "forward", BACKWARD: "backward", GRADIENTS: "gradients ready", OPTIMIZER: "optimizer"}
 _MARK = "gradwire timeline"

@@ -28,9 +28,8 @@ from gradwire.traces.formats.draft import PS_PER_MS, Draft, gradient_of_bytes, s
 from gradwire.traces.formats.source import opened
 
 if TYPE_CHECKING:
-    from gradwire.traces.formats import ReadOptions
+    from gradwire.traces.formats.base import ReadOptions
 
-TITLE = "PipeDream graph.txt"
 _FIELDS = ("forward_compute_time", "backward_compute_time", "parameter_size")
 _VALUE = re.compile(r"(\w+)\s*=\s*(\[[^\]]*\]|[^,\s]+)")
 

@@ -34,10 +34,9 @@ from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import opened
 
 if TYPE_CHECKING:
-    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.formats.base import ReadOptions, WriteOptions
     from gradwire.traces.trace import Iteration, Trace
 
-TITLE = "SimAI text workload"
 COLUMNS = 12
 PARALLELISMS = {
     "MICRO", "DATA", "MODEL", "TRANSFORMER", "TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER",

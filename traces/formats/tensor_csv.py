@@ -35,10 +35,9 @@ from gradwire.traces.formats.source import first_line, opened
 from gradwire.traces.trace import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from gradwire.traces.formats import ReadOptions, WriteOptions
+    from gradwire.traces.formats.base import ReadOptions, WriteOptions
     from gradwire.traces.trace import Trace
 
-TITLE = "CSV of tensors"
 UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
 _SIZES = {"shape": "shape", "numel": "numel", "elements": "numel", "bytes": "bytes", "size": "bytes"}
 _TIMES = ("forward", "backward", "ready")

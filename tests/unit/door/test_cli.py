@@ -51,7 +51,7 @@ def test_the_door_imports_nothing_heavy():
 def test_answers_need_no_engine(arguments: list[str]):
     # Both promise an answer within a second; what would break the promise is loading one of these.
     code = f"from gradwire import cli\nsys.argv = ['gradwire', *{arguments!r}]\ntry:\n    cli.main()\nexcept SystemExit:\n    pass"
-    assert not imported(code) & {"numba", "matplotlib", "simpy", "torch", "networkx"}
+    assert not imported(code) & {"numba", "matplotlib", "simpy", "torch", "networkx", "pandas"}
 
 
 def test_help_names_every_command():

@@ -29,7 +29,7 @@ missing = Userspace().missing(None, star(2))
 
 def tcp(**options):
     plan = star(2, rate=5 * MBPS, options=options)
-    return replace(plan, transports=(TransportPlan("cubic", PAYLOAD, 66, "tcp", {}),))
+    return replace(plan, transports=(TransportPlan("cubic", PAYLOAD, 66, "tcp", {}, congestion="cubic"),))
 
 
 @pytest.mark.parametrize("asked, tick, set_to", [(10, 1, 9), (10, 4, 6), (5, 10, 1), (1, 1, 1), (2.5, 1, 2)])

@@ -22,7 +22,6 @@ from gradwire.components.transports.base import Context
 from gradwire.components.transports.window import pull as window_pull
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.planning.ability import available, lacking
-from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.emu.planning.prepare import transport_plan
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, functions_of, transport_class
@@ -35,7 +34,7 @@ EXAMPLES = str(Path(gradwire.__file__).resolve().parents[1] / "examples")
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
 SLOW = -(-(8_000_000_000_000 << 16) // (40 * GBPS))
 PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA, at.S_PAIR}
-RUNNING = [kind for kind in available() if kind not in KERNEL_TCP]
+RUNNING = [kind for kind in available() if not components("transport")[kind].congestion()]
 
 
 class Both:

@@ -243,7 +243,7 @@ def test_a_card_holds_tcp_back(network, cards):
     if cards and (lacking := card.lacking(probe())):
         pytest.skip(f"this kernel has no {', '.join(lacking)}")
     plan = star(2, rate=50 * MBPS, options={"initcwnd": 100})
-    plan = replace(plan, transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
+    plan = replace(plan, transports=(TransportPlan("cubic", 1448, 66, "tcp", {}, congestion="cubic"),))
     running = network(plan, UserspaceSwitch(plan, cards=cards))
     with tun.inside(running.namespace(1)):
         server = socket.create_server(("10.0.0.2", 7118))
@@ -376,7 +376,7 @@ def test_what_it_does_otherwise():
     assert "up to 30 us early" in early
     (early, fast) = kind.substitutions(None, star(8, rate=1000 * MBPS, latency=500_000_000))
     assert "up to 100 us early" in early and "more than" in fast
-    tcp = replace(star(2, clock=virtual), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}),))
+    tcp = replace(star(2, clock=virtual), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}, congestion="cubic"),))
     whole = Kernel(qdiscs={"htb": "", "bfifo": ""}, classifiers={"u32": ""}, tools={"tc": "6.1"})
     assert kind.substitutions(whole, tcp) == []
     (said,) = kind.substitutions(replace(whole, classifiers={"u32": "not known"}), tcp)

@@ -10,6 +10,7 @@ import networkx
 import numpy as np
 import pytest
 
+from gradwire.experiment.collectives.kinds.ring import Ring
 from gradwire.experiment.placement import host_sequence, place
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import (
@@ -250,7 +251,7 @@ def test_overrides_that_fit_no_cable(between, says):
 
 
 def job(workers: int, placement: object = "packed") -> SimpleNamespace:
-    return SimpleNamespace(name="j", workers=workers, servers=0, exchange=None, placement=placement)
+    return SimpleNamespace(name="j", workers=workers, servers=0, exchange=Ring(kind="ring"), placement=placement)
 
 
 def test_jobs_are_placed_on_hosts_not_on_cards():

@@ -11,9 +11,9 @@ from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenari
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, build_network, rail
-from gradwire.experiment.traffic import flows_of
 from gradwire.experiment.traffic.base import Flows
 from gradwire.experiment.traffic.rails import ends
+from gradwire.experiment.traffic.tables import flows_of
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import Result, check_loss_invariant

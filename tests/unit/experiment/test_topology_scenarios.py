@@ -14,7 +14,8 @@ from transport_bench import Flow, play
 
 from gradwire.components.layout import MAX_HOSTS as ENGINE_HOSTS
 from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import TOPOLOGIES, Network, build_network
+from gradwire.experiment.topology import Network, build_network
+from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
 from gradwire.scenarios.schema.scenario import Scenario
@@ -98,7 +99,7 @@ def test_a_scenario_is_written_as_it_was_read(topology, hosts):
 
 def test_the_documentation_names_every_kind_and_its_examples_load():
     text = (Path(__file__).parents[3] / "docs" / "topologies.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) >= set(TOPOLOGIES)
+    assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) >= set(components("topology"))
     examples = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
     assert len(examples) == 4
     tree = scenario(**examples[0])
@@ -118,7 +119,7 @@ def test_the_documentation_names_every_kind_and_its_examples_load():
 
 
 def test_every_kind_is_tried_here():
-    assert {topology["kind"] for topology, _ in KINDS} | {"graph", "hpcc"} == set(TOPOLOGIES)
+    assert {topology["kind"] for topology, _ in KINDS} | {"graph", "hpcc"} == set(components("topology"))
 
 
 @pytest.mark.parametrize(("topology", "hosts"), KINDS)

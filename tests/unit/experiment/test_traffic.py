@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from gradwire.experiment.topology import build_network
-from gradwire.experiment.traffic import base, flows_of
+from gradwire.experiment.traffic import base
 from gradwire.experiment.traffic.base import Flows
 from gradwire.experiment.traffic.cdf import distribution
+from gradwire.experiment.traffic.kinds.poisson import DISTRIBUTIONS
+from gradwire.experiment.traffic.tables import flows_of
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.traffic import DISTRIBUTIONS
 
 US, MS = 10**6, 10**9
 KS = 2.7  # sqrt(n) times the largest distance of a distribution's n draws from it exceeds this once in a million
@@ -204,7 +205,7 @@ def test_rounds_until_stop(stop):
 
 
 def test_all_to_all_at_once(monkeypatch):
-    monkeypatch.setattr("gradwire.experiment.traffic.all_to_all.BATCH", 20)
+    monkeypatch.setattr("gradwire.experiment.traffic.kinds.all_to_all.BATCH", 20)
     monkeypatch.setattr("gradwire.experiment.traffic.base.BATCH", 20)
     parts = batches({"kind": "all_to_all", "size": "1kB", "rounds": 2, "period": "9us"})
     assert len(parts) > 2

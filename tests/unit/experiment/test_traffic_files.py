@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from gradwire import cli
 from gradwire.experiment.topology import build_network
-from gradwire.experiment.traffic import cdf, check_files, flow_list, flows_of, matrix
+from gradwire.experiment.traffic import cdf, flow_list, matrix
+from gradwire.experiment.traffic.tables import check_files, flows_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
 

@@ -1,85 +1,90 @@
 """Components: a new one is a new file, found by schema, checks, reference and both worlds."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-from gradwire.scenarios.components import PLACES, components
-
-ROOT = Path(__file__).resolve().parents[3]
-TRANSPORT = '''
-"""Half as fast."""
-
 from __future__ import annotations
 
-from typing import Literal
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from gradwire.components.transports.constant_rate import ConstantRate
-from gradwire.scenarios.schema.base import Count
+import new_components
+import pytest
+from emu_cases import needs
+from sim_cases import make_trace
 
+from gradwire.scenarios.components import PLACES, components
+from gradwire.scenarios.wire import UDP_OVERHEAD, frame_bytes
 
-class Halved(ConstantRate):
-    """Sends at a share of the line rate that is halved some times."""
-
-    kind: Literal["halved"]
-    halvings: Count = 1
-    """How many times."""
-
-    @staticmethod
-    def parameters(settings, context):
-        return ConstantRate.parameters({**settings, "share": settings["share"] / 2 ** settings["halvings"]}, context)
-'''
-BALANCER = '''
-"""Everything the first way."""
-
-from gradwire.components.balancers.base import Balancer
-from gradwire.components.compiled import njit
-
-
-@njit
-def choose(M, node, ways, n, A, B, count, now):
-    return 0
-
-
-class FirstWay(Balancer):
-    """Load balancer `first_way`."""
-
-    kind = "first_way"
-    choose = staticmethod(choose)
-'''
-BEGINNING = """
-import importlib, json, sys
-for package, folder in {places}.items():
-    importlib.import_module(package).__path__.append(folder)
-"""
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "analysis", "docs")
+PAYLOAD, PACKETS = 1400, 20
 SCENARIO = """
 name = "new"
-load_balancing = "first_way"
-topology = {{ kind = "star", hosts = 2 }}
-transport = {{ kind = "halved", halvings = {halvings} }}
-traffic = [{{ name = "a", kind = "permutation", size = "409600B", shift = 1 }}]
+load_balancing = "{balancer}"
+topology = {{ kind = "parallel", side = 2, ways = 2 }}
+link = {{ rate = "{rate}", latency = "1us" }}
+host = {{ software_latency = "30us" }}
+transport = {{ kind = "halved", halvings = {halvings}, payload = "{payload}B", repeat_after = "1s" }}
 """
+JOB = """
+[[job]]
+name = "j"
+trace = "./trace"
+workers = 2
+iterations = 3
+compute_scale = 0
+placement = {{ workers = ["h0", "h2"] }}
+exchange = {{ kind = "direct", copies = {copies} }}
+"""
+TRAFFIC = """
+[[traffic]]
+name = "t"
+kind = "end_to_end"
+size = "{size}B"
+"""
+
+
+def text(*tables: str, balancer: str = "first_way", rate: str = "1Gbps", halvings: int = 1, copies: int = 1) -> str:
+    """A scenario of new components only."""
+    return "".join((SCENARIO, *tables)).format(
+        balancer=balancer, rate=rate, halvings=halvings, copies=copies, payload=PAYLOAD, size=PAYLOAD * PACKETS
+    )
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of gradwire with a new file in each package of components, and nothing else changed."""
+    root = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "gradwire", root / "gradwire", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    leave_out = shutil.ignore_patterns("__pycache__", "bundled", "images")
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, root / room, ignore=leave_out)
+    (root / "traces" / "bundled").symlink_to(ROOT / "traces" / "bundled")
+    (root / "testing").mkdir()
+    (root / "benchmarks").mkdir()
+    for place, (name, code) in new_components.FILES.items():
+        file = root.joinpath(*PLACES[place].split(".")[1:], f"{name}.py")
+        assert not file.exists()
+        file.write_text(code)
+    make_trace([[PAYLOAD * PACKETS // 4]]).save(root / "trace")
+    return root
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Runs Python in which the new files lie in the packages of their kind; what it prints."""
-    places = {}
-    for place, name, text in (("transport", "halved", TRANSPORT), ("load_balancing", "first_way", BALANCER)):
-        folder = tmp_path / place
-        folder.mkdir()
-        (folder / f"{name}.py").write_text(text)
-        places[PLACES[place]] = str(folder)
-    (tmp_path / "new.toml").write_text(SCENARIO.format(halvings=1))
+def run(tree: Path) -> Run:
+    """Runs Python in that copy; what it prints."""
 
-    def python(code: str, fails: int = 0) -> str:
-        program = BEGINNING.format(places=places) + code
+    def python(code: str, fails: int = 0, limit: float = 300) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=ROOT, check=False
-        )
+            [sys.executable, "-c", "import json, sys\n" + code], capture_output=True, text=True, timeout=limit, cwd=tree,
+            check=False, env={**os.environ, "PYTHONPATH": str(tree)},
+        )  # fmt: skip
         assert done.returncode == fails, done.stderr
         return done.stdout if not fails else done.stderr
 
@@ -89,45 +94,134 @@ def run(tmp_path):
 CLI = "sys.argv = ['gradwire', *{arguments}]; from gradwire.cli import main; main()"
 
 
-def test_the_schema_and_the_reference_have_it(run):
+def test_it_is_the_copy_that_runs(run: Run, tree: Path):
+    assert Path(run("import gradwire; print(gradwire.__file__)").strip()).is_relative_to(tree)
+
+
+def test_the_schema_has_them(run: Run):
     schema = json.loads(run(CLI.format(arguments=["schema"])))
-    assert schema["$defs"]["Halved"]["properties"]["halvings"]["description"] == "How many times."
+    for model, key, says in (
+        ("Halved", "halvings", "How many times."),
+        ("Parallel", "ways", "Switches in the middle."),
+        ("EndToEnd", "times", "How many flows start at once."),
+        ("Direct", "copies", "How often every gradient is sent."),
+    ):
+        assert schema["$defs"][model]["properties"][key]["description"] == says
+        assert schema["$defs"][model]["properties"][key]["default"] in (1, 2)
     assert "first_way" in schema["properties"]["load_balancing"]["examples"]
-    assert schema["$defs"]["Halved"]["properties"]["halvings"]["default"] == 1
+
+
+def test_the_reference_has_them(run: Run):
     text = run("from docs.reference import reference; print(reference())")
-    assert '## [transport] kind = "halved"' in text
-    assert "| `halvings` | whole number | `1` | How many times. |" in text
+    for title, row in (
+        ('[transport] kind = "halved"', "| `halvings` | whole number | `1` | How many times. |"),
+        ('[topology] kind = "parallel"', "| `ways` | whole number | `2` | Switches in the middle. |"),
+        ('[[traffic]] kind = "end_to_end"', "| `times` | whole number | `1` | How many flows start at once. |"),
+        ('[job.exchange] kind = "direct"', "| `copies` | whole number | `1` | How often every gradient is sent. |"),
+    ):
+        section = text.split(f"## {title}\n")[1].split("\n## ")[0]
+        assert row in section
     assert '`"first_way"`' in text
 
 
-def test_it_is_checked(run, tmp_path):
-    file = tmp_path / "new.toml"
-    assert run(CLI.format(arguments=["check", str(file)])).startswith("new is valid")
-    file.write_text(SCENARIO.format(halvings=-1))
-    assert "transport.halvings: is out of range" in run(CLI.format(arguments=["check", str(file)]), fails=2)
+def test_they_are_checked(run: Run, tree: Path):
+    file = tree / "new.toml"
+    check = CLI.format(arguments=["check", str(file)])
+    file.write_text(text(JOB, TRAFFIC))
+    assert run(check).startswith("new is valid")
+    file.write_text(text(JOB, TRAFFIC, halvings=-1, copies=0).replace("side = 2", "side = 0"))
+    said = run(check, fails=2)
+    for where in ("transport.halvings", "job[0].exchange.copies", "topology.side"):
+        assert f"{where}: is out of range" in said
+    file.write_text(text(JOB, TRAFFIC).replace("workers = 2", "workers = 1").replace('["h0", "h2"]', '["h4"]'))
+    said = run(check, fails=2)
+    assert "job[0].workers: has nobody to send to" in said, "what a kind says of its own"
+    file.write_text(text(JOB, TRAFFIC).replace('"h2"', '"h4"'))
+    assert "is no host of the topology (got \"h4\")" in run(check, fails=2), "how many hosts there are"
 
 
-def test_both_worlds_have_it(run, tmp_path):
+SIMULATED = """
+import gradwire
+result = gradwire.simulate(gradwire.load_scenario({file!r}))
+ports = {{row["port"]: row["packets"] for row in result.ports.to_pylist()}}
+print(json.dumps([result.messages.to_pylist(), result.iterations.to_pylist(), ports]))
+"""
+
+
+def one_message(rate: int, latency: int) -> int:
+    """Picoseconds from the first bit of a message to the delivery: packets leave at half the rate of the line, two
+    packets' times from start to start, and the last one crosses four links (our transport knows no window)."""
+    packet = frame_bytes(PAYLOAD, UDP_OVERHEAD) * 8 * 10**12 // rate
+    return (PACKETS - 1) * 2 * packet + 4 * (packet + latency)
+
+
+def test_a_job_of_them_is_simulated(run: Run, tree: Path):
+    (tree / "job.toml").write_text(text(JOB))
+    messages, iterations, ports = json.loads(run(SIMULATED.format(file=str(tree / "job.toml"))))
+    assert len(messages) == 3 * 2 and {row["kind"] for row in messages} == {"push"}
+    takes = 30_000_000 + one_message(10**9, 1_000_000)  # with the hosts' software latency
+    ends = sorted({(row["iteration"], row["end_ps"]) for row in iterations})
+    assert ends == [(number, (number + 1) * takes) for number in range(3)]
+    for port in ("left->m0", "m0->right"):  # data, and Stops the other way round; the run ends before the last one
+        assert 3 * PACKETS <= ports[port] <= 3 * (PACKETS + 1)
+    assert ports["m1->right"] == ports["left->m1"] == 0, "the balancer takes the first way"
+
+
+def test_traffic_of_them_is_simulated(run: Run, tree: Path):
+    (tree / "traffic.toml").write_text(text(TRAFFIC))
+    (message,), _, ports = json.loads(run(SIMULATED.format(file=str(tree / "traffic.toml"))))
+    assert (message["src"], message["dst"]) == ("h0", "h3")
+    assert message["end_ps"] - message["start_ps"] == one_message(10**9, 1_000_000)
+    assert ports["h0->left"] == PACKETS
+
+
+def test_the_testbed_knows_what_it_can_run(run: Run, tree: Path):
+    (tree / "abilities.toml").write_text(text(JOB))
     said = run(
         "import gradwire\n"
         "from gradwire.emu.planning.ability import available, lacking\n"
-        "from gradwire.components.find import resolve\n"
-        "from gradwire.sim.fabric.parameters import Bound\n"
-        f"scenario = gradwire.load_scenario({str(tmp_path / 'new.toml')!r})\n"
-        "bound = Bound.to(resolve('transport', 'halved'), scenario.transport)\n"
-        "print(json.dumps(['halved' in available(), lacking(scenario.transport), bound.numbers(5242880, 10, 5242880)]))\n"
+        "from gradwire.emu.planning.prepare import check_scenario\n"
+        f"scenario = gradwire.load_scenario({str(tree / 'abilities.toml')!r})\n"
+        "try:\n"
+        "    check_scenario(scenario)\n"
+        "except gradwire.ScenarioError as error:\n"
+        "    wrong = [each.path for each in error.mistakes]\n"
+        "print(json.dumps(['halved' in available(), lacking(scenario.transport), wrong]))\n"
     )
-    runs, missing, numbers = json.loads(said)
-    assert runs and missing == []
-    assert numbers[0][0] == 1 << 19
+    assert json.loads(said) == [True, [], ["load_balancing"]]
 
 
-def test_a_kind_is_taken_once(run):
+@needs("namespaces", "tun")
+@pytest.mark.wall
+@pytest.mark.slow
+def test_the_testbed_runs_them(run: Run, tree: Path):
+    (tree / "testbed.toml").write_text(text(JOB, TRAFFIC, balancer="ecmp", rate="20Mbps"))
     said = run(
-        "from gradwire.scenarios.components import _in, components\n"
-        "import pathlib, gradwire.components.transports as package\n"
-        "folder = pathlib.Path(package.__path__[-1])\n"
-        "(folder / 'twice.py').write_text((folder / 'halved.py').read_text())\n"
+        "import gradwire\n"
+        "from gradwire.emu.testbed import Request\n"
+        f"scenario = gradwire.load_scenario({str(tree / 'testbed.toml')!r})\n"
+        "result = gradwire.emulate(scenario, request=Request('wall', 'userspace', rounds=1))\n"
+        "print(json.dumps([result.messages.to_pylist(), result.iterations.to_pylist()]))\n"
+    )
+    messages, iterations = json.loads(said)
+    assert sorted(row["kind"] for row in messages) == ["flow"] + 6 * ["push"]
+    assert all(row["received_bytes"] == row["bytes"] == PAYLOAD * PACKETS for row in messages)
+    assert sorted((row["worker"], row["iteration"]) for row in iterations) == [
+        (worker, iteration) for worker in range(2) for iteration in range(3)
+    ]
+    least = one_message(20 * 10**6, 1_000_000)
+    flow = next(row for row in messages if row["kind"] == "flow")
+    assert flow["end_ps"] - flow["start_ps"] > 0.9 * least, "paced at half the line, whatever the machine does"
+
+
+def test_a_kind_is_taken_once(run: Run):
+    said = run(
+        "import importlib, pathlib, tempfile\n"
+        "from gradwire.scenarios.components import PLACES, components\n"
+        "package = importlib.import_module(PLACES['transport'])\n"
+        "folder = pathlib.Path(tempfile.mkdtemp())\n"
+        "(folder / 'twice.py').write_text(pathlib.Path(package.__path__[0], 'halved.py').read_text())\n"
+        "package.__path__.append(str(folder))\n"
         "components('transport')\n",
         fails=1,
     )
@@ -135,15 +229,16 @@ def test_a_kind_is_taken_once(run):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_components_say_what_they_are(place):
+def test_components_say_what_they_are(place: str):
+    assert components(place)
     for kind, owner in components(place).items():
         assert owner.__doc__ and kind == kind.lower()
 
 
-def test_finding_them_loads_neither_numba_nor_torch():
+def test_finding_them_loads_nothing_heavy():
     code = (
         "import sys; from gradwire.scenarios.components import PLACES, components; [components(each) for each in PLACES];"
-        "print(*({'numba', 'torch', 'numpy', 'networkx'} & set(sys.modules)))"
+        "print(*({'numba', 'torch', 'numpy', 'networkx', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
     assert done.stdout.strip() == ""

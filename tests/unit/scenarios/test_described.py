@@ -1,9 +1,10 @@
 """What fields mean is read from the docstrings below them, when somebody asks."""
 
+from gradwire.experiment.traffic.kinds.incast import Incast
 from gradwire.scenarios.schema.base import Count, Table
 from gradwire.scenarios.schema.described import describe, description
 from gradwire.scenarios.schema.scenario import json_schema
-from gradwire.scenarios.schema.traffic import Incast, Traffic
+from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import Size
 
 
@@ -35,6 +36,10 @@ def test_schema_carries_the_meaning_of_every_field():
     assert schema["properties"]["count"]["description"] == "How many\nthere are."
     whole = json_schema()
     assert whole["$defs"]["Incast"]["properties"]["start"]["description"] == description(Traffic, "start")
+    alike = [part["properties"] for name, part in whole["$defs"].items() if name.endswith("__Hpcc")]
+    assert len(alike) == 2, "a transport and a topology"
+    said = {key: part[key].get("description") for part in alike for key in ("eta", "file") if key in part}
+    assert said == {"eta": "The utilisation it aims at.", "file": "Relative to the scenario file."}
     assert whole["$defs"]["Link"]["properties"]["latency"]["description"] == "Propagation delay of one cable."
 
 

@@ -12,11 +12,12 @@ from star_cases import star_scenario, star_tables
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
+from gradwire.experiment.topology.kinds.leaf_spine import LeafSpine
 from gradwire.scenarios.checks.scenario import remarks
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, list_library, load_scenario, pick_variant
 from gradwire.scenarios.schema.policy import overlay
-from gradwire.scenarios.schema.scenario import HostPlacement, LeafSpine, Scenario, UserTransport, json_schema
+from gradwire.scenarios.schema.scenario import HostPlacement, Scenario, UserTransport, json_schema
 
 
 def test_units_are_integers_inside():

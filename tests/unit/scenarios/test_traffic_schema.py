@@ -56,6 +56,10 @@ def case(*traffic: dict[str, Any], **fields: Any) -> dict[str, Any]:
             "traffic[0].shift", "makes every one of 4 hosts send to itself",
         ),
         (
+            {"name": "a", "kind": "all_to_all", "size": "1kB"}, {"topology": {"kind": "star", "hosts": 1100}},
+            "traffic[0].order", "starts 1208900 flows at once",
+        ),
+        (
             {key: value for key, value in POISSON.items() if key != "flows"}, {},
             "traffic[0]", "never ends, and there is no job",
         ),

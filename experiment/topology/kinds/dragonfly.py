@@ -1,17 +1,86 @@
-"""Direct networks, in which every switch has hosts: dragonfly and torus.
-
-As in the trees, `order` keeps what is close together: group by group, or line by line.
-"""
+"""Dragonfly: groups of switches, all joined to each other, and groups joined to each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import combinations, product
-from math import prod
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from gradwire.experiment.topology.cables import LinkSpec, Override, build, check, numbered
-from gradwire.experiment.topology.network import Cable, Network, refuse
+from pydantic import Field, model_validator
+
+from gradwire.experiment.topology.cables import (
+    Cable,
+    LinkSpec,
+    Override,
+    build,
+    check,
+    numbered,
+    refuse_network,
+)
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Count, refuse
+from gradwire.scenarios.schema.topology import TopologyTable, given_or
+from gradwire.scenarios.units import Rate, Time
+
+if TYPE_CHECKING:
+    from gradwire.experiment.topology.network import Network
+
+
+class Dragonfly(TopologyTable):
+    """The dragonfly of Kim et al. (ISCA 2008): groups of a switches that are all joined to each other, and groups
+    joined to each other by h cables per switch. Switches are s0, s1, ..., group by group; routes are minimal."""
+
+    kind: Literal["dragonfly"]
+    p: Count
+    """Hosts per switch."""
+    a: Count | None = None
+    """Switches per group; 2p unless given, which balances the load."""
+    h: Count | None = None
+    """Global cables per switch; p unless given, which balances the load."""
+    groups: Annotated[int, Field(ge=2, strict=True)] | None = None
+    """At most a * h + 1, and so many unless given; fewer groups are joined by several cables each."""
+    local_rate: Rate | None = None
+    """Of a cable inside a group; `link.rate` unless given."""
+    local_latency: Time | None = None
+    """The same for its latency."""
+    global_rate: Rate | None = None
+    """Of a cable between groups; `link.rate` unless given."""
+    global_latency: Time | None = None
+    """The same for its latency."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Switches per group, global cables per switch, groups."""
+        a, h = given_or(self.a, 2 * self.p), given_or(self.h, self.p)
+        return a, h, given_or(self.groups, a * h + 1)
+
+    @model_validator(mode="after")
+    def _enough_ports(self) -> Dragonfly:
+        a, h, groups = self.shape
+        if groups > a * h + 1:
+            raise refuse(
+                "groups", f"is more than {a} switches with {h} global cables each can join", groups,
+                f"at most {a * h + 1} (a * h + 1)",
+            )  # fmt: skip
+        return self
+
+    @property
+    def size(self) -> tuple[int, int]:
+        a, h, groups = self.shape
+        return a * groups, self.host_count + groups * a * (a - 1) // 2 + groups * a * h // 2
+
+    @property
+    def host_count(self) -> int:
+        a, _, groups = self.shape
+        return self.p * a * groups
+
+    def cables(self, rate: int, latency: int) -> tuple[tuple[int, int], ...]:
+        local = given_or(self.local_rate, rate), given_or(self.local_latency, latency)
+        return local, (given_or(self.global_rate, rate), given_or(self.global_latency, latency))
+
+    def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
+        return dragonfly(link=link, overrides=overrides, **self.given())
+
 
 GLOBAL_COST = 3
 """Of a dragonfly's global cable, where a local one costs 1: the way local-global-local (5) is cheaper than any
@@ -74,7 +143,7 @@ def dragonfly(
     groups = most if groups is None else groups
     if not 2 <= groups <= most:
         what = f"does not fit {a * h} global cables per group"
-        refuse([Mistake("topology.groups", what, groups, f"2 to {most} (a * h + 1)")])
+        refuse_network([Mistake("topology.groups", what, groups, f"2 to {most} (a * h + 1)")])
     local, far = link.but(local_rate, local_latency), link.but(global_rate, global_latency)
     switches = a * groups
     hosts = p * switches
@@ -91,65 +160,3 @@ def dragonfly(
             cables.append(Cable(here, there, *far, cost=GLOBAL_COST))
     order = [node for s in range(switches) for node in (*range(s * p, (s + 1) * p), hosts + s)]
     return build(numbered("h", hosts), numbered("s", switches), cables, overrides, "dragonfly", order)
-
-
-def torus(
-    dims: Sequence[int],
-    link: LinkSpec,
-    *,
-    hosts_per_switch: int = 1,
-    switch_rate: int | None = None,
-    switch_latency: int | None = None,
-    overrides: Iterable[Override] = (),
-) -> Network:
-    """A grid of switches that is closed to a ring in every dimension.
-
-    Parameters
-    ----------
-    dims : how many switches there are in each dimension: two or three numbers (any other count works as well), each
-        at least 2.
-    link : of the host cables; the others share its loss, and by default its rate and latency.
-    hosts_per_switch : 1 or more.
-    switch_rate, switch_latency : bits per second and picoseconds of the cables between switches.
-    overrides : other properties for single cables.
-
-    Returns
-    -------
-    Network
-        Hosts h0.. switch by switch; switches by their coordinates, s0_0_0, s0_0_1, ...: the last one counts
-        fastest.
-
-    Notes
-    -----
-    The diameter is the sum of the dims // 2.  Between switches that are d_i steps apart in dimension i there
-    are (sum of d_i)! / product of (d_i!) shortest paths, twice as many for each dimension in which they are
-    exactly opposite.  In a dimension of 2 the two neighbours are joined by one cable, not by two (our choice).
-    All shortest paths are used, not dimension by dimension: with PFC, waiting in a circle is possible.
-
-    References
-    ----------
-    Dally, Towles: "Principles and practices of interconnection networks", 2004, chapter 5.
-    """
-    check(link, hosts_per_switch=hosts_per_switch)
-    dims = tuple(dims)
-    if not dims or min(dims) < 2:
-        refuse([Mistake("topology.dims", "is no torus", list(dims), "numbers of switches, each 2 or more")])
-    switches = prod(dims)
-    hosts = switches * hosts_per_switch
-    cables = [Cable(host, hosts + host // hosts_per_switch, *link) for host in range(hosts)]
-    spec = link.but(switch_rate, switch_latency)
-    places = list(product(*map(range, dims)))
-    for switch, place in enumerate(places):
-        stride = switches
-        for size, coordinate in zip(dims, place, strict=True):
-            stride //= size
-            if size > 2 or coordinate == 0:
-                step = 1 if coordinate < size - 1 else 1 - size
-                cables.append(Cable(hosts + switch, hosts + switch + step * stride, *spec))
-    order = [
-        node
-        for s in range(switches)
-        for node in (*range(s * hosts_per_switch, (s + 1) * hosts_per_switch), hosts + s)
-    ]
-    names = ["s" + "_".join(map(str, place)) for place in places]
-    return build(numbered("h", hosts), names, cables, overrides, "torus", order)

@@ -1,0 +1,20 @@
+"""A slow cable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gradwire.scenarios.schema.fault import LinkFault
+from gradwire.scenarios.units import Rate
+
+
+class LinkDegraded(LinkFault):
+    """A cable is slower than it should be."""
+
+    kind: Literal["link_degraded"]
+    rate: Rate
+    """At most the cable's own."""
+
+    @property
+    def most_rate(self) -> int:
+        return self.rate

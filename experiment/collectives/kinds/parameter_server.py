@@ -1,0 +1,55 @@
+"""Parameter servers: the table; `gradwire.experiment.collectives.parameter_server` carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import model_validator
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Flag, refuse
+from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.units import Bytes, Rate, Size, format_size
+
+if TYPE_CHECKING:
+    from gradwire.experiment.collectives.base import Exchange, JobContext
+    from gradwire.scenarios.schema.job import Job
+
+
+class ParameterServer(ExchangeTable):
+    """Workers push gradients to servers and pull the sum back; every tensor partition has one server."""
+
+    kind: Literal["parameter_server"]
+    pull: Literal["layerwise", "barrier"] = "layerwise"
+    """Forward of a layer waits for that layer's tensors only, or for all of them."""
+    colocated: Flag = False
+    """Servers on the workers' hosts rather than on hosts of their own."""
+    partition: Size = Bytes(4 * 2**20)
+    """Largest message: longer tensors are cut, and the parts spread over the servers."""
+    server_rate: Rate | None = None
+    """Bandwidth at which a server adds up what it receives; free if absent."""
+
+    @model_validator(mode="after")
+    def _whole_values(self) -> ParameterServer:
+        if self.partition % 4:
+            raise refuse(
+                "partition", "cuts a float32 value", format_size(self.partition), "a multiple of 4 bytes"
+            )
+        return self
+
+    @property
+    def shares_hosts(self) -> bool:
+        return self.colocated
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        if job.servers == 0:
+            yield Mistake("servers", "is zero, but the exchange is by parameter server", 0, "at least one")
+
+    def longest(self, tensor: int, workers: int) -> tuple[str, int]:
+        return "partition", min(self.partition, tensor)
+
+    def collective(self, context: JobContext) -> Exchange:
+        from gradwire.experiment.collectives.parameter_server import ParameterServers
+
+        return ParameterServers(context, self)

@@ -1,0 +1,33 @@
+"""Traffic matrices of htsim: see `gradwire.experiment.traffic.matrix`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from gradwire.scenarios.schema.traffic import FromFile
+
+if TYPE_CHECKING:
+    from gradwire.experiment.traffic.base import Flows, Setting
+
+
+class Matrix(FromFile):
+    """A traffic matrix of htsim (.cm): `Nodes`, `Connections`, and lines `src->dst id N start PS size BYTES`."""
+
+    kind: Literal["matrix"]
+    file: Annotated[str, Field(min_length=1)]
+    """Path, relative to the scenario file. A flow may wait for triggers of deliveries to its own host."""
+
+    def largest(self, where: str, hosts: int | None) -> tuple[str, int]:
+        from gradwire.experiment.traffic.matrix import read
+
+        connections, _ = read(Path(self.file), f"{where}.file", hosts)
+        return "file", max((each.nbytes for each in connections), default=0)
+
+    def flows_of(self, setting: Setting) -> Iterator[Flows]:
+        from gradwire.experiment.traffic.matrix import matrix
+
+        return matrix(setting, self)

@@ -1,0 +1,101 @@
+"""What a scenario's `[[traffic]]` tables come to: their files, their hosts, their flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.components.limits import MAX_PACKETS
+from gradwire.experiment.traffic.base import Flows, Setting, generator
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.schema.traffic import Traffic
+from gradwire.scenarios.units import format_size
+
+if TYPE_CHECKING:
+    from gradwire.experiment.topology import Network
+    from gradwire.scenarios.schema.scenario import Scenario
+
+
+def check_files(scenario: Scenario) -> None:
+    """Read every file that traffic names, and look how long its flows are.
+
+    Raises
+    ------
+    ScenarioError
+        Files are missing or damaged; says in which lines. Or a flow has more packets than can be numbered.
+    """
+    total = scenario.topology.host_count
+    mistakes: list[Mistake] = []
+    for index, table in enumerate(scenario.traffic):
+        where = f"traffic[{index}]"
+        hosts = len(table.hosts) if isinstance(table.hosts, tuple) else total
+        try:
+            field, largest = table.largest(where, hosts)
+            payload = (table.transport or scenario.transport).payload
+            if largest > payload * MAX_PACKETS:
+                what = f"has a flow of {-(-largest // payload)} packets of {format_size(payload)}"
+                expected = f"at most {MAX_PACKETS} packets, so {format_size(payload * MAX_PACKETS)}; or several flows"
+                mistakes.append(Mistake(f"{where}.{field}", what, format_size(largest), expected))
+        except ScenarioError as error:
+            mistakes += error.mistakes or [Mistake(error.where, error.what, expected=error.expected)]
+    if mistakes:
+        raise ScenarioError("the traffic cannot be used:", scenario.name, mistakes=mistakes)
+
+
+def check_hosts(scenario: Scenario, network: Network) -> None:
+    """Look up everybody who takes part in traffic.
+
+    Raises
+    ------
+    ScenarioError
+        Hosts that the network does not have, or too few of them: what a scenario's checks know already is said here for
+        networks from files.
+    """
+    for number, table in enumerate(scenario.traffic):
+        _hosts(table, f"traffic[{number}]", network)
+
+
+def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flows]:
+    """The flows of the scenario's `number`-th traffic.
+
+    Raises
+    ------
+    ScenarioError
+        Hosts that do not exist, or a file that cannot be used.
+    """
+    table = scenario.traffic[number]
+    where = f"traffic[{number}]"
+    hosts = _hosts(table, where, network)
+    cards = network.cards
+    cable_rates = network.link_rate[network.up_link].astype(np.int64)
+    ends = [time for time in (table.stop, scenario.duration) if time is not None]
+    return table.flows_of(
+        Setting(
+            where=where,
+            hosts=hosts,
+            rates=np.add.reduceat(cable_rates, cards.first[:-1])[hosts],
+            index=cards.index,
+            end_ps=min(ends, default=None),
+            rng=generator(scenario.seed, table.name),
+        )
+    )
+
+
+def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
+    """Numbers of who takes part."""
+    cards = network.cards
+    named = cards.hosts if table.hosts == "all" else table.hosts
+    asked = [("hosts", name) for name in named] + list(table.named.items())
+    mistakes = [
+        Mistake(f"{where}.{key}", "is no host of the network", name, ", ".join(cards.hosts[:8]))
+        for key, name in asked
+        if name not in cards.index
+    ]
+    if not mistakes:
+        mistakes = [each.under(where) for each in table.misfits(len(named))]
+    if mistakes:
+        raise ScenarioError("the traffic does not fit the network:", mistakes=mistakes)
+    return np.array([cards.index[name] for name in named], dtype=np.int64)

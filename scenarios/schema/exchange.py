@@ -1,0 +1,46 @@
+"""What the [job.exchange] tables of all kinds have in common: how the workers of a job exchange their gradients.
+
+Each kind is a class in a file of its own (see `gradwire.scenarios.components`): its keys, what it needs of the job, and
+the collective that carries it out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Table
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job import Job
+
+
+class ExchangeTable(Table, ABC):
+    """What all kinds answer. A class derived from it with a `kind` is an exchange with all there is to know of it."""
+
+    kind: str
+
+    @property
+    def shares_hosts(self) -> bool:
+        """Whether servers are on the workers' hosts rather than on hosts of their own."""
+        return False
+
+    def hosts_needed(self, job: Job) -> int:
+        """How many hosts a job takes."""
+        return max(job.workers, job.servers) if self.shares_hosts else job.workers + job.servers
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        """What of its job does not fit this kind, with paths in the job's table."""
+        if job.servers:
+            yield Mistake("servers", f"has no meaning with {self.kind}", job.servers, "no servers")
+
+    @abstractmethod
+    def longest(self, tensor: int, workers: int) -> tuple[str, int]:
+        """Bytes of the longest message, at most, and the key that decides it. `tensor`: bytes of the largest tensor."""
+
+    @abstractmethod
+    def collective(self, context: Any) -> Any:
+        """What carries it out: an `Exchange`, given the `JobContext` of its job (both in
+        `gradwire.experiment.collectives.base`)."""

@@ -1,0 +1,13 @@
+"""Format `chakra`."""
+
+from gradwire.traces.formats.base import Format
+
+
+class Chakra(Format):
+    """Execution traces, which ASTRA-sim runs."""
+
+    kind = "chakra"
+    title = "Chakra execution trace"
+    module = "gradwire.traces.formats.chakra"
+    writes = True
+    offered = 50
