@@ -68,13 +68,14 @@ H_SOON = 85  # the earliest thing that followed from what was played last
 H_TOLD = 86  # the earliest thing in it of which Python has to hear
 H_SORTED = 87  # entries of H_SORT
 H_STARVED = 88  # base of the process at whose end of course the player has stopped, 0 = none
+H_LIMITS = 96  # bytes that each class may hold of its port's buffer, or of the shared one (8 words)
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
 
 RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
 
 # --- node -------------------------------------------------------------------------------------------------------
-NODE_WORDS = 40
+NODE_WORDS = 48
 N_KIND = 0  # 0 host, 1 switch
 N_IN = 1  # first entry of its ingress list (INGRESS: port bases; HEADS: consumer counters)
 N_IN_COUNT = 2
@@ -84,6 +85,7 @@ N_DRAWS = 5  # packets balanced so far: the counter of its random draws
 N_ACTIVE = 6  # base of the list of ports that have packets queued
 N_ACTIVE_COUNT = 7
 N_USED = 32  # switch with a shared buffer: bytes that wait in it
+N_USED_BY = 40  # ... and of each class, where classes have limits (8 words)
 N_EDGE = 8  # its index among the edge switches, or -1
 N_ROUTE = 9  # base of its row of the routing table
 N_KEY = 10  # key of its random draws

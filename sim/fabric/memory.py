@@ -296,6 +296,7 @@ def build(
         at.H_TIMER_NEXT: at.FOREVER,
         at.H_SORT: sort,
     }
+    header |= {at.H_LIMITS + c: limit for c, limit in enumerate(switch.limits() or ())}
     for word, value in header.items():
         M[word] = value
     memory = Memory(

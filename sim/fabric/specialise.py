@@ -65,14 +65,16 @@ ARGUMENTS = {
 class Features:
     """What the engine of a run can do beyond the usual; what is off costs nothing.
 
-    `shared`: the ports of a switch share its buffer. `turns`: some classes of a port take turns. `trims`: packets are
-    cut to their headers. `pauses`: priority flow control. `ranks`: shortest message first within a class. `faults`:
-    hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
-    carry message after message. `late`: receivers may put off their answers. `pulls`: receivers pace their senders.
-    `rides`: data packets carry a word of their sender's. `pairs`: messages between two hosts share a pace.
+    `shared`: the ports of a switch share its buffer. `limits`: every class may fill a part of the buffer only. `turns`:
+    some classes of a port take turns. `trims`: packets are cut to their headers. `pauses`: priority flow control.
+    `ranks`: shortest message first within a class. `faults`: hosts may stand still and routes may be missing. `delays`:
+    waiting times are counted. `streams`: connections may carry message after message. `late`: receivers may put off
+    their answers. `pulls`: receivers pace their senders. `rides`: data packets carry a word of their sender's. `pairs`:
+    messages between two hosts share a pace.
     """
 
     shared: bool = False
+    limits: bool = False
     turns: bool = False
     trims: bool = False
     pauses: bool = False
@@ -162,6 +164,7 @@ def features_of(switch: Any, faults: bool, delays: bool) -> Features:
     """What the engine has to be able to do for a scenario's switches."""
     return Features(
         shared=switch.shared() is not None,
+        limits=switch.limits() is not None,
         turns=switch.quanta() is not None,
         trims=switch.trim_threshold is not None,
         pauses=switch.pfc,

@@ -12,6 +12,7 @@ from gradwire.components.queues.threshold import admit
 from gradwire.components.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
+LIMITS = False  # every class may fill a part of the buffer only
 TURNS = False  # some classes of a port take turns
 TRIMS = False  # packets are cut to their headers
 PAUSES = False  # priority flow control
