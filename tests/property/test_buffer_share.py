@@ -96,21 +96,19 @@ def test_a_part_of_the_shared_buffer_counts_over_all_ports():
 
 
 def test_low_classes_cannot_crowd_high_ones_out():
-    """Seven classes of droppable and important data, each below its own threshold of 96 KiB, fill 512 KiB together: a
-    burst of the first class that comes then is dropped for want of room. With parts that leave it some, it is not. Note 7
-    of what was measured of DLCP."""
+    """Important packets are marked above their threshold and not dropped: six classes of them fill 512 KiB together, and
+    a burst of a higher class that comes then is dropped for want of room. With parts that leave it some, it is not."""
     gbps, hosts = 100 * 10**9, 60
     network = star(hosts, LinkSpec(gbps, US))
     dlcp = Dlcp.model_validate({"kind": "dlcp", "payload": "4096B"})
     low = [Letter(0, 1 + n, 0, 400_000, priority=2 + n % 6) for n in range(42)]
-    high = [Letter(20 * US, 45 + n, 0, 40_000, priority=1) for n in range(8)]
-    table = {"queues": 8, "buffer": "512KiB", "ecn_threshold": "96KiB", "selective_drop": True}
+    high = [Letter(20 * US, 45 + n, 0, 20_000, priority=1) for n in range(5)]
+    table = {"queues": 8, "buffer": "512KiB", "ecn_threshold": "64KiB", "selective_drop": True}
     lost, ends = {}, {}
     for name, more in (("whole", {}), ("parts", {"buffer_share": [1.0, 1.0] + [0.135] * 6})):
-        # beyond their thresholds important packets are only marked, so low classes go on to fill the buffer
         case = Case(network, [dlcp], [*low, *high], Switch.model_validate({**table, **more}))
         outcome = run_engine(case)
         lost[name] = sum(drop.packet.priority == 1 and drop.cause == "tail" for drop in outcome.drops)
-        ends[name] = max(each.time for each in outcome.arrivals if each.packet.flow >= len(low) and each.host == 0)
+        ends[name] = max(each.time for each in outcome.arrivals if each.message >= len(low))
     assert lost["whole"] > 10 and lost["parts"] == 0
     assert ends["parts"] < 0.9 * ends["whole"], ends

@@ -104,6 +104,18 @@ SINGLE = [
     ("switch.ecn_threshold", "0B", "switch.ecn_threshold", "is zero", "a positive size"),
     ("switch.ecn_threshold", [], "switch.ecn_threshold", "is an empty list", "one size"),
     ("switch.ecn_threshold", "1MiB", "switch.ecn_threshold", "nothing would ever be marked", "less than 512KiB"),
+    ("switch.buffer_share", 1.5, "switch.buffer_share", "is out of range", "between 0 and 1"),
+    ("switch.buffer_share", [0.5, 0], "switch.buffer_share[1]", "leaves no room at all", "above 0"),
+    ("switch.buffer_share", [0.5, 0.5], "switch.buffer_share", "has 2 entries for 8 queues", "or a list of 8"),
+    ("switch.buffer_share", 0.005, "switch.buffer_share", "leaves a queue 2621B, less than a single packet", "many"),
+    (
+        "switch", {"buffer_share": [1, 0.1, 0.2, 1, 1, 1, 1, 1], "ecn_threshold": "96KiB"}, "switch.ecn_threshold",
+        "of queue 1 is not below what buffer_share leaves it", "less than 52428B, or a larger buffer_share",
+    ),
+    (
+        "switch", {"buffer_share": 0.1, "ecn_threshold": "96KiB"}, "switch.ecn_threshold",
+        "of queues 0, 1, 2, 3, 4, 5, 6, 7 is not below", "less than 52428B",
+    ),
     ("switch.selective_drop", True, "switch.selective_drop", "needs a threshold", "switch.ecn_threshold"),
     ("switch.buffer", "4KiB", "switch.buffer", "does not hold a single packet of 4162B", "many packets"),
     ("host.software_latency", "1us", "host.software_latency", "is below the time of the smallest packet", "1.0048us"),
