@@ -37,7 +37,7 @@ TRAFFIC = ("poisson", "permutation", "incast", "all_to_all", "flows", "matrix")
 FAULTS = ("link_down", "link_degraded", "gray_loss", "switch_down", "host_paused", "host_slow")
 STILL = ("link_down", "switch_down", "host_paused")  # these need an engine that can do it
 FEATURES = {
-    "shared_buffer": 0.25, "drr_quantum": 0.25, "trim_threshold": 0.2, "pfc": 0.25, "shortest_first": 0.1,
+    "shared_buffer": 0.25, "buffer_share": 0.15, "drr_quantum": 0.25, "trim_threshold": 0.2, "pfc": 0.25, "shortest_first": 0.1,
     "ecn_ceiling": 0.2,
 }  # fmt: skip
 
@@ -177,7 +177,7 @@ class Scenarios:
         wanted = self.combination.features
         pins: dict[str, Any] = {name: ABSENT for name in FEATURES if name not in wanted}
         pins |= {name: True for name in ("pfc", "shortest_first") if name in wanted}
-        for name in ("shared_buffer", "drr_quantum", "trim_threshold", "ecn_ceiling"):
+        for name in ("shared_buffer", "buffer_share", "drr_quantum", "trim_threshold", "ecn_ceiling"):
             if name in wanted:
                 pins[name] = draw.value(name, SCHEMA["$defs"]["Switch"]["properties"][name])
         if "ecn_ceiling" in wanted:
