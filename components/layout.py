@@ -258,6 +258,7 @@ S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
 # groups (`core.group`): the messages of a pair in one class, which take their turns at the interface as one. The record
 # of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them
 S_ALLOWED = 77  # payload bytes that may be missing at delivery
+S_TURN = 78  # which one it is of the messages that carry the same, one after the other: what rotates, rotates by it
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
@@ -301,6 +302,8 @@ R_LAST = 46  # words A and B of the last data packet, for late answers
 R_RIDER = 48  # what rode on it, where receivers may put off their answers
 R_PAIR = 49  # base of the words that the messages of its transport between its two hosts share here, 0 = none
 R_HOST = 50  # base of those that all messages of its transport to this host share
+R_POOL = 51  # number of the budget that R_ALLOWED is a part of, lowest bit: which of its pair's two; 0 = of none
+R_MOST = 52  # payload bytes that may be missing at delivery if the budget has them left over
 R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
 
 # what a pair shares at its sender; a transport's own words begin at PAIR_USER

@@ -77,6 +77,9 @@ class FabricLike(Protocol):
         important: Importance = None,
         settled: bool = False,
         logged: bool = True,
+        share: float | None = None,
+        pool: int = 0,
+        turn: int | None = None,
     ) -> int: ...
 
     def run(self, until_ps: int) -> Sequence[Any]: ...
@@ -127,6 +130,10 @@ class Message:
     lost_bytes: int = 0
     sent: Callable[[Message, int], None] = _nothing
     """called when it has its number, with the time at which it enters its host's interface"""
+    share: float | None = None
+    """its own part of a budget, and the number of that; `turn` as well: see `gradwire.experiment.program.Messages`"""
+    pool: int = 0
+    turn: int | None = None
 
 
 class Track(Protocol):
@@ -221,6 +228,9 @@ class Coupling:
             important=message.important,
             settled=message.settled is not None,
             logged=self._logged(message.job),
+            share=message.share,
+            pool=message.pool,
+            turn=message.turn,
             **({} if message.number < 0 else {"number": message.number}),
         )
         message.number = number

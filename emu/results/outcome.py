@@ -68,6 +68,7 @@ def make_result(
         "received_bytes": np.where(done, reports.received[ready], 0),
         "lost_bytes": np.where(done, reports.lost[ready], 0),
         "bound": rows.bound[ready],
+        "share": rows.share[ready],
         "retransmitted": reports.retransmitted[ready],
         "sent_packets": reports.sent_packets[ready],
         "marked": reports.marked[ready],

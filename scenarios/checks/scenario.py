@@ -16,6 +16,7 @@ from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
+from gradwire.scenarios.schema.bound import most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer
 from gradwire.scenarios.schema.network import Switch, entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
@@ -54,6 +55,13 @@ def find_policy_mistakes(scenario: Scenario, policy: Policy) -> list[Mistake]:
 def remarks(scenario: Scenario) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     found = list(switch_remarks(scenario))
+    for index, job in enumerate(scenario.job):
+        policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
+        if job.bound_per == "step" and policy != "on_probe":
+            found.append(
+                f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, and '
+                "leaves little to others"
+            )
     if scenario.switch.ecn_threshold is None:
         if any(job.tagging.magnitude for job in scenario.job):
             found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
@@ -265,9 +273,14 @@ def _bounds(scenario: Scenario) -> Iterator[Mistake]:
         transport = job.transport or scenario.transport
         for field in ("push_bound", "pull_bound"):
             bound = getattr(job, field)
-            if bound > 0 and not transport.may_lose:
+            if most_of(bound) > 0 and not transport.may_lose:
                 what = f"allows loss, but transport {transport.kind} delivers every byte"
                 yield Mistake(
                     f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"',
                     ("transport.kind", f"job[{index}].transport"),
                 )  # fmt: skip
+        if job.bound_per == "step" and transport.may_lose and not transport.shares_bound:
+            yield Mistake(
+                f"job[{index}].bound_per", f"shares a bound among messages, which {transport.kind} keeps for each",
+                "step", '"message", or transport = "dlcp"', ("transport.kind", f"job[{index}].transport"),
+            )  # fmt: skip

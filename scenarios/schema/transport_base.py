@@ -35,6 +35,7 @@ class Transport(Table):
     switches_between: ClassVar[int | None] = None  # at most
     simulated: ClassVar[bool] = True  # or on the testbed only
     may_lose: ClassVar[bool] = False  # whether it can deliver a message with some of its packets missing
+    shares_bound: ClassVar[bool] = False  # whether what one message does not lose of its bound, others may
 
     # what its rules are made of: see gradwire.components.transports.base
     control_bytes: ClassVar[int]

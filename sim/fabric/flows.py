@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gradwire.components import layout as at
 from gradwire.components.draws import entropy_of
 from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.missing import missing_runs
 from gradwire.sim.fabric import streams
 from gradwire.sim.fabric.memory import Memory
@@ -37,9 +37,9 @@ DELIVERED, FINISHED = 1, 2  # bits of STATE
 class Records:
     """What the records of one message, or of many, begin with. Every field is a number or int64[messages].
 
-    `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `logged`: 1 if its packets are
-    noted; `tell`, `home`, `event`, `left`: see the layout. `stream`: number of the records of its stream,
-    -1 = none.
+    `allowed`, `most`, `pool`: see S_ALLOWED, R_MOST and R_POOL. `tags`: where the importance bits are, 0 none, 1 all;
+    `wanted`: how many are set; `logged`: 1 if its packets are noted; `tell`, `home`, `event`, `left`: see the layout.
+    `stream`: number of the records of its stream, -1 = none.
     """
 
     number: Any
@@ -51,6 +51,9 @@ class Records:
     allowed: Any
     tags: Any
     wanted: Any
+    most: Any = 0
+    pool: Any = 0
+    turn: Any = 0
     tell: Any = at.TELL_DELIVERED
     home: Any = 0
     event: Any = 0
@@ -141,13 +144,14 @@ class Flows:
         *,
         transport: int,
         priority: int,
-        bound: float,
+        loss: Allowance,
         important: NDArray[Any] | bool | None,
         settled: bool = False,
         logged: bool = True,
         number: int | None = None,
+        turn: int | None = None,
     ) -> int:
-        """A new message with both its records. Returns the base of the sender's."""
+        """A new message with both its records. Returns the base of the sender's. `turn`: its number, unless given."""
         M = self.memory.M
         kind = self.transports[transport]
         words = -(-packets // 32)
@@ -171,7 +175,9 @@ class Flows:
         self.message_of[flow] = number
         f, r = self.sender(flow), self.receiver(flow)
         begin = Records(
-            number, src, dst, nbytes, packets, priority, allowed_loss(nbytes, bound), tags, wanted, logged=int(logged),
+            number, src, dst, nbytes, packets, priority, allowed_loss(nbytes, loss.share), tags, wanted,
+            most=allowed_loss(nbytes, loss.bound), pool=loss.pool, turn=number if turn is None else turn,
+            logged=int(logged),
             tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED, **shared,
         )  # fmt: skip
         chosen = self._sets.of_pair(transport, src, dst)
@@ -264,6 +270,7 @@ class Flows:
             (at.S_TAGS, begin.tags),
             (at.S_HOME, begin.home),
             (at.S_ALLOWED, begin.allowed),
+            (at.S_TURN, begin.turn),
             (at.S_PAIR, begin.pair[0]),
             (at.S_GROUP, begin.pair[1]),
             (at.S_STAMPS, stamps),
@@ -281,6 +288,8 @@ class Flows:
             (at.R_FRAME, np.where(begin.packets > 1, kind.payload + overhead, last)),
             (at.R_TAGS, begin.tags),
             (at.R_ALLOWED, begin.allowed),
+            (at.R_MOST, begin.most),
+            (at.R_POOL, begin.pool),
             (at.R_IMPORTANT, begin.wanted),
             (at.R_TELL, begin.tell),
             (at.R_EVENT, begin.event),

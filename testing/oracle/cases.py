@@ -17,6 +17,7 @@ from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, persists, shares
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.schema.network import Switch as SwitchTable
 from gradwire.sim.fabric import streams
@@ -44,6 +45,11 @@ class Letter:
     bound: float = 0.0
     important: Sequence[bool] | bool | None = None
     after: int | None = None
+    share: float | None = None
+    """its own part of a budget; None: its bound"""
+    pool: int = 0
+    turn: int | None = None
+    """None: its number"""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def run_engine(
         letters.append(letter)
         number = fabric.send(
             time, what.src, what.dst, what.nbytes, transport=what.transport, priority=what.priority,
-            bound=what.bound, important=important,
+            bound=what.bound, share=what.share, pool=what.pool, turn=what.turn, important=important,
         )  # fmt: skip
         assert number == len(letters) - 1
 
@@ -361,7 +367,9 @@ class _Oracle:
         self.flows.append(
             (Flow if stream is None else Carried)(
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,
-                priority=what.priority, bound=what.bound, important=what.important,
+                priority=what.priority, important=what.important,
+                loss=Allowance(what.bound, what.bound if what.share is None else what.share, what.pool),
+                turn=number if what.turn is None else what.turn,
                 entropy=entropy if stream is None else stream.entropy,
                 line_speed=self.line_speed[what.src], stream=stream, **self._pair(what),
             )

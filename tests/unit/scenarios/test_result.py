@@ -92,7 +92,7 @@ def _cut(folder: Path) -> None:
 
 def _other_format(folder: Path) -> None:
     text = (folder / "result.json").read_text()
-    (folder / "result.json").write_text(text.replace('"format": 5', '"format": 99'))
+    (folder / "result.json").write_text(text.replace('"format": 6', '"format": 99'))
 
 
 def _other_columns(folder: Path) -> None:
@@ -137,7 +137,7 @@ def _folder(folder: Path) -> None:
         (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
         (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
-        (_other_format, ["format 99", "expected format 5"]),
+        (_other_format, ["format 99", "expected format 6"]),
         (lambda folder: _change(folder, "result.json", engine=3), ["result.json: engine is 3", "a JSON object"]),
         (lambda folder: _change(folder, "result.json", totals=[]), ["result.json: totals is []", "a JSON object"]),
         (lambda folder: _change(folder, "result.json", policy=None), ["policy is null", "expected text"]),
