@@ -59,8 +59,8 @@ def remarks(scenario: Scenario) -> list[str]:
         policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
         if job.bound_per == "step" and policy != "on_probe":
             found.append(
-                f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, and '
-                "leaves little to others"
+                f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
+                "and leaves little to others"
             )
     if scenario.switch.ecn_threshold is None:
         if any(job.tagging.magnitude for job in scenario.job):

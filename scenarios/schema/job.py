@@ -119,10 +119,10 @@ class Job(Table):
     bound_most: Fraction = 1.0
     """With bound_per = "step": no message loses more than this, or than its own bound."""
     fill: Literal["zero", "rescaled", "stale"] = "zero"
-    """What stands for values that are lost on the way to a server (in a ring: in reduce-scatter), where the sum becomes
-    a gradient: zero adds nothing [notes]; rescaled divides by the number of workers whose value has arrived and not by
-    that of all, so that the mean has no bias; stale takes the worker's value of the last iteration. Replaying does not
-    depend on it; training does, and the testbed, which adds zeros."""
+    """What stands for values that are lost on the way to a server (in a ring: in reduce-scatter), where they are added
+    up: zero adds nothing [notes]; rescaled divides by the number of workers whose value has arrived and not by that of
+    all, so that the mean has no bias; stale takes the worker's value of the last iteration. Replaying does not depend
+    on it; training does. The testbed adds zeros."""
     pull_fill: Literal["stale", "zero"] = "stale"
     """What stands for values that are lost on the way back: those of the last iteration [notes: parameters], or zero."""
     pull_important: Flag = True

@@ -28,7 +28,7 @@ def message(**changes: Any) -> dict[str, list[Any]]:
     row = {
         "message": 7, "job": "j", "iteration": 0, "tensor": 3, "layer": 1, "part": 0, "kind": "push", "src": "h0", "dst": "h1",
         "bytes": 1000, "packets": 10, "priority": 1, "start_ps": 5, "released_ps": 6, "end_ps": 50, "received_bytes": 900,
-        "lost_bytes": 100, "bound": 0.1, "retransmitted": 0, "sent_packets": 10, "marked": 0, "trimmed": 0, "timeouts": 0,
+        "lost_bytes": 100, "bound": 0.1, "share": 0.1, "retransmitted": 0, "sent_packets": 10, "marked": 0, "trimmed": 0, "timeouts": 0,
     }  # fmt: skip
     return {name: [value] for name, value in {**row, **changes}.items()}
 
