@@ -124,7 +124,7 @@ class Job(Table):
     all, so that the mean has no bias; stale takes the worker's value of the last iteration. Replaying does not depend
     on it; training does. The testbed adds zeros."""
     pull_fill: Literal["stale", "zero"] = "stale"
-    """What stands for values that are lost on the way back: those of the last iteration [notes: parameters], or zero."""
+    """What stands for values that are lost on the way back: those of the last iteration [notes], or zero."""
     pull_important: Flag = True
     """Whether all packets of the way back are important: they carry aggregates of all workers [notes]."""
 
