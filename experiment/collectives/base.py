@@ -151,7 +151,7 @@ def messages(
     given = {"table": context.number, "pool": loss.pool, **columns}
     full = {name: np.array(np.broadcast_to(value, n), dtype=np.int64) for name, value in given.items()}
     what = (full[name] for name in ("src", "dst", "tensor", "part"))
-    full["turn"] = full["iteration"] + _beginning(context.seed, *what)
+    full["turn"] = full["iteration"] + _beginning(context.seed, numbers, *what)
     bound, share = (np.array(np.broadcast_to(each, n), dtype=np.float64) for each in (loss.bound, loss.share))
     return Messages(kind=numbers, important=importance, bound=bound, share=share, **full)
 

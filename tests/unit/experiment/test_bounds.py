@@ -167,7 +167,7 @@ def test_what_one_message_does_not_lose_another_may(exchange):
     _, together = lossy({**job, "bound_per": "step"})
     again = [sum(row["retransmitted"] for row in rows(result.messages)) for result in (alone, together)]
     lost = [sum(total for total, _ in spent(result).values()) for result in (alone, together)]
-    assert lost[0] == 0 < lost[1]
+    assert lost[0] < 1024 < lost[1]  # but a last packet of less than a whole one
     assert again[1] < again[0]
     for result in (alone, together):
         assert check_loss_invariant(result) == []
