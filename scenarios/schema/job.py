@@ -116,8 +116,9 @@ class Job(Table):
     """What the bound holds for. step: for all messages together that go in one iteration, one way, from one host to one
     other; what those before have not lost of their bounds, the next one may, if it may lose anything. A transport that
     delivers with losses before all is sent leaves little over: dlcp wants stop_policy = "on_probe". Ours."""
-    bound_most: Fraction = 1.0
-    """With bound_per = "step": no message loses more than this, or than its own bound."""
+    bound_most: Fraction = 0.5
+    """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
+    unless this is 1. Ours."""
     fill: Literal["zero", "rescaled", "stale"] = "zero"
     """What stands for values that are lost on the way to a server (in a ring: in reduce-scatter), where they are added
     up: zero adds nothing [notes]; rescaled divides by the number of workers whose value has arrived and not by that of

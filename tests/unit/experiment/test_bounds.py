@@ -164,7 +164,7 @@ def test_what_one_message_does_not_lose_another_may(exchange):
     else:
         job = ring_job(3, bucket="30720B", **shape)
     _, alone = lossy(job)
-    _, together = lossy({**job, "bound_per": "step"})
+    _, together = lossy({**job, "bound_per": "step", "bound_most": 1.0})
     again = [sum(row["retransmitted"] for row in rows(result.messages)) for result in (alone, together)]
     lost = [sum(total for total, _ in spent(result).values()) for result in (alone, together)]
     assert lost[0] < 1024 < lost[1]  # but a last packet of less than a whole one
@@ -204,7 +204,7 @@ def test_engine_and_oracle_share_alike(seed, stop_policy):
 
 def test_an_overdraft_is_seen():
     """Two messages of a step that have lost more together than their parts, each less than its bound."""
-    _, result = lossy(ps_job(3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.05, bound_per="step"))
+    _, result = lossy(ps_job(3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.05, bound_per="step", bound_most=1.0))
     table = result.messages.to_pydict()
     mine = [i for i in range(len(table["kind"])) if table["kind"][i] == "push" and table["src"][i] == "h0"]
     allowed = sum(allowed_loss(table["bytes"][i], 0.05) for i in mine)

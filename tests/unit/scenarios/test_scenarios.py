@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from gradwire.components.transports.dlcp import Dlcp
 from gradwire.scenarios.checks.scenario import remarks
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, list_library, load_scenario, pick_variant
+from gradwire.scenarios.record import scenario_text
+from gradwire.scenarios.schema.bound import Bound
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import HostPlacement, LeafSpine, Scenario, UserTransport, json_schema
 
@@ -191,6 +194,31 @@ def test_thresholds_that_exceed_the_buffer_together():
     assert remarks(crowded_scenario(buffer=f"{672 * 1024 - 1}B"))
     assert not remarks(crowded_scenario(buffer_share=0.2))
     assert not remarks(crowded_scenario(selective_drop=False))
+
+
+def lossy_scenario(transport, **job):
+    shape = {"name": "job", "trace": "resnet20", "workers": 3, "servers": 1, "exchange": {"kind": "parameter_server"}}
+    return star_scenario(transport=transport, job=[shape | job])
+
+
+def test_a_bound_for_a_step_wants_a_transport_that_shares_it_and_leaves_something_over():
+    patient = {"kind": "dlcp", "stop_policy": "on_probe"}
+    assert not remarks(lossy_scenario(patient, push_bound=0.1, bound_per="step"))
+    (said,) = remarks(lossy_scenario("dlcp", push_bound=0.1, bound_per="step"))
+    assert said == (
+        'job[0].bound_per is "step" but stop_policy is "early": each message spends its own part, and leaves little to others'
+    )
+    with pytest.raises(ValidationError, match="shares a bound among messages, which ltp keeps for each"):
+        lossy_scenario("ltp", push_bound=0.1, bound_per="step")
+
+
+def test_a_bound_by_layer_is_written_and_read_again():
+    """In the resolved scenario that goes with a Result."""
+    rule = {"front": 0.1, "back": 0.05, "critical": 0.01}
+    scenario = lossy_scenario("dlcp", push_bound=rule, fill="rescaled", pull_fill="zero")
+    again = Scenario.model_validate(tomllib.loads(scenario_text(scenario)))
+    assert again.job[0].push_bound == Bound(**rule) and again.digest() == scenario.digest()
+    assert (again.job[0].fill, again.job[0].pull_fill) == ("rescaled", "zero")
 
 
 def test_parts_of_the_buffer():
