@@ -208,7 +208,7 @@ def test_a_bound_for_a_step_wants_a_transport_that_shares_it_and_leaves_somethin
     assert said == (
         'job[0].bound_per is "step" but stop_policy is "early": each message spends its own part, and leaves little to others'
     )
-    with pytest.raises(ValidationError, match="shares a bound among messages, which ltp keeps for each"):
+    with pytest.raises(ScenarioError, match="shares a bound among messages, which ltp keeps for each"):
         lossy_scenario("ltp", push_bound=0.1, bound_per="step")
 
 

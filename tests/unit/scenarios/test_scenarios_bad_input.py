@@ -101,7 +101,7 @@ SINGLE = [
     ("job.0.push_bound", {"layers": []}, "job[0].push_bound.layers", "is an empty list", "one fraction per layer"),
     ("job.0.push_bound", {"layers": [0.1, 2]}, "job[0].push_bound.layers[1]", "is out of range", "between 0 and 1"),
     ("job.0.push_bound", {"share": 0.1, "change": 0.0}, "job[0].push_bound.change", "is out of range", "above 0"),
-    ("job.0.push_bound", {"share": 0.1, "last": 1}, "job[0].push_bound.last", "unknown key", "critical"),
+    ("job.0.push_bound", {"share": 0.1, "last": 1}, "job[0].push_bound.last", "unknown key", "layers"),
     ("job.0.push_bound", {"front": 0.0, "back": 0.1}, "job[0].push_bound", "allows loss, but transport dctcp", "dlcp"),
     ("job.0.bound_per", "worker", "job[0].bound_per", "is unknown", "'message' or 'step'"),
     ("job.0.fill", "last", "job[0].fill", "is unknown", "'zero', 'rescaled' or 'stale'"),
