@@ -40,7 +40,7 @@ from gradwire.analysis.tables import (
 from gradwire.analysis.unlike import differences
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
-from gradwire.scenarios.result import Result, Violation, as_pandas, check_loss_invariant
+from gradwire.scenarios.result import Overdraft, Result, Violation, as_pandas, check_loss_invariant
 
 if TYPE_CHECKING:
     import pandas
@@ -64,7 +64,7 @@ class Comparison:
 
     results: list[Result]
     metrics: list[list[Metrics]]
-    violations: list[Violation]
+    violations: list[Violation | Overdraft]
 
     @property
     def flat(self) -> list[Metrics]:

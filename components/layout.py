@@ -68,13 +68,14 @@ H_SOON = 85  # the earliest thing that followed from what was played last
 H_TOLD = 86  # the earliest thing in it of which Python has to hear
 H_SORTED = 87  # entries of H_SORT
 H_STARVED = 88  # base of the process at whose end of course the player has stopped, 0 = none
+H_LIMITS = 96  # bytes that each class may hold of its port's buffer, or of the shared one (8 words)
 HEADER_WORDS = 128
 ALPHA_UNIT = 1 << 16
 
 RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
 
 # --- node -------------------------------------------------------------------------------------------------------
-NODE_WORDS = 40
+NODE_WORDS = 48
 N_KIND = 0  # 0 host, 1 switch
 N_IN = 1  # first entry of its ingress list (INGRESS: port bases; HEADS: consumer counters)
 N_IN_COUNT = 2
@@ -84,6 +85,7 @@ N_DRAWS = 5  # packets balanced so far: the counter of its random draws
 N_ACTIVE = 6  # base of the list of ports that have packets queued
 N_ACTIVE_COUNT = 7
 N_USED = 32  # switch with a shared buffer: bytes that wait in it
+N_USED_BY = 40  # ... and of each class, where classes have limits (8 words)
 N_EDGE = 8  # its index among the edge switches, or -1
 N_ROUTE = 9  # base of its row of the routing table
 N_KEY = 10  # key of its random draws
@@ -256,6 +258,7 @@ S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
 # groups (`core.group`): the messages of a pair in one class, which take their turns at the NIC as one. The record
 # of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them
 S_ALLOWED = 77  # payload bytes that may be missing at delivery
+S_TURN = 78  # which one it is of the messages that carry the same, one after the other: what rotates, rotates by it
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
@@ -299,6 +302,8 @@ R_LAST = 46  # words A and B of the last data packet, for late answers
 R_RIDER = 48  # what rode on it, where receivers may put off their answers
 R_PAIR = 49  # base of the words that the messages of its transport between its two hosts share here, 0 = none
 R_HOST = 50  # base of those that all messages of its transport to this host share
+R_POOL = 51  # number of the budget that R_ALLOWED is a part of, lowest bit: which of its pair's two; 0 = of none
+R_MOST = 52  # payload bytes that may be missing at delivery if the budget has them left over
 R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
 
 # what a pair shares at its sender; a transport's own words begin at PAIR_USER

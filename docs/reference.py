@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table
+from gradwire.scenarios.schema.bound import Bound
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
 from gradwire.scenarios.schema.fidelity import Fidelity
@@ -52,6 +53,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[[job]]", Job),
     *_kinds("[job.exchange]", "exchange"),
     ("[job.placement]", HostPlacement),
+    ("[job.push_bound] and [job.pull_bound]", Bound),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
     *_kinds("[[traffic]]", "traffic"),
@@ -100,6 +102,8 @@ VALUES = {
     ("Scenario", "transport"): "name or table",
     ("Job", "placement"): '`"packed"`, `"spread"`, `"random"` or table',
     ("Job", "transport"): "name or table",
+    ("Job", "push_bound"): "number or table",
+    ("Job", "pull_bound"): "number or table",
     ("Traffic", "transport"): "name or table",
     ("Traffic", "hosts"): '`"all"` or list of names',
 }

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.experiment.bounds import Bounds
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import (
@@ -78,7 +79,7 @@ class Job:
             The trace has no iteration of the wanted phase.
         """
         replay = Replay(table, trace, seed, where)
-        context = job_context(replay, places, cards, number, payload)
+        context = job_context(replay, places, cards, number, payload, where)
         return cls(table, trace, replay, table.exchange.collective(context), transport, source)
 
     @property
@@ -156,7 +157,9 @@ class Job:
         return np.array(rows, dtype=np.int64)
 
 
-def job_context(replay: Replay, places: Places, cards: Cards, number: int, payload: int) -> JobContext:
+def job_context(
+    replay: Replay, places: Places, cards: Cards, number: int, payload: int, where: str = "job"
+) -> JobContext:
     """What the exchange of a job is given; see `JobContext`."""
     # Imported here: tagging is not needed to know what a job is.
     from gradwire.traces.messages import Tagger, layer_priorities
@@ -178,6 +181,8 @@ def job_context(replay: Replay, places: Places, cards: Cards, number: int, paylo
         ready_order=replay.ready_order,
         tagger=Tagger(trace, tagging, replay.seed) if tagging.magnitude else None,
         payload=payload,
+        bounds=Bounds(table, trace, replay.captured, number, where),
+        seed=replay.seed,
     )
 
 

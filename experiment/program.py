@@ -130,11 +130,15 @@ class Messages:
     iteration, tensor, layer, part : as in the Result's table of messages.
     src, dst : nodes (`Network.names`).
     nbytes, priority : bytes; the switch queue.
-    bound : float64; the share of the bytes that may be lost.
+    bound : float64; the share of the bytes that may be lost, never more.
     rank : order of release where `order` is "layer": the layer.
     captured : index of the trace's iteration whose gradients the sender's own part is, or -1 (no such part).
     first : the first of its elements, in its tensor (or in its bucket).
     important : per message True (all packets important), False (none), or bool[packets].
+    share : float64; of its bytes, its own part of a budget: it may lose so much in any case, and up to `bound` what
+        earlier ones with the same `pool` and ends have not lost of theirs. Unless given, `bound`.
+    pool : number of the budget, lowest bit: the way, forth or back; 0 (unless given): none.
+    turn : which one it is of the messages that carry the same, one after the other; what rotates, rotates by it.
     """
 
     table: Ints
@@ -152,6 +156,14 @@ class Messages:
     captured: Ints
     first: Ints
     important: Sequence[Any]
+    share: NDArray[np.float64] = None  # type: ignore[assignment]
+    pool: Ints = None  # type: ignore[assignment]
+    turn: Ints = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name, value in (("share", self.bound), ("pool", np.zeros_like(self.src)), ("turn", self.iteration)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return len(self.src)

@@ -169,7 +169,7 @@ def _joined(rows: Sequence[Messages]) -> Messages:
         if field.name == "important":
             columns[field.name] = [each for row in rows for each in row.important]
         else:
-            kind = np.float64 if field.name == "bound" else np.int64
+            kind = np.float64 if field.name in ("bound", "share") else np.int64
             parts = [getattr(row, field.name) for row in rows]
             columns[field.name] = np.concatenate([np.zeros(0, dtype=kind), *parts])
     return Messages(**columns)

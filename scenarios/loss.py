@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +17,15 @@ def allowed_loss(size: int, bound: float) -> int:
     """
     share = Fraction(repr(float(bound)))
     return min(int(size), int(size) * share.numerator // share.denominator)
+
+
+class Allowance(NamedTuple):
+    """What a message may lose: `bound`, never more; `share`, its own part of a budget; `pool`, the number of the
+    budget, 0 for none, and then its share is its bound. A number or an array of each."""
+
+    bound: Any
+    share: Any
+    pool: Any = 0
 
 
 def allowed_losses(sizes: Any, bounds: Any) -> NDArray[Any]:

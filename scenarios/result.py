@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCENARIO_FILE = "scenario.toml"
 
-FORMAT = 5
+FORMAT = 6
 """Version of the directory's layout; a Result of another one is refused."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -77,6 +77,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "received_bytes": "int64",
         "lost_bytes": "int64",
         "bound": "float64",
+        "share": "float64",  # its own part of a budget for several messages, as a share of its bytes; else its bound
         "retransmitted": "int32",  # packets sent again
         "sent_packets": "int32",  # packets sent in all
         "marked": "int32",  # data packets that arrived with a congestion mark
@@ -356,11 +357,31 @@ class Violation(NamedTuple):
         )
 
 
-def check_loss_invariant(result: Result) -> list[Violation]:
-    """Every message that breaks the promise of bounded loss; an empty list if the run was sound.
+class Overdraft(NamedTuple):
+    """Messages of a step from one host to another that have lost more together than their parts of a budget."""
 
-    A delivered message must have lost at most `allowed_loss`, and what it received and lost must add up to
-    its size, so that a loss cannot hide by not being counted. Messages still under way promise nothing.
+    job: str
+    kind: str
+    iteration: int
+    src: str
+    dst: str
+    lost_bytes: int
+    allowed_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} messages of job {self.job}, iteration {self.iteration}, from {self.src} to {self.dst}: "
+            f"{self.lost_bytes} bytes lost, {self.allowed_bytes} allowed for all of them"
+        )
+
+
+def check_loss_invariant(result: Result) -> list[Violation | Overdraft]:
+    """Everything that breaks the promise of bounded loss; an empty list if the run was sound.
+
+    A delivered message must have lost at most `allowed_loss` of its bound, and what it received and lost must add up
+    to its size, so that a loss cannot hide by not being counted. Where a bound holds for all messages of a step, those
+    from one host to another that have been delivered must not have lost more than their parts of it together: then
+    nor have those of a worker. Messages still under way promise nothing.
     """
     import numpy as np
 
@@ -372,7 +393,25 @@ def check_loss_invariant(result: Result) -> list[Violation]:
     allowed = allowed_losses(size, columns["bound"])
     broken = (lost > allowed) | (columns["received_bytes"] + lost != size) | (lost < 0)
     rows = table.take(np.flatnonzero(broken & (columns["end_ps"] >= 0))).to_pylist()
-    return [Violation(**{name: row[name] for name in Violation._fields}) for row in rows]
+    found: list[Violation | Overdraft] = [Violation(*(row[name] for name in Violation._fields)) for row in rows]
+    return found + overdrafts(table)
+
+
+def overdrafts(table: pyarrow.Table) -> list[Overdraft]:
+    """The groups of messages that have lost more together than they may; see `check_loss_invariant`."""
+    import numpy as np
+
+    numbers = {name: table[name].to_numpy() for name in ("bytes", "lost_bytes", "bound", "share", "end_ps")}
+    if np.array_equal(numbers["share"], numbers["bound"]):
+        return []
+    allowed = allowed_losses(numbers["bytes"], numbers["share"])
+    lost: dict[tuple[Any, ...], list[int]] = {}
+    keys = ("job", "kind", "iteration", "src", "dst")
+    for row in np.flatnonzero(numbers["end_ps"] >= 0).tolist():
+        total = lost.setdefault(tuple(table[name][row].as_py() for name in keys), [0, 0])
+        total[0] += int(numbers["lost_bytes"][row])
+        total[1] += int(allowed[row])
+    return [Overdraft(*key, *total) for key, total in lost.items() if total[0] > total[1]]
 
 
 def schema_of(name: str) -> pyarrow.Schema:

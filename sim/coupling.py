@@ -81,6 +81,9 @@ class FabricLike(Protocol):
         settled: bool = False,
         logged: bool = True,
         number: int | None = None,
+        share: float | None = None,
+        pool: int = 0,
+        turn: int | None = None,
     ) -> int: ...
 
     def run(self, until_ps: Ps) -> Sequence[Event]: ...
@@ -131,6 +134,10 @@ class Message:
     lost_bytes: Bytes = Bytes(0)
     sent: Callable[[Message, Ps], None] = _nothing
     """called when it has its number, with the time at which it enters its host's NIC"""
+    share: float | None = None
+    """its own part of a budget, and the number of that; `turn` as well: see `gradwire.experiment.program.Messages`"""
+    pool: int = 0
+    turn: int | None = None
 
 
 class Track(Protocol):
@@ -230,6 +237,9 @@ class Coupling:
             settled=message.settled is not None,
             logged=self._logged(message.job),
             number=None if message.number < 0 else message.number,
+            share=message.share,
+            pool=message.pool,
+            turn=message.turn,
         )
         message.number = number
         if message.sent is _nothing:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gradwire.sim.fabric.tables import Tables
 
 OWN = (
-    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "released_ps", "bound", "transport",
+    "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "released_ps", "bound", "share",
+    "transport",
 )  # fmt: skip
 """Columns that are attributes of `Message`."""
 
@@ -60,7 +61,9 @@ def message_columns(
 
 
 def _of_messages(messages: Sequence[Message], names: Sequence[str]) -> dict[str, AnyArray]:
-    columns: dict[str, AnyArray] = {name: _array([getattr(message, name) for message in messages]) for name in OWN}
+    own = [name for name in OWN if name != "share"]
+    columns: dict[str, AnyArray] = {name: _array([getattr(message, name) for message in messages]) for name in own}
+    columns["share"] = _array([each.bound if each.share is None else each.share for each in messages])
     columns["layer"] = np.full(len(messages), -1, dtype=np.int64)
     columns["message"] = np.array([message.number for message in messages], dtype=np.int64)
     columns["src"] = _array([names[message.src] for message in messages])
@@ -98,6 +101,7 @@ def _of_step(track: Track, step: Over, names: Sequence[str], end_ps: Ps) -> dict
         "start_ps": start,
         "released_ps": np.where((step.started >= 0) & (step.started <= end_ps), step.started, -1),
         "bound": rows.bound,
+        "share": rows.share,
         "transport": table.transport,
         "message": step.numbers,
         "src": nodes[rows.src],

@@ -301,7 +301,8 @@ class Player:
             table.name, KINDS[rows.kind[message]], value("iteration"), value("tensor"), value("part"), value("src"),
             value("dst"), Bytes(value("nbytes")), value("priority"), float(rows.bound[message]),
             rows.important[message], arrived, start_ps=start, transport=table.transport, sent=sent,
-            number=int(played.numbers[message]),
+            number=int(played.numbers[message]), share=float(rows.share[message]), pool=value("pool"),
+            turn=value("turn"),
         )  # fmt: skip
 
 

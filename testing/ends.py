@@ -53,6 +53,9 @@ class Ends:
         base_rtt: int = 10 * US,
         slowest: int | None = None,
         entropy: int = 0,
+        turn: int = 0,
+        most: int | None = None,
+        pool: int = 0,
         word: type[int] = int,
         **settings: object,
     ) -> None:
@@ -83,12 +86,12 @@ class Ends:
         sender = {
             at.S_PACKETS: packets, at.S_BITS: sender_bits, at.S_WORDS: words, at.S_PEER: receiver_bits,
             at.S_LINE: line, at.S_TAGS: where, at.S_STAMPS: stamps, at.S_SLOTS: max(slots - 1, 0),
-            at.S_PAIR: pair, at.S_ALLOWED: allowed, at.S_DATA: entropy << at.A_ENTROPY,
+            at.S_PAIR: pair, at.S_ALLOWED: allowed, at.S_TURN: turn, at.S_DATA: entropy << at.A_ENTROPY,
         }  # fmt: skip
         receiver = {
             at.R_PACKETS: packets, at.R_BYTES: size, at.R_PAYLOAD: payload, at.R_BITS: receiver_bits,
             at.R_WORDS: words, at.R_TAGS: where, at.R_ALLOWED: allowed, at.R_IMPORTANT: sum(flags) if flags else packets * int(tags is True),
-            at.R_PAIR: peer, at.R_HOST: host,
+            at.R_PAIR: peer, at.R_HOST: host, at.R_MOST: allowed if most is None else most, at.R_POOL: pool,
         }  # fmt: skip
         values |= {self.f + offset: value for offset, value in sender.items()}
         values |= {self.r + offset: value for offset, value in receiver.items()}

@@ -102,16 +102,20 @@ class Recorder:
             for step in track.steps:
                 rows = step.step.messages
                 started = np.where(step.started >= 0, step.started, NEVER)
-                columns = (step.numbers, started, rows.src, rows.dst, rows.nbytes, rows.priority, rows.bound)
-                for place, (number, time, src, dst, nbytes, priority, bound) in enumerate(
+                columns = (
+                    step.numbers, started, rows.src, rows.dst, rows.nbytes, rows.priority, rows.bound, rows.share,
+                    rows.pool, rows.turn,
+                )  # fmt: skip
+                for place, (number, time, src, dst, nbytes, priority, bound, share, pool, turn) in enumerate(
                     zip(*(column.tolist() for column in columns), strict=True)
                 ):
                     important: Any = rows.important[place]
                     if isinstance(important, np.ndarray):
                         important = important.tolist()
                     found[number] = Letter(
-                        time, src, dst, nbytes, track.part.table.transport, priority, bound, important
-                    )
+                        time, src, dst, nbytes, track.part.table.transport, priority, bound, important,
+                        share=share, pool=pool, turn=turn,
+                    )  # fmt: skip
         assert sorted(found) == list(range(len(found)))
         return [found[number] for number in range(len(found))]
 

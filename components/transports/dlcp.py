@@ -42,8 +42,8 @@ what is
   come back for a while, so an acknowledgement that is taken for the other's is rare, and without it delay control would
   hear nothing while packets are sent again.
 
-In which order packets go, and how many of them, is in `dlcp_order`; how fast, in `dlcp_rate`; the words of the
-records in `dlcp_words`.
+In which order packets go, and how many of them, is in `dlcp_order`; how fast, in `dlcp_rate`; what messages leave of
+their bounds to others, in `dlcp_budget`; the words of the records in `dlcp_words`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ from gradwire.components.layout import (
     BITMAP,
     BLOCKED,
     PULL_PROBE,
-    R_ALLOWED,
     R_BITS,
     R_BYTES,
     R_DONE,
@@ -77,6 +76,7 @@ from gradwire.components.layout import (
     STOP,
 )
 from gradwire.components.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
+from gradwire.components.transports.dlcp_budget import affordable, spend
 from gradwire.components.transports.dlcp_order import another_pass, first_pass, next_packet, ones
 from gradwire.components.transports.dlcp_rate import (
     acknowledged,
@@ -333,9 +333,17 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
 @njit
 def _within_bound(M, k, r):
     """Whether the message may be delivered as it is."""
-    if M[r + R_BYTES] - M[r + R_GOT] > M[r + R_ALLOWED]:
+    if not affordable(M, r, M[r + R_BYTES] - M[r + R_GOT]):
         return False
     return M[k + K_IMPORTANT] == 0 or M[r + WANTED] == M[r + R_IMPORTANT]
+
+
+@njit
+def _deliver(M, r):
+    """The message is delivered as it is."""
+    M[r + R_DONE] = 1
+    spend(M, r, M[r + R_BYTES] - M[r + R_GOT])
+    delivered(M, r)
 
 
 @njit
@@ -354,8 +362,7 @@ def on_data(M, k, r, sequence, size, ce, now):
         else:
             M[r + WANTED] += bit(M, tags, sequence)
         if (M[k + K_POLICY] != ON_PROBE and _within_bound(M, k, r)) or M[r + R_GOT] == M[r + R_BYTES]:
-            M[r + R_DONE] = 1
-            delivered(M, r)
+            _deliver(M, r)
             return reply(STOP, 0, 0, SIDE_BYTES, 1)
     return reply(ACK, ce, senders, 0, 1)
 
@@ -364,8 +371,7 @@ def on_data(M, k, r, sequence, size, ce, now):
 def on_probe(M, k, r, argument, now):
     """Everything was sent: enough, or a Bitmap of what is there (a snapshot, which the sender reads when it hears)."""
     if M[r + R_DONE] == 0 and _within_bound(M, k, r):
-        M[r + R_DONE] = 1
-        delivered(M, r)
+        _deliver(M, r)
     if M[r + R_DONE]:
         return reply(STOP, 0, 0, SIDE_BYTES, 1)
     words = M[r + R_WORDS]
@@ -401,8 +407,8 @@ class Dlcp(Transport):
     """When a message may end without the rest: as soon as the bound allows, as the paper has it (eager); early (ours)
     also sends no more than that takes until it is known what was lost; on_probe (ours) waits until all is sent."""
     send_order: Literal["important_first", "sequential", "random"] = "important_first"
-    """In which order packets go: important ones first, then the others, from another one on in every message; from the
-    first to the last; or in an order drawn for every message. Ours."""
+    """In which order packets go: important ones first, then the others, in an order that rotates by iteration, so that
+    each of them is last equally often; from the first to the last; or in an order drawn for every message. Ours."""
     rate_control: Literal["receiver", "dctcp", "delay"] = "receiver"
     """How fast a pair of hosts sends: by what the receiver says of its senders, line / n each, and by marks (ours); by
     marks alone, as DCTCP (DLCP); or by delay, as TIMELY (MLT)."""
@@ -436,6 +442,8 @@ class Dlcp(Transport):
 
     may_lose = True
     repeats_important = True
+
+    shares_bound = True
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD

@@ -3,10 +3,11 @@
 A message is sent in passes: the first one, and one for each Bitmap, of what it shows as missing. Each walks through the
 packets in the order of the message:
 
-* `important_first` - the important packets, then the droppable ones, each beginning at a packet that differs from
-message
-  to message. What a bound forgives is at the end of the order; sent from the first packet to the last, the same tail of
-  every tensor would go untrained in each step;
+* `important_first` - the important packets, then the droppable ones, each beginning at a droppable packet that moves on
+  from iteration to iteration (by `S_TURN`, from a seeded beginning). What a bound forgives is at the end of the order;
+  sent from the first packet to the last, the same tail of every tensor would go untrained in each step. In n messages
+  one after the other, each of n droppable packets is the last one once, and among the last k of them k times; the steps
+  are near the golden section of n, so that fewer messages spread well, too, as long as the same packets are droppable;
 * `sequential` - from the first to the last;
 * `random` - an arithmetic progression modulo the number of packets, drawn for each message.
 
@@ -27,6 +28,7 @@ from gradwire.components.layout import (
     S_DATA,
     S_PACKETS,
     S_TAGS,
+    S_TURN,
     S_WORDS,
 )
 from gradwire.components.transports.base import bit
@@ -45,7 +47,6 @@ from gradwire.components.transports.dlcp_words import (
     QUOTA,
     RANDOM,
     REACHED,
-    SEQUENTIAL,
     STRIDE,
     TODO,
     TURN,
@@ -86,14 +87,38 @@ def _quota(M, k, f, here, absent, urgent):
 
 
 @njit
+def _beginning(M, f, packets, droppable):
+    """The packet at which the order of a message begins: the droppable one whose turn it is (any one, where tags tell
+    none apart)."""
+    if droppable == 0:
+        return 0
+    step = max(droppable * 0x9E37 >> 16, 1)
+    while _shared(step, droppable) != 1:
+        step += 1
+    left = M[f + S_TURN] * step % droppable
+    tags = M[f + S_TAGS]
+    if tags <= 1:
+        return left
+    sequence = 0
+    while ones(~M[tags + (sequence >> 5)] & 0xFFFFFFFF) <= left:
+        left -= ones(~M[tags + (sequence >> 5)] & 0xFFFFFFFF)
+        sequence += 32
+    while True:
+        if bit(M, tags, sequence) == 0:
+            if left == 0:
+                return sequence
+            left -= 1
+        sequence += 1
+
+
+@njit
 def first_pass(M, k, f):
-    """The message begins: its order is drawn, and what it needs worked out."""
+    """The message begins: its order is worked out, and what it needs."""
     packets = M[f + S_PACKETS]
     random = (M[f + S_DATA] >> A_ENTROPY) & 0xFFFF
     M[f + STRIDE] = 1
-    if M[k + K_ORDER] != SEQUENTIAL:
-        M[f + OFFSET] = random * packets >> 16
     if M[k + K_ORDER] == RANDOM:
+        M[f + OFFSET] = random * packets >> 16
         stride = 1 + (random * 0x9E37 & 0xFFFF) * packets // 0x10000
         while _shared(stride, packets) != 1:
             stride += 1
@@ -105,6 +130,8 @@ def first_pass(M, k, f):
         urgent = 0
         for word in range(M[f + S_WORDS]):
             urgent += ones(M[tags + word])
+    if M[k + K_ORDER] == IMPORTANT_FIRST:
+        M[f + OFFSET] = _beginning(M, f, packets, packets - urgent if tags > 1 else packets)
     _quota(M, k, f, 0, packets, urgent)
 
 

@@ -62,7 +62,8 @@ OPEN = R_USER + 3  # 1 once anything of it has arrived, until it is delivered
 P_OPEN = 0  # messages of which something has arrived and that are not delivered
 P_SEEN = 1  # the last epoch in which a packet came, 0 = none
 P_BEFORE = 2  # the epoch of P_SEEN before that
-PEER_WORDS = 3
+P_POOLS = 3  # two budgets, forth and back: number, and bytes that its messages have left over
+PEER_WORDS = 7
 # what all pairs share that send to one host
 H_EPOCH = 0  # number of the epoch
 H_ENDS = 1  # when it ends

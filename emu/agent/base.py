@@ -63,6 +63,10 @@ class MessageRow:
     important: bool | Flags
     """one answer for all packets, or bool[packets]"""
     transport: int
+    share: float | None = None
+    """its own part of a budget (None: its bound), and the number of that; see `gradwire.experiment.program.Messages`"""
+    pool: int = 0
+    turn: int = 0
 
 
 @dataclass

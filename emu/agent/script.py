@@ -98,15 +98,19 @@ def part_of(program: Program, node: int, untagged: Sequence[bool] = ()) -> Part:
         column[ends].tolist()
         for column in (
             messages.table, messages.src, messages.dst, messages.nbytes, messages.priority, messages.bound,
-            messages.rank,
+            messages.rank, messages.share, messages.pool, messages.turn,
         )
     ]  # fmt: skip
     rows, rank = {}, {}
-    for number, table, src, dst, nbytes, priority, bound, place in zip(ends.tolist(), *columns, strict=True):
+    for number, table, src, dst, nbytes, priority, bound, place, share, pool, turn in zip(
+        ends.tolist(), *columns, strict=True
+    ):
         given = messages.important[number]
         transport = program.tables[table].transport
         important = (transport >= len(untagged) or untagged[transport]) if given is None else given
-        rows[number] = MessageRow(number, table, src, dst, nbytes, priority, bound, important, transport)
+        rows[number] = MessageRow(
+            number, table, src, dst, nbytes, priority, bound, important, transport, share, pool, turn
+        )
         if src == node and program.tables[table].order == LAYER:
             rank[number] = place
     worked = own[program.station[own] >= 0]

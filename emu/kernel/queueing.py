@@ -122,18 +122,18 @@ def check_dscp_filters(space: str | None, plan: Plan, ports: Sequence[Port]) -> 
             )
 
 
-def leaf_limit(plan: Plan, port: Port) -> int:
+def leaf_limit(plan: Plan, port: Port, queue: int) -> int:
     """Bytes that a leaf may hold at most."""
-    return HOST_LIMIT if port.src < plan.host_count else plan.queues.buffer
+    return HOST_LIMIT if port.src < plan.host_count else plan.queues.limit(queue)
 
 
 def check_htb(
-    plan: Plan, node: int, space: str | None, reds: Mapping[tuple[int, int], int], limit: Callable[[Port], int]
+    plan: Plan, node: int, space: str | None, reds: Mapping[tuple[int, int], int], limit: Callable[[Port, int], int]
 ) -> list[Json]:
     """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them.
 
     `space`: the name of its namespace, None if that is this thread's; `reds`: the leaves that are red and not bfifo, by
-    port and queue; `limit`: bytes in a bfifo of a port.
+    port and queue; `limit`: bytes in a bfifo of a port and queue.
     """
     (disciplines,) = shown("tc", space, ["qdisc show"])
     ports = plan.of_node(node)
@@ -156,11 +156,11 @@ def check_htb(
                 raise TestbedError(
                     f"{where}: queue {queue} is {leaf.get('kind')}, read back from the kernel", where, kind
                 )
-            if kind == "bfifo" and leaf["options"].get("limit") != limit(port):
+            if kind == "bfifo" and leaf["options"].get("limit") != limit(port, queue):
                 raise TestbedError(
                     f"{where}: queue {queue} holds {leaf['options']}, read back from the kernel",
                     where,
-                    f"limit {limit(port)}",
+                    f"limit {limit(port, queue)}",
                 )
     if ports:
         for port, found in zip(ports, read_classes(space, [port.device for port in ports]), strict=True):

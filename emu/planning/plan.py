@@ -44,6 +44,12 @@ class Queues:
     thresholds: tuple[int, ...] | None
     """K in bytes, one per queue; None: nothing is marked"""
     selective_drop: bool
+    limits: tuple[int, ...] | None = None
+    """Bytes that every queue may hold of the buffer, one per queue; None: all of it"""
+
+    def limit(self, queue: int) -> int:
+        """Bytes that a queue may hold."""
+        return self.buffer if self.limits is None else min(self.buffer, self.limits[queue])
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ def make_plan(
             scenario.switch.buffer,
             scenario.switch.thresholds(),
             scenario.switch.selective_drop,
+            scenario.switch.limits(),
         ),
         balancing=scenario.load_balancing,
         transports=tuple(transport_plan(each, _folder(scenario)) for each in scenario.transports),

@@ -101,6 +101,7 @@ def _messages(plan: Plan, reports: Reports, ready: Ints, payloads: Ints) -> Colu
         "received_bytes": reports.received[ready],
         "lost_bytes": np.where(done, reports.lost[ready], 0),
         "bound": rows.bound[ready],
+        "share": rows.share[ready],
         "retransmitted": reports.retransmitted[ready],
         "sent_packets": reports.sent_packets[ready],
         "marked": reports.marked[ready],

@@ -131,6 +131,7 @@ def _missing(evidence: Evidence) -> Iterator[str]:
 def _losses(evidence: Evidence) -> Iterator[str]:
     """What is counted against what is there, and against what was promised."""
     rows = evidence.program.messages
+    budgets: dict[tuple[int, ...], list[int]] = {}
     for message, arrival in sorted(evidence.arrivals.items()):
         name, size = evidence.name(message), int(rows.nbytes[message])
         sizes, have = evidence.sizes(message), evidence.have(message)
@@ -145,6 +146,11 @@ def _losses(evidence: Evidence) -> Iterator[str]:
             )
         if size - there > allowed_loss(size, float(rows.bound[message])):
             yield f"{name} lost {size - there} bytes of {size}, bound {rows.bound[message]:g}"
+        if rows.pool[message]:
+            key = (int(rows.src[message]), int(rows.dst[message]), int(rows.pool[message]))
+            total = budgets.setdefault(key, [0, 0, message])
+            total[0] += size - there
+            total[1] += allowed_loss(size, float(rows.share[message]))
         transport = evidence.program.tables[rows.table[message]].transport
         if transport < len(evidence.important_arrive) and evidence.important_arrive[transport]:
             given = rows.important[message]
@@ -152,6 +158,10 @@ def _losses(evidence: Evidence) -> Iterator[str]:
             gone = np.flatnonzero(important & ~have)
             if len(gone):
                 yield f"{name} lost packet {gone[0]}, which is important ({len(gone)} such packets)"
+    for lost, allowed, message in budgets.values():
+        if lost > allowed:
+            name = evidence.name(message)
+            yield f"{name} and those that share its budget lost {lost} bytes together, {allowed} are allowed"
 
 
 def _transfers(evidence: Evidence) -> Iterator[str]:

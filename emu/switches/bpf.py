@@ -2,8 +2,9 @@
 
 The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been
 let go. Between the two it counts what waits, per queue and port, and so can hold the plan's rules: the buffer of the
-whole port first, then K of the queue, and nothing for a packet that finds the port idle. Counters are exact, in memory
-shared with this process; lost packets are listed one by one, with the number of the message they belong to.
+whole port and the queue's part of it first, then K of the queue, and nothing for a packet that finds the port idle.
+Counters are exact, in memory shared with this process; lost packets are listed one by one, with the number of the
+message they belong to.
 
 Nothing is random but what the scenario's seed decides: loss on cables, spraying and ECMP are hashes of seed, place and
 count.
@@ -46,8 +47,8 @@ PORT = (
     "peak", "listed",
 )  # fmt: skip
 QUEUE = (
-    "threshold", "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss",
-    "marks",
+    "threshold", "limit", "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective",
+    "drops_loss", "marks",
 )  # fmt: skip
 WAY = ("count",)
 NODE = ("first_way", "balancing", "key", "dealt")
@@ -126,6 +127,8 @@ class BpfSwitch(KernelSwitch):
             entry["loss"] = round(port.loss * (1 << 32))
             entry["key"] = key(plan.seed, 1, port.number)
             for queue in range(8):
+                limited = is_switch and queue < plan.queues.count
+                queues[8 * port.number + queue]["limit"] = plan.queues.limit(queue) if limited else UNLIMITED
                 marked = is_switch and thresholds is not None and queue < len(thresholds)
                 queues[8 * port.number + queue]["threshold"] = (
                     thresholds[queue] if marked and thresholds else UNLIMITED
@@ -148,9 +151,9 @@ class BpfSwitch(KernelSwitch):
         # right time. Where packets are short, more than one would be early.
         return EARLY_NS if self.plan.largest_frame() * 8e9 >= 2 * EARLY_NS * port.rate else 0
 
-    def leaf_bytes(self, port: Port) -> int:
+    def leaf_bytes(self, port: Port, queue: int) -> int:
         # a little more than the program lets in, which counts the packet on the wire apart
-        return super().leaf_bytes(port) + 2 * self.plan.largest_frame()
+        return super().leaf_bytes(port, queue) + 2 * self.plan.largest_frame()
 
     def filter_lines(self, port: Port) -> list[str]:
         return [self._bpf_line(f"dev {port.device} parent 2:", "enqueue", 1) + " classid 2:"]

@@ -47,12 +47,12 @@ class KernelSwitch(ABC):
         """How long before its time a packet may be let go, under virtual time."""
         return 0
 
-    def leaf_bytes(self, port: Port) -> int:
+    def leaf_bytes(self, port: Port, queue: int) -> int:
         """Bytes that a queue without a threshold may hold."""
-        return queueing.leaf_limit(self.plan, port)
+        return queueing.leaf_limit(self.plan, port, queue)
 
     def leaf_line(self, port: Port, queue: int) -> str:
-        return queueing.leaf_line(port, queue, self.leaf_bytes(port))
+        return queueing.leaf_line(port, queue, self.leaf_bytes(port, queue))
 
     @abstractmethod
     def filter_lines(self, port: Port) -> list[str]:

@@ -130,7 +130,7 @@ PROGRAM("enqueue") int enqueue(struct __sk_buff *skb)
 	here = queue->in_bytes - queue->out_bytes + (port->last_queue == index ? ahead : 0);
 
 	if (work || waiting) {
-		if (waiting + len > port->buffer) {
+		if (waiting + len > port->buffer || here + len > queue->limit) {
 			port->drops_tail++;
 			queue->drops_tail++;
 			list_drop(skb, port, &ip, now, TAIL, number);

@@ -15,7 +15,7 @@ from gradwire.emu.kernel import queueing
 from gradwire.emu.kernel.devices import DEVICE, WIRES, space, wire_device
 from gradwire.emu.kernel.netlink import Wire, make_instantaneous, red_words
 from gradwire.emu.kernel.routes import KERNEL, NFT
-from gradwire.emu.planning.plan import Plan, Port
+from gradwire.emu.planning.plan import Plan, Port, Queues
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import PortCounts, TestbedError
 from gradwire.emu.switches.kernel import (
@@ -48,7 +48,7 @@ class RedSwitch(KernelSwitch):
             return super().leaf_line(port, queue)
         words = red_words(
             threshold,
-            queueing.leaf_limit(self.plan, port),
+            queueing.leaf_limit(self.plan, port, queue),
             self.plan.largest_frame(),
             port.rate,
             self.plan.queues.selective_drop,
@@ -82,7 +82,7 @@ class RedSwitch(KernelSwitch):
                         minor = queueing.FIRST_CLASS + queue
                         make_instantaneous(
                             DEVICE + port.number, 2 << 16 | minor, minor << 16, threshold,
-                            queueing.leaf_limit(self.plan, port), self.plan.queues.selective_drop,
+                            queueing.leaf_limit(self.plan, port, queue), self.plan.queues.selective_drop,
                         )  # fmt: skip
 
     def check_queues(self) -> None:
@@ -100,7 +100,7 @@ class RedSwitch(KernelSwitch):
             for (number, queue), threshold in reds.items():
                 port = plan.ports[number]
                 wanted = {
-                    "limit": plan.queues.buffer, "min": max(1, threshold), "max": max(1, threshold), "ecn": True,
+                    "limit": plan.queues.limit(queue), "min": max(1, threshold), "max": max(1, threshold), "ecn": True,
                     "ewma": 0,
                     "nodrop": not plan.queues.selective_drop,
                 }  # fmt: skip
@@ -199,7 +199,7 @@ class RedKind:
         done = substitutions_everywhere(kernel, plan)
         if plan.queues.count > 1:
             done.append(
-                f"red: every queue of a port has {plan.queues.buffer} bytes to itself, which the scenario's share"
+                f"red: every queue of a port has {_each(plan.queues)} bytes to itself, which the scenario's share"
             )
         if plan.queues.thresholds is not None and plan.queues.selective_drop:
             done.append(
@@ -220,6 +220,12 @@ class RedKind:
 
     def make(self, plan: Plan, kernel: Kernel) -> RedSwitch:
         return RedSwitch(plan, wired=netem_works(kernel))
+
+
+def _each(queues: Queues) -> str:
+    """What every queue has to itself."""
+    sizes = {queues.limit(queue) for queue in range(queues.count)}
+    return " to ".join(f"{size}" for size in sorted({min(sizes), max(sizes)}))
 
 
 KIND = RedKind()

@@ -149,7 +149,8 @@ class SendingEnd(Flow):
         record[at.S_BITS], record[at.S_WORDS], record[at.S_PEER] = BEYOND_SENDER, words, peer
         record[at.S_LINE] = rules.context.speed
         record[at.S_TAGS] = tagged if tags else int(bool(row.important))
-        record[at.S_ALLOWED] = allowed_loss(row.nbytes, row.bound)
+        record[at.S_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
+        record[at.S_TURN] = row.turn
         group = None
         if pairs is not None:
             group = pairs.group(row)
@@ -211,7 +212,8 @@ class ReceivingEnd:
         record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = self.packets, row.nbytes, payload
         record[at.R_BITS], record[at.R_WORDS] = BEYOND_RECEIVER, words
         record[at.R_TAGS] = tagged if tags else int(bool(row.important))
-        record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound)
+        record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
+        record[at.R_MOST], record[at.R_POOL] = allowed_loss(row.nbytes, row.bound), row.pool
         record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
         if pairs is not None:
             record[at.R_PAIR], record[at.R_HOST] = pairs.peer(row), pairs.host

@@ -38,8 +38,9 @@ AT_SOURCE, AT_END = 1, 2
 
 # of a class of a port: what is asked; what waits: bytes, first and last packet; counters, as `PortCounts` has them
 (
-    C_THRESHOLD, C_HELD, C_FIRST, C_FINAL, C_PACKETS, C_BYTES, C_DROPS_TAIL, C_DROPS_SELECTIVE, C_MARKS, CLASS_WORDS,
-) = range(10)  # fmt: skip
+    C_THRESHOLD, C_LIMIT, C_HELD, C_FIRST, C_FINAL, C_PACKETS, C_BYTES, C_DROPS_TAIL, C_DROPS_SELECTIVE, C_MARKS,
+    CLASS_WORDS,
+) = range(11)  # fmt: skip
 COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
 
 # of a packet: bytes in memory and on the link; NEXT: the next one that waits, or that is free
@@ -143,7 +144,7 @@ def state_of(plan: Plan, *, packets: int | None = None, drops: int = DROPS, log:
         asked=zeros(hosts, HOST_WORDS),
         words=zeros(WORDS),
     )
-    S.classes[:, :, C_THRESHOLD] = UNLIMITED
+    S.classes[:, :, [C_THRESHOLD, C_LIMIT]] = UNLIMITED
     for port in plan.ports:
         limited = port.src >= hosts
         S.ports[port.number, : P_TIES + 1] = (
@@ -153,6 +154,8 @@ def state_of(plan: Plan, *, packets: int | None = None, drops: int = DROPS, log:
         )  # fmt: skip
         if limited and queues.thresholds is not None:
             S.classes[port.number, : len(queues.thresholds), C_THRESHOLD] = queues.thresholds
+        if limited and queues.limits is not None:
+            S.classes[port.number, : len(queues.limits), C_LIMIT] = queues.limits
     S.nodes[:, N_KEY] = [key_of(plan.seed, OF_NODE, node) for node in range(plan.node_count)]
     first = 0
     for (node, host), numbers in sorted(ways.items()):

@@ -5,8 +5,8 @@ The same as the simulator's (sim/README.md, "Modelling choices"):
 * store and forward: a packet's transmission starts when the port is free and no packet of a higher class waits; it
   takes the packet's bits over the rate; the packet is at the far end one latency after its last bit;
 * a packet that finds its port idle goes out untested. Otherwise, against what waits without the packet on the wire:
-  first the port's buffer (tail drop), then K of its class: marked if it is important, dropped if it is not and such
-  packets are to be dropped there, else accepted;
+  first the port's buffer, and the part of it that its class may fill (tail drop), then K of its class: marked if it is
+  important, dropped if it is not and such packets are to be dropped there, else accepted;
 * hosts' own ports have the same strict classes, no limit and no marks;
 * at one time and place, transmissions start before arrivals are looked at, and arrivals go by a hash of the time and
   their link;
@@ -277,7 +277,7 @@ def _offer(W, number, packet, time):
         return
     queue, size = _class_of(W, number, c), each[at.K_SIZE]
     waiting = port[at.P_WAITING] + size
-    if waiting > port[at.P_LIMIT]:
+    if waiting > port[at.P_LIMIT] or queue[at.C_HELD] + size > queue[at.C_LIMIT]:
         queue[at.C_DROPS_TAIL] += 1
         _drop(W, number, packet, time, at.TAIL)
         return

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.result import KINDS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gradwire.experiment.bounds import Bounds
     from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
     from gradwire.experiment.topology import Cards
     from gradwire.traces.trace import Trace
@@ -34,6 +36,8 @@ class JobContext:
     priorities : the switch queue of every tensor's packets.
     captured : (worker, iteration) -> the iteration of the trace that is replayed.
     ready_order : tensors in the order in which their gradients become ready.
+    bounds : how much messages may lose.
+    seed : the scenario's.
     tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
     """
@@ -49,6 +53,8 @@ class JobContext:
     ready_order: Sequence[int]
     tagger: Any
     payload: int
+    bounds: Bounds
+    seed: int
 
     @property
     def rails(self) -> int:
@@ -142,7 +148,9 @@ class Patterns:
         return number
 
 
-def messages(context: JobContext, kind: NDArray[Any], importance: Importance, **columns: Any) -> Messages:
+def messages(
+    context: JobContext, kind: NDArray[Any], importance: Importance, loss: Allowance, **columns: Any
+) -> Messages:
     """Columns of messages of a job, those that are one number for all included. `kind`: of `KINDS`, by name."""
     import numpy as np
 
@@ -151,10 +159,24 @@ def messages(context: JobContext, kind: NDArray[Any], importance: Importance, **
     n = len(kind)
     names = {name: KINDS.index(name) for name in np.unique(kind).tolist()}
     numbers = np.array([names[each] for each in kind.tolist()], dtype=np.int64)
-    bound = np.array(np.broadcast_to(columns.pop("bound"), n), dtype=np.float64)
-    given = {"table": context.number, **columns}
+    given = {"table": context.number, "pool": loss.pool, **columns}
     full = {name: np.array(np.broadcast_to(value, n), dtype=np.int64) for name, value in given.items()}
-    return Messages(kind=numbers, important=importance, bound=bound, **full)
+    what = (full[name] for name in ("src", "dst", "tensor", "part"))
+    full["turn"] = full["iteration"] + _beginning(context.seed, numbers, *what)
+    bound, share = (np.array(np.broadcast_to(each, n), dtype=np.float64) for each in (loss.bound, loss.share))
+    return Messages(kind=numbers, important=importance, bound=bound, share=share, **full)
+
+
+def _beginning(seed: int, *what: Ints) -> Ints:
+    """Where what rotates by iteration begins, for messages that differ in any of these: 16 bits."""
+    import numpy as np
+
+    from gradwire.components.draws import MASK, entropy_of, mix
+
+    key: Any = np.zeros(len(what[0]), dtype=np.int64)
+    for each in what:
+        key = mix.py_func(key + each & MASK)
+    return np.asarray(entropy_of(seed, key), dtype=np.int64)
 
 
 def lists(pairs: Sequence[tuple[Any, Any]], owners: int) -> Lists:

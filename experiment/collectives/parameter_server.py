@@ -68,6 +68,7 @@ class ParameterServers(Exchange):
         runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
         self._run = runs + several
         self._patterns = Patterns()
+        self._layers = [(layer,) for layer in range(len(context.trace.layers))]
 
     @property
     def unit_bytes(self) -> int:
@@ -187,7 +188,7 @@ class ParameterServers(Exchange):
             iteration=iteration, tensor=self._tensor[part], layer=self._layer[part], part=self._part[part],
             src=np.where(pushed, ends[0], ends[1]), dst=np.where(pushed, ends[1], ends[0]),
             nbytes=self._bytes[part], priority=np.array(context.priorities)[self._tensor[part]],
-            bound=np.where(pushed, context.table.push_bound, context.table.pull_bound), rank=self._layer[part],
+            loss=context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part]), rank=self._layer[part],
             captured=np.where(pushed, captured[worker], np.where(own >= 0, captured[own], -1)),
             first=self._first[part],
         )  # fmt: skip

@@ -70,6 +70,8 @@ class RingReduce(Exchange):
             [info.layer for info in context.trace.tensors], minlength=len(context.trace.layers)
         ).tolist()
         self._patterns = Patterns()
+        tensors = context.trace.tensors
+        self._layers = [sorted({tensors[each].layer for each in bucket.tensors}) for bucket in self.buckets]
         count, steps = len(context.workers), 2 * (len(context.workers) - 1)
         # columns of the messages of one bucket, in the order of steps, workers, rails
         turn, self._rail = np.divmod(np.arange(steps * count * self.rails), self.rails)
@@ -182,7 +184,7 @@ class RingReduce(Exchange):
             self._importance(captured, bucket, worker, segment, reducing),
             iteration=iteration, tensor=-1, layer=-1, part=bucket * count * self.rails + segment,
             src=self._src[column], dst=self._dst[column], nbytes=nbytes, priority=priority,
-            bound=np.where(reducing, context.table.push_bound, context.table.pull_bound), rank=front,
+            loss=context.bounds.of(iteration, ~reducing, worker, self._layers, bucket), rank=front,
             captured=np.where(step < count, captured[worker], -1), first=segment * elements,
         )  # fmt: skip
 

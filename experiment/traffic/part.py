@@ -49,6 +49,7 @@ def _step(table: Any, number: int, batch: Flows, cards: Cards) -> Step:
         layer=columns(-1), part=columns(batch.flow), src=columns(src), dst=columns(dst), nbytes=columns(batch.nbytes),
         priority=columns(table.priority), bound=np.full(n, table.bound, dtype=np.float64), rank=columns(0),
         captured=columns(-1), first=columns(0), important=Importance((), columns(plain)),
+        turn=columns(batch.flow + batch.round),
     )  # fmt: skip
     order = np.argsort(before, kind="stable")
     first = np.zeros(count + 1, dtype=np.int64)

@@ -16,8 +16,9 @@ from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
+from gradwire.scenarios.schema.bound import most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job
-from gradwire.scenarios.schema.network import entries, fits
+from gradwire.scenarios.schema.network import Switch, entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, Ps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
@@ -54,6 +55,13 @@ def find_policy_mistakes(scenario: Scenario, policy: Policy) -> list[Mistake]:
 def remarks(scenario: Scenario) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     found = list(switch_remarks(scenario))
+    for index, job in enumerate(scenario.job):
+        policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
+        if job.bound_per == "step" and policy != "on_probe":
+            found.append(
+                f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
+                "and leaves little to others"
+            )
     if scenario.switch.ecn_threshold is None:
         if any(job.tagging.magnitude for job in scenario.job):
             found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
@@ -164,12 +172,24 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
             "switch.buffer", what, format_size(switch.buffer), "room for many packets",
             ("transport.payload", "transport.kind"),
         )  # fmt: skip
+    if switch.buffer_share is not None and len(switch.buffer_share) not in (1, switch.queues):
+        what = f"has {entries(switch.buffer_share)} for {switch.queues} queues"
+        expected = f"one fraction without brackets, or a list of {switch.queues}"
+        yield Mistake("switch.buffer_share", what, list(switch.buffer_share), expected, ("switch.queues",))
+    if switch.buffer_share is not None and min(switch.limits() or (frame,)) < frame:
+        least = min(switch.limits() or (frame,))
+        yield Mistake(
+            "switch.buffer_share",
+            f"leaves a queue {format_size(least)}, less than a single packet of {format_size(frame)}",
+            min(switch.buffer_share), "room for many packets", ("transport.payload", "transport.kind", "switch.buffer"),
+        )  # fmt: skip
     if switch.ecn_threshold is not None:
         if not fits(switch.ecn_threshold, switch.queues):
             what = f"has {entries(switch.ecn_threshold)} for {switch.queues} queues"
             value = [format_size(size) for size in switch.ecn_threshold]
             expected = f"one size without brackets, or a list of {switch.queues}"
             yield Mistake("switch.ecn_threshold", what, value, expected, ("switch.queues",))
+        yield from _within_shares(switch)
         if min(switch.ecn_threshold) >= switch.buffer:
             yield Mistake(
                 "switch.ecn_threshold", "is not below switch.buffer, so that nothing would ever be marked",
@@ -180,6 +200,25 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake(
             "switch.selective_drop", "needs a threshold above which to drop", True,
             "switch.ecn_threshold beside it", ("switch.ecn_threshold",),
+        )  # fmt: skip
+
+
+def _within_shares(switch: Switch) -> Iterator[Mistake]:
+    """A threshold that a queue cannot come to, because it may not fill so much of the buffer."""
+    limits, thresholds = switch.limits(), switch.thresholds()
+    if limits is None or thresholds is None or not len(limits) == len(thresholds) == switch.queues:
+        return
+    above = [queue for queue in range(switch.queues) if thresholds[queue] >= limits[queue]]
+    if above:
+        first = above[0]
+        one, room = len(above) == 1, "buffer" if switch.shared_buffer is None else "shared_buffer"
+        queues = f"queue {first}" if one else "queues " + ", ".join(map(str, above))
+        yield Mistake(
+            "switch.ecn_threshold",
+            f"of {queues} is not below what buffer_share leaves {'it' if one else 'them'}, so that nothing there would "
+            "ever be marked",
+            format_size(thresholds[first]), f"less than {format_size(limits[first])}, or a larger buffer_share",
+            ("switch.buffer_share", f"switch.{room}", "switch.queues"),
         )  # fmt: skip
 
 
@@ -227,9 +266,14 @@ def _bounds(scenario: Scenario) -> Iterator[Mistake]:
         transport = job.transport or scenario.transport
         for field in ("push_bound", "pull_bound"):
             bound = getattr(job, field)
-            if bound > 0 and not transport.may_lose:
+            if most_of(bound) > 0 and not transport.may_lose:
                 what = f"allows loss, but transport {transport.kind} delivers every byte"
                 yield Mistake(
                     f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"',
                     ("transport.kind", f"job[{index}].transport"),
                 )  # fmt: skip
+        if job.bound_per == "step" and transport.may_lose and not transport.shares_bound:
+            yield Mistake(
+                f"job[{index}].bound_per", f"shares a bound among messages, which {transport.kind} keeps for each",
+                "step", '"message", or transport = "dlcp"', ("transport.kind", f"job[{index}].transport"),
+            )  # fmt: skip

@@ -139,6 +139,7 @@ def _ranks(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
         ("pfc", "drops the longest message where the buffer is full, which pfc does not let happen"),
         ("trim_threshold", "drops the longest message where trim_threshold would cut the latest"),
         ("shared_buffer", "makes room in the port's own buffer; what is shared knows no ranks"),
+        ("buffer_share", "makes room in the whole of the buffer, whatever part of it a queue may fill"),
         ("drr_quantum", "takes packets out of turn, and turns are counted by the first of a queue"),
     ):
         if getattr(switch, field) not in (None, False):
@@ -204,6 +205,38 @@ def _droppable_classes(scenario: Scenario) -> set[int]:
     return {min(c, scenario.switch.queues - 1) for c in found}
 
 
+def _data_classes(scenario: Scenario) -> set[int]:
+    """Queues in which data may wait."""
+    found: set[int] = set()
+    for table in scenario.senders:
+        transport = table.transport or scenario.transport
+        priorities: tuple[int, ...] = (0,)
+        if not isinstance(table, Job):
+            priorities = (table.priority,)
+        elif table.tagging.layer_priority:
+            priorities = table.tagging.priorities
+        for priority in priorities:
+            found.update(transport.classes_from(priority))
+    return {min(c, scenario.switch.queues - 1) for c in found}
+
+
+def _crowded(scenario: Scenario) -> Iterator[str]:
+    """Queues below their thresholds that fill the whole buffer together, so that low classes crowd high ones out."""
+    switch, used = scenario.switch, sorted(_data_classes(scenario))
+    thresholds = switch.thresholds()
+    if thresholds is None or len(thresholds) != switch.queues or not switch.selective_drop or switch.pfc:
+        return
+    if switch.buffer_share is not None or switch.shared_buffer is not None or len(used) < 2:
+        return
+    total = sum(thresholds[c] for c in used)
+    if total > switch.buffer:
+        yield (
+            f"the thresholds of the {len(used)} queues that carry data are {format_size(total)} together, more than "
+            f"switch.buffer, {format_size(switch.buffer)}: low classes can crowd high ones out (switch.buffer_share "
+            "keeps room for them)"
+        )
+
+
 def _sprayed(scenario: Scenario) -> bool:
     """Whether packets of one message take different ways."""
     balancer = components("load_balancing").get(scenario.load_balancing)
@@ -265,6 +298,7 @@ def switch_remarks(scenario: Scenario) -> Iterator[str]:
             yield f"transport is {kind} but switch.ecn_threshold is not set: no packet will be marked"
         if transport.wants_trimming and switch.trim_threshold is not None and switch.queues == 1:
             yield f"transport is {kind} but switch.queues is 1: headers wait behind data"
+    yield from _crowded(scenario)
     if switch.pfc and switch.pfc_headroom is not None and scenario.topology.host_count is not None:
         cable = -(-2 * scenario.link.latency * scenario.link.rate // (8 * 10**12))
         needed = cable + 3 * max(_full(scenario), default=0) + MIN_FRAME

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.components import chosen
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
+from gradwire.scenarios.schema.bound import AnyBound
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.transport import AnyTransport
@@ -85,10 +86,25 @@ class Job(Table):
     """Whether a host has this credit once, over all its destinations, or for each of them: over all, a destination that
     is slow holds up the others."""
     tagging: Tagging = Tagging()
-    push_bound: Fraction = 0.0
-    """Share of a message's bytes that may be lost on the way to a server (in a ring: in reduce-scatter)."""
-    pull_bound: Fraction = 0.0
+    push_bound: AnyBound = 0.0
+    """Share of a message's bytes that may be lost on the way to a server (in a ring: in reduce-scatter): a number, or a
+    table that says it by layer and phase of training (below)."""
+    pull_bound: AnyBound = 0.0
     """The same on the way back (in a ring: in all-gather)."""
+    bound_per: Literal["message", "step"] = "message"
+    """What the bound holds for. step: for all messages together that go in one iteration, one way, from one host to one
+    other; what those before have not lost of their bounds, the next one may, if it may lose anything. A transport that
+    delivers with losses before all is sent leaves little over: dlcp wants stop_policy = "on_probe". Ours."""
+    bound_most: Fraction = 0.5
+    """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
+    unless this is 1. Ours."""
+    fill: Literal["zero", "rescaled", "stale"] = "zero"
+    """What stands for values that are lost on the way to a server (in a ring: in reduce-scatter), where they are added
+    up: zero adds nothing [notes]; rescaled divides by the number of workers whose value has arrived and not by that of
+    all, so that the mean has no bias; stale takes the worker's value of the last iteration. Replaying does not depend
+    on it; training does. The testbed adds zeros."""
+    pull_fill: Literal["stale", "zero"] = "stale"
+    """What stands for values that are lost on the way back: those of the last iteration [notes], or zero."""
     pull_important: Flag = True
     """With magnitude tagging: whether all packets of the way back are important, because they carry aggregates of all
     workers [notes]."""

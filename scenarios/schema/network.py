@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.units import (
     Bps,
@@ -74,7 +75,7 @@ def fits(sizes: tuple[int, ...], queues: int) -> bool:
     return isinstance(sizes, OneForAll) or len(sizes) == queues
 
 
-def entries(sizes: tuple[int, ...]) -> str:
+def entries(sizes: tuple[Any, ...]) -> str:
     """How many there are, in words."""
     return "1 entry" if len(sizes) == 1 else f"{len(sizes)} entries"
 
@@ -111,6 +112,39 @@ class Thresholds:
         return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
 
 
+class Shares:
+    """Pydantic annotation: one fraction or a list of fractions in the file, a tuple inside, of one entry for all."""
+
+    def parse(self, value: Any) -> tuple[float, ...]:
+        given = value if isinstance(value, (list, tuple)) else [value]
+        mistakes: list[Mistake] = []
+        shares: list[float] = []
+        for index, entry in enumerate(given):
+            path = f"[{index}]" if given is value else ""
+            try:
+                shares.append(parse_fraction(entry))
+                if shares[-1] == 0.0:
+                    raise UnitError("leaves no room at all", "a fraction above 0, such as 0.25")
+            except UnitError as error:
+                mistakes.append(Mistake(path, error.what, entry, error.expected))
+        if not given:
+            mistakes.append(Mistake("", "is an empty list", value, "one fraction, or one fraction per queue"))
+        if mistakes:
+            raise Mistakes(mistakes)
+        return tuple(shares)
+
+    def format(self, shares: tuple[float, ...]) -> float | list[float]:
+        return shares[0] if len(shares) == 1 else list(shares)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
+        return core_schema.no_info_plain_validator_function(self.parse, serialization=text)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        one = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
+
+
 class Switch(Table):
     """Every egress port of every switch; the hosts' network interfaces have the same queues.
 
@@ -131,6 +165,10 @@ class Switch(Table):
     """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
     buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True)] = 1.0
     """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
+    buffer_share: Annotated[tuple[float, ...], Shares()] | None = None
+    """The largest part of the buffer that packets of one queue may fill, one fraction for all queues or a list with one
+    for each, so that low classes cannot crowd high ones out: of `buffer` at each port, or of `shared_buffer` over all
+    ports of a switch. What does not fit is dropped as where the buffer is full. No limit if absent. Ours."""
     ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     ecn_ceiling: Size | None = None
@@ -222,6 +260,14 @@ class Switch(Table):
     def shared(self) -> tuple[int, float] | None:
         """Bytes of the shared buffer, and alpha; None where every port has its own."""
         return None if self.shared_buffer is None else (self.shared_buffer, self.buffer_alpha)
+
+    def limits(self) -> tuple[int, ...] | None:
+        """Bytes that every queue may hold of its port's buffer, or of the shared one over all ports; None: any."""
+        if self.buffer_share is None:
+            return None
+        room = self.buffer if self.shared_buffer is None else self.shared_buffer
+        shares = self.buffer_share if len(self.buffer_share) == self.queues else self.buffer_share * self.queues
+        return tuple(allowed_loss(room, share) for share in shares)
 
     def ramp(self) -> tuple[int, float] | None:
         """Kmax in bytes and Pmax; None where the threshold is a step."""

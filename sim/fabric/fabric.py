@@ -22,6 +22,7 @@ from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.inner_units import Bytes, Ps
+from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.units import format_time
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
@@ -176,12 +177,16 @@ class Fabric:
         settled: bool = False,
         logged: bool = True,
         number: int | None = None,
+        share: float | None = None,
+        pool: int = 0,
+        turn: int | None = None,
     ) -> int:
         """Hand `nbytes` bytes to the NIC of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
         by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
         has nothing more to send. `logged`: its packets are noted, if any are. `number`: one that was reserved.
+        `share`, `pool`, `turn`: see `gradwire.experiment.program.Messages`.
 
         Raises
         ------
@@ -196,8 +201,9 @@ class Fabric:
                 f"no message of {nbytes} bytes ({packets} packets) from host {src} to host {dst}"
             )
         f = self.flows.open(
-            src, dst, nbytes, packets, transport=transport, priority=priority, bound=bound, important=important,
-            settled=settled, logged=logged, number=number,
+            src, dst, nbytes, packets, transport=transport, priority=priority, important=important,
+            loss=Allowance(bound, bound if share is None else share, pool), settled=settled, logged=logged,
+            number=number, turn=turn,
         )  # fmt: skip
         self._start(src, at_ps, f)
         self._deliveries.expected += 1

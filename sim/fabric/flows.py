@@ -15,7 +15,7 @@ import numpy as np
 from gradwire.components import layout as at
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.missing import missing_runs
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.pairs import Pairs
@@ -92,13 +92,14 @@ class Flows:
         *,
         transport: int,
         priority: int,
-        bound: float,
+        loss: Allowance,
         important: Flags | bool | None,
         settled: bool = False,
         logged: bool = True,
         number: int | None = None,
+        turn: int | None = None,
     ) -> int:
-        """A new message with both its records. Returns the base of the sender's."""
+        """A new message with both its records. Returns the base of the sender's. `turn`: its number, unless given."""
         M = self.memory.M
         kind = self.transports[transport]
         words = -(-packets // 32)
@@ -123,8 +124,9 @@ class Flows:
         self.records.message_of[flow] = number
         f, r = self.records.sender(flow), self.records.receiver(flow)
         begin: Records[int] = Records(
-            number, src, dst, nbytes, packets, priority, allowed_loss(nbytes, bound), tags, wanted, logged=int(logged),
-            tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED,
+            number, src, dst, nbytes, packets, priority, allowed_loss(nbytes, loss.share), tags, wanted,
+            most=allowed_loss(nbytes, loss.bound), pool=loss.pool, turn=number if turn is None else turn,
+            logged=int(logged), tell=at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED,
             pair=pair, stream=stream, entropy=entropy,
         )  # fmt: skip
         chosen = self._sets.of_pair(transport, src, dst)

@@ -270,6 +270,8 @@ def _write_switch_settings(memory: Memory, switch: Switch, longest: Bytes) -> No
         M[at.H_SHARED], M[at.H_ALPHA] = shared[0], round(shared[1] * at.ALPHA_UNIT)
     if ramp:
         M[at.H_RED_KMAX], M[at.H_RED_PMAX] = ramp[0], int(ramp[1] * 2**32)
+    for c, limit in enumerate(switch.limits() or ()):
+        M[at.H_LIMITS + c] = limit
     M[at.H_TRIM] = switch.trim_threshold or 0
     M[at.H_TRIM_SIZE] = switch.trim_size
     M[at.H_TRIM_CLASS] = switch.trim_priority

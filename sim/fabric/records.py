@@ -35,9 +35,9 @@ WordsAndValues = tuple[tuple[int, int | Ints], ...]
 class Records(Generic[N]):
     """What the records of one message, or of many, begin with.
 
-    `tags`: where the importance bits are, 0 none, 1 all; `wanted`: how many are set; `logged`: 1 if its packets are
-    noted; `tell`, `home`, `event`, `left`: see the layout. `stream`: number of the records of its stream,
-    -1 = none.
+    `allowed`, `most`, `pool`: see S_ALLOWED, R_MOST and R_POOL. `tags`: where the importance bits are, 0 none, 1 all;
+    `wanted`: how many are set; `logged`: 1 if its packets are noted; `tell`, `home`, `event`, `left`: see the layout.
+    `stream`: number of the records of its stream, -1 = none.
     """
 
     number: N
@@ -49,6 +49,9 @@ class Records(Generic[N]):
     allowed: N
     tags: N
     wanted: N
+    most: int | Ints = 0
+    pool: int | Ints = 0
+    turn: int | Ints = 0
     tell: int = at.TELL_DELIVERED
     home: int | Ints = 0
     event: int | Ints = 0
@@ -206,6 +209,7 @@ class FlowRecords:
             (at.S_TAGS, begin.tags),
             (at.S_HOME, begin.home),
             (at.S_ALLOWED, begin.allowed),
+            (at.S_TURN, begin.turn),
             (at.S_PAIR, begin.pair[0]),
             (at.S_GROUP, begin.pair[1]),
             (at.S_STAMPS, stamps),
@@ -229,6 +233,8 @@ class FlowRecords:
             (at.R_FRAME, np.where(begin.packets > 1, kind.payload + kind.owner.data_overhead, last)),
             (at.R_TAGS, begin.tags),
             (at.R_ALLOWED, begin.allowed),
+            (at.R_MOST, begin.most),
+            (at.R_POOL, begin.pool),
             (at.R_IMPORTANT, begin.wanted),
             (at.R_TELL, begin.tell),
             (at.R_EVENT, begin.event),

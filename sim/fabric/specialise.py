@@ -70,14 +70,16 @@ ARGUMENTS = {
 class Features:
     """What the engine of a run can do beyond the usual; what is off costs nothing.
 
-    `shared`: the ports of a switch share its buffer. `drr`: some classes of a port take turns. `trimming`: packets are
-    cut to their headers. `pfc`: priority flow control. `srpt`: shortest message first within a class. `faults`:
-    hosts may stand still and routes may be missing. `delays`: waiting times are counted. `streams`: connections may
-    carry message after message. `ack_delay`: receivers may put off their answers. `pulls`: receivers pace their
-    senders. `rides`: data packets carry a word of their sender's. `pairs`: messages between two hosts share a pace.
+    `shared`: the ports of a switch share its buffer. `limits`: every class may fill a part of the buffer only. `drr`:
+    some classes of a port take turns. `trimming`: packets are cut to their headers. `pfc`: priority flow control.
+    `srpt`: shortest message first within a class. `faults`: hosts may stand still and routes may be missing. `delays`:
+    waiting times are counted. `streams`: connections may carry message after message. `ack_delay`: receivers may put
+    off their answers. `pulls`: receivers pace their senders. `rides`: data packets carry a word of their sender's.
+    `pairs`: messages between two hosts share a pace.
     """
 
     shared: bool = False
+    limits: bool = False
     drr: bool = False
     trimming: bool = False
     pfc: bool = False
@@ -167,6 +169,7 @@ def features_of(switch: Switch, faults: bool, delays: bool) -> Features:
     """What the engine has to be able to do for a scenario's switches."""
     return Features(
         shared=switch.shared() is not None,
+        limits=switch.limits() is not None,
         drr=switch.quanta() is not None,
         trimming=switch.trim_threshold is not None,
         pfc=switch.pfc,

@@ -366,7 +366,8 @@ class Track:
         begin: Records[Ints] = Records(
             number=laid.first + those, src=book[:, SRC], dst=book[:, DST], nbytes=book[:, BYTES],
             packets=book[:, PACKETS], priority=rows.priority[those],
-            allowed=allowed_losses(book[:, BYTES], rows.bound[those]), tags=laid.tags[those],
+            allowed=allowed_losses(book[:, BYTES], rows.share[those]), tags=laid.tags[those],
+            most=allowed_losses(book[:, BYTES], rows.bound[those]), pool=rows.pool[those], turn=rows.turn[those],
             wanted=laid.wanted[those], tell=0, event=event, left=laid.left,
             home=np.where(words[those, at.G_QUEUE] > 0, laid.messages + at.MESSAGE_WORDS * those, 0),
             logged=int(self.logged),

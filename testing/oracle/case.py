@@ -28,6 +28,11 @@ class Letter:
     bound: float = 0.0
     important: Sequence[bool] | bool | None = None
     after: int | None = None
+    share: float | None = None
+    """its own part of a budget; None: its bound"""
+    pool: int = 0
+    turn: int | None = None
+    """None: its number"""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def run_engine(
         letters.append(letter)
         number = fabric.send(
             Ps(time), what.src, what.dst, Bytes(what.nbytes), transport=what.transport, priority=what.priority,
-            bound=what.bound, important=important,
+            bound=what.bound, share=what.share, pool=what.pool, turn=what.turn, important=important,
         )  # fmt: skip
         assert number == len(letters) - 1
 

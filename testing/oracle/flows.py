@@ -12,7 +12,7 @@ from typing import Any
 from gradwire.components import layout as at
 from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
 from gradwire.components.transports.base import Deaf, control_important, rides
-from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.testing.oracle.uncompiled import uncompiled
 
@@ -79,7 +79,8 @@ class Flow:
         dst: int,
         nbytes: int,
         priority: int,
-        bound: float,
+        loss: Allowance,
+        turn: int,
         important: Sequence[bool] | bool | None,
         entropy: int,
         line_speed: int,
@@ -128,7 +129,8 @@ class Flow:
             at.S_PEER: self.receiver_bits,
             at.S_LINE: line_speed,
             at.S_TAGS: tags,
-            at.S_ALLOWED: allowed_loss(nbytes, bound),
+            at.S_ALLOWED: allowed_loss(nbytes, loss.share),
+            at.S_TURN: turn,
             at.S_PAIR: shared[0],
         }.items():
             memory[self.sender + offset] = value
@@ -140,7 +142,9 @@ class Flow:
             at.R_WORDS: words,
             at.R_KIND: protocol.number,
             at.R_TAGS: tags,
-            at.R_ALLOWED: allowed_loss(nbytes, bound),
+            at.R_ALLOWED: allowed_loss(nbytes, loss.share),
+            at.R_MOST: allowed_loss(nbytes, loss.bound),
+            at.R_POOL: loss.pool,
             at.R_IMPORTANT: sum(self.tags),
             at.R_PAIR: shared[1],
             at.R_HOST: shared[2],

@@ -29,6 +29,7 @@ class Port:
     def __init__(self, log: Log, link: Link, table: Table, seed: int, switch: Switch) -> None:
         self.log, self.link, self.table, self.switch = log, link, table, switch
         self.thresholds, self.ramp, self.shared = table.thresholds(), table.ramp(), table.shared()
+        self.limits = table.limits()
         self.quanta = table.quanta() or (0,) * table.queues
         self.deficit = [0] * table.queues
         self.turn, self.granted = 0, False
@@ -60,7 +61,7 @@ class Port:
             self.send(packet)
             return
         queue = self.queues[c]
-        if self.too_long(queue, packet):
+        if self.too_long(c, packet):
             self.trim(queue, packet, came_by)
             return
         if not self.finds_room(c, packet, came_by):
@@ -95,14 +96,19 @@ class Port:
             )
         if self.table.shortest_first:
             return self.evict_for(queue, packet)
-        return not self.full(queue, packet.size)
+        return not self.full(c, packet.size)
 
-    def full(self, queue: deque[Waiting], size: int) -> bool:
-        """Whether there is no room for a packet: in the port's buffer, or in what the shared one leaves to the queue."""
+    def full(self, c: int, size: int) -> bool:
+        """Whether there is no room for a packet: in the part of the buffer that is its class's, in the port's buffer, or in
+        what the shared one leaves to the queue."""
+        if self.limits is not None:
+            ports = [self] if self.shared is None else self.switch.ports.values()
+            if sum(self.waiting([port.queues[c]]) for port in ports) + size > self.limits[c]:
+                return True
         if self.shared is None:
             return self.waiting(self.queues) + size > self.table.buffer
         free = self.shared[0] - self.switch.used()
-        return size > free or self.waiting([queue]) + size > free * round(self.shared[1] * 65536) // 65536
+        return size > free or self.waiting([self.queues[c]]) + size > free * round(self.shared[1] * 65536) // 65536
 
     def above(self, waiting: int, threshold: int) -> bool:
         """Whether a packet is to be marked or dropped by choice."""
@@ -116,12 +122,12 @@ class Port:
         self.tests += 1
         return int(draw.py_func(self.key, self.tests - 1))
 
-    def too_long(self, queue: deque[Waiting], packet: Packet) -> bool:
+    def too_long(self, c: int, packet: Packet) -> bool:
         """Whether a packet has to be cut to its header."""
         limit = self.table.trim_threshold
         if limit is None or packet.kind != DATA or packet.trimmed or packet.size <= self.table.trim_size:
             return False
-        return self.waiting([queue]) + packet.size > limit or self.full(queue, packet.size)
+        return self.waiting([self.queues[c]]) + packet.size > limit or self.full(c, packet.size)
 
     def trim(self, queue: deque[Waiting], packet: Packet, came_by: int) -> None:
         """Cut it, or every other time the last one of the queue in its place."""
@@ -134,7 +140,7 @@ class Port:
         self.trimmed += 1
         header = replace(packet, size=self.table.trim_size, priority=self.table.trim_priority, trimmed=True)
         c = self.class_of(header)
-        if self.full(self.queues[c], header.size):
+        if self.full(c, header.size):
             self.tail += 1
             self._drop(header, "tail")
         else:

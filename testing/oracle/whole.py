@@ -13,6 +13,7 @@ from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, persists, shares
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.units import Ps, PsPerByte
 from gradwire.sim.fabric import records, streams
 from gradwire.testing.oracle.case import (
@@ -152,7 +153,9 @@ class Oracle:
         self.flows.append(
             (Flow if stream is None else Carried)(
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,
-                priority=what.priority, bound=what.bound, important=what.important,
+                priority=what.priority, important=what.important,
+                loss=Allowance(what.bound, what.bound if what.share is None else what.share, what.pool),
+                turn=number if what.turn is None else what.turn,
                 entropy=entropy if stream is None else stream.entropy,
                 line_speed=self.line_speed[what.src], stream=stream, **self._pair(what),
             )
@@ -192,7 +195,7 @@ class Oracle:
             )
             self.streams[key] = Stream(
                 protocol.memory, protocol, packets=packets, first=records.FIRST_PACKET, number=-1, src=what.src,
-                dst=what.dst, priority=what.priority, bound=0.0, important=True,
+                dst=what.dst, priority=what.priority, loss=Allowance(0.0, 0.0), turn=0, important=True,
                 entropy=streams.stream_entropy(self.case.seed, *key), line_speed=self.line_speed[what.src],
             )  # fmt: skip
         return self.streams[key]

@@ -25,7 +25,8 @@ def test_many_messages_of_few_pairs(seed):
     letters = [
         Letter(
             rng.choice([0, 0, US, rng.randrange(40 * US)]), rng.randrange(1, hosts), 0, rng.randrange(1, 60_000),
-            priority=rng.choice(classes), bound=rng.choice([0.0, 0.1]), important=rng.choice([True, False]),
+            priority=rng.choice(classes), important=rng.choice([True, False]),
+            bound=0.3, share=rng.choice([0.0, 0.05, 0.1]), pool=rng.choice([0, 2, 2, 3, 4]), turn=rng.randrange(100),
         )
         for _ in range(40)
     ]  # fmt: skip

@@ -21,7 +21,7 @@ TAME: Mapping[str, Sequence[Any]] = {
     "loss": (0.0, 0.001, 0.02, 0.3),
     "payload": ("64B", "1000B", "1460B", "4KiB", "8960B"),
     "size": ("1B", "100B", "5kB", "20kB", "100kB"), "sizes": ("100B", "5kB", "20kB", "sizes.txt"),
-    "buffer": ("10kB", "25kB", "60kB", "512KiB"), "shared_buffer": ("30kB", "100kB", "1MiB"),
+    "buffer": ("10kB", "25kB", "60kB", "512KiB"), "shared_buffer": ("30kB", "100kB", "1MiB"), "buffer_share": (0.34, 0.5, 1.0),
     "ecn_threshold": ("60B", "3kB", "9100B"), "ecn_ceiling": ("10kB", "20kB"), "drr_quantum": ("64B", "1500B", "9kB"),
     "trim_threshold": ("9100B", "20kB"), "trim_size": ("60B", "64B"), "pfc_threshold": ("9100B", "30kB"),
     "pfc_hysteresis": ("1B", "3kB", "9kB"), "pfc_headroom": ("60B", "10kB", "100kB"),

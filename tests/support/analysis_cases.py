@@ -51,7 +51,7 @@ def messages(**changes: Any) -> dict[str, list[Any]]:
         "trimmed": [0, 2, 0, 0, 0],
         "timeouts": [0, 0, 2, 0, 1],
     }
-    return columns | changes
+    return {"share": columns["bound"]} | columns | ({"share": changes["bound"]} if "bound" in changes else {}) | changes
 
 
 def ports() -> dict[str, list[Any]]:

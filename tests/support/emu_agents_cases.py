@@ -58,13 +58,14 @@ def plan_of(
     connections: str = "fresh",
     **more: Any,
 ) -> Plan:
-    """Messages (src, dst, nbytes, and at_ns, bound, priority, important) around one switch, the last node."""
+    """Messages (src, dst, nbytes, and at_ns, bound, priority, important, turn) around one switch, the last node."""
     columns = {name: np.array([s.get(name, 0) for s in sends], dtype=np.int64) for name in ("src", "dst", "nbytes", "priority")}
     zeros = np.zeros(len(sends), dtype=np.int64)
     messages = Messages(
         table=zeros, kind=zeros, iteration=zeros, tensor=zeros, layer=zeros, part=zeros, src=columns["src"], dst=columns["dst"],
         nbytes=columns["nbytes"], priority=columns["priority"], bound=np.array([s.get("bound", 0.0) for s in sends]),
         rank=zeros, captured=zeros - 1, first=zeros, important=[_tags(s.get("important")) for s in sends],
+        turn=np.array([s.get("turn", 0) for s in sends]),
     )  # fmt: skip
     nothing = np.zeros(len(sends) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     program = Program(
@@ -110,7 +111,7 @@ class Script:
         rows = {
             i: MessageRow(
                 i, 0, int(m.src[i]), int(m.dst[i]), int(m.nbytes[i]), int(m.priority[i]), float(m.bound[i]),
-                True if m.important[i] is None else m.important[i], 0,
+                True if m.important[i] is None else m.important[i], 0, turn=int(m.turn[i]),
             )
             for i in range(len(m)) if node in (m.src[i], m.dst[i])
         }  # fmt: skip

@@ -26,7 +26,7 @@ def tables() -> dict[str, dict[str, list[Any]]]:
             row = {
                 "message": number, "job": "train", "iteration": i // 10, "tensor": i % 10, "layer": 0, "part": 0, "kind": "push",
                 "src": f"h{worker}", "dst": "h2", "bytes": 1000, "packets": 1, "priority": i % 2, "start_ps": start, "released_ps": start,
-                "end_ps": start + (100 + i) * US, "received_bytes": 950, "lost_bytes": 50, "bound": 0.1, "retransmitted": 0,
+                "end_ps": start + (100 + i) * US, "received_bytes": 950, "lost_bytes": 50, "bound": 0.1, "share": 0.1, "retransmitted": 0,
                 "sent_packets": 1, "marked": 1, "trimmed": 0, "timeouts": 0,
             }  # fmt: skip
             for name, value in row.items():

@@ -68,7 +68,7 @@ class IdealFabric:
     stalled = ""
     deadlock = ""
 
-    def send(self, at_ps, src, dst, nbytes, *, transport=0, priority=0, bound=0.0, important=None, settled=False, logged=True):
+    def send(self, at_ps, src, dst, nbytes, *, transport=0, priority=0, bound=0.0, important=None, settled=False, logged=True, **_):
         assert type(at_ps) is int and type(nbytes) is int and at_ps >= self.now and nbytes > 0 and src != dst
         number = len(self.sent)
         self.sent.append((at_ps, src, dst, nbytes, priority, bound, important))

@@ -1,7 +1,7 @@
 """A port as the scenario means it, packet by packet: what a kernel's port is compared with.
 
 Strict priorities, one packet on the wire at a time, store and forward. A packet that finds the port idle goes out
-untested; one that finds it busy has to fit into the buffer of the port, and then meets the threshold of its queue.
+untested; one that finds it busy has to fit into the buffer of the port and the part of its queue, and then meets the threshold of its queue.
 Written apart from the testbed and from the simulator; times are integers of any unit.
 """
 
@@ -23,13 +23,14 @@ class Outcome:
 
 @dataclass
 class PortModel:
-    """`byte_time`: how long a byte takes. `thresholds`: per queue, or None."""
+    """`byte_time`: how long a byte takes. `thresholds`, `limits`: per queue, or None."""
 
     byte_time: float
     queues: int
     buffer: float
     thresholds: Sequence[int] | None = None
     selective: bool = False
+    limits: Sequence[int] | None = None
     free_at: float = 0.0
     peak: int = 0
     waiting: list[deque[tuple[int, Outcome]]] = field(default_factory=list)
@@ -56,12 +57,13 @@ class PortModel:
         if self.free_at <= now and not total:
             self._begin(now, size, outcome)
             return outcome
-        if total + size > self.buffer:
+        held = sum(each[0] for each in self.waiting[queue])
+        if total + size > self.buffer or (self.limits is not None and held + size > self.limits[queue]):
             outcome.fate = "tail"
             return outcome
         if (
             self.thresholds is not None
-            and sum(each[0] for each in self.waiting[queue]) >= self.thresholds[queue]
+            and held >= self.thresholds[queue]
         ):
             if ect:
                 outcome.marked = True

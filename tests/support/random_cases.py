@@ -150,6 +150,9 @@ def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[L
                 bound=draw(st.sampled_from((0.0, 0.1, 0.5, 1.0, hair))) if transport == DLCP else 0.0,
                 important=important,
                 after=after,
+                share=draw(st.sampled_from((None, 0.0, 0.05))) if transport == DLCP else None,
+                pool=draw(st.sampled_from((0, 2, 2, 3, 4))) if transport == DLCP else 0,
+                turn=draw(st.sampled_from((None, 0, 1, 65_600))),
             )
         )  # fmt: skip
     return found

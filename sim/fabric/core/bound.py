@@ -12,6 +12,7 @@ from gradwire.components.queues.threshold import admit
 from gradwire.components.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
+LIMITS = False  # every class may fill a part of the buffer only
 DRR = False  # deficit round robin: some classes of a port take turns
 TRIMMING = False  # packets are cut to their headers
 PFC = False  # priority flow control

@@ -24,6 +24,7 @@ from gradwire.components.layout import (
     DATA,
     FOREVER,
     H_ALPHA,
+    H_LIMITS,
     H_SHARED,
     H_TRIM,
     H_TRIM_CLASS,
@@ -32,6 +33,7 @@ from gradwire.components.layout import (
     N_ACTIVE,
     N_ACTIVE_COUNT,
     N_USED,
+    N_USED_BY,
     N_WANTED,
     P_BUSY,
     P_CLASSES,
@@ -57,10 +59,10 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import count_trailing_zeros
 
-from .bound import DELAYS, DRR, PFC, SHARED, SRPT, TRIMMING, admit
+from .bound import DELAYS, DRR, LIMITS, PFC, SHARED, SRPT, TRIMMING, admit
 from .link import log_drop, transmit
 from .pause import AFTER_ALL, eligible, hold, limit_of, list_port, may_send, overfull, pausable, send_pause
-from .queue import SINCE, append, count_delay, make_room, send_first
+from .queue import SINCE, append, count_delay, make_room, send_first, use_shared
 
 ACCEPT, MARK = 0, 1  # verdicts of a queue policy; 2 and up: drop for cause verdict - 2
 SIZE_FIELD = MASK_SIZE << A_SIZE
@@ -194,7 +196,12 @@ def finish(M, th, node, end):
 @njit
 def _full(M, node, p, c, waiting, size):
     """Whether there is no room for a packet: in the port's own buffer, or in what the switch's shared one leaves to a
-    queue: alpha times what is free of it (Choudhury and Hahne, ToN 1998: dynamic thresholds)."""
+    queue: alpha times what is free of it (Choudhury and Hahne, ToN 1998: dynamic thresholds). A class may have a limit
+    of its own in either."""
+    if LIMITS:
+        held = M[node + N_USED_BY + c] if SHARED else M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
+        if held + size > M[H_LIMITS + c]:
+            return True
     if SHARED:
         free = M[H_SHARED] - M[node + N_USED]
         queued = M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
@@ -220,7 +227,7 @@ def _trim(M, th, node, p, A, B, size, c, back, time):
             M[record + C_BYTES] -= other_size - size
             M[p + P_QUEUE] -= (other_size - size) << 8
             if SHARED:
-                M[node + N_USED] -= other_size - size
+                use_shared(M, node, c, size - other_size)
             if DELAYS:
                 M[last + SINCE] = time
     M[M[p + P_MORE] + X_TRIMMED] += 1

@@ -19,6 +19,7 @@ from gradwire.components.layout import (
     MASK_SEQUENCE,
     MASK_SIZE,
     N_USED,
+    N_USED_BY,
     P_CLASSES,
     P_MORE,
     P_NODE,
@@ -32,7 +33,7 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import bit_length
 
-from .bound import DELAYS, PFC, SHARED, SRPT
+from .bound import DELAYS, LIMITS, PFC, SHARED, SRPT
 from .link import log_drop, transmit
 from .pause import release
 
@@ -64,6 +65,14 @@ def give_entry(M, th, entry):
 
 
 @njit
+def use_shared(M, node, c, size):
+    """A class holds so many bytes more of its switch's shared buffer."""
+    M[node + N_USED] += size
+    if LIMITS:
+        M[node + N_USED_BY + c] += size
+
+
+@njit
 def append(M, th, p, A, B, size, c, back, time):
     """Put a packet at the end of class `c` of port `p`. Returns the bytes that wait at the port now."""
     entry = take_entry(M, th)
@@ -86,7 +95,7 @@ def append(M, th, p, A, B, size, c, back, time):
     queue += size << 8
     M[p + P_QUEUE] = queue
     if SHARED:
-        M[M[p + P_NODE] + N_USED] += size
+        use_shared(M, M[p + P_NODE], c, size)
     return queue >> 8
 
 
@@ -107,7 +116,7 @@ def _take_out(M, p, c, before, entry):
         M[before] = M[entry]
     M[p + P_QUEUE] = queue
     if SHARED:
-        M[M[p + P_NODE] + N_USED] -= size
+        use_shared(M, M[p + P_NODE], c, -size)
     M[record + C_BYTES] -= size
     return size
 
@@ -217,7 +226,7 @@ def send_first(M, th, p, c, start, order):
             M[record + C_HEAD] = M[entry]
         M[p + P_QUEUE] = queue
         if SHARED:
-            M[M[p + P_NODE] + N_USED] -= size
+            use_shared(M, M[p + P_NODE], c, -size)
         M[record + C_BYTES] -= size
     if DELAYS:
         count_delay(M, p, start - M[entry + SINCE])

@@ -21,7 +21,7 @@ def _two_racks(**engine: Any) -> Result:
     itself, two at the spine for leaf1, one lost on the link to h2; one packet is never delivered. Message 1, h1 to h0:
     10 packets, sent once."""
     common = {"job": "j", "iteration": 0, "tensor": 0, "layer": 0, "part": 0, "kind": "push", "bytes": 1000, "packets": 10,
-              "priority": 0, "start_ps": 0, "released_ps": 0, "end_ps": 100, "bound": 0.1, "marked": 0, "trimmed": 0,
+              "priority": 0, "start_ps": 0, "released_ps": 0, "end_ps": 100, "bound": 0.1, "share": 0.1, "marked": 0, "trimmed": 0,
               "timeouts": 0}  # fmt: skip
     rows = [
         {**common, "message": 0, "src": "h0", "dst": "h2", "received_bytes": 900, "lost_bytes": 100, "retransmitted": 4,

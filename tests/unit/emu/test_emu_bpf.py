@@ -112,6 +112,21 @@ def test_every_packet_of_a_burst_meets_the_fate_that_the_rules_give_it(
     assert got["check"] == [] and got["leaks"] == []
 
 
+def test_a_queue_fills_its_part_of_the_buffer_and_no_more() -> None:
+    """Forty packets at once of two classes: the second may hold 3,000 bytes, exactly three packets."""
+    slow, limits = 500_000, (40_000, 3_000) + (40_000,) * 6
+    plan = fast_in(2, slow, queues=Queues(8, 40_000, None, False, limits), clock="virtual")
+    packets = [(1000, number % 2, ECT0) for number in range(40)]
+    for _attempt in range(3):
+        got = in_private(burst, plan, packets)
+        if got["took"] < 1000 * 8 / slow:
+            break
+    model = PortModel(8e6 / slow, 8, 40_000, limits=limits)
+    fates = [model.arrive(0, *each[:2], True) for each in packets]
+    assert sum(fate.fate == "tail" for fate in fates) == 17
+    assert sorted(drop.packet for drop in got["drops"]) == [n for n, fate in enumerate(fates) if fate.fate == "tail"]
+
+
 def test_a_port_that_may_be_ahead_counts_what_it_let_go_early_as_waiting() -> None:
     """On the wall clock two frames leave at once; the rules must not notice."""
     size, slow = 1458, 500_000

@@ -257,6 +257,18 @@ def test_a_broken_bound_and_a_lost_important_packet_are_found(net):
     assert "bound 0." in found and "which is important" in found
 
 
+def test_a_budget_that_is_broken_is_found(net):
+    """Every message within its bound, but more in all than their parts of a budget."""
+    net.run()
+    some_lossy(net)
+    rows = net.program.messages
+    net.program = replace(net.program, messages=replace(rows, share=rows.bound, pool=1 + rows.kind))
+    assert not verify(net.evidence())
+    net.program = replace(net.program, messages=replace(rows, share=rows.bound / 100, pool=1 + rows.kind))
+    found = verify(net.evidence())
+    assert found and all("and those that share its budget lost" in line for line in found if "more like this" not in line)
+
+
 def test_a_missing_contribution_is_found(net):
     for contents in net.contents.values():
         add = contents._add

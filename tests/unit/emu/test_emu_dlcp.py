@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from emu_agents_cases import MBPS, MS, inside, needs_namespaces
 
-from gradwire.components.draws import entropy_of
 from gradwire.emu.wire import header as wire
 from gradwire.scenarios import wire as table
 
@@ -163,14 +162,16 @@ def test_eager_stop_ends_the_message_early():
 
 
 def test_early_stop_sends_no_more_than_is_needed_from_another_packet_on_in_every_message():
-    """Both begin where the simulator's would, and go on from the last packet to the first."""
-    sends = [{"src": 0, "dst": 1, "nbytes": 400 * 1024, "bound": 0.5, "important": False}] * 2
+    """Both begin where the simulator's would, and go on from the last packet to the first: 0.618 x 400 is 247.2, and 247
+    and 400 have no divisor in common."""
+    send = {"src": 0, "dst": 1, "nbytes": 400 * 1024, "bound": 0.5, "important": False}
+    sends = [{**send, "turn": turn} for turn in (0, 1)]
     found = inside("play", sends=sends, rate=RATE)
     clean(found)
     assert found["received"] == [200 * 1024] * 2 and found["retransmitted"] == [0, 0]
     assert all(200 <= sent <= 205 for sent in found["sent_packets"])  # with probes, where a Stop was late
     for message in (0, 1):
-        begin = entropy_of(1, message) * 400 >> 16  # the seed of the plan
+        begin = 247 * message
         assert set(found["have"][str(message)]) == {(begin + 200 + i) % 400 for i in range(200)}
 
 

@@ -29,6 +29,7 @@ from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
+from gradwire.scenarios.loss import Allowance
 from gradwire.testing import transport
 from gradwire.testing.oracle.flows import Flow, Protocol, Words
 
@@ -54,12 +55,13 @@ class Both:
             words = self.memory.take(at.PAIR_USER + PAIR_WORDS), self.memory.take(PEER_WORDS), host
             for number in range(src, SENDERS * EACH, SENDERS):
                 nbytes, important = PAYLOAD * rng.randrange(1, 120), rng.random() < 0.5
-                row = MessageRow(number, 0, src, SENDERS, nbytes, rng.choice([2, 5]), 0.1, important, 0)
+                row = MessageRow(number, 0, src, SENDERS, nbytes, rng.choice([2, 5]), 0.3, important, 0, 0.1,
+                                 rng.choice([0, 2, 2, 3, 4]), rng.randrange(100))  # fmt: skip
                 entropy = rng.randrange(1 << 16)
                 self.theirs.append(
                     Flow(
                         self.memory, protocol, number=number, src=src, dst=SENDERS, nbytes=nbytes, priority=row.priority,
-                        bound=row.bound, important=important, entropy=entropy, line_speed=LINE, shared=words,
+                        loss=Allowance(row.bound, row.share, row.pool), turn=row.turn, important=important, entropy=entropy, line_speed=LINE, shared=words,
                     )
                 )  # fmt: skip
                 self.theirs[-1].on_sender("start", 0)
@@ -101,7 +103,8 @@ class Both:
 @pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_of_a_pair_share_what_they_know(control, seed):
-    """Until all are delivered; nothing is lost, but much is marked and late."""
+    """Until all are delivered; nothing is lost, but much is marked and late. What important messages do not lose, others
+    of the same budget may."""
     rng = random.Random(f"{control} {seed}")
     both = Both(rng, rate_control=control, t_low="5us", t_high="40us")
     now, bag, most = 0, [], 0

@@ -40,6 +40,7 @@ CASES = {
     "star_selective": (STAR, "ecmp", CONSTANT, [incast()], {"ecn_threshold": "20kB", "selective_drop": True}),
     "star_marks": (STAR, "ecmp", DCTCP, [incast()], {"ecn_threshold": "8kB"}),
     "star_classes": (STAR, "ecmp", CONSTANT, [incast(priority=3), shuffle("20kB", priority=1)], {"queues": 4}),
+    "star_parts": (STAR, "ecmp", CONSTANT, [incast(priority=3), shuffle("20kB", priority=1)], {"queues": 4, "buffer_share": [1, 0.3, 1, 0.5]}),
     "star_dlcp": (STAR, "ecmp", DLCP, [incast(bound=0.1), incast(bound=0.1, droppable=True)], {"ecn_threshold": "9kB", "selective_drop": True}),
     "lossy": (STAR, "ecmp", CONSTANT, [shuffle()], {"loss": 0.03}),
     "ecmp": (LEAF_SPINE, "ecmp", CONSTANT, [incast(), shuffle("50kB")], {}),
@@ -75,7 +76,7 @@ def plan_of(scenario) -> Plan:
             here = (int(routing.down_link[host]),) if edge == switch else routing.groups[routing.group_of[switch, edge]]
             routes[network.host_count + switch, host] = tuple(here)
     table = scenario.switch
-    queues = Queues(table.queues, table.buffer, table.thresholds(), table.selective_drop)
+    queues = Queues(table.queues, table.buffer, table.thresholds(), table.selective_drop, table.limits())
     transport = TransportPlan("any", scenario.transport.payload, scenario.transport.overhead, scenario.transport.wire, {})
     return Plan(
         "case", scenario.seed, network.names, network.host_count, ports, routes, queues, scenario.load_balancing,
@@ -142,7 +143,7 @@ def _something_happened(name, counts, fabric) -> None:
     total = {c: sum(getattr(each, c) for each in counts) for c in ("drops_tail", "drops_selective", "drops_loss", "marks")}
     wanted = {
         "star_drop_tail": ["drops_tail"], "star_selective": ["drops_selective"], "star_marks": ["marks"],
-        "star_classes": ["drops_tail"], "star_dlcp": ["drops_selective", "marks"], "lossy": ["drops_loss"],
+        "star_classes": ["drops_tail"], "star_parts": ["drops_tail"], "star_dlcp": ["drops_selective", "marks"], "lossy": ["drops_loss"],
         "ecmp": ["drops_tail"], "round_robin": ["drops_tail"], "random": ["drops_selective"],
         "lossy_random": ["drops_loss", "marks"],
     }[name]  # fmt: skip

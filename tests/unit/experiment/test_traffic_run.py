@@ -314,7 +314,7 @@ def test_figures_of_flows_by_hand():
         "dst": ["b"] * 6,
     }
     columns |= {"bytes": np.array([10_000, 10_001, 5, 7, 9, 1]), "start_ps": number * 100}
-    columns |= {"end_ps": np.array([40, 160, 210, 320, -1, 900]), "bound": number * 0.0}
+    columns |= {"end_ps": np.array([40, 160, 210, 320, -1, 900]), "bound": number * 0.0, "share": number * 0.0}
     columns |= dict.fromkeys(("packets", "received_bytes", "retransmitted", "sent_packets", "marked", "trimmed"), number)
     columns |= {"released_ps": columns["start_ps"], "timeouts": number * 0}
     flows = {"message": number, "ideal_ps": np.array([20, 40, 10, 10, 10, 10])}

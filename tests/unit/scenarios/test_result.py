@@ -28,7 +28,7 @@ def message(**changes: Any) -> dict[str, list[Any]]:
     row = {
         "message": 7, "job": "j", "iteration": 0, "tensor": 3, "layer": 1, "part": 0, "kind": "push", "src": "h0", "dst": "h1",
         "bytes": 1000, "packets": 10, "priority": 1, "start_ps": 5, "released_ps": 6, "end_ps": 50, "received_bytes": 900,
-        "lost_bytes": 100, "bound": 0.1, "retransmitted": 0, "sent_packets": 10, "marked": 0, "trimmed": 0, "timeouts": 0,
+        "lost_bytes": 100, "bound": 0.1, "share": 0.1, "retransmitted": 0, "sent_packets": 10, "marked": 0, "trimmed": 0, "timeouts": 0,
     }  # fmt: skip
     return {name: [value] for name, value in {**row, **changes}.items()}
 
@@ -92,7 +92,7 @@ def _cut(folder: Path) -> None:
 
 def _other_format(folder: Path) -> None:
     text = (folder / "result.json").read_text()
-    (folder / "result.json").write_text(text.replace('"format": 5', '"format": 99'))
+    (folder / "result.json").write_text(text.replace('"format": 6', '"format": 99'))
 
 
 def _other_columns(folder: Path) -> None:
@@ -137,7 +137,7 @@ def _folder(folder: Path) -> None:
         (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
         (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
-        (_other_format, ["format 99", "expected format 5"]),
+        (_other_format, ["format 99", "expected format 6"]),
         (lambda folder: _change(folder, "result.json", engine=3), ["result.json: engine is 3", "a JSON object"]),
         (lambda folder: _change(folder, "result.json", totals=[]), ["result.json: totals is []", "a JSON object"]),
         (lambda folder: _change(folder, "result.json", policy=None), ["policy is null", "expected text"]),
