@@ -3,12 +3,17 @@ load."""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+
+# Torch, in tests and in what they start, on one thread: threads of several tests on few processors spin while they wait for
+# each other, and a test of seconds takes minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Compiling a kernel inside an example takes seconds on a busy machine; deadlines would only flake.
 settings.register_profile("gradwire", deadline=None)
