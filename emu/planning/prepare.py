@@ -97,7 +97,8 @@ def kernel_options(scenario: Scenario) -> Json:
     `check_scenario` has passed."""
     wanted = kernel_settings(scenario)
     options: Json = {}
-    dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
+    over_tcp = scenario.emulation.side_channel == "tcp"
+    dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp) and over_tcp]
     if wanted["min_rto"]:
         options["min_rto_ns"] = next(iter(wanted["min_rto"])) // 1000
         options["initcwnd"] = next(iter(wanted["initial_window"]))
@@ -108,6 +109,8 @@ def kernel_options(scenario: Scenario) -> Json:
         options["loss_recovery"] = "classic"
     if scenario.emulation.host_queue == "packet":
         options["host_queue"] = "packet"
+    if not over_tcp:
+        options["side_channel"] = "udp"
     # Probes are dropped by choice unless they are ECN-capable; asking for marks makes them, and all other TCP, so
     if True in wanted["ecn"] or (dlcp and not wanted["ecn"]):
         options["tcp_ecn"] = 1

@@ -1,6 +1,6 @@
 """Transports over real sockets: what carries messages on the testbed.
 
-The kernel's TCP carries what the kernel has by itself (`tcp`), and DLCP has a side channel (`dlcp`). Every other
+The kernel's TCP carries what the kernel has by itself (`tcp`), and DLCP has Probes and Bitmaps (`dlcp`). Every other
 transport, a user's own as well, is one carrier (`datagrams`) that runs the rules of `gradwire.components.transports`
 over UDP. A carrier is imported when it is used; those over UDP share the endpoint and the side channel of their host.
 """
@@ -43,17 +43,19 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
 
             made[number] = Tcp(host, transport, number, plan)
         else:
-            make = datagram_carrier(transport.kind)
+            make = datagram_carrier(transport.kind, plan)
             made[number] = endpoint.carriers[number] = make(host, transport, endpoint, side)
     return made
 
 
-def datagram_carrier(kind: str) -> Callable[[Host, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
+def datagram_carrier(
+    kind: str, plan: Plan
+) -> Callable[[Host, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
     """The carrier of a transport over UDP."""
     if kind == "dlcp":
-        from gradwire.emu.transports.dlcp import Dlcp
+        from gradwire.emu.transports.dlcp import Dlcp, DlcpBySide
 
-        return Dlcp
+        return Dlcp if plan.options.get("side_channel") == "udp" else DlcpBySide
     from gradwire.emu.transports.datagrams import DatagramCarrier
 
     return DatagramCarrier
@@ -65,5 +67,5 @@ def warm(plan: Plan) -> None:
 
     for transport in plan.transports:
         if not transport.by_kernel:
-            datagram_carrier(transport.kind)
+            datagram_carrier(transport.kind, plan)
             functions_of(transport_class(transport.kind, transport.folder))

@@ -50,12 +50,21 @@ from gradwire.emu.wire.header import (
     IMPORTANT,
     KIND,
     NACK,
+    PROBE,
     STOP,
     WORD,
 )
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
+from gradwire.scenarios.wire import (
+    BITMAP_PACKETS,
+    GRADWIRE,
+    GRADWIRE_PORT,
+    MIN_FRAME,
+    SOURCE_PORTS,
+    UDP_OVERHEAD,
+    tos,
+)
 
 if TYPE_CHECKING:
     from gradwire.emu.transports.side import SideChannel
@@ -82,12 +91,13 @@ class Endpoint:
         self.receivers: dict[int, ReceivingEnd] = {}
         self.strays = 0
         self.side: SideChannel | None = None
+        self._contents: list[bytes] = []  # of control packets, which have to stay until they are handed over
         self._answered = 0  # bytes of control packets that answer the batch that is being read
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
         )
-        self._in = Receiver(GRADWIRE + MOST_FILL + payload)
+        self._in = Receiver(GRADWIRE + MOST_FILL + max(payload, BITMAP_PACKETS // 8))
         self._names: dict[int, tuple[object, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
@@ -142,13 +152,18 @@ class Endpoint:
         return receiver
 
     def control(
-        self, row: MessageRow, flags: int, sequence: int, name: int, argument: int = 0, fill: int = FILL
-    ) -> None:
-        """Send a control packet back, at the end of what is being read."""
+        self, row: MessageRow, flags: int, sequence: int, name: int, argument: int = 0, fill: int = FILL,
+        content: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Send a control packet back, at the end of what is being read. `content` follows the zeros."""
         carrier = self.carriers[row.transport]
-        header = row.number, argument & WORD, 0, sequence, flags | carrier.control_flags
-        self.out.add(self.file, name, carrier.control_tos, header, fill=fill)
-        self._answered += UDP_OVERHEAD + fill
+        header = row.number, argument & WORD, len(content), sequence, flags | carrier.control_flags
+        at = 0
+        if content:
+            at = address_of(memoryview(content))
+            self._contents.append(content)
+        self.out.add(self.file, name, carrier.control_tos, header, at, len(content), fill)
+        self._answered += UDP_OVERHEAD + fill + len(content)
 
     def _read_data(self) -> None:
         arrived = self._in
@@ -164,6 +179,7 @@ class Endpoint:
                 self.out.flush()
                 self.nic.took(self._answered)
                 self._answered = 0
+                self._contents.clear()
             for receiver in done:
                 self.carriers[receiver.row.transport].deliver(receiver)
             if not arrived.full(got):
@@ -188,7 +204,7 @@ class Endpoint:
             or arrived.length(slot) < GRADWIRE + fill + length
             or arrived.source(slot) != receiver.source
         ):
-            self.strays += 1
+            self._no_data(receiver, slot, now, done)
             return
         ce = int(arrived.tos(slot) & ECN == CE)
         receiver.marked += ce
@@ -203,6 +219,17 @@ class Endpoint:
             carrier = self.carriers[receiver.row.transport]
             carrier.answer(receiver, answer, sequence, arrived.name(slot))
         if state[R_DONE] and not finished:
+            done.append(receiver)
+
+    def _no_data(self, receiver: ReceivingEnd, slot: int, now: int, done: list[ReceivingEnd]) -> None:
+        """What came for a message is none of its data packets: a Probe, or nothing of ours."""
+        arrived, finished = self._in, receiver.done
+        header = HEADER.unpack_from(arrived.data, slot * arrived.room)
+        carrier = self.carriers[receiver.row.transport]
+        ours = header[4] & KIND == PROBE and arrived.source(slot) == receiver.source
+        if not (ours and carrier.probed(receiver, header, arrived.name(slot), now)):
+            self.strays += 1
+        elif receiver.done and not finished:
             done.append(receiver)
 
     def _read_answers(self, file: int) -> None:
@@ -224,7 +251,9 @@ class Endpoint:
                 flags = header[4]
                 kind = flags & KIND
                 if kind not in sender.heard or header[3] >= sender.packets:
-                    self.strays += 1
+                    start = slot * arrived.room
+                    if not sender.carrier.told(sender, header, arrived.data[start : start + arrived.length(slot)], now):
+                        self.strays += 1
                     continue
                 sender.take(sender.state, kind, header[3], header[1], 1 if flags & ECHO else 0, now)
                 if sender.done:
@@ -338,6 +367,14 @@ class DatagramCarrier:
         rules = receiver.rules
         answer = rules.answers.get(word & BELOW_ARGUMENT) or rules.answer(word)
         self.endpoint.control(receiver.row, answer.flags, sequence, name, word >> ARGUMENT_AT, answer.fill)
+
+    def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
+        """A Probe has come for a message, from the address at `name`. Whether it can be one."""
+        return False
+
+    def told(self, sender: Outgoing, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+        """Something has come for a sender that its rules do not take as it is. Whether it is one of ours."""
+        return False
 
     def deliver(self, receiver: ReceivingEnd) -> None:
         """A message is complete within its bound."""

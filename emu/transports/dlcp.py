@@ -1,7 +1,8 @@
-"""DLCP over real sockets: `gradwire.components.transports.dlcp`, with Stop, Probe and Bitmap on the side channel.
+"""DLCP over real sockets: `gradwire.components.transports.dlcp`, and how Stop, Probe and Bitmap travel.
 
-They go over TCP (`gradwire.emu.transports.side`), so they are repeated by the kernel as well; and on the wall clock a
-probe is repeated after 5 ms at the earliest, because hosts answer when the scheduler lets them.
+Either over TCP (`DlcpBySide`, `gradwire.emu.transports.side`), so that the kernel acknowledges them and repeats them as
+well; or as packets of their own (`Dlcp`), as long as they are simulated, which only the rules repeat. On the wall clock
+a probe is repeated after 5 ms at the earliest, because hosts answer when the scheduler lets them.
 
 A Bitmap carries words of the receiver's second bitmap: what was there when the probe first came. Where the simulator's
 sender reads them at the receiver, they are written here to where it looks for them.
@@ -17,15 +18,17 @@ from gradwire.components.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBE
 from gradwire.emu.agent.base import Host, MessageRow
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, Outgoing
-from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, Answer, ReceivingEnd, SendingEnd
 from gradwire.emu.transports.side import SideChannel
-from gradwire.emu.wire.header import ACK, BITMAP, PROBE, STOP, Header
+from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.wire import BITMAP_PACKETS
+from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, UDP_OVERHEAD
 
 WALL_PROBE_PS = 5_000_000_000
 SNAPSHOT = 1
 """the receiver's bitmap of what was there when the last probe first came"""
+
+NO_ANSWER = Answer(ACK, 0, 0, 0)
 
 
 def parts_of(receiver: ReceivingEnd, part: int) -> list[tuple[int, bytes]]:
@@ -50,24 +53,21 @@ def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: 
 
 
 class _Outgoing(Outgoing):
-    """A sender whose probes go over the side channel."""
+    """A sender that asks what has arrived."""
 
-    __slots__ = ("side",)
+    __slots__ = ()
     heard = (ACK, STOP)
-
-    def __init__(self, rules: Rules, row: MessageRow, carrier: Dlcp) -> None:
-        super().__init__(rules, row, carrier)
-        self.side = carrier.side
+    carrier: Dlcp
 
     def transmit(self, what: int) -> int:
         if what >= PULL_PROBE:
             question = what - PULL_PROBE
-            return self.side.probe(self.row, question & NUMBERS, question >> NUMBER_BITS)
+            return self.carrier.probe(self, question & NUMBERS, question >> NUMBER_BITS)
         return super().transmit(what)
 
 
 class Dlcp(DatagramCarrier):
-    """The transport `dlcp` at one host."""
+    """The transport `dlcp` at one host, its Stops, Probes and Bitmaps as packets over UDP."""
 
     def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)
@@ -78,6 +78,46 @@ class Dlcp(DatagramCarrier):
         if self.host.clock == "wall":
             settings["probe_timeout"] = max(settings.get("probe_timeout", 0), WALL_PROBE_PS)
         return settings
+
+    def make_sender(self, row: MessageRow) -> Outgoing:
+        return _Outgoing(self.rules_of(row), row, self)
+
+    def probe(self, sender: Outgoing, number: int, part: int) -> int:
+        """Ask for one part of the Bitmap, counted from 1, or for everything. Returns the bytes on the link."""
+        size = max(int(self.owner.control_bytes), UDP_OVERHEAD)
+        header = sender.row.number, part, 0, number, PROBE | IMPORTANT
+        self.endpoint.out.add(sender.file, sender.name, sender.kinds[True], header, fill=size - UDP_OVERHEAD)
+        return size
+
+    def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
+        answer = self._asked(receiver, header[1], header[3], now)
+        if answer is None:
+            return False
+        if answer.kind == STOP:
+            self.endpoint.control(receiver.row, STOP, 0, name, fill=answer.fill)
+        elif answer.kind == BITMAP:
+            for first, bits in parts_of(receiver, header[1]):
+                fill = answer.fill - len(bits)  # all parts are as long as the first
+                self.endpoint.control(receiver.row, BITMAP, header[3], name, first, fill, bits)
+        return True
+
+    def told(self, sender: Outgoing, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+        if header[4] & KIND_MASK != BITMAP or len(datagram) < GRADWIRE + header[2]:
+            return False
+        take_part(sender, header[1], bytes(datagram[len(datagram) - header[2] :]), header[3], now)
+        self.endpoint.nic.heard(sender)
+        return True
+
+    def _asked(self, receiver: ReceivingEnd, part: int, number: int, now: int) -> Answer | None:
+        """What the rules answer to a question; of kind ACK: nothing. None: there is no such part to ask for."""
+        if part > -(-receiver.packets // BITMAP_PACKETS):
+            return None
+        word = receiver.on_probe(part << NUMBER_BITS | number & NUMBERS, now)
+        return receiver.rules.answer(word) if word else NO_ANSWER
+
+
+class DlcpBySide(Dlcp):
+    """The same with its Stops, Probes and Bitmaps on the side channel."""
 
     def open(self) -> None:
         super().open()
@@ -100,7 +140,16 @@ class Dlcp(DatagramCarrier):
 
     def make_sender(self, row: MessageRow) -> Outgoing:
         self.side.listen_for(row.number, self.on_control)
-        return _Outgoing(self.rules_of(row), row, self)
+        return super().make_sender(row)
+
+    def probe(self, sender: Outgoing, number: int, part: int) -> int:
+        return self.side.probe(sender.row, number, part)
+
+    def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
+        return False  # not this way
+
+    def told(self, sender: Outgoing, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+        return False
 
     def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
         if word & KIND_MASK == ACK:
@@ -130,17 +179,15 @@ class Dlcp(DatagramCarrier):
 
     def _probed(self, header: Header) -> None:
         receiver = self.endpoint.receiver_of(header.message)
-        was, part = receiver.done, header.offset
-        if part > -(-receiver.packets // BITMAP_PACKETS):
-            return  # there is no such part
-        question = part << NUMBER_BITS | header.sequence & NUMBERS
-        word = receiver.on_probe(question, self.host.loop.now() * 1000)
-        kind = receiver.rules.answer(word).kind if word else -1
-        if kind == STOP:
+        was = receiver.done
+        answer = self._asked(receiver, header.offset, header.sequence, self.host.loop.now() * 1000)
+        if answer is None:
+            return
+        if answer.kind == STOP:
             self._stop(receiver)
             if not was:
                 self.deliver(receiver)
-        elif kind == BITMAP:
-            for first, bits in parts_of(receiver, part):
-                answer = Header(header.message, first, len(bits), header.sequence, BITMAP, important=True)
-                self.side.answer(receiver.row, answer, bits)
+        elif answer.kind == BITMAP:
+            for first, bits in parts_of(receiver, header.offset):
+                part = Header(header.message, first, len(bits), header.sequence, BITMAP, important=True)
+                self.side.answer(receiver.row, part, bits)

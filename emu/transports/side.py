@@ -62,7 +62,7 @@ class Connection:
         self._opening, self.opened = opening, opened
         self._frames = Frames()
         self._waiting = bytearray()
-        self._tos = -1
+        self._tos = CONTROL_TOS  # `configure` has seen to that
         self._segments = self._bytes = self._unpaid = 0
         self._idle = False
         """nothing was on its way when the kernel was last asked, and nothing has been written since"""
@@ -184,11 +184,14 @@ class Connection:
 
 
 def configure(link: socket.socket) -> None:
-    """Before it connects or listens: DCTCP where there is any, because both ends then make every packet ECN-capable,
+    """Before it connects or listens: the class of control, for what the kernel sends by itself, too; a connection that
+    has written nothing would acknowledge in the lowest class, behind all data, and the other end repeat what it takes
+    for lost. DCTCP where there is any, because both ends then make every packet ECN-capable,
     whatever the sysctl says, and no switch drops it by choice. Where the kernel lets a socket say so (6.17), a lost
     segment is sent again after 5 ms instead of 200; elsewhere the route's `rto_min` decides. Waits do not double from
     one try to the next, six times [Documentation/networking/tcp-thin]: what is lost here is a few bytes in a full
     buffer, and a sender that waits for longer and longer asks less often than DLCP does."""
+    link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
     for option, value in ((TCP_RTO_MIN_US, RTO_MIN_US), (TCP_THIN_LINEAR_TIMEOUTS, 1)):
         with contextlib.suppress(OSError):
             link.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -63,6 +63,9 @@ class Emulation(Table):
     host_queue: Literal["kernel", "packet"] = "kernel"
     """TCP: what waits at a host's network card: what the kernel puts there, a millisecond or two of every connection in
     the order in which it was made; or one packet of every connection, so that they take turns, as in the simulator."""
+    side_channel: Literal["tcp", "udp"] = "tcp"
+    """DLCP's Stop, Probe and Bitmap: over TCP, which acknowledges and repeats them by itself; or as packets over UDP
+    that nobody repeats but DLCP's own rules, as in the simulator."""
     hosts: tuple[RealHost, ...] = ()
     """Real machines, one for every host that the scenario uses; their own network is what is measured then, and the
     scenario's topology, links and switches only say what it is like."""

@@ -177,26 +177,74 @@ transport = {{ kind = "cubic", payload = "1400B", min_rto = "10ms" }}
     assert json.loads((tmp_path / "one" / "result.json").read_text())["engine"]["valid"]
 
 
-@pytest.mark.xfail(
-    reason="with a rate per pair sockets drop a fifth more than the simulator, and it is not known why", strict=False
-)
+def job(side_channel: str, **changes: str):
+    """One iteration of the scenario `testbed` with DLCP, and eight that differ from it by nanoseconds."""
+    chosen = variant("dlcp", "testbed", "job.iterations=1", f'emulation.side_channel="{side_channel}"')
+    chosen = chosen.model_copy(update={"transport": chosen.transport.model_copy(update=changes)})
+    return chosen, *perturbed(chosen, 8)
+
+
+def mean(runs: list[Result], column: str) -> float:
+    """Of a column of `ports`, summed over all of them."""
+    return float(np.mean([sum(run.ports[column].to_pylist()) for run in runs]))
+
+
 @pytest.mark.slow
 def test_as_much_is_dropped_where_everything_is_dropped_several_times():
-    """Senders go on asking what is missing, also when what they ask with is lost. Nanoseconds decide about a tenth of
-    the drops here, in both, so these are means of the same nine runs. Rates go by marks alone, or little is dropped."""
-    chosen = variant("dlcp", "testbed", "job.iterations=1")
-    plain = {"stop_policy": "eager", "send_order": "sequential", "rate_control": "dctcp"}
-    chosen = chosen.model_copy(update={"transport": chosen.transport.model_copy(update=plain)})
-    others = perturbed(chosen, 8)
-    sims = [simulate(each) for each in (chosen, *others)]
-    emus = [emulate(each, request=Request("virtual", "userspace")) for each in (chosen, *others)]
-    drops = [np.mean([sum(run.ports["drops_tail"].to_pylist()) for run in runs]) for runs in (sims, emus)]
-    assert drops[1] == pytest.approx(drops[0], rel=0.1)
+    """Senders go on asking what is missing, also when what they ask with is lost, and nobody repeats it but they.
+    Nanoseconds decide about a tenth of the drops here, in both, so these are means of the same nine runs. Rates go by
+    marks alone, or little is dropped."""
+    runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp")
+    sims = [simulate(each) for each in runs]
+    emus = [virtually(each) for each in runs]
+    assert mean(emus, "drops_tail") == pytest.approx(mean(sims, "drops_tail"), rel=0.05)
     for run in (*sims, *emus):
         pushes = run.messages.filter(pc.equal(run.messages["kind"], "push"))
         by_host = pushes.group_by("src").aggregate([("sent_packets", "sum")])["sent_packets_sum"].to_pylist()
         assert len(by_host) == 8 and min(by_host) > 0.7 * max(by_host), "no host stood still"
         assert run.summary["engine"].get("substitutions", []) == []
+
+
+@pytest.mark.slow
+def test_a_job_does_the_same_and_tcp_costs_it_what_its_acknowledgements_take():
+    """By the rules alone as many packets are dropped and marked as in the simulator. Over TCP each Stop and Bitmap is
+    acknowledged, through the port that is full; what those take there data loses, and sends again: so many packets more."""
+    sims = [simulate(each) for each in job("udp")[:4]]
+    udp, tcp = ([virtually(each) for each in job(kind)[:4]] for kind in ("udp", "tcp"))
+    assert mean(udp, "drops_tail") == pytest.approx(mean(sims, "drops_tail"), rel=0.08)
+    assert mean(udp, "marks") == pytest.approx(mean(sims, "marks"), rel=0.2)
+    assert mean(tcp, "marks") < 1.2 * mean(sims, "marks"), "acknowledgements are no data, and do not wait with it"
+    assert mean(sims, "drops_tail") < mean(tcp, "drops_tail") < 1.4 * mean(sims, "drops_tail")
+    for emus in (udp, tcp):
+        assert took(emus) == pytest.approx(took(sims), rel=0.03)
+        assert slowest(emus) == pytest.approx(slowest(sims), rel=0.05)
+
+
+def took(runs: list[Result]) -> float:
+    """Mean iteration."""
+    return float(np.mean([np.mean(r.iterations["end_ps"].to_numpy() - r.iterations["start_ps"].to_numpy()) for r in runs]))
+
+
+def slowest(runs: list[Result]) -> float:
+    """p99 of all messages' completion times."""
+    times = [run.messages["end_ps"].to_numpy() - run.messages["start_ps"].to_numpy() for run in runs]
+    return float(np.mean([np.percentile(each, 99) for each in times]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side_channel", ["tcp", "udp"])
+def test_a_slow_receiver(side_channel):
+    """100 Mbit/s among hosts with 1 Gbit/s: as long in both worlds, iterations within 3 % and the p99 within 5 %."""
+    changes = [("slow-receiver", f"seed={seed}", f'emulation.side_channel="{side_channel}"') for seed in (1, 2, 3)]
+    chosen = [load_scenario(name, set=list(those)) for name, *those in changes]
+    sims, emus = ([run(each) for each in chosen] for run in (simulate, virtually))
+    assert took(emus) == pytest.approx(took(sims), rel=0.03)
+    assert slowest(emus) == pytest.approx(slowest(sims), rel=0.05)
+    assert mean(sims, "drops_tail") > 100
+
+
+def virtually(scenario) -> Result:
+    return emulate(scenario, request=Request("virtual", "userspace"))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from gradwire.emu.wire import header as wire
 from gradwire.scenarios import wire as table
 
 RATE = 50 * MBPS
+UDP_ONLY = {"side_channel": "udp"}
 
 
 @pytest.fixture(autouse=True)
@@ -107,14 +108,43 @@ def test_probes_travel_in_the_class_of_their_data(tmp_path: Path):
     assert found["lost"][0] > 0
 
 
+def test_without_a_side_channel_everything_is_a_datagram_as_long_as_it_is_simulated(tmp_path: Path):
+    """A Probe in the class of its data, Stop and Bitmap in that of control; the Bitmap says what the receiver had."""
+    from scapy.layers.inet import IP, TCP, UDP
+
+    path = tmp_path / "x.pcap"
+    sends = [{"src": 0, "dst": 1, "nbytes": 60_000, "priority": 5, "important": False, "bound": 0.0}]
+    found = inside("play", sends=sends, rate=RATE, loss=300, pcap=str(path), pcap_at=0, options=UDP_ONLY)
+    clean(found)
+    assert found["lost"] == [0] and found["retransmitted"][0] > 0
+    everything = dissected(path)
+    from gradwire.emu.wire.scapy_layer import Gradwire
+
+    assert not any(TCP in frame for frame in everything)
+    frames = [frame for frame in everything if Gradwire in frame]
+    packets = -(-60_000 // 1024)
+    for frame in frames:
+        head = frame[Gradwire]
+        if head.kind == wire.PROBE:
+            assert (len(frame), frame[IP].tos) == (table.DLCP_ACK_BYTES, table.tos(5, True))
+            assert frame[UDP].dport == table.GRADWIRE_PORT
+        elif head.kind in (wire.STOP, wire.BITMAP):
+            bits = (packets + 7) // 8 if head.kind == wire.BITMAP else 0
+            assert (len(frame), frame[IP].tos) == (table.TCP_OVERHEAD + bits, table.tos(0, True))
+            assert head.length == bits
+    kinds = Counter(frame[Gradwire].kind for frame in frames)
+    assert kinds[wire.PROBE] and kinds[wire.BITMAP]
+
+
+@pytest.mark.parametrize("options", [{}, UDP_ONLY])
 @pytest.mark.parametrize("bound, tags", [(0.0, None), (0.1, False), (0.05, "some")])
-def test_losses_stay_within_the_bound_and_are_counted_exactly(tmp_path: Path, bound, tags):
+def test_losses_stay_within_the_bound_and_are_counted_exactly(tmp_path: Path, bound, tags, options):
     """5 % of the datagrams at either host are lost, acknowledgements too."""
     path = tmp_path / "x.pcap"
     count = 400
     tagged = [i % 2 == 0 for i in range(count)] if tags == "some" else tags
     sends = [{"src": s, "dst": 1 - s, "nbytes": 1024 * count - 7, "bound": bound, "important": tagged} for s in (0, 1)]
-    found = inside("play", sends=sends, rate=RATE, loss=50, pcap=str(path), pcap_at=0)
+    found = inside("play", sends=sends, rate=RATE, loss=50, pcap=str(path), pcap_at=0, options=options)
     clean(found)
     for message in (0, 1):
         size = sends[message]["nbytes"]
@@ -187,10 +217,11 @@ def test_a_pair_sends_one_message_after_the_other_and_two_pairs_at_once():
         assert ends == pytest.approx([2 * one, 4 * one, 6 * one], rel=0.25)
 
 
-def test_bitmap_in_parts():
+@pytest.mark.parametrize("options", [{}, UDP_ONLY])
+def test_bitmap_in_parts(options):
     """A message of 20 000 packets takes three; 1 % of it is lost."""
     sends = [{"src": 0, "dst": 1, "nbytes": 64 * 20_000}]
-    found = inside("play", sends=sends, rate=100 * MBPS, loss=10, payload=64, _timeout=100)
+    found = inside("play", sends=sends, rate=100 * MBPS, loss=10, payload=64, options=options, _timeout=100)
     clean(found)
     assert found["lost"] == [0] and found["retransmitted"][0] > 50
 

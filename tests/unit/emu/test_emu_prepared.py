@@ -17,7 +17,7 @@ from gradwire.emu import testbed
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control import supervise
 from gradwire.emu.control.machines import command_of
-from gradwire.emu.planning.prepare import check_rates
+from gradwire.emu.planning.prepare import check_rates, kernel_options
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.switches.userspace import UserspaceSwitch
 from gradwire.emu.system.capture import file_name
@@ -28,6 +28,7 @@ from gradwire.experiment.resolve import resolve
 from gradwire.experiment.topology.cables import LinkSpec
 from gradwire.experiment.topology.graph import from_networkx
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.schema.emulation import RealHost
 
 # rates
@@ -52,6 +53,16 @@ def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
     with pytest.raises(ScenarioError, match="kept none of the rates"):
         testbed.choose_backend(scenario, resolve(scenario), "wall", "userspace")
+
+
+# the side channel
+
+
+def test_over_udp_dlcp_asks_nothing_of_the_kernels_tcp() -> None:
+    """Over TCP what it sends must be capable of marks, or it is dropped by choice, and be repeated soon."""
+    slow = {kind: load_scenario("slow-receiver", set=[f'emulation.side_channel="{kind}"']) for kind in ("tcp", "udp")}
+    assert kernel_options(slow["tcp"]) == {"min_rto_ns": 200_000, "tcp_ecn": 1}
+    assert kernel_options(slow["udp"]) == {"side_channel": "udp"}
 
 
 # connections

@@ -12,9 +12,10 @@ import pytest
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.datagrams import DatagramCarrier
-from gradwire.emu.transports.dlcp import Dlcp
+from gradwire.emu.transports.dlcp import DlcpBySide
 from gradwire.emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
 from gradwire.emu.wire.header import ACK, PROBE, STOP, Header
+from gradwire.scenarios.wire import dscp
 
 MS = 1_000_000
 NOTHING = Header((1 << 32) - 1, kind=ACK)
@@ -106,6 +107,8 @@ def test_connected_means_at_both_ends(pair):
     links = [each.link for each in (*sides[0]._to[1], *sides[1]._from["127.77.0.1"])]
     assert len(links) == 2 * CONNECTIONS
     assert {each.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for each in links} == {1}, "as fresh as ever"
+    classes = {each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2 for each in links}
+    assert classes == {dscp(0)}, "what only acknowledges does not wait behind data"
 
 
 def test_probes_go_one_way_and_answers_come_back(pair):
@@ -201,5 +204,5 @@ def test_carriers_begin_with_a_free_line_and_without_debts():
     side = SimpleNamespace(begin=lambda: calls.append("side"))
     DatagramCarrier(parts, constant, endpoint).begin()
     assert calls == ["nic"]
-    Dlcp(parts, dlcp, endpoint, side).begin()
+    DlcpBySide(parts, dlcp, endpoint, side).begin()
     assert calls == ["nic", "nic", "side"]
