@@ -1,0 +1,149 @@
+"""One step's exchange: the reduced gradients of all workers, over a network that may lose packets, and back as one mean.
+
+What a server does, or what an all-reduce comes to: every worker's encodings are cut into packets, some of which do not
+arrive; what has arrived is decoded, and averaged as `fill` says. Which packets those are is not decided here, but by who
+asks (`Arrivals`): nothing lost, a rule, a simulated fabric, the masks of an earlier run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from gradwire.training.encoded import PAYLOAD, Encoded
+from gradwire.training.reducers.base import Reducer, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+Fill = Literal["zero", "rescaled", "stale"]
+"""What stands for what was lost: nothing, which makes the mean smaller; nothing, and the mean is over those that have
+arrived; or what that worker sent there last."""
+
+
+class Arrivals(Protocol):
+    """Says which packets have arrived."""
+
+    def __call__(self, step: int, round_: int, encoded: Sequence[Sequence[Encoded]]) -> Sequence[Sequence[Tensor | None]]:
+        """For each worker and tensor of a round a mask of its packets, (packets,) bool; None if all are there."""
+        ...
+
+
+def everything(step: int, round_: int, encoded: Sequence[Sequence[Encoded]]) -> Sequence[Sequence[Tensor | None]]:
+    """The network that loses nothing."""
+    return [[None] * len(each) for each in encoded]
+
+
+@dataclass
+class Sent:
+    """What a step's exchange came to.
+
+    nbytes : bytes of payload that each worker sent, all rounds.
+    lost : share of its bytes that did not arrive, for each worker and tensor, of the round that lost most of it.
+    """
+
+    nbytes: list[int]
+    lost: list[list[float]]
+
+
+@dataclass
+class Exchange:
+    """Carries the gradients of N workers and T tensors, step after step.
+
+    reducer : what is sent.
+    infos : the tensors, T of them.
+    workers : N.
+    seed : what random draws hang on.
+    fill : what stands for what was lost.
+    payload : bytes of payload of a packet.
+    feed_back : whether error feedback counts what the network lost as not sent, as a sender can whose receiver tells it.
+    """
+
+    reducer: Reducer
+    infos: Sequence[TensorInfo]
+    workers: int
+    seed: int = 0
+    fill: Fill = "zero"
+    payload: int = PAYLOAD
+    feed_back: bool = False
+    states: list[list[State]] = field(init=False)
+    last: list[dict[int, Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.fill != "zero" and self.reducer.places != "fixed":
+            raise ValueError(
+                f"fill = {self.fill!r} wants to know which elements were lost, and {self.reducer.kind} sends "  # type: ignore[attr-defined]
+                "them with their places; expected zero, or a reducer whose elements have fixed places"
+            )
+        self.states = [
+            [State(self.seed, worker, tensor, self.workers) for tensor in range(len(self.infos))]
+            for worker in range(self.workers)
+        ]
+        self.last = [{} for _ in range(self.workers)]
+
+    def step(
+        self, gradients: Sequence[Sequence[Tensor]], number: int, arrivals: Arrivals = everything
+    ) -> tuple[list[Tensor], Sent]:
+        """The mean of the gradients that everybody has after a step, T tensors in their shapes, and what it took.
+
+        gradients : N lists of T tensors.
+        number : of the step, from 0.
+        """
+        sent = Sent([0] * self.workers, [[0.0] * len(self.infos) for _ in range(self.workers)])
+        for states in self.states:
+            for state in states:
+                state.step = number
+        encoded = self._each(lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]))
+        for round_ in range(self.reducer.rounds):
+            shares, means = self._round(round_, number, encoded, arrivals, sent)
+            if round_ + 1 < self.reducer.rounds:
+                following = means
+                encoded = self._each(lambda w, t: self.reducer.follow(following[t], self.infos[t], self.states[w][t]))
+        whole = []
+        for tensor, info in enumerate(self.infos):
+            results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
+            for worker, state in enumerate(self.states):
+                mine = shares[worker][tensor] if self.reducer.rounds == 1 else results[worker]
+                self.reducer.settle(mine, info, state[tensor])
+            whole.append(results[0].view(info.shape))
+        return whole, sent
+
+    def _each(self, make: Callable[[int, int], Encoded]) -> list[list[Encoded]]:
+        return [[make(worker, tensor) for tensor in range(len(self.infos))] for worker in range(self.workers)]
+
+    def _round(
+        self, round_: int, number: int, encoded: list[list[Encoded]], arrivals: Arrivals, sent: Sent
+    ) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """What each worker counts as sent, by tensor, and the mean of what has arrived."""
+        masks = arrivals(number, round_, encoded)
+        shares: list[list[Tensor]] = [[] for _ in range(self.workers)]
+        means = []
+        for tensor, info in enumerate(self.infos):
+            total, count = None, None
+            for worker in range(self.workers):
+                mine, mask = encoded[worker][tensor], masks[worker][tensor]
+                sent.nbytes[worker] += mine.nbytes(self.payload)
+                there = None if mask is None else mine.arrived(mask, self.payload)
+                got = self.reducer.decode(mine, info, there)
+                if there is not None and len(there):
+                    loss = 1 - float(there.float().mean())
+                    sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)
+                share = got if there is None or self.feed_back else self.reducer.decode(mine, info)
+                shares[worker].append(share)
+                if there is not None and self.fill != "zero":
+                    covered = self.reducer.covered(mine, info, there)
+                    if self.fill == "rescaled":
+                        if count is None:
+                            count = got.new_full(got.shape, float(self.workers))
+                        count -= (~covered).float()
+                    elif (before := self.last[worker].get(tensor)) is not None and before.shape == got.shape:
+                        got = got.where(covered, before)
+                if self.fill == "stale":
+                    self.last[worker][tensor] = got
+                total = got.clone() if total is None else total.add_(got)
+            assert total is not None
+            means.append(total / (self.workers if count is None else count.clamp(min=1)))
+        return shares, means
