@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.training.encoded import PAYLOAD, Encoded
+from gradwire.training.network import Ideal, Network, Pushed
 from gradwire.training.reducers.base import Reducer, State
 
 if TYPE_CHECKING:
@@ -24,29 +25,18 @@ Fill = Literal["zero", "rescaled", "stale"]
 arrived; or what that worker sent there last."""
 
 
-class Arrivals(Protocol):
-    """Says which packets have arrived."""
-
-    def __call__(self, step: int, round_: int, encoded: Sequence[Sequence[Encoded]]) -> Sequence[Sequence[Tensor | None]]:
-        """For each worker and tensor of a round a mask of its packets, (packets,) bool; None if all are there."""
-        ...
-
-
-def everything(step: int, round_: int, encoded: Sequence[Sequence[Encoded]]) -> Sequence[Sequence[Tensor | None]]:
-    """The network that loses nothing."""
-    return [[None] * len(each) for each in encoded]
-
-
 @dataclass
 class Sent:
     """What a step's exchange came to.
 
     nbytes : bytes of payload that each worker sent, all rounds.
-    lost : share of its bytes that did not arrive, for each worker and tensor, of the round that lost most of it.
+    lost : share of its packets' content that did not arrive, for each worker and tensor, of the round that lost most.
+    time_ps : how long the network took.
     """
 
     nbytes: list[int]
     lost: list[list[float]]
+    time_ps: int = 0
 
 
 @dataclass
@@ -85,20 +75,22 @@ class Exchange:
         self.last = [{} for _ in range(self.workers)]
 
     def step(
-        self, gradients: Sequence[Sequence[Tensor]], number: int, arrivals: Arrivals = everything
+        self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
     ) -> tuple[list[Tensor], Sent]:
         """The mean of the gradients that everybody has after a step, T tensors in their shapes, and what it took.
 
         gradients : N lists of T tensors.
         number : of the step, from 0.
+        network : what carries it; nothing is lost if absent.
         """
+        network = network or Ideal()
         sent = Sent([0] * self.workers, [[0.0] * len(self.infos) for _ in range(self.workers)])
         for states in self.states:
             for state in states:
                 state.step = number
         encoded = self._each(lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]))
         for round_ in range(self.reducer.rounds):
-            shares, means = self._round(round_, number, encoded, arrivals, sent)
+            shares, means = self._round(round_, number, encoded, network, sent)
             if round_ + 1 < self.reducer.rounds:
                 following = means
                 encoded = self._each(lambda w, t: self.reducer.follow(following[t], self.infos[t], self.states[w][t]))
@@ -111,14 +103,29 @@ class Exchange:
             whole.append(results[0].view(info.shape))
         return whole, sent
 
+    def state_dict(self) -> dict[str, Any]:
+        """What reducers remember, and what was received last, for a checkpoint."""
+        return {
+            "states": [[state.state_dict() for state in states] for states in self.states],
+            "last": [{tensor: value.clone() for tensor, value in each.items()} for each in self.last],
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from there."""
+        for states, theirs in zip(self.states, saved["states"], strict=True):
+            for state, their in zip(states, theirs, strict=True):
+                state.load_state_dict(their)
+        self.last = [{tensor: value.clone() for tensor, value in each.items()} for each in saved["last"]]
+
     def _each(self, make: Callable[[int, int], Encoded]) -> list[list[Encoded]]:
         return [[make(worker, tensor) for tensor in range(len(self.infos))] for worker in range(self.workers)]
 
     def _round(
-        self, round_: int, number: int, encoded: list[list[Encoded]], arrivals: Arrivals, sent: Sent
+        self, round_: int, number: int, encoded: list[list[Encoded]], network: Network, sent: Sent
     ) -> tuple[list[list[Tensor]], list[Tensor]]:
         """What each worker counts as sent, by tensor, and the mean of what has arrived."""
-        masks = arrivals(number, round_, encoded)
+        answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded))
+        masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
         shares: list[list[Tensor]] = [[] for _ in range(self.workers)]
         means = []
         for tensor, info in enumerate(self.infos):
