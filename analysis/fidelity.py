@@ -114,7 +114,7 @@ class Agreement:
 def agreement(sim: Result, emu: Result, tolerances: Fidelity, others: Sequence[Result] = ()) -> Agreement:
     """Compare a simulated and an emulated run. A pure function of its arguments.
 
-    `others` : simulations that differ from `sim` by nanoseconds only (`gradwire.sim.shaken`): a figure that they
+    `others` : simulations that differ from `sim` by nanoseconds only (`gradwire.sim.perturbation`): a figure that they
     scatter over is not held against the emulation.
     """
     found = _agreement(sim, emu, tolerances)

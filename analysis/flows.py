@@ -1,6 +1,6 @@
 """Flows: completion times and slowdowns of the traffic in a Result, altogether and by size.
 
-A flow's completion time is from entering its host's interface to delivery; its slowdown is that over the time on the
+A flow's completion time is from entering its host's NIC to delivery; its slowdown is that over the time on the
 empty network (`ideal_ps` of the table of flows). Both are of delivered flows only: how many were still under way is
 said beside them. Percentiles are values that occurred, as in `gradwire.analysis.metrics`.
 """

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import gradwire
 from gradwire.benchmarks.fabric import BenchmarkError, machine
 from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.units import Bps, Bytes
 
 if TYPE_CHECKING:
     from gradwire.emu.planning.plan import Plan
@@ -272,7 +273,7 @@ def _core(what: str, each: int) -> dict[str, Any]:
         "star": ({"kind": "star", "hosts": 8}, "ecmp"),
         "leaf-spine": ({"kind": "leaf_spine", "leaves": 4, "spines": 2, "hosts_per_leaf": 2}, "spray_random"),
     }
-    size, plan = 1500, _switch_plan(*topologies[what])
+    size, plan = Bytes(1500), _switch_plan(*topologies[what])
     gap = serialisation_ps(size, plan.ports[0].rate)
     fabric = Fabric(plan)
     drive(fabric.state.address, 1, gap)  # compiled
@@ -368,7 +369,7 @@ def _emulated(tables: Mapping[str, Any], clock: str, backend: str, rate: int | N
     scenario, resolved = _resolved(**tables)
     plan, notes = choose_backend(scenario, resolved, clock, backend).plan, []
     if rate is not None:
-        plan = replace(plan, ports=tuple(replace(port, rate=rate) for port in plan.ports))
+        plan = replace(plan, ports=tuple(replace(port, rate=Bps(rate)) for port in plan.ports))
         try:
             check_rates(plan, plan.options["kernel"].reachable_bps)
         except ScenarioError as error:

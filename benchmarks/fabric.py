@@ -32,6 +32,7 @@ from typing import Any
 import gradwire
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.units import Ps
 
 MEGABYTE = 1_000_000
 PERMUTATIONS = {128: 10 * MEGABYTE, 432: 10 * MEGABYTE, 1024: MEGABYTE}
@@ -53,7 +54,7 @@ RATE, LATENCY = 100_000_000_000, 1_000_000
 SWITCH = {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"}
 SEED = 1
 REPEATS = 5
-PATIENCE = 1_000_000_000_000  # ps: no job waits for deliveries here, so none of them has to stop the engine
+PATIENCE = Ps(1_000_000_000_000)  # ps: no job waits for deliveries here, so none of them has to stop the engine
 ROW_TIMEOUT_S = 900
 
 

@@ -13,11 +13,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+Rule = Callable[..., Any]
+"""A function that an engine is compiled with, of the state and integers: `ARGUMENTS` in `gradwire.components.find`."""
+
 
 class Compiled:
     """A function that Numba compiles when it is needed. `py_func`: the function as it was written."""
 
-    def __init__(self, py_func: Callable[..., Any], signature: str | None, options: dict[str, Any]) -> None:
+    def __init__(self, py_func: Rule, signature: str | None, options: dict[str, object]) -> None:
         functools.update_wrapper(self, py_func)
         self.py_func = py_func
         self._declared = signature, options

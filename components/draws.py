@@ -10,9 +10,16 @@ hash-prospector, "lowbias32" family); both constants are below 2**31, so product
 Python integers agree.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from gradwire.components.compiled import njit
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.arrays import AnyInts, Ints
+
+    N = TypeVar("N", int, Ints)
 
 MASK = 0xFFFFFFFF
 STEP = 0x9E3779B1  # 2**32 / golden ratio, odd: consecutive identities land far apart
@@ -53,7 +60,11 @@ def stream(begin, step):
     return (step >> 1 | 1) << 32 | begin
 
 
-def key_of(seed: int, kind: int, identity: Any) -> Any:
+@overload
+def key_of(seed: int, kind: int, identity: int) -> int: ...
+@overload
+def key_of(seed: int, kind: int, identity: AnyInts) -> Ints: ...
+def key_of(seed: int, kind: int, identity: int | AnyInts) -> int | Ints:
     """The key of one node or link, or of an array of them. `kind` keeps nodes, links and flows apart."""
     key = mix.py_func(seed & MASK)
     key = mix.py_func((key + (seed >> 32) * STEP + kind * 0x632BE5AB) & MASK)
@@ -62,6 +73,6 @@ def key_of(seed: int, kind: int, identity: Any) -> Any:
     return stream.py_func(begin, mix.py_func((mix.py_func(key ^ MASK) + identity * STEP) & MASK))
 
 
-def entropy_of(seed: int, message: Any) -> Any:
+def entropy_of(seed: int, message: N) -> N:
     """The path entropy of a message by its number, or of an array of them: 16 bits."""
     return key_of(seed, FLOW_ENTROPY, message & MASK) & 0xFFFF

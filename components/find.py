@@ -16,13 +16,19 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.transport_base import Transport
+
+T = TypeVar("T")
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
@@ -90,7 +96,7 @@ def resolve(place: str, name: str, folder: Path | None = None) -> Any:
     return owner
 
 
-def table_for(owner: Any, table: Any, where: str = "transport") -> Any:
+def table_for(owner: type[Transport], table: Transport, where: str = "transport") -> Transport:
     """A table of the scenario as its component has it: where the class of a user's own has fields, these check it and
     fill in their defaults; else the table as it is.
 
@@ -114,7 +120,7 @@ def table_for(owner: Any, table: Any, where: str = "transport") -> Any:
 
 
 @cache
-def _with_any_name(owner: Any) -> Any:
+def _with_any_name(owner: type[Transport]) -> type[Transport]:
     """The model of a class of the user's own. A descendant of one of gradwire's has inherited the name of that one as
     the only `kind`, and goes by where it is."""
     from pydantic import create_model
@@ -157,7 +163,7 @@ def _user_module(name: str, folder: Path | None) -> types.ModuleType:
     return module
 
 
-def _stopped_by(load: Any, what: str) -> Any:
+def _stopped_by(load: Callable[[], T], what: str) -> T:
     """Load a module; whatever stops it - a mistake, a missing import, `sys.exit` - becomes one ImportError."""
     try:
         return load()
@@ -184,7 +190,7 @@ def _line_in(error: BaseException, file: str) -> int | None:
     return found
 
 
-def _check_contract(owner: Any, name: str, where: str) -> None:
+def _check_contract(owner: object, name: str, where: str) -> None:
     """Raise ScenarioError if a class of the user's own is not what it is named for."""
     kind = where if where in REQUIRED else "transport.kind"
     fields, functions = REQUIRED[kind]
@@ -201,7 +207,7 @@ def _check_contract(owner: Any, name: str, where: str) -> None:
             _check_function(function, side, name, where)
 
 
-def _check_function(function: Any, side: str, name: str, where: str) -> None:
+def _check_function(function: object, side: str, name: str, where: str) -> None:
     """Raise ScenarioError if one of a class's functions cannot be compiled into an engine."""
     if not hasattr(function, "py_func"):
         line = f"{place_of(function)}: " if inspect.isfunction(function) else ""
@@ -217,13 +223,13 @@ def _check_function(function: Any, side: str, name: str, where: str) -> None:
         raise ScenarioError(what, where, "a function of the module, or of the class")
 
 
-def place_of(function: Any) -> str:
+def place_of(function: FunctionType) -> str:
     """file:line of a Python function."""
     code = function.__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def functions_of(owner: type) -> list[Any]:
+def functions_of(owner: type) -> list[FunctionType]:
     """The Python functions of a component, as far as it has them."""
     names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, "admit")
     return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
@@ -261,7 +267,7 @@ PLACE = re.compile(r'File "([^"]+)", line (\d+)|at (/\S+?\.py) \((\d+)\)')
 NOISE = ("File ", "During:", "Failed in", "<source", ">>>", "There are", "- Of which", "Overload", "* ")
 
 
-def _reason(error: Any, function: Any) -> str:
+def _reason(error: Exception, function: FunctionType) -> str:
     """The line that Numba objects to, and why, in one line: the innermost place that lies in the function's file."""
     own = Path(function.__code__.co_filename)
     line = function.__code__.co_firstlineno

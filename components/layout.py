@@ -247,13 +247,13 @@ S_FRESH = 67  # message: packets sent for the first time
 S_FRONT = 68  # stream: the first message that has not been acknowledged as a whole, 0 = none
 S_BACK = 69  # stream: the last message
 S_AT = 70  # stream: the message that its next new packet belongs to, 0 = none yet
-S_AGAIN = 71  # stream: the message that a packet was last sent again of, 0 = none
+S_RETRANSMITTED = 71  # stream: the message that a packet was last sent again of, 0 = none
 S_TOTAL = 72  # stream: number of the first packet of the next message
 S_BEGUN = 73  # stream: 1 once it has had a message
 S_LAST_SENT = 74  # stream: when a packet was last sent
 S_PAIR = 75  # base of the words that all messages of its transport between its two hosts share, 0 = none
 S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
-# groups (`core.group`): the messages of a pair in one class, which take their turns at the interface as one. The record
+# groups (`core.group`): the messages of a pair in one class, which take their turns at the NIC as one. The record
 # of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them
 S_ALLOWED = 77  # payload bytes that may be missing at delivery
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...

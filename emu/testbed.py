@@ -31,6 +31,7 @@ from gradwire.emu.uml.virtual import kernel_or_error
 from gradwire.emu.uml.watch import StoodStill
 from gradwire.experiment.resolved import Resolved
 from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.units import Bytes, Ns
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
@@ -307,8 +308,8 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
             sums.update(each)
     arrivals = {
         message: Arrival(
-            message, int(reports.end_ns[message]), int(reports.received[message]), int(reports.lost[message]),
-            reports.have.get(message),
+            message, Ns(int(reports.end_ns[message])), Bytes(int(reports.received[message])),
+            Bytes(int(reports.lost[message])), reports.have.get(message),
         )
         for message in np.flatnonzero(reports.end_ns >= 0).tolist()
     }  # fmt: skip

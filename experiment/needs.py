@@ -18,7 +18,7 @@ from gradwire.experiment.traffic import check_files, check_hosts
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
 from gradwire.scenarios.schema.job import Ring
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
-from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.units import Bps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def check_lookahead(scenario: Scenario, network: Network) -> None:
     The scenario's own checks say this earlier for all topologies but graph files.
     """
     lookahead = min(
-        int(latency) + serialisation_ps(MIN_FRAME, int(rate))
+        int(latency) + serialisation_ps(MIN_FRAME, Bps(int(rate)))
         for rate, latency in {*zip(network.link_rate.tolist(), network.link_latency.tolist(), strict=True)}
     )
     latency = scenario.host.software_latency

@@ -8,17 +8,15 @@ hosts, to its own paths and to the sizes of one transport; cables that the pair 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import AnyInts, Ints
+from gradwire.scenarios.units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import crossing_ps, speed_of
 
-Ints = NDArray[np.int64]
-SLOWEST = -1
+SLOWEST = Bytes(-1)
 """In the place of a packet's size: not how long it takes is asked, but how slow the slowest link is."""
 
 
@@ -29,29 +27,31 @@ class RoundTrips:
         self.network, self.routing = network, routing
         between = (network.link_src >= network.host_count) & (network.link_dst >= network.host_count)
         kinds = np.unique(np.stack((network.link_rate[between], network.link_latency[between])), axis=1)
-        self._alike = kinds[:, 0].tolist() if kinds.shape[1] == 1 else None  # rate and latency of all inner links
+        self._alike: tuple[Bps, Ps] | None = None  # rate and latency of all inner links
+        if kinds.shape[1] == 1:
+            self._alike = Bps(int(kinds[0, 0])), Ps(int(kinds[1, 0]))
         self._one_speed = len(np.unique(network.link_rate)) == 1
         self._columns: dict[tuple[int, int], Ints] = {}
 
-    def times(self, src: Any, dst: Any, out: int, back: int) -> Ints:
+    def times(self, src: int | Ints, dst: int | Ints, out: Bytes, back: Bytes) -> Ints:
         """Picoseconds from the first bit of `out` bytes leaving host `src` to the last of `back` bytes returning from
         `dst`: int64[n]; hosts are numbers or int64[n]."""
         src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
         return self._one_way(src, dst, out) + self._one_way(dst, src, back)
 
-    def slowest(self, src: Any, dst: Any) -> Ints:
+    def slowest(self, src: int | Ints, dst: int | Ints) -> Ints:
         """Picoseconds per byte << 16 of the slowest link on any of the paths from host `src` to `dst`: int64[n]."""
         src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
         network, routing = self.network, self.routing
         if self._one_speed:
-            return np.full(len(src), speed_of(int(network.link_rate[0])), dtype=np.int64)
+            return np.full(len(src), speed_of(Bps(int(network.link_rate[0]))), dtype=np.int64)
         ends = (speed_of(network.link_rate[links]) for links in (routing.up_link[src], routing.down_link[dst]))
         return np.maximum(np.maximum(*ends), self._between(routing.edge_of[src], routing.edge_of[dst], SLOWEST))
 
-    def longest(self, out: int, back: int) -> int:
+    def longest(self, out: Bytes, back: Bytes) -> Ps:
         """That of the two hosts for which it is longest."""
         hosts = np.arange(self.network.host_count)
-        return max(int(self.times(host, hosts[hosts != host], out, back).max()) for host in self._unlike())
+        return Ps(max(int(self.times(host, hosts[hosts != host], out, back).max()) for host in self._unlike()))
 
     def _unlike(self) -> list[int]:
         """One host of each set that hangs on one switch by cables alike."""
@@ -60,14 +60,14 @@ class RoundTrips:
         first: list[int] = np.unique(kinds, axis=1, return_index=True)[1].tolist()
         return first
 
-    def _one_way(self, src: Ints, dst: Ints, size: int) -> Ints:
+    def _one_way(self, src: Ints, dst: Ints, size: Bytes) -> Ints:
         network, routing = self.network, self.routing
         total = self._between(routing.edge_of[src], routing.edge_of[dst], size)
         for links in (routing.up_link[src], routing.down_link[dst]):
             total = total + crossing_ps(size, network.link_rate[links], network.link_latency[links])
         return np.asarray(total, dtype=np.int64)
 
-    def _between(self, start: Any, end: Any, size: int) -> Any:
+    def _between(self, start: AnyInts, end: AnyInts, size: Bytes) -> Ints:
         """From one switch (index) to another: the time, or with SLOWEST for a size the slowest link."""
         if self._alike is not None:
             hops = np.maximum(self.routing.distance[start, end].astype(np.int64), 0)
@@ -80,7 +80,7 @@ class RoundTrips:
             total[mine] = self._towards(edge, size)[start[mine]]
         return total
 
-    def _towards(self, edge: int, size: int) -> Ints:
+    def _towards(self, edge: int, size: Bytes) -> Ints:
         """The slowest of the best paths of every switch to one edge switch (with SLOWEST: the slowest link on any of
         them): int64[switches]. All next hops of a switch have shorter (longest) paths than itself, so they are known
         before it."""

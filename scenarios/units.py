@@ -15,18 +15,30 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, NewType
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import core_schema
 
+Ps = NewType("Ps", int)
+"""Picoseconds: every time and duration of a simulation, and of what both worlds carry out."""
+Ns = NewType("Ns", int)
+"""Nanoseconds: what the clocks of the testbed count."""
+Bytes = NewType("Bytes", int)
+"""Bytes: sizes of messages, packets, headers, buffers."""
+Bps = NewType("Bps", int)
+"""Bits per second: rates of links."""
+PsPerByte = NewType("PsPerByte", int)
+"""Picoseconds per byte << `gradwire.scenarios.wire.SPEED_SHIFT`: rates as the packet engine has them; the
+larger, the slower."""
+
 MAX_INNER = 2**62
 
-PS = 1
-NS = 1_000
-US = 1_000_000
-MS = 1_000_000_000
-S = 1_000_000_000_000
+PS = Ps(1)
+NS = Ps(1_000)
+US = Ps(1_000_000)
+MS = Ps(1_000_000_000)
+S = Ps(1_000_000_000_000)
 
 TIME_UNITS: Mapping[str, int] = {"ps": PS, "ns": NS, "us": US, "ms": MS, "s": S}
 WALL_UNITS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
@@ -49,9 +61,9 @@ class UnitError(ValueError):
         super().__init__(f"{what}; expected {expected}")
 
 
-def parse_time(value: object) -> int:
+def parse_time(value: object) -> Ps:
     """Picoseconds of a time such as "2.5ms". Raises `UnitError`."""
-    return _parse(value, "time", TIME_UNITS, "picoseconds", "2us")
+    return Ps(_parse(value, "time", TIME_UNITS, "picoseconds", "2us"))
 
 
 def parse_wall(value: object) -> float:
@@ -64,14 +76,14 @@ def parse_wall(value: object) -> float:
     return milliseconds / 1000
 
 
-def parse_size(value: object) -> int:
+def parse_size(value: object) -> Bytes:
     """Bytes of a size such as "4KiB" (1024-based) or "4kB" (1000-based). Raises `UnitError`."""
-    return _parse(value, "size", SIZE_UNITS, "bytes", "4KiB")
+    return Bytes(_parse(value, "size", SIZE_UNITS, "bytes", "4KiB"))
 
 
-def parse_rate(value: object) -> int:
+def parse_rate(value: object) -> Bps:
     """Bits per second of a rate such as "100Gbps". Raises `UnitError`."""
-    return _parse(value, "rate", RATE_UNITS, "bits per second", "100Gbps")
+    return Bps(_parse(value, "rate", RATE_UNITS, "bits per second", "100Gbps"))
 
 
 def format_time(picoseconds: int) -> str:
@@ -165,13 +177,13 @@ class Quantity:
         return {"type": "string", "description": f"a {self.name} with its unit", "examples": [self.example]}
 
 
-Time = Annotated[int, Quantity("time", parse_time, format_time, "2us", positive=False)]
+Time = Annotated[Ps, Quantity("time", parse_time, format_time, "2us", positive=False)]
 """A time in picoseconds that may be zero (a latency, a start)."""
-PositiveTime = Annotated[int, Quantity("time", parse_time, format_time, "2us")]
+PositiveTime = Annotated[Ps, Quantity("time", parse_time, format_time, "2us")]
 """A time in picoseconds above zero (a time-out, a duration)."""
-Size = Annotated[int, Quantity("size", parse_size, format_size, "4KiB")]
+Size = Annotated[Bytes, Quantity("size", parse_size, format_size, "4KiB")]
 """A size in bytes above zero."""
-Rate = Annotated[int, Quantity("rate", parse_rate, format_rate, "100Gbps", least=1000)]
+Rate = Annotated[Bps, Quantity("rate", parse_rate, format_rate, "100Gbps", least=1000)]
 """A rate in bits per second, at least 1 kbps: a packet of any size then takes less than two minutes."""
 Fraction = Annotated[
     float, BeforeValidator(parse_fraction), Field(json_schema_extra={"minimum": 0, "maximum": 1})

@@ -24,7 +24,15 @@ and its acknowledgements carry it back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar, overload
+
+from gradwire.scenarios.units import Bps, Bytes, Ps, PsPerByte
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = TypeVar("Array", NDArray[np.int64], NDArray[np.object_])
 
 ETHERNET: Final = 14
 IPV4: Final = 20
@@ -46,9 +54,9 @@ ROCE_OVERHEAD: Final = ETHERNET + IPV4 + UDP + BTH + ICRC
 HPCC_OVERHEAD: Final = ROCE_OVERHEAD + TELEMETRY
 """Header bytes of a data packet that collects telemetry (108)."""
 
-MIN_FRAME: Final = 60
+MIN_FRAME: Final = Bytes(60)
 """The smallest Ethernet frame without its check sequence [IEEE 802.3: 64 with it]."""
-MAX_FRAME: Final = 9216
+MAX_FRAME: Final = Bytes(9216)
 """The largest jumbo frame that common switches carry; 802.3 does not define one. Our choice of limit."""
 
 ACK_BYTES: Final = max(TCP_OVERHEAD, MIN_FRAME)
@@ -119,9 +127,9 @@ SOURCE_PORTS: Final = range(49152, 49152 + 32)
 ROCE_PORT: Final = 4791
 
 
-def header_bytes(*names: str) -> int:
+def header_bytes(*names: str) -> Bytes:
     """Bytes of some headers together."""
-    return sum(size for name in names for _, size in HEADERS[name])
+    return Bytes(sum(size for name in names for _, size in HEADERS[name]))
 
 
 def tos(priority: int, important: bool) -> int:
@@ -134,12 +142,16 @@ def dscp(priority: int) -> int:
     return (7 - priority) << 3
 
 
-def frame_bytes(payload: int, overhead: int) -> int:
+def frame_bytes(payload: Bytes, overhead: Bytes) -> Bytes:
     """Bytes on the link of a packet with `payload` bytes of data and `overhead` bytes of headers."""
-    return max(MIN_FRAME, payload + overhead)
+    return Bytes(max(MIN_FRAME, payload + overhead))
 
 
-def serialisation_ps(frame: int, rate: Any) -> Any:
+@overload
+def serialisation_ps(frame: Bytes, rate: Bps) -> Ps: ...
+@overload
+def serialisation_ps(frame: Bytes, rate: Array) -> Array: ...
+def serialisation_ps(frame: Bytes, rate: Bps | Array) -> int | Array:
     """Picoseconds that `frame` bytes occupy a link of `rate` bit/s, rounded up to whole picoseconds."""
     return -(-frame * 8 * 1_000_000_000_000 // rate)
 
@@ -147,12 +159,20 @@ def serialisation_ps(frame: int, rate: Any) -> Any:
 SPEED_SHIFT: Final = 16
 
 
-def speed_of(rate: Any) -> Any:
+@overload
+def speed_of(rate: Bps) -> PsPerByte: ...
+@overload
+def speed_of(rate: Array) -> Array: ...
+def speed_of(rate: Bps | Array) -> int | Array:
     """Picoseconds per byte << SPEED_SHIFT of a rate in bits per second, rounded up: what the simulator counts with."""
     return -(-(8_000_000_000_000 << SPEED_SHIFT) // rate)
 
 
-def crossing_ps(frame: int, rate: Any, latency: Any) -> Any:
+@overload
+def crossing_ps(frame: Bytes, rate: Bps, latency: Ps) -> Ps: ...
+@overload
+def crossing_ps(frame: Bytes, rate: Array, latency: Array) -> Array: ...
+def crossing_ps(frame: Bytes, rate: Bps | Array, latency: Ps | Array) -> int | Array:
     """Picoseconds from the first bit of `frame` bytes entering a link of `rate` bit/s to the last one leaving it where
     nothing is in the way: what base round trips are sums of. `rate` and `latency` (ps): numbers or arrays."""
     return serialisation_ps(frame, rate) + latency

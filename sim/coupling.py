@@ -23,18 +23,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import simpy
-from numpy.typing import NDArray
 from simpy.events import URGENT
 
 from gradwire.experiment.program import Part
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import StallError
-from gradwire.scenarios.units import format_time
-from gradwire.sim.fabric.settled import Finished, Settled
+from gradwire.scenarios.units import Bytes, Ps, format_time
+from gradwire.sim.fabric.events import Event, Finished, Settled
+from gradwire.sim.fabric.over import Over
 from gradwire.sim.patience import LEAST_PS
+
+if TYPE_CHECKING:
+    from gradwire.sim.fabric.tables import Tables
 
 BESIDE_TRAFFIC = 10
 """Where traffic goes on and on, nothing else would tell that a job waits in vain: one that waits for a delivery may go
@@ -43,7 +46,7 @@ without for so many times as long as a network may be silent (our choice)."""
 SHOWN = 8
 """Messages and workers that a stall report lists one by one."""
 
-Importance = NDArray[Any] | bool | None
+Importance = Flags | bool | None
 """Important packets of a message: one bool each, one for all, or None: whatever its transport sends."""
 
 
@@ -51,7 +54,7 @@ class FabricLike(Protocol):
     """The part of `gradwire.sim.fabric.fabric.Fabric` that jobs need; tests put an ideal network in its place."""
 
     @property
-    def now(self) -> int: ...
+    def now(self) -> Ps: ...
 
     @property
     def idle(self) -> bool: ...
@@ -66,10 +69,10 @@ class FabricLike(Protocol):
 
     def send(
         self,
-        at_ps: int,
+        at_ps: Ps,
         src: int,
         dst: int,
-        nbytes: int,
+        nbytes: Bytes,
         *,
         transport: int = 0,
         priority: int = 0,
@@ -77,14 +80,15 @@ class FabricLike(Protocol):
         important: Importance = None,
         settled: bool = False,
         logged: bool = True,
+        number: int | None = None,
     ) -> int: ...
 
-    def run(self, until_ps: int) -> Sequence[Any]: ...
+    def run(self, until_ps: Ps) -> Sequence[Event]: ...
 
-    def finish(self) -> Any: ...
+    def finish(self) -> Tables: ...
 
 
-def _nothing(message: Any, at_ps: int) -> None:
+def _nothing(message: Message, at_ps: Ps) -> None:
     pass
 
 
@@ -105,7 +109,7 @@ class Message:
     src: int
     """node ids"""
     dst: int
-    bytes: int
+    bytes: Bytes
     priority: int
     bound: float
     """fraction of the bytes that may be lost"""
@@ -114,19 +118,19 @@ class Message:
     """called at the time of delivery"""
     settled: Callable[[Message], None] | None = None
     """called when the sender knows that it is done: how a scheduler gets its credit back"""
-    start_ps: int = -1
+    start_ps: Ps = Ps(-1)
     """when it was ready at its host (before the scheduler and the software latency)"""
-    released_ps: int = -1
-    """when it enters its host's interface, the scheduler's waiting and the software latency over"""
-    end_ps: int = -1
+    released_ps: Ps = Ps(-1)
+    """when it enters its host's NIC, the scheduler's waiting and the software latency over"""
+    end_ps: Ps = Ps(-1)
     number: int = -1
     """the fabric's message id"""
     transport: int = 0
     """the fabric's number of the transport"""
-    received_bytes: int = 0
-    lost_bytes: int = 0
-    sent: Callable[[Message, int], None] = _nothing
-    """called when it has its number, with the time at which it enters its host's interface"""
+    received_bytes: Bytes = Bytes(0)
+    lost_bytes: Bytes = Bytes(0)
+    sent: Callable[[Message, Ps], None] = _nothing
+    """called when it has its number, with the time at which it enters its host's NIC"""
 
 
 class Track(Protocol):
@@ -135,7 +139,7 @@ class Track(Protocol):
     part: Part
 
     @property
-    def begun(self) -> NDArray[np.int64]:
+    def begun(self) -> Ints:
         """int64[processes]: how many steps every process has come to the end of."""
 
     @property
@@ -143,16 +147,20 @@ class Track(Protocol):
         """Messages of the steps so far that have not been delivered."""
 
     @property
+    def more_to_come(self) -> bool:
+        """Whether there are steps that have not been begun."""
+
+    @property
     def finished(self) -> bool:
         """Whether everything has been played: the courses of all processes, and all messages delivered."""
 
     @property
-    def ended_ps(self) -> int:
+    def ended_ps(self) -> Ps:
         """When the last thing happened."""
 
     @property
-    def steps(self) -> Sequence[Any]:
-        """What is known of every step so far: see `gradwire.sim.fabric.program.Over`."""
+    def steps(self) -> Sequence[Over]:
+        """What is known of every step so far."""
 
     def waiting(self) -> list[tuple[int, int]]:
         """(process, event) of those that wait; events are counted through the part."""
@@ -161,16 +169,16 @@ class Track(Protocol):
         """From now on computing takes `factor` times as long on a host (a node)."""
 
 
-class _News(simpy.Event):
-    """What the fabric tells as a SimPy event at an absolute time, ahead of other events of that time."""
+class _Told(simpy.Event):
+    """An event of the fabric's as a SimPy event at an absolute time, ahead of other events of that time."""
 
-    def __init__(self, env: simpy.Environment, news: Any, handler: Callable[[simpy.Event], None]) -> None:
+    def __init__(self, env: simpy.Environment, told: Event, handler: Callable[[Event], None]) -> None:
         super().__init__(env)
         assert self.callbacks is not None
-        self.callbacks.append(handler)
+        self.callbacks.append(lambda _: handler(told))
         self._ok = True
-        self._value = news
-        env.schedule(self, priority=URGENT, delay=news.time_ps - env.now)
+        self._value = told
+        env.schedule(self, priority=URGENT, delay=told.time_ps - env.now)
 
 
 class Coupling:
@@ -188,10 +196,10 @@ class Coupling:
     def __init__(
         self,
         fabric: FabricLike,
-        host_latency_ps: int,
+        host_latency_ps: Ps,
         names: Sequence[str],
         logged: bool | Sequence[str] = True,
-        patience_ps: int = LEAST_PS,
+        patience_ps: Ps = LEAST_PS,
     ) -> None:
         if host_latency_ps <= 0:
             raise ValueError("the software latency is the lookahead between jobs and fabric: it must be > 0")
@@ -207,9 +215,9 @@ class Coupling:
         self._under_way: dict[int, Message] = {}
         self._unsettled: dict[int, Message] = {}
 
-    def send(self, message: Message, at_ps: int | None = None) -> None:
-        """Hand a message to its host's network interface: it gets there after the software latency, or at `at_ps`."""
-        message.released_ps = int(self.env.now) + self.latency if at_ps is None else at_ps
+    def send(self, message: Message, at_ps: Ps | None = None) -> None:
+        """Hand a message to its host's NIC: it gets there after the software latency, or at `at_ps`."""
+        message.released_ps = Ps(int(self.env.now) + self.latency) if at_ps is None else at_ps
         number = self.fabric.send(
             message.released_ps,
             message.src,
@@ -221,7 +229,7 @@ class Coupling:
             important=message.important,
             settled=message.settled is not None,
             logged=self._logged(message.job),
-            **({} if message.number < 0 else {"number": message.number}),
+            number=None if message.number < 0 else message.number,
         )
         message.number = number
         if message.sent is _nothing:
@@ -241,7 +249,7 @@ class Coupling:
         self.tracks.append(track)
         return track
 
-    def at(self, time_ps: int, action: Callable[[int], None]) -> None:
+    def at(self, time_ps: Ps, action: Callable[[Ps], None]) -> None:
         """Have something done to what is played at a time, before anything else that happens then."""
         if self._plays:
             self.fabric.agenda.add(time_ps, action)  # type: ignore[attr-defined]  # the packet engine's
@@ -259,9 +267,9 @@ class Coupling:
         self,
         finished: Callable[[], bool],
         *,
-        until: int | None = None,
+        until: Ps | None = None,
         waiting: Callable[[], list[str]] = list,
-        tick: Callable[[int], None] | None = None,
+        tick: Callable[[Ps], None] | None = None,
     ) -> bool:
         """Advance both clocks until `finished()`; True if it was reached, False at the time limit `until`.
 
@@ -281,7 +289,7 @@ class Coupling:
         while not finished():
             head = env.peek()
             if not (self._under_way or self._unsettled or self._playing()):
-                # no news can come: the processes are alone until they send
+                # no event can come: the processes are alone until they send
                 if head == math.inf and until is None:
                     raise self._stall("no message is under way", waiting())
                 if head >= limit:
@@ -291,11 +299,11 @@ class Coupling:
             before = fabric.now
             alone = head == math.inf
             target = max(before, int(env.now)) + self.patience if alone else int(head) + self.latency
-            news = fabric.run(int(min(target, limit)))
+            events = fabric.run(Ps(int(min(target, limit))))
             if fabric.deadlock:
                 raise self._stall(fabric.deadlock, waiting())
-            for each in sorted(news, key=_by_time):
-                _News(env, each, self._hear)
+            for each in sorted(events, key=_by_time):
+                _Told(env, each, self._hear)
             now = fabric.now
             while env.peek() < now:
                 env.step()
@@ -306,7 +314,7 @@ class Coupling:
                 heard, waited = now, jobs
             elif now - heard > BESIDE_TRAFFIC * self.patience and now < limit:
                 raise self._stall(f"jobs have heard nothing since {format_time(heard)}", waiting())
-            if alone and not news:
+            if alone and not events:
                 if now >= limit:
                     return False
                 if fabric.stalled or fabric.idle or now <= before:
@@ -315,7 +323,7 @@ class Coupling:
                 return finished()
         return True
 
-    def settle(self, end: int) -> None:
+    def settle(self, end: Ps) -> None:
         """Bring the network to `end`, at the end of a run: what it has counted must not depend on where it has rested
         meanwhile, to be looked at or for other reasons. Nobody hears of deliveries any more."""
         while self.fabric.now < end:
@@ -325,9 +333,9 @@ class Coupling:
                 return
 
     @property
-    def now(self) -> int:
+    def now(self) -> Ps:
         """The jobs' time."""
-        return int(self.env.now)
+        return Ps(int(self.env.now))
 
     @property
     def under_way(self) -> int:
@@ -359,8 +367,7 @@ class Coupling:
         """Messages that jobs wait for, as far as they are known; 0 while any of them computes."""
         return len(self._under_way) + int(getattr(self.fabric, "jobs_left", 0))
 
-    def _hear(self, event: simpy.Event) -> None:
-        delivery: Any = event.value
+    def _hear(self, delivery: Event) -> None:
         if isinstance(delivery, Settled):
             settled = self._unsettled.pop(delivery.message)
             assert settled.settled is not None
@@ -386,9 +393,9 @@ class Coupling:
         return StallError("\n  ".join(lines))
 
 
-def _by_time(news: Any) -> tuple[int, int, bool]:
+def _by_time(told: Event) -> tuple[Ps, int, bool]:
     """A sender that hears of the end in no time does so before anybody reacts to the delivery."""
-    return news.time_ps, news.message, not isinstance(news, Settled)
+    return told.time_ps, told.message, not isinstance(told, Settled)
 
 
 def _some(lines: list[str], what: str) -> list[str]:

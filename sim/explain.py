@@ -8,6 +8,7 @@ import numpy as np
 
 from gradwire.experiment.program import Step
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Track
 from gradwire.sim.fabric.over import Over
@@ -16,7 +17,7 @@ SHOWN = 3
 """Messages that are named of those that somebody waits for."""
 
 
-def waiting(tracks: Sequence[Track], network: Network, ends: Sequence[int]) -> list[str]:
+def waiting(tracks: Sequence[Track], network: Network, ends: Ints) -> list[str]:
     """One line per worker that waits. `ends`: of messages by number, -1 while under way."""
     lines = []
     for track in tracks:
@@ -39,12 +40,12 @@ def waiting(tracks: Sequence[Track], network: Network, ends: Sequence[int]) -> l
 
 
 def _host(network: Network, node: int) -> str:
-    """The name of the host that has a network card."""
+    """The name of the host that has a NIC."""
     cards = network.cards
     return cards.hosts[int(np.searchsorted(cards.first, node, side="right")) - 1]
 
 
-def _missing(step: Over, event: int, ends: Sequence[int]) -> list[int]:
+def _missing(step: Over, event: int, ends: Ints) -> list[int]:
     """The messages of a step that have not been delivered and that an event needs; those that are under way first."""
     before = _needed_by(step.step)
     found, waiting, known = [], [event], {event}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +25,14 @@ from gradwire.scenarios.schema.fault import (
     LinkFault,
     SwitchDown,
 )
-from gradwire.scenarios.units import format_rate
+from gradwire.scenarios.units import Bps, Ps, format_rate
 
-Slowness = Callable[[int, int], float]
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.fault import AnyFault
+    from gradwire.sim.coupling import Coupling, Track
+    from gradwire.sim.fabric.fabric import Fabric
+
+Slowness = Callable[[int, Ps], float]
 """(number of a host, picoseconds) -> how many times longer computing takes there"""
 
 
@@ -40,7 +45,7 @@ class Faults:
         With every name that the network does not have, and every rate above a cable's own.
     """
 
-    def __init__(self, tables: Sequence[Any], network: Network) -> None:
+    def __init__(self, tables: Sequence[AnyFault], network: Network) -> None:
         self.network = network
         self.tables = tables
         mistakes: list[Mistake] = []
@@ -51,7 +56,7 @@ class Faults:
         self._active: set[int] = set()
         self._noticed: set[int] = set()
 
-    def schedule(self, fabric: Any) -> None:
+    def schedule(self, fabric: Fabric) -> None:
         """Put all of them on a fabric's agenda."""
         for number, table in enumerate(self.tables):
             if isinstance(table, HostSlow):
@@ -63,9 +68,9 @@ class Faults:
                 fabric.agenda.add(time, partial(change, fabric, number))
                 if delay is not None:
                     notice = self._noticed.add if change == self._begin else self._noticed.discard
-                    fabric.agenda.add(time + delay, partial(self._notice, fabric, partial(notice, number)))
+                    fabric.agenda.add(Ps(time + delay), partial(self._notice, fabric, partial(notice, number)))
 
-    def slowness(self, host: int, now: int) -> float:
+    def slowness(self, host: int, now: Ps) -> float:
         """How many times longer computing takes on a host."""
         factor = 1.0
         for table, hosts in zip(self.tables, self.hosts, strict=True):
@@ -74,31 +79,33 @@ class Faults:
                     factor *= table.factor
         return factor
 
-    def slow_down(self, coupling: Any, tracks: Sequence[Any]) -> None:
+    def slow_down(self, coupling: Coupling, tracks: Sequence[Track]) -> None:
         """Have the hosts of jobs compute more slowly while they are to: it counts what a worker begins to compute."""
         cards = self.network.cards
         for table, hosts in zip(self.tables, self.hosts, strict=True):
             if not isinstance(table, HostSlow):
                 continue
             for time in (table.at, table.until):
-                for host in hosts if time is not None else ():
+                if time is None:
+                    continue
+                for host in hosts:
                     coupling.at(time, partial(self._slow, tracks, host, cards.node(host, 0)))
 
-    def _slow(self, tracks: Sequence[Any], host: int, node: int, now: int) -> None:
+    def _slow(self, tracks: Sequence[Track], host: int, node: int, now: Ps) -> None:
         for track in tracks:
             track.slow(node, self.slowness(host, now))
 
     # --- what happens -------------------------------------------------------------------------------------------
 
-    def _begin(self, fabric: Any, number: int, now: int) -> None:
+    def _begin(self, fabric: Fabric, number: int, now: Ps) -> None:
         self._active.add(number)
         self._apply(fabric, number, now)
 
-    def _end(self, fabric: Any, number: int, now: int) -> None:
+    def _end(self, fabric: Fabric, number: int, now: Ps) -> None:
         self._active.discard(number)
         self._apply(fabric, number, now)
 
-    def _apply(self, fabric: Any, number: int, now: int) -> None:
+    def _apply(self, fabric: Fabric, number: int, now: Ps) -> None:
         """Bring what fault `number` is about to the state that all active faults ask for."""
         control, network = fabric.control, self.network
         if isinstance(self.tables[number], HostPaused):
@@ -120,14 +127,14 @@ class Faults:
                 losses[link] = max(losses[link], getattr(table, "loss", 0.0))
         dead = self._dead(self._active)
         for link in self.links[number]:
-            control.set_rate(link, min(int(network.link_rate[link]), rates[link]))
+            control.set_rate(link, Bps(min(int(network.link_rate[link]), rates[link])))
             control.set_loss(link, max(float(network.link_loss[link]), losses[link]))
             if link in dead:
                 control.cut(link, now)
             else:
                 control.mend(link, now)
 
-    def _notice(self, fabric: Any, change: Callable[[], None], now: int) -> None:
+    def _notice(self, fabric: Fabric, change: Callable[[], None], now: Ps) -> None:
         change()
         fabric.control.reroute(build_routing(self.network, self._dead(self._noticed)))
 
@@ -140,7 +147,7 @@ class Faults:
 
     # --- names --------------------------------------------------------------------------------------------------
 
-    def _links(self, number: int, table: Any, mistakes: list[Mistake]) -> list[int]:
+    def _links(self, number: int, table: AnyFault, mistakes: list[Mistake]) -> list[int]:
         network = self.network
         if isinstance(table, SwitchDown):
             node = self._node(f"fault[{number}].switch", table.switch, mistakes)
@@ -172,7 +179,7 @@ class Faults:
             mistakes.append(Mistake(f"fault[{number}].rate", what, format_rate(table.rate), f"at most {own}"))
         return links
 
-    def _hosts(self, number: int, table: Any, mistakes: list[Mistake]) -> list[int]:
+    def _hosts(self, number: int, table: AnyFault, mistakes: list[Mistake]) -> list[int]:
         """The host (its number) that a fault is about."""
         if not isinstance(table, (HostPaused, HostSlow)):
             return []

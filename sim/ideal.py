@@ -18,17 +18,14 @@ leave its first switch together.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.units import Bps, Bytes
 from gradwire.scenarios.wire import MIN_FRAME, speed_of
-
-Ints = NDArray[np.int64]
 
 ONE_PATH = ("ecmp", "ecmp_weighted")
 """Load balancers that keep the packets of a message together."""
@@ -40,11 +37,11 @@ def ideal_times(
     src: Ints,
     dst: Ints,
     nbytes: Ints,
-    payload: int,
-    overhead: int,
+    payload: Bytes,
+    overhead: Bytes,
     balancing: str = "ecmp",
 ) -> Ints:
-    """Picoseconds from entering the interface to delivery of messages on the empty network: int64[n].
+    """Picoseconds from entering the NIC to delivery of messages on the empty network: int64[n].
 
     Parameters
     ----------
@@ -67,7 +64,7 @@ def _alike(network: Network) -> bool:
     return network.link_cost is None and np.unique(kinds, axis=1).shape[1] <= 1
 
 
-def _takes(speed: Any, size: Any) -> Any:
+def _takes(speed: Ints, size: int | Ints) -> Ints:
     """Picoseconds of packets on links, rounded up, as in the engine."""
     return speed * size + ((1 << at.SPEED_SHIFT) - 1) >> at.SPEED_SHIFT
 
@@ -103,7 +100,7 @@ def _bound(
     return np.asarray(ends + np.where(packets > 1, many, t_up + inner_last + t_down))
 
 
-def _between(network: Network, routing: Routing, start: Any, end: Any, one: bool) -> tuple[Ints, Ints, Ints]:
+def _between(network: Network, routing: Routing, start: Ints, end: Ints, one: bool) -> tuple[Ints, Ints, Ints]:
     """Of pairs of edge switches: the least sum of latencies, the least sum of speeds (picoseconds per byte, fixed
     point), and the speed of what is narrowest: of the widest path, or of all cables out of the first switch."""
     speeds = speed_of(network.link_rate.astype(object)).astype(np.int64)
@@ -122,7 +119,7 @@ def _between(network: Network, routing: Routing, start: Any, end: Any, one: bool
             continue
         for place in np.flatnonzero(mine & (start != edge)).tolist():
             links = list(routing.groups[routing.group_of[start[place], edge]])
-            found[2, place] = int(speed_of(int(network.link_rate[links].sum())))
+            found[2, place] = speed_of(Bps(int(network.link_rate[links].sum())))
     return found[0], found[1], found[2]
 
 
@@ -156,5 +153,5 @@ def _paths(network: Network, routing: Routing, src: Ints, dst: Ints) -> tuple[In
         row[: len(path)] = path
     links: Ints = np.column_stack((routing.up_link[src], table[which], routing.down_link[dst]))
     there = links >= 0
-    speeds: Any = np.where(there, speed_of(network.link_rate[links]), 0)
+    speeds = np.where(there, speed_of(network.link_rate[links]), 0)
     return np.asarray(speeds, dtype=np.int64), np.where(there, network.link_latency[links], 0)

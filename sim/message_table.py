@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.experiment.program import BACKWARD_END, END, FORWARD_END, START
+from gradwire.scenarios.arrays import AnyArray, Columns, Flags, Ints
 from gradwire.scenarios.result import KINDS
+from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import Message, Track
 from gradwire.sim.fabric.over import NOTES, Over
+
+if TYPE_CHECKING:
+    from gradwire.sim.fabric.tables import Tables
 
 OWN = (
     "job", "iteration", "tensor", "part", "kind", "bytes", "priority", "start_ps", "released_ps", "bound", "transport",
@@ -24,9 +28,9 @@ def message_columns(
     tracks: Sequence[Track],
     names: Sequence[str],
     payloads: Sequence[int],
-    tables: Any,
-    end_ps: int,
-) -> dict[str, Any]:
+    tables: Tables,
+    end_ps: Ps,
+) -> Columns:
     """The columns, by number of the message. Messages that had not become ready when the run ended have no row.
 
     Parameters
@@ -55,8 +59,8 @@ def message_columns(
     return {name: values.tolist() if values.dtype == object else values for name, values in columns.items()}
 
 
-def _of_messages(messages: Sequence[Message], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    columns = {name: _array([getattr(message, name) for message in messages]) for name in OWN}
+def _of_messages(messages: Sequence[Message], names: Sequence[str]) -> dict[str, AnyArray]:
+    columns: dict[str, AnyArray] = {name: _array([getattr(message, name) for message in messages]) for name in OWN}
     columns["layer"] = np.full(len(messages), -1, dtype=np.int64)
     columns["message"] = np.array([message.number for message in messages], dtype=np.int64)
     columns["src"] = _array([names[message.src] for message in messages])
@@ -64,25 +68,25 @@ def _of_messages(messages: Sequence[Message], names: Sequence[str]) -> dict[str,
     return columns
 
 
-def _array(values: list[Any]) -> NDArray[Any]:
+def _array(values: Sequence[object]) -> AnyArray:
     if values and isinstance(values[0], (int, float)):
         return np.array(values)
     return np.array(values, dtype=object)
 
 
-def seen(step: Over, end_ps: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def seen(step: Over, end_ps: Ps) -> tuple[Flags, Ints]:
     """Which messages of a step have become ready by the end of the run, and when each was. A flow of traffic is when it
-    enters its host's interface, a job's message when the job has it."""
+    enters its host's NIC, a job's message when the job has it."""
     start = step.ready if step.step.begins is None else step.started
     ready = (step.numbers >= 0) & (start >= 0)
     return (ready if step.step.begins is None else ready & (start <= end_ps)), start
 
 
-def _of_step(track: Track, step: Over, names: Sequence[str], end_ps: int) -> dict[str, NDArray[Any]]:
+def _of_step(track: Track, step: Over, names: Sequence[str], end_ps: Ps) -> dict[str, AnyArray]:
     rows, table = step.step.messages, track.part.table
     ready, start = seen(step, end_ps)
     nodes = np.array(names, dtype=object)
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "job": table.name,
         "iteration": rows.iteration,
         "tensor": rows.tensor,
@@ -106,7 +110,7 @@ def _of_step(track: Track, step: Over, names: Sequence[str], end_ps: int) -> dic
     return found
 
 
-def iteration_columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
+def iteration_columns(tracks: Sequence[Track]) -> dict[str, list[object]]:
     """The table of iterations: of every worker those that are over, by job, worker and iteration."""
     found = []
     for track in tracks:

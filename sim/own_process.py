@@ -17,7 +17,7 @@ beforehand runs faster as a program (`gradwire.experiment.program`).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import simpy
 
@@ -26,7 +26,7 @@ from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.result import KINDS, make_table
-from gradwire.scenarios.units import parse_size
+from gradwire.scenarios.units import Bytes, Ps, parse_size
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.message_table import message_columns
 from gradwire.sim.patience import patience_ps
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from gradwire.scenarios.schema.scenario import Scenario
 
-Process = Generator[simpy.Event, Any, Any]
+Process = Generator[simpy.Event, object, object]
 
 
 class Wires:
@@ -47,7 +47,7 @@ class Wires:
     Attributes
     ----------
     env : the SimPy environment that processes live in; `env.now` is picoseconds.
-    hosts : names of the network cards that can send and receive: of hosts, or "h0.nic1" where they have several.
+    hosts : names of the NICs that can send and receive: of hosts, or "h0.nic1" where they have several.
     """
 
     def __init__(self, scenario: Scenario | str | Path, *, threads: int = 1, with_traffic: bool = False) -> None:
@@ -89,7 +89,7 @@ class Wires:
         for name in (src, dst):
             if name not in self._index or self._index[name] >= len(self.hosts):
                 raise ValueError(f"there is no host {name!r}: hosts are {self.hosts[0]} to {self.hosts[-1]}")
-        size = parse_size(nbytes) if isinstance(nbytes, str) else nbytes
+        size = parse_size(nbytes) if isinstance(nbytes, str) else Bytes(nbytes)
         done = self.env.event()
 
         def arrived(message: Message) -> None:
@@ -98,12 +98,12 @@ class Wires:
         self._coupling.send(
             Message(
                 job, kind, 0, -1, len(self._coupling.messages), self._index[src], self._index[dst], size, priority,
-                bound, None, arrived, start_ps=int(self.env.now), transport=transport,
+                bound, None, arrived, start_ps=Ps(int(self.env.now)), transport=transport,
             )
         )  # fmt: skip
         return done
 
-    def run(self, *processes: Process, until: int | None = None) -> bool:
+    def run(self, *processes: Process, until: Ps | None = None) -> bool:
         """Run until these processes are over, or to a time in picoseconds; whether they are.
 
         Raises
@@ -122,5 +122,5 @@ class Wires:
         payloads = [transport.payload for transport in self.scenario.transports]
         tables = coupling.fabric.finish()
         return make_table(
-            "messages", message_columns(coupling.messages, coupling.tracks, coupling.names, payloads, tables, now)
+            "messages", message_columns(coupling.messages, coupling.tracks, coupling.names, payloads, tables, Ps(now))
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gradwire.scenarios.units import Ps
 from gradwire.scenarios.wire import frame_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gradwire.experiment.topology import Network
     from gradwire.scenarios.schema.scenario import Scenario
 
-LEAST_PS = 10_000_000_000_000
+LEAST_PS = Ps(10_000_000_000_000)
 """10 s of simulated time, several of the largest retransmission time-outs (our choice)."""
 
 WAITING_PACKETS = 12
@@ -35,7 +36,7 @@ ROUND_TRIPS = 24
 TIMEOUTS = ("max_rto", "min_rto", "rto", "probe_timeout", "min_timeout", "repeat_after")
 
 
-def patience_ps(scenario: Scenario, network: Network, routing: Routing) -> int:
+def patience_ps(scenario: Scenario, network: Network, routing: Routing) -> Ps:
     """Picoseconds without news anywhere after which a run of the scenario has stalled."""
     hops = 2 * (2 + max(0, int(routing.distance.max())))  # there and back
     rates = [int(network.link_rate.min()), *(getattr(fault, "rate", math.inf) for fault in scenario.fault)]
@@ -45,4 +46,4 @@ def patience_ps(scenario: Scenario, network: Network, routing: Routing) -> int:
     arrives = (1 - max(losses)) ** hops
     tries = 1 if arrives == 1 else min(MOST_TRIES, math.ceil(math.log(RARE) / math.log1p(-arrives)))
     timeouts = [int(getattr(each, field, None) or 0) for each in scenario.transports for field in TIMEOUTS]
-    return LEAST_PS + WAITING_PACKETS * round_trip + tries * max(ROUND_TRIPS * round_trip, *timeouts)
+    return Ps(LEAST_PS + WAITING_PACKETS * round_trip + tries * max(ROUND_TRIPS * round_trip, *timeouts))

@@ -1,25 +1,29 @@
 """A program played by SimPy: the same as the engine's player does (`gradwire.sim.fabric.core.play`), event by event, on
 any network that a `Coupling` can have.
 
-The oracle of the tests plays its programs by this one, and so does an ideal network; both players are held equal.
+The oracle (`gradwire.testing`) plays its programs by this one, and so does an ideal network; both players are held
+equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from heapq import heappop, heappush
-from typing import Any
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from gradwire.experiment.program import COMPUTE, FIFO, FIRE, NOTE, UNTIL, WAIT, Part, Step
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.result import KINDS
+from gradwire.scenarios.units import Bytes, Ps
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.fabric.over import NOTES, Over
 
 SLOW_UNIT = 1_000_000
+
+Course = Generator[simpy.Event, object, None]
+"""What SimPy plays: the events that a process waits for."""
 
 
 class Event:
@@ -98,7 +102,7 @@ class Player:
         return self._more
 
     @property
-    def begun(self) -> NDArray[np.int64]:
+    def begun(self) -> Ints:
         return self._begun
 
     @property
@@ -110,8 +114,8 @@ class Player:
         return not self._more and self._next is None and bool(self._over.all()) and not self.left
 
     @property
-    def ended_ps(self) -> int:
-        return self._ended
+    def ended_ps(self) -> Ps:
+        return Ps(self._ended)
 
     @property
     def steps(self) -> list[Over]:
@@ -149,7 +153,7 @@ class Player:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    def _run(self, process: int) -> Generator[simpy.Event, Any, None]:
+    def _run(self, process: int) -> Course:
         number = 0
         while (played := self._step(number)) is not None:
             for course in played.step.courses:
@@ -163,7 +167,7 @@ class Player:
 
     def _course(
         self, process: int, played: Played, operations: list[tuple[int, int, int]]
-    ) -> Generator[simpy.Event, Any, None]:
+    ) -> Course:
         env, computed = self._env, 0
         for operation, value, _ in operations:
             if operation == COMPUTE:
@@ -188,7 +192,7 @@ class Player:
                 if value == NOTES - 2:
                     played.notes[process, value + 1], computed = computed, 0
 
-    def _flow(self) -> Generator[simpy.Event, Any, None]:
+    def _flow(self) -> Course:
         """Messages that begin by themselves are sent one software latency before the first of their step does so."""
         env, latency = self._env, self._coupling.latency
         while (step := self._peek()) is not None:
@@ -200,7 +204,7 @@ class Player:
             assert played is not None
             for message in own.tolist():
                 played.ready[message] = step.begins[message]
-                self._send(played, message, int(step.begins[message]))
+                self._send(played, message, Ps(int(step.begins[message])))
 
     # --- events -------------------------------------------------------------------------------------------------
 
@@ -244,7 +248,8 @@ class Player:
     # --- messages -----------------------------------------------------------------------------------------------
 
     def _ready(self, played: Played, message: int) -> None:
-        played.ready[message] = now = int(self._env.now)
+        now = Ps(int(self._env.now))
+        played.ready[message] = now
         if self.part.table.order == FIFO:
             self._send(played, message, now)
             return
@@ -266,19 +271,19 @@ class Player:
         while queue.heap and (not queue.under_way or queue.under_way + queue.heap[0][2].bytes <= queue.credit):
             message = heappop(queue.heap)[2]
             queue.under_way += message.bytes
-            self._hand_over(message, int(self._env.now) + self._coupling.latency)
+            self._hand_over(message, Ps(int(self._env.now) + self._coupling.latency))
 
-    def _send(self, played: Played, message: int, start: int) -> None:
+    def _send(self, played: Played, message: int, start: Ps) -> None:
         begins = played.step.begins
         timed = begins is not None and begins[message] >= 0
-        at = start if timed else start + self._coupling.latency
+        at = start if timed else Ps(start + self._coupling.latency)
         self._hand_over(self._message(played, message, start), at)
 
-    def _hand_over(self, message: Message, at: int) -> None:
+    def _hand_over(self, message: Message, at: Ps) -> None:
         self._coupling.send(message, at)
         message.sent(message, at)
 
-    def _message(self, played: Played, message: int, start: int) -> Message:
+    def _message(self, played: Played, message: int, start: Ps) -> Message:
         rows, table = played.step.messages, self.part.table
 
         def arrived(made: Message) -> None:
@@ -286,7 +291,7 @@ class Player:
             self._ended = int(self._env.now)
             self._count(played.events[message])
 
-        def sent(made: Message, at: int) -> None:
+        def sent(made: Message, at: Ps) -> None:
             played.numbers[message], played.started[message] = made.number, at
 
         def value(name: str) -> int:
@@ -294,13 +299,12 @@ class Player:
 
         return Message(
             table.name, KINDS[rows.kind[message]], value("iteration"), value("tensor"), value("part"), value("src"),
-            value("dst"), value("nbytes"), value("priority"), float(rows.bound[message]), rows.important[message],
-            arrived, start_ps=start, transport=table.transport, sent=sent,
+            value("dst"), Bytes(value("nbytes")), value("priority"), float(rows.bound[message]),
+            rows.important[message], arrived, start_ps=start, transport=table.transport, sent=sent,
             number=int(played.numbers[message]),
         )  # fmt: skip
 
 
-
-def _rest(first: simpy.Event, flow: Generator[simpy.Event, Any, None]) -> Generator[simpy.Event, Any, None]:
+def _rest(first: simpy.Event, flow: Course) -> Course:
     yield first
     yield from flow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.components.find import resolve, table_for
 from gradwire.components.transports.base import check_streams
@@ -17,6 +17,7 @@ from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.checks.switch import carriers, too_long
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.wire import frame_bytes, speed_of
@@ -36,7 +37,7 @@ class Simulated:
 
     needs: Needs
     faults: Faults
-    sampled: Any
+    sampled: Ints
 
 
 def check_variants(variants: Iterable[Scenario]) -> None:

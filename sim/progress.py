@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.units import Ps
 
 
 class Standing(NamedTuple):
@@ -30,7 +31,7 @@ class Standing(NamedTuple):
     done: int
     total: int
     share: float
-    now_ps: int
+    now_ps: Ps
     packet_hops: int
 
 
@@ -45,8 +46,8 @@ class OutOfTime(Exception):
     """The run has had the wall-clock time that it was given."""
 
 
-class Lookout:
-    """Looks up from a run from time to time.
+class Observer:
+    """An observer of a run: looks how far it is from time to time.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class Lookout:
 
     def __init__(
         self,
-        standing: Callable[[int], Standing],
+        standing: Callable[[Ps], Standing],
         progress: Progress | None,
         ctrl_c: CtrlC,
         max_wall_s: float | None = None,
@@ -67,19 +68,19 @@ class Lookout:
         self._due = time.monotonic() + PROGRESS_SECONDS
         self._end = None if max_wall_s is None else time.monotonic() + max_wall_s
 
-    def within(self, now_ps: int) -> bool:
+    def within(self, now_ps: Ps) -> bool:
         """To be called from within a long call of the fabric; true if it is to return where it is."""
         self.report(now_ps)
         return self._ctrl_c.asked or self._late
 
-    def between(self, now_ps: int) -> None:
+    def between(self, now_ps: Ps) -> None:
         """To be called between two steps of the coupling: raises what ends the run."""
         self._ctrl_c.check()
         if self._late:
             raise OutOfTime
         self.report(now_ps)
 
-    def report(self, now_ps: int, last: bool = False) -> None:
+    def report(self, now_ps: Ps, last: bool = False) -> None:
         """Tell how far the run is, if it is time or for the `last` time."""
         started = time.monotonic()
         if self._progress is None or (started < self._due and not last):
@@ -91,44 +92,3 @@ class Lookout:
     @property
     def _late(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end
-
-
-def share_of_jobs(run: Any) -> float:
-    """How much of the messages of jobs has arrived, of the bytes that they have in all."""
-    fabric, jobs = run.coupling.fabric, run.jobs
-    expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
-    if not expected or not hasattr(fabric, "settled_bytes"):
-        return float(run.iterations / sum(job.table.iterations for job in jobs))
-    others = sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
-    return min(1.0, (fabric.settled_bytes - others) / expected)
-
-
-def _settled(fabric: Any, numbers: Any) -> int:
-    return int(fabric.settled_of(int(numbers[0]), len(numbers))) if len(numbers) else 0
-
-
-def share_of_flows(run: Any) -> float:
-    """How much of traffic has arrived, of the bytes that it will have as far as one can tell."""
-    tables = run.scenario.traffic
-    expected = sum(expected_bytes(table, track) for table, track in zip(tables, run.tracks, strict=True))
-    arrived = getattr(run.coupling.fabric, "settled_bytes", 0)
-    return min(1.0, arrived / expected) if expected else 0.0
-
-
-def expected_bytes(table: Any, track: Any) -> float:
-    """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
-    steps = track.steps
-    so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))
-    if not steps or not track.more_to_come:
-        return so_far
-    last, submitted = steps[-1].step, sum(len(step.numbers) for step in steps)
-    flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
-    ahead = []  # how many times as many
-    if isinstance(flows, int):
-        ahead.append(flows / submitted)
-    if isinstance(rounds, int):
-        ahead.append(rounds / (1 + int(last.messages.iteration.max())))
-    reached = int(last.begins.max()) - table.start
-    if table.stop is not None and reached > 0:
-        ahead.append((table.stop - table.start) / reached)
-    return so_far * max(1.0, min(ahead, default=1.0))

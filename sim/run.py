@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Columns, Ints
+from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import Coupling, Track
 from gradwire.sim.message_table import iteration_columns, message_columns, seen
-from gradwire.sim.progress import Standing, share_of_flows, share_of_jobs
+from gradwire.sim.progress import Standing
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.scenarios.schema.traffic import AnyTraffic
+    from gradwire.sim.fabric.fabric import Fabric
     from gradwire.traces.trace import Trace
 
 
@@ -36,6 +40,11 @@ class Run:
     samples: Samples | None = None
     ended_by: str = "interrupt"
     """done, duration, max_wall, stall, or interrupt, which it is unless one of the others becomes known"""
+
+    @property
+    def engine(self) -> Fabric:
+        """The packet engine: what asks for it is refused on other networks, or asks whether it has what it takes."""
+        return cast("Fabric", self.coupling.fabric)
 
     @property
     def done(self) -> bool:
@@ -57,7 +66,7 @@ class Run:
         return self.done or (self.ended_by == "duration" and not self.jobs)
 
     @property
-    def end_ps(self) -> int:
+    def end_ps(self) -> Ps:
         """When it ended; where it was ended from outside: as far as the network has come."""
         if self.ended_by == "duration" and self.scenario.duration is not None:
             return self.scenario.duration
@@ -66,18 +75,18 @@ class Run:
         return max(self.coupling.now, self.coupling.fabric.now)
 
     @property
-    def done_ps(self) -> int:
+    def done_ps(self) -> Ps:
         """When the last of what it is about was done."""
         return max(track.ended_ps for track in (self.tracks[: len(self.jobs)] or self.tracks))
 
     @property
-    def last_ps(self) -> int:
+    def last_ps(self) -> Ps:
         """How far the network goes in a run that nothing ends from outside: to where a host could have reacted to the
         last thing that happened."""
         limit = self.scenario.duration
         if self.ended_by == "duration" and limit is not None:
             return limit
-        last = self.done_ps + self.coupling.latency
+        last = Ps(self.done_ps + self.coupling.latency)
         return last if limit is None else min(last, limit)
 
     @property
@@ -88,7 +97,7 @@ class Run:
         submitted = sum(len(step.numbers) for track in self.tracks for step in track.steps)
         return submitted - sum(track.left for track in self.tracks), submitted
 
-    def standing(self, now_ps: int) -> Standing:
+    def standing(self, now_ps: Ps) -> Standing:
         """How far it is at a time of the network's."""
         done, total = self.progress
         if self.done or self.ended_by == "duration":
@@ -100,6 +109,48 @@ class Run:
         if self.scenario.duration is not None:
             share = max(share, min(1.0, now_ps / self.scenario.duration))
         return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
+
+
+def share_of_jobs(run: Run) -> float:
+    """How much of the messages of jobs has arrived, of the bytes that they have in all."""
+    fabric, jobs = run.engine, run.jobs
+    expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
+    if not expected or not hasattr(fabric, "settled_bytes"):
+        return float(run.iterations / sum(job.table.iterations for job in jobs))
+    others = sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
+    return min(1.0, (fabric.settled_bytes - others) / expected)
+
+
+def _settled(fabric: Fabric, numbers: Ints) -> int:
+    return fabric.settled_of(int(numbers[0]), len(numbers)) if len(numbers) else 0
+
+
+def share_of_flows(run: Run) -> float:
+    """How much of traffic has arrived, of the bytes that it will have as far as one can tell."""
+    tables = run.scenario.traffic
+    expected = sum(expected_bytes(table, track) for table, track in zip(tables, run.tracks, strict=True))
+    arrived = getattr(run.coupling.fabric, "settled_bytes", 0)
+    return min(1.0, arrived / expected) if expected else 0.0
+
+
+def expected_bytes(table: AnyTraffic, track: Track) -> float:
+    """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
+    steps = track.steps
+    so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))
+    if not steps or not track.more_to_come:
+        return so_far
+    last, submitted = steps[-1].step, sum(len(step.numbers) for step in steps)
+    flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
+    ahead = []  # how many times as many
+    if isinstance(flows, int):
+        ahead.append(flows / submitted)
+    if isinstance(rounds, int):
+        ahead.append(rounds / (1 + int(last.messages.iteration.max())))
+    assert last.begins is not None  # it is traffic
+    reached = int(last.begins.max()) - table.start
+    if table.stop is not None and reached > 0:
+        ahead.append((table.stop - table.start) / reached)
+    return so_far * max(1.0, min(ahead, default=1.0))
 
 
 def collect_result(
@@ -134,8 +185,8 @@ def collect_result(
         "iterations_wanted": sum(job.table.workers * job.table.iterations for job in jobs),
         "messages": len(ends),
         "messages_under_way": int((ends < 0).sum()),
-        "bytes": int(np.sum(messages["bytes"])),
-        "lost_bytes": int(np.sum(messages["lost_bytes"])),
+        "bytes": int(np.sum(np.asarray(messages["bytes"]))),
+        "lost_bytes": int(np.sum(np.asarray(messages["lost_bytes"]))),
     }
     return Result.build(
         summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
@@ -158,9 +209,9 @@ def collect_result(
     )
 
 
-def telemetry(state: Run) -> dict[str, dict[str, Any]]:
+def telemetry(state: Run) -> dict[str, Columns]:
     """The tables that the scenario has asked for besides."""
-    output, engine, network = state.scenario.output, state.coupling.fabric, state.network
+    output, engine, network = state.scenario.output, state.engine, state.network
     found = {}
     if state.samples is not None:
         found["samples"] = state.samples.columns()
@@ -171,7 +222,7 @@ def telemetry(state: Run) -> dict[str, dict[str, Any]]:
     return found
 
 
-def flow_columns(state: Run) -> dict[str, Any]:
+def flow_columns(state: Run) -> Columns:
     """The table of flows: how long each would have taken on an empty network, by number of the message."""
     from gradwire.sim.ideal import ideal_times
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gradwire.experiment.resolve import jobs_of, traffic_of
 from gradwire.experiment.routing import Routing, build_routing
@@ -24,7 +24,7 @@ from gradwire.sim.coupling import Coupling, FabricLike
 from gradwire.sim.explain import waiting
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all
-from gradwire.sim.progress import Lookout, OutOfTime, Progress
+from gradwire.sim.progress import Observer, OutOfTime, Progress
 from gradwire.sim.run import Run, collect_result
 from gradwire.sim.telemetry import Samples
 from gradwire.traces.trace import trace_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.fabric.fabric import Fabric
     from gradwire.traces.trace import Trace
 
 FabricMaker = Callable[["Scenario", Network, Routing, int], FabricLike]
@@ -106,7 +107,7 @@ def simulate(
     network, traces = needs.network, needs.traces
     routing = build_routing(network)
     check_paths(scenario, routing)
-    engine = (fabric or packet_fabric)(scenario, network, routing, threads)
+    engine = cast("Fabric", (fabric or packet_fabric)(scenario, network, routing, threads))  # or what can as much
     coupling = Coupling(
         engine, scenario.host.software_latency, network.names, scenario.output.packet_log,
         patience_ps(scenario, network, routing),
@@ -129,14 +130,14 @@ def simulate(
 
     try:
         with CtrlC() as ctrl_c:
-            lookout = Lookout(state.standing, progress, ctrl_c, max_wall_s)
+            observer = Observer(state.standing, progress, ctrl_c, max_wall_s)
             if hasattr(engine, "on_progress"):
-                engine.on_progress = lookout.within
+                engine.on_progress = observer.within
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
                 waiting=lambda: waiting(tracks, network, engine.finish().end_ps),
-                tick=lookout.between,
+                tick=observer.between,
             )
             state.ended_by = "done" if reached else "duration"
             coupling.settle(state.last_ps)
@@ -152,7 +153,7 @@ def simulate(
         close = getattr(engine, "close", None)
         if close is not None:
             close()  # its threads
-    lookout.report(state.end_ps, last=True)
+    observer.report(state.end_ps, last=True)
     return collect()
 
 

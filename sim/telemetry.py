@@ -8,18 +8,22 @@ noted by the engine itself, where it has been built to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.units import Ps
 from gradwire.scenarios.wire import PACKET_KINDS
 
+if TYPE_CHECKING:
+    from gradwire.sim.fabric.fabric import Fabric
 
-def ports_of(names: Sequence[str] | None, network: Network) -> NDArray[np.int64]:
+
+def ports_of(names: Sequence[str] | None, network: Network) -> Ints:
     """Directed links by the names of ports ("leaf0->h3") or of nodes (all their ports); None: all ports of switches.
 
     Raises
@@ -52,17 +56,17 @@ class Samples:
     one of them or one has sent something since the multiple before. That is a matter of the packets alone, not of where
     the engine has rested."""
 
-    def __init__(self, fabric: Any, network: Network, links: NDArray[np.int64], period: int) -> None:
+    def __init__(self, fabric: Fabric, network: Network, links: Ints, period: Ps) -> None:
         self.network, self.links, self.period = network, links, period
         self._M = fabric.memory.M
         self._ports = fabric.memory.port_base[links]
         self._times: list[int] = []
-        self._queues: list[NDArray[np.int64]] = []
-        self._sent: list[NDArray[np.int64]] = []
+        self._queues: list[Ints] = []
+        self._sent: list[Ints] = []
         self._seen = np.zeros(len(links), dtype=np.int64)
-        fabric.agenda.add(period, self._take, watcher=True)
+        fabric.agenda.add(period, self._take, observer=True)
 
-    def _take(self, now: int) -> int:
+    def _take(self, now: Ps) -> Ps:
         """Look, at a multiple of the period. Those between two looks have nothing to show: see `Fabric._until_seen`."""
         if now % self.period == 0:
             queues, sent = self._M[self._ports + at.P_QUEUE] >> 8, self._M[self._ports + at.P_BYTES]
@@ -71,9 +75,9 @@ class Samples:
                 self._queues.append(queues)
                 self._sent.append(sent)
             self._seen = sent
-        return (now // self.period + 1) * self.period
+        return Ps((now // self.period + 1) * self.period)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """The Result's table `samples`, by time and port."""
         if not self._times:
             return {}
@@ -87,16 +91,16 @@ class Samples:
         }
 
 
-def bin_edges() -> NDArray[np.int64]:
+def bin_edges() -> Ints:
     """Where the bins of waiting times begin, picoseconds: four to the octave."""
     octaves = np.arange(at.DELAY_BINS - 1) // 4 + at.DELAY_FIRST
     quarters = np.arange(at.DELAY_BINS - 1) % 4
     return np.concatenate(([0], (4 + quarters) << (octaves - 2)))
 
 
-def delay_columns(fabric: Any, network: Network) -> dict[str, Any]:
+def delay_columns(fabric: Fabric, network: Network) -> Columns:
     """The Result's table `delays`: how many packets waited how long at which port; bins without any are left out. A
-    host's interface holds control packets only."""
+    host's NIC holds control packets only."""
     M, ports = fabric.memory.M, fabric.memory.port_base
     bases = M[M[ports + at.P_MORE] + at.X_DELAYS]
     counts = M[bases[:, None] + np.arange(at.DELAY_BINS)]
@@ -110,7 +114,7 @@ def delay_columns(fabric: Any, network: Network) -> dict[str, Any]:
     }
 
 
-def packet_columns(fabric: Any, network: Network) -> dict[str, Any]:
+def packet_columns(fabric: Fabric, network: Network) -> Columns:
     """The Result's table `packets`: every transmission that was noted, by time and link."""
     start, links, A, B, lost, message = fabric.packet_log().T
     kinds = (A >> at.A_KIND) & 7

@@ -13,6 +13,8 @@ from typing import Any
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
 from gradwire.components.transports.base import Context
+from gradwire.scenarios.units import Bps, Bytes, Ps
+from gradwire.scenarios.wire import speed_of
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 US = 10**6
@@ -53,7 +55,7 @@ class Ends:
         word: type[int] = int,
         **settings: Any,
     ) -> None:
-        line = -(-(8_000_000_000_000 << 16) // rate)
+        line = speed_of(Bps(rate))
         self.packets, self.payload = packets, payload
         self.last = payload if last is None else last
         size = payload * (packets - 1) + self.last
@@ -62,7 +64,8 @@ class Ends:
         tagged = self.r + at.RECEIVER_WORDS
         sender_bits = tagged + words
         receiver_bits = sender_bits + owner.sender_bitmaps * words
-        context = Context(line, payload, base_rtt, line if slowest is None else -(-(8_000_000_000_000 << 16) // slowest))
+        narrow = line if slowest is None else speed_of(Bps(slowest))
+        context = Context(line, Bytes(payload), Ps(base_rtt), narrow)
         settings = (owner.defaults() if hasattr(owner, "defaults") else {}) | settings
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words

@@ -142,7 +142,7 @@ def changes_of(scenario: Scenario, network: Any) -> list[Change]:
     found: list[Change] = []
     agenda = SimpleNamespace(add=lambda time, action, **_: planned.append((time, len(planned), action)))
     control = SimpleNamespace(network=network)
-    fabric = SimpleNamespace(agenda=agenda, control=control)
+    fabric: Any = SimpleNamespace(agenda=agenda, control=control)
     time = 0
 
     def note(what: str) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from gradwire.components.compiled import njit
+from gradwire.components.compiled import Rule, njit
 from gradwire.components.layout import A_ENTROPY, S_DATA
 
 
@@ -26,11 +26,11 @@ class Balancer:
     """How scenarios call it."""
     per_packet: ClassVar[bool] = False
     """Packets of one message take different ways, one by one."""
-    choose: ClassVar[Any]
+    choose: ClassVar[Rule]
     """The compiled function of switches (see `gradwire.components.balancers`)."""
-    pick: ClassVar[Any] = staticmethod(pick)
+    pick: ClassVar[Rule] = staticmethod(pick)
     """The compiled function of hosts: where the ways are chosen there, packet by packet."""
-    heard: ClassVar[Any] = staticmethod(heard)
+    heard: ClassVar[Rule] = staticmethod(heard)
     """What a host may learn of it; it has five words of the sender's record, from S_PATHS on, zero at first. Only
     called where `pick` is the balancer's own."""
     source_routes: ClassVar[bool] = False

@@ -5,7 +5,7 @@ quotient is left in the packet for the switches behind. Where paths are more tha
 little likelier than others. Control packets carry the path of the packet they answer, or else that of their message.
 
 With `switch.path_entropies` a message has so many paths of its own, drawn at random once (two may be the same), and its
-packets draw among these: real cards keep what they know of paths in small tables (htsim has 64 of them [code]).
+packets draw among these: real NICs keep what they know of paths in small tables (htsim has 64 of them [code]).
 """
 
 from gradwire.components.balancers.base import Balancer

@@ -45,7 +45,7 @@ The state of a flow is a record of integers in `M`. A sender's own words begin a
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
 S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), and the priority in S_DATA, which
 holds from the next packet on. Functions use integers only, so that the
-oracle of the tests can run the very same code uncompiled.
+oracle (`gradwire.testing`) can run the very same code uncompiled.
 
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says).
 """
@@ -53,10 +53,15 @@ A sequence number that `pull` returns may carry MUST (the packet is made importa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gradwire.components.compiled import njit
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.units import Bytes, Ps, PsPerByte
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.arrays import JsonView
+    from gradwire.scenarios.schema.transport_base import Transport
 
 MUST = 1 << 30  # added to a sequence number by `pull`: never droppable
 ONE = 1 << 20  # fixed point for fractions
@@ -122,10 +127,10 @@ class Context:
     `slowest`: picoseconds per byte << 16 of the slowest link on these paths.
     """
 
-    speed: int
-    payload: int
-    base_rtt: int
-    slowest: int
+    speed: PsPerByte
+    payload: Bytes
+    base_rtt: Ps
+    slowest: PsPerByte
 
 
 def fraction(value: float) -> int:
@@ -176,37 +181,37 @@ def forget_received(M, k, r, packets):
     """It carries no streams."""
 
 
-def persists(table: Any) -> bool:
+def persists(table: Transport) -> bool:
     """Whether a transport's table asks for connections that carry message after message."""
     return getattr(table, "connections", "fresh") == "persistent"
 
 
-def control_important(owner: Any, settings: Any) -> bool:
+def control_important(owner: type[Transport], settings: JsonView) -> bool:
     """Whether the control packets of a transport are important; they are unless its class says otherwise."""
     return bool(owner.control_important(settings)) if hasattr(owner, "control_important") else True
 
 
-def answers_late(table: Any) -> bool:
+def answers_late(table: Transport) -> bool:
     """Whether a transport's table asks for receivers that put off their answers."""
     return bool(getattr(table, "delayed_acks", 0)) or getattr(table, "ack_every", 1) > 1
 
 
-def pulls(owner: Any, table: Any) -> bool:
+def pulls(owner: type[Transport], table: Transport) -> bool:
     """Whether receivers of a transport with this table pace their senders."""
     return bool(getattr(owner, "pulls", False)) or getattr(table, "control", "sender") in ("receiver", "both")
 
 
-def rides(owner: Any, table: Any) -> bool:
+def rides(owner: type[Transport], table: Transport) -> bool:
     """Whether data packets of a transport with this table carry their sender's S_RIDER."""
     return bool(hasattr(owner, "stamp_slots") or getattr(owner, "rides", False) or getattr(table, "ack_every", 1) > 1)
 
 
-def shares(owner: Any) -> bool:
+def shares(owner: type[Transport]) -> bool:
     """Whether messages of a transport between two hosts share words and a pace."""
     return hasattr(owner, "pair_words")
 
 
-def check_streams(owner: Any, table: Any) -> None:
+def check_streams(owner: type[Transport], table: Transport) -> None:
     """Raise ScenarioError if a table asks for them of a transport that has none. What its class inherits does not
     count: a descendant may keep numbers of packets of its own."""
     if persists(table) and not vars(owner).get("streams", False):

@@ -32,7 +32,7 @@ from gradwire.components.layout import (
 )
 from gradwire.components.transports.base import ONE, Context, bit, fraction, reply, set_bit
 from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.scenarios.units import PositiveTime
+from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 FRESH = S_USER  # packets that have been sent at least once
@@ -115,7 +115,7 @@ class ConstantRate(Transport):
     kind: Literal["constant_rate"]
     share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
     """Of the line rate of the sending host."""
-    repeat_after: PositiveTime = 1_000_000_000
+    repeat_after: PositiveTime = Ps(1_000_000_000)
     """Silence after the last packet before the message is sent again; at least the longest unloaded
     round trip."""
 

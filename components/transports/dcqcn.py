@@ -53,7 +53,7 @@ from gradwire.components.transports.go_back_n import (
 from gradwire.components.transports.go_back_n import on_timer as time_out
 from gradwire.components.transports.go_back_n import pull as next_packet
 from gradwire.scenarios.schema.transport_base import Gain
-from gradwire.scenarios.units import PositiveTime, Rate, Size
+from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size
 from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
 
 # a sender's own words
@@ -199,19 +199,19 @@ class Dcqcn(GoBackN):
     kind: Literal["dcqcn"]
     g: Gain = 0.00390625
     """Weight of a notification in alpha, 1/256 [recalled], as all that is not marked."""
-    alpha_period: PositiveTime = 55_000_000
+    alpha_period: PositiveTime = Ps(55_000_000)
     """alpha falls by g for every such time without a notification."""
-    rate_timer: PositiveTime = 55_000_000
+    rate_timer: PositiveTime = Ps(55_000_000)
     """The rate rises at each tick of this clock. Adapters have 300 us [code]."""
-    byte_counter: Size = 10_000_000
+    byte_counter: Size = Bytes(10_000_000)
     """And whenever so much has been sent."""
-    cnp_interval: PositiveTime = 50_000_000
+    cnp_interval: PositiveTime = Ps(50_000_000)
     """The receiver sends one notification in this time at most."""
     fast_recovery: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
     """So many ticks of a clock halve the distance to the target before the target rises."""
-    rate_ai: Rate = 40_000_000
+    rate_ai: Rate = Bps(40_000_000)
     """Additive increase on a 40 Gbps line; scaled with the line rate (the scaling is ours)."""
-    rate_hai: Rate = 400_000_000
+    rate_hai: Rate = Bps(400_000_000)
     """Hyper increase, once both clocks are beyond fast_recovery; scaled likewise. Ours: ten times rate_ai."""
     floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
     """The rate never falls below line rate over this. Ours."""

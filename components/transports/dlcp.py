@@ -129,7 +129,7 @@ from gradwire.components.transports.dlcp_words import (
 )
 from gradwire.scenarios.schema.base import Count, Flag, refuse
 from gradwire.scenarios.schema.transport_base import Gain, Transport
-from gradwire.scenarios.units import PositiveTime, Rate, format_time
+from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
@@ -410,20 +410,20 @@ class Dlcp(Transport):
     """Weight of the newest round trip in the estimate of the marked share."""
     floor: Count = 64
     """The rate never falls below line rate over this. Ours."""
-    probe_timeout: PositiveTime = 200_000_000
+    probe_timeout: PositiveTime = Ps(200_000_000)
     """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time, but within
     the larger of this and 24 base round trips; the first one follows half a smoothed round trip of silence. Ours."""
     important_must_arrive: Flag = True
     """Whether Stop also waits for every important packet, beyond the bound. Ours."""
-    t_low: PositiveTime = 50_000_000
+    t_low: PositiveTime = Ps(50_000_000)
     """TIMELY's lower delay threshold [recalled], as are the next four."""
-    t_high: PositiveTime = 500_000_000
+    t_high: PositiveTime = Ps(500_000_000)
     """TIMELY's upper delay threshold."""
     beta: Gain = 0.8
     """TIMELY's multiplicative decrease."""
     ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.875
     """Weight of the newest difference of round trips."""
-    add_rate: Rate = 10_000_000
+    add_rate: Rate = Bps(10_000_000)
     """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
 
     @model_validator(mode="after")

@@ -43,7 +43,7 @@ from gradwire.components.layout import (
 from gradwire.components.transports.base import Context, set_bit
 from gradwire.scenarios.schema.base import refuse
 from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.scenarios.units import PositiveTime, format_time
+from gradwire.scenarios.units import PositiveTime, Ps, format_time
 
 # a sender's own words; a transport's begin at OWN
 UNA = S_USER  # everything below has been acknowledged
@@ -145,9 +145,9 @@ class GoBackN(Transport):
     wants_pfc = True
     wants_order = True
 
-    rto: PositiveTime = 2_000_000_000
+    rto: PositiveTime = Ps(2_000_000_000)
     """Time-out without progress; at least three unloaded round trips. It doubles each time in a row. Ours."""
-    max_rto: PositiveTime = 1_000_000_000_000
+    max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest time-out."""
 
     @model_validator(mode="after")

@@ -65,7 +65,7 @@ from gradwire.components.layout import (
 from gradwire.components.transports.base import MUST, ONE, Context, bit, reply, set_bit
 from gradwire.scenarios.schema.base import Flag, refuse
 from gradwire.scenarios.schema.transport_base import Gain, Transport
-from gradwire.scenarios.units import PositiveTime
+from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 
 # a sender's own words
@@ -367,7 +367,7 @@ class Ltp(Transport):
     """Whether a message also waits for every important packet."""
     initial_window: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 10
     """Packets in the first round trip, evenly spaced."""
-    min_timeout: PositiveTime = 200_000_000
+    min_timeout: PositiveTime = Ps(200_000_000)
     """When nothing at all came back, all is sent again after the larger of this and three smoothed round trips."""
     floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
     """The rate never falls below line rate over this."""

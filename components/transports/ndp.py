@@ -82,7 +82,7 @@ from gradwire.components.transports.window import (
 )
 from gradwire.scenarios.schema.base import Flag
 from gradwire.scenarios.schema.transport_base import Transport, Window, check_timeouts
-from gradwire.scenarios.units import PositiveTime
+from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 # a sender's own words, after those of the window machinery, of which it uses the timer and the list of what is to be
@@ -277,9 +277,9 @@ class Ndp(Transport):
     initial_window: Window | None = None
     """Packets sent before the first pull; by default one more than the longest path holds in an unloaded round trip
     (ours). htsim: 15 [code]."""
-    min_rto: PositiveTime = 1_000_000_000
+    min_rto: PositiveTime = Ps(1_000_000_000)
     """Smallest time-out, for what neither a packet nor a header told of; at least three unloaded round trips. Ours."""
-    max_rto: PositiveTime = 1_000_000_000_000
+    max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest time-out."""
     below_control: Flag = True
     """Data goes one queue below the one it would go to otherwise: headers and control packets go first. Ours."""

@@ -98,7 +98,7 @@ from gradwire.components.transports.window import pull as next_packet
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Count, Flag
 from gradwire.scenarios.schema.transport_base import Factor, Gain, Transport, check_timeouts
-from gradwire.scenarios.units import PositiveTime
+from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 # a sender's own words: those of the window machinery that are not used here, and those after them
@@ -413,9 +413,9 @@ class Nscc(Reliable, Transport):
     """Quick adapt acts when less than the largest window over 2 to this has arrived in its period."""
     qa_threshold: PositiveTime | None = None
     """A delay above this is long; by default four times the target without trimming, and never with it."""
-    min_rto: PositiveTime = 100_000_000
+    min_rto: PositiveTime = Ps(100_000_000)
     """Smallest time-out [code: htsim]; at least three unloaded round trips."""
-    max_rto: PositiveTime = 1_000_000_000_000
+    max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest time-out."""
     below_control: Flag = True
     """Data goes one queue below the one it would go to otherwise: headers and control packets go first. Ours."""

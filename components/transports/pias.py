@@ -6,7 +6,7 @@ The default thresholds are the seven for eight queues of the authors' scripts, 1
 10 Gbps [code, by way of notes].
 
 Our choices: bytes sent are payload, retransmissions among them, and every packet counts as a full one; the priority
-that a message was given (by its layer, say) is where it begins; below priority 7 there is none. The host's interface
+that a message was given (by its layer, say) is where it begins; below priority 7 there is none. The host's NIC
 knows the priorities as well: a flow that sinks leaves the line of its old class after that packet.
 """
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from gradwire.components.compiled import Rule
 from gradwire.components.transports.acknowledgements import forget_received, on_late
 from gradwire.components.transports.base import Context
 from gradwire.components.transports.window import NXT, forget, resume
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.arrays import Json
 
 
 class Reliable:
@@ -19,10 +23,10 @@ class Reliable:
     receiver_bitmaps: ClassVar[int] = 1
     fresh_word: ClassVar[int] = NXT
     probe_word: ClassVar[int] = 0
-    on_late: ClassVar[Any] = staticmethod(on_late)
-    resume: ClassVar[Any] = staticmethod(resume)
-    forget: ClassVar[Any] = staticmethod(forget)
-    forget_received: ClassVar[Any] = staticmethod(forget_received)
+    on_late: ClassVar[Rule] = staticmethod(on_late)
+    resume: ClassVar[Rule] = staticmethod(resume)
+    forget: ClassVar[Rule] = staticmethod(forget)
+    forget_received: ClassVar[Rule] = staticmethod(forget_received)
 
     @staticmethod
     def important(settings: dict) -> bool:
@@ -35,7 +39,7 @@ class Reliable:
         return False
 
     @staticmethod
-    def parameters(settings: dict[str, Any], context: Context) -> list[int]:
+    def parameters(settings: Json, context: Context) -> list[int]:
         """Initial window in packets, smallest and largest time-out in picoseconds; whether the window falls in
         proportion; how long acknowledgements may wait."""
         min_rto = max(settings["min_rto"], 3 * context.base_rtt)

@@ -55,7 +55,7 @@ from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import refuse
 from gradwire.scenarios.schema.transport_base import Gain, Tcp
-from gradwire.scenarios.units import PositiveTime
+from gradwire.scenarios.units import PositiveTime, Ps
 
 # a sender's own words, after those of the window machinery that Swift uses; CWND is SHARE rounded up to one packet
 SHARE = S_USER + 21  # the window, packets << 16, which may be less than one
@@ -189,7 +189,7 @@ class Swift(Reliable, Tcp):
     """
 
     kind: Literal["swift"]
-    base_target: PositiveTime = 10_000_000
+    base_target: PositiveTime = Ps(10_000_000)
     """What may wait in queues, on top of the flow's smallest round trip. Ours."""
     ai: Annotated[float, Field(ge=0.001, le=100, strict=True)] = 1.0
     """Packets that the window grows by per round trip below the target."""
@@ -197,7 +197,7 @@ class Swift(Reliable, Tcp):
     """The window falls by this times the share of the delay that is above the target."""
     max_decrease: Gain = 0.5
     """It falls by this share at most, and by it after losses."""
-    fs_range: PositiveTime = 50_000_000
+    fs_range: PositiveTime = Ps(50_000_000)
     """Flow scaling: the most that is added to the target for a small window."""
     fs_min_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 0.1
     """Packets; windows up to this get all of fs_range."""

@@ -13,7 +13,7 @@ Our choices, where the paper leaves them to RDMA hardware or speaks of bursts:
 
 * packets are paced one by one; a segment (16 KB by default) completes when its last packet is acknowledged, and the
   round trip is that packet's, less its own serialisation on the host's link, as the paper takes the segment's off;
-* a flow starts at line rate: the network interface lets flows take turns, which gives each of N busy ones the paper's
+* a flow starts at line rate: the NIC lets flows take turns, which gives each of N busy ones the paper's
   1/N of the line. It never falls below line rate / `floor`;
 * it falls at most once per round trip. If every segment that waits in a long queue may lower it again, two flows of
   20 MB that start together on a 10 Gbps port drop each other to the floor and take 69 ms instead of 35 (32 at best);
@@ -52,7 +52,7 @@ from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import refuse
 from gradwire.scenarios.schema.transport_base import Gain, Tcp
-from gradwire.scenarios.units import PositiveTime, Rate, Size, format_time
+from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 # a sender's own words, after those of the window machinery that TIMELY uses
@@ -153,19 +153,19 @@ class Timely(Reliable, Tcp):
     """
 
     kind: Literal["timely"]
-    t_low: PositiveTime = 50_000_000
+    t_low: PositiveTime = Ps(50_000_000)
     """Round trips below this raise the rate. More than 500 KB of queue takes at 100 Gbps: set it to suit."""
-    t_high: PositiveTime = 500_000_000
+    t_high: PositiveTime = Ps(500_000_000)
     """Round trips above this lower the rate whatever the gradient."""
     beta: Gain = 0.8
     """Multiplicative decrease."""
     ewma: Gain = 0.875
     """Weight of the newest difference of round trips; the authors' code has 0.02."""
-    add_rate: Rate = 10_000_000
+    add_rate: Rate = Bps(10_000_000)
     """Additive increase per segment on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
     floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
     """The rate never falls below line rate over this. Ours."""
-    segment: Size = 16_384
+    segment: Size = Bytes(16_384)
     """The rate changes once per this many bytes acknowledged."""
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.emu.agent.base import Arrival, MessageRow
+from gradwire.emu.agent.base import Arrival, Carrier, MessageRow, Parts, Timer
 from gradwire.emu.agent.loop import SECOND, EpollLoop
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
@@ -41,6 +41,7 @@ from gradwire.emu.planning.plan import Plan, host_address
 from gradwire.emu.planning.round_trips import RoundTrips
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports import make_carriers
+from gradwire.scenarios.units import Ps, PsPerByte
 
 STATUS_NS = SECOND // 5
 PARTS = "gradwire.emu.agent.parts:make_parts"
@@ -80,7 +81,7 @@ class WatchedLoop:
         self.now = loop.now
         self.reader, self.writer = loop.reader, loop.writer
 
-    def at(self, time_ns: int, call: Callable[[], None]) -> Any:
+    def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
         """As the loop's."""
 
         def counted() -> None:
@@ -90,7 +91,7 @@ class WatchedLoop:
         self.pending += 1
         return self._loop.at(time_ns, counted)
 
-    def cancel(self, timer: Any) -> None:
+    def cancel(self, timer: Timer | None) -> None:
         """As the loop's."""
         if timer is not None and timer.call is not None:
             self.pending -= 1
@@ -106,14 +107,14 @@ class Agent:
     `gradwire.emu.agent.contents`).
     """
 
-    def __init__(self, incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> None:
+    def __init__(self, incoming: int, outgoing: int, parts: Parts | None = None) -> None:
         self.loop = EpollLoop()
         self._stream, self._out = incoming, outgoing
         self._parts = parts
         self._decoder = Decoder(None, PLANNED)
         self.token = b""
         self._waiting = bytearray()
-        self._carriers: dict[int, Any] = {}
+        self._carriers: dict[int, Carrier] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._settled: dict[int, tuple[int, int]] = {}
         self._connecting = False
@@ -147,10 +148,10 @@ class Agent:
         self._script.delivered(arrival.message)
         self._news()
 
-    def base_rtt_ps(self, row: MessageRow) -> int:
+    def base_rtt_ps(self, row: MessageRow) -> Ps:
         return self._trips.time_ps(row.src, row.dst, self.plan.transports[row.transport])
 
-    def slowest(self, row: MessageRow) -> int:
+    def slowest(self, row: MessageRow) -> PsPerByte:
         return self._trips.slowest(row.src, row.dst)
 
     def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
@@ -200,7 +201,7 @@ class Agent:
     def _token(self) -> bytes:
         return self._decoder.token or bytes(TOKEN_BYTES)
 
-    def _say(self, *frame: Any) -> None:
+    def _say(self, *frame: object) -> None:
         waiting = bool(self._waiting)
         self._waiting += encode(frame, self._token())
         if not waiting:
@@ -369,12 +370,12 @@ def _column(values: Any) -> Any:
     return np.array(list(values), dtype=np.int64)
 
 
-def serve(incoming: int, outgoing: int, parts: Callable[..., Any] | None = None) -> int:
+def serve(incoming: int, outgoing: int, parts: Parts | None = None) -> int:
     """Be an agent that is told everything over a stream of bytes. Returns an exit status."""
     return Agent(incoming, outgoing, parts).run()
 
 
-def main(parts: Callable[..., Any] | None = None) -> None:
+def main(parts: Parts | None = None) -> None:
     """`python -m gradwire.emu.agent`: over stdin and stdout."""
     outgoing = os.dup(1)
     os.dup2(2, 1)  # whatever is printed must not end up among the frames

@@ -14,8 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.units import Bps, Bytes, Ns, Ps, PsPerByte
+
+
+class Timer(Protocol):
+    """What a loop is to call at a time."""
+
+    time: int
+    """nanoseconds"""
+    call: Callable[[], None] | None
+    """None when it has gone off, or was cancelled"""
 
 
 class Loop(Protocol):
@@ -27,10 +36,10 @@ class Loop(Protocol):
     def scheduled(self) -> int:
         """When that which is being called now was to be called: earlier than now if a timer is late."""
 
-    def at(self, time_ns: int, call: Callable[[], None]) -> Any:
+    def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
         """Call at a time, at once if it is past. Returns something that `cancel` takes."""
 
-    def cancel(self, timer: Any) -> None:
+    def cancel(self, timer: Timer | None) -> None:
         """Forget a timer; one that has gone off is none any more."""
 
     def reader(self, file: int, call: Callable[[], None] | None) -> None:
@@ -48,10 +57,10 @@ class MessageRow:
     table: int
     src: int
     dst: int
-    nbytes: int
+    nbytes: Bytes
     priority: int
     bound: float
-    important: bool | NDArray[np.bool_]
+    important: bool | Flags
     """one answer for all packets, or bool[packets]"""
     transport: int
 
@@ -64,10 +73,10 @@ class Arrival:
     """
 
     message: int
-    time_ns: int
-    received: int
-    lost: int
-    have: NDArray[np.bool_] | None
+    time_ns: Ns
+    received: Bytes
+    lost: Bytes
+    have: Flags | None
     marked: int = 0
     """data packets that came with a congestion mark; -1: not known (the kernel's TCP)"""
 
@@ -84,7 +93,7 @@ class Host(Protocol):
     """of the run"""
     token: bytes
     """what the ends of this run's connections know each other by (`gradwire.emu.wire.header.Opening`)"""
-    rate: int
+    rate: Bps
     """bit/s of its link"""
     clock: str
     """"wall" or "virtual": under virtual time computing takes none, and nothing needs to be done in batches"""
@@ -95,10 +104,10 @@ class Host(Protocol):
     def row(self, message: int) -> MessageRow:
         """A message that this host sends or receives."""
 
-    def base_rtt_ps(self, row: MessageRow) -> int:
+    def base_rtt_ps(self, row: MessageRow) -> Ps:
         """How long a full packet of a message and its answer take where nothing is in their way."""
 
-    def slowest(self, row: MessageRow) -> int:
+    def slowest(self, row: MessageRow) -> PsPerByte:
         """Picoseconds per byte << 16 of the slowest link on the paths of a message."""
 
     def outgoing(self, message: int) -> memoryview:
@@ -113,6 +122,11 @@ class Host(Protocol):
     def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
         """The sender knows that the message is done with. Called once; the counts may go on to grow by what is still
         on its way out, in which case the carrier calls `Carrier.counts` right when asked at the end."""
+
+
+Parts = Callable[..., tuple[Any, Any]]
+"""(plan, node, loop, send) -> (script, contents): what an agent plays and what it carries, of which no more is asked than
+an agent uses: see `gradwire.emu.agent.agent.Agent`. Tests have others than `gradwire.emu.agent.parts.make_parts`."""
 
 
 class Carrier(Protocol):

@@ -15,7 +15,6 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +132,7 @@ class Contents:
             return found, self._check(message, found)
         made = self._made.get(carried.sums) if carried.sums else None
         if made is None:
-            found = memoryview(self._add(message, carried)).cast("B")
+            found = self._add(message, carried).cast("B")
             made = found, self._check(message, found)
             self._release(carried.sums)
         if not carried.sums:
@@ -144,7 +143,7 @@ class Contents:
             del self._made[carried.sums]
         return made
 
-    def _add(self, message: int, carried: Carried) -> Any:
+    def _add(self, message: int, carried: Carried) -> memoryview:
         """The sender's own part, and what has arrived on top of it, in order."""
         row = self.part.rows[message]
         dtype = self._type(row.table, carried)
@@ -166,7 +165,7 @@ class Contents:
             if not self._uses[each]:
                 del self._incoming[each]
 
-    def _type(self, table: int, carried: Carried) -> np.dtype[Any]:
+    def _type(self, table: int, carried: Carried) -> np.dtype[np.floating]:
         magnitudes = self._magnitudes[self.part.tables[table].trace]
         tensors = self._tensors(table, carried)
         return magnitudes.widest(tensors)
@@ -174,7 +173,7 @@ class Contents:
     def _tensors(self, table: int, carried: Carried) -> tuple[int, ...]:
         return (carried.tensor,) if carried.bucket < 0 else self.part.tables[table].buckets[carried.bucket]
 
-    def _gradient(self, table: int, carried: Carried, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _gradient(self, table: int, carried: Carried, count: int, dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
         """Elements of the own gradient, or of the own bucket: zeros behind its end."""
         job = self.part.tables[table]
         magnitudes = self._magnitudes[job.trace]

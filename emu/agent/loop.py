@@ -16,8 +16,8 @@ import time
 from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
 
+from gradwire.emu.agent import base
 from gradwire.emu.system.sockets import LIBC
 
 Call = Callable[[], None]
@@ -89,7 +89,7 @@ class EpollLoop:
         heappush(self._timers, timer)
         return timer
 
-    def cancel(self, timer: Timer | None) -> None:
+    def cancel(self, timer: base.Timer | None) -> None:
         if timer is not None:
             timer.call = None
 
@@ -198,7 +198,7 @@ class EpollLoop:
             "stalls": sum(1 for each in reversed(late) if each > STALL_NS),
         }
 
-    def pending(self) -> Any:
+    def pending(self) -> list[Timer]:
         """Timers that are still to go off, earliest first."""
         return sorted(timer for timer in self._timers if timer.call is not None)
 

@@ -17,7 +17,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ RUN = 256
 WORDS = RUN // 4
 """Random words of 64 bits that a run takes: 16 bits for every element."""
 
-TYPES: dict[int, np.dtype[Any]] = {2: np.dtype(np.float16), 4: np.dtype(np.float32), 8: np.dtype(np.float64)}
+TYPES: dict[int, np.dtype[np.floating]] = {2: np.dtype(np.float16), 4: np.dtype(np.float32), 8: np.dtype(np.float64)}
 """By bytes of an element; bfloat16 travels as float16, since numpy has none."""
 
 Floats = NDArray[np.float32]
@@ -68,14 +68,14 @@ class Magnitudes:
     def __init__(self, folder: str | Path) -> None:
         about = json.loads((Path(folder) / "about.json").read_text())
         self.numel: list[int] = about["numel"]
-        self.types: list[np.dtype[Any]] = [TYPES[size] for size in about["element_bytes"]]
+        self.types: list[np.dtype[np.floating]] = [TYPES[size] for size in about["element_bytes"]]
         self._exponent: list[int] = about["exponent"]
         self._row: list[int] = about["row"]
         self._mean = np.load(Path(folder) / "mean.npy", mmap_mode="r")
         self._max = np.load(Path(folder) / "max.npy", mmap_mode="r")
         self._offset = np.concatenate([[0], np.cumsum([-(-n // RUN) for n in self.numel])]).tolist()
 
-    def widest(self, tensors: Sequence[int]) -> np.dtype[Any]:
+    def widest(self, tensors: Sequence[int]) -> np.dtype[np.floating]:
         """The type as which these tensors travel together."""
         found = self.types[tensors[0]]
         for tensor in tensors:
@@ -95,7 +95,7 @@ class Magnitudes:
 
     def gradient(
         self, seed: int, job: str, worker: int, captured: int, tensor: int, first: int, count: int
-    ) -> NDArray[Any]:
+    ) -> NDArray[np.floating]:
         """Elements `first` to `first + count` of a gradient, in the tensor's type."""
         begin, end = first // RUN, -(-(first + count) // RUN)
         mean, largest = self.runs(captured, tensor, begin, end)

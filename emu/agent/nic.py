@@ -1,4 +1,4 @@
-"""The host's network interface, as the simulator has it: which of the host's UDP flows sends next, and when.
+"""The host's NIC, as the simulator has it: which of the host's UDP flows sends next, and when.
 
 Strict classes; within a class the flows that have something to send take turns, one packet each; a paced flow is put
 aside until its time. Messages that share a pace take their turns as one (`Group`). A packet occupies the line for its
@@ -23,8 +23,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 from gradwire.components import layout as at
-from gradwire.emu.agent.base import Loop
+from gradwire.emu.agent.base import Loop, Timer
 from gradwire.emu.system.sockets import Sender
+from gradwire.scenarios.units import Bps
+from gradwire.scenarios.wire import speed_of
 
 CLASSES = 8
 AHEAD_NS = 1_200_000
@@ -32,20 +34,21 @@ AHEAD_NS = 1_200_000
 are sent. A port of the kernel may take two frames at once, and agents are late by a few tenths of a millisecond."""
 MAKE_UP_NS = 400_000
 """So much lateness a paced flow makes up for; our choice."""
-BYTE_PS = 8_000_000_000_000
 UNLISTED, LISTED, PACED = range(3)
 
 
+State = list[Any]
+"""The words of a flow: integers, but for S_PAIR and its like, which are the lists that they stand for."""
 RECORD = at.PARAM_WORDS
 """where a flow's record begins in its words, behind the parameters of its transport"""
 GAP, TIMER, DONE, SENT = (RECORD + word for word in (at.S_GAP, at.S_TIMER, at.S_DONE, at.S_SENT))
 
 
 class Flow(ABC):
-    """The sender of one message, as the interface sees it. Times in picoseconds.
+    """The sender of one message, as the NIC sees it. Times in picoseconds.
 
     number, priority : of the message.
-    state : the words of its transport, of which the interface looks at four, which are properties, too:
+    state : the words of its transport, of which the NIC looks at four, which are properties, too:
     gap : picoseconds per byte << 16 between packet starts, 0: as fast as the line.
     timer : when `on_timer` is wanted, 0: never.
     done : there is nothing more to send.
@@ -57,13 +60,13 @@ class Flow(ABC):
     __slots__ = ("armed", "group", "listed", "number", "pace", "priority", "since", "state")
 
     def __init__(
-        self, number: int, priority: int, state: list[Any] | None = None, group: Group | None = None
+        self, number: int, priority: int, state: State | None = None, group: Group | None = None
     ) -> None:
         self.number, self.priority, self.group = number, priority, group
-        self.state: list[Any] = [0] * (RECORD + at.SENDER_WORDS) if state is None else state
+        self.state: State = [0] * (RECORD + at.SENDER_WORDS) if state is None else state
         self.pace = self.since = 0
         self.listed = UNLISTED
-        self.armed: Any = None
+        self.armed: Timer | None = None
 
     gap = property(lambda self: self.state[GAP], lambda self, value: self.state.__setitem__(GAP, value))
     timer = property(lambda self: self.state[TIMER], lambda self, value: self.state.__setitem__(TIMER, value))
@@ -117,13 +120,13 @@ def _age(flow: Flow) -> int:
 
 
 class Nic:
-    """The interface of a host with a line of `rate` bit/s."""
+    """The NIC of a host with a line of `rate` bit/s."""
 
     def __init__(
-        self, loop: Loop, rate: int, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0
+        self, loop: Loop, rate: Bps, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0
     ) -> None:
         self.loop, self.rate, self.sender = loop, rate, sender
-        self.line = -(-(BYTE_PS << 16) // rate)
+        self.line = speed_of(rate)
         """picoseconds per byte << 16, rounded up"""
         self._last = classes - 1
         self._ahead = ahead_ns * 1000
@@ -131,7 +134,7 @@ class Nic:
         self._ready: list[deque[SendingFlow | Group]] = [deque() for _ in range(classes)]
         self._paced: list[tuple[int, int, SendingFlow | Group]] = []
         self._busy = 0  # the line is taken until then
-        self._wake: Any = None
+        self._wake: Timer | None = None
         self._wake_at = 0
         self._serving = False
         self._pulled = 0  # what the flow that was asked last wants to send

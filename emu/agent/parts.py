@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from gradwire.emu.agent.base import Loop
 from gradwire.emu.agent.contents import Contents
@@ -12,7 +11,7 @@ from gradwire.emu.agent.script import Script, part_of
 from gradwire.emu.planning.plan import Plan
 
 
-def make_parts(plan: Plan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Any, Any]:
+def make_parts(plan: Plan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Script, Contents]:
     """(script, contents) of a host: see `gradwire.emu.agent.script` and `gradwire.emu.agent.contents`."""
     part = part_of(plan.program, node, [transport.important for transport in plan.transports])
     # on the wall clock the software's latency passes by itself

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from gradwire.scenarios.arrays import Flags, Ints
+
+if TYPE_CHECKING:
+    from gradwire.emu.agent.contents import CheckSums
+    from gradwire.emu.agent.script import IterationRow
 
 
 @dataclass
@@ -42,7 +45,7 @@ class Received:
     received: Ints
     lost: Ints
     marked: Ints
-    have: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    have: dict[int, Flags] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,8 +57,8 @@ class HostReport:
     node: int
     sent: Sent
     received: Received
-    iterations: Sequence[Any] = ()
-    contents: Any = None
+    iterations: Sequence[IterationRow] = ()
+    contents: CheckSums | None = None
     punctuality: Mapping[str, int] = field(default_factory=dict)
     overflows: int = 0
     strays: int = 0
@@ -82,9 +85,9 @@ class Reports:
     sent_packets: Ints
     retransmitted: Ints
     marked: Ints
-    have: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
-    iterations: list[Any] = field(default_factory=list)
-    contents: dict[int, Any] = field(default_factory=dict)
+    have: dict[int, Flags] = field(default_factory=dict)
+    iterations: list[IterationRow] = field(default_factory=list)
+    contents: dict[int, CheckSums | None] = field(default_factory=dict)
     punctuality: dict[int, Mapping[str, int]] = field(default_factory=dict)
     overflows: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -97,8 +100,8 @@ class Reports:
     @classmethod
     def empty(cls, count: int) -> Reports:
         """Of so many messages, of which nothing is known."""
-        columns: list[Any] = [np.full(count, -1, dtype=np.int64) for _ in range(7)]
-        return cls(*columns)
+        a, b, c, d, e, f, g = np.full((7, count), -1, dtype=np.int64)
+        return cls(a, b, c, d, e, f, g)
 
     def add(self, report: HostReport) -> None:
         """Take in what one host knows."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from gradwire.emu.agent.contents import CheckSums
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.script import IterationRow
+from gradwire.emu.agent.stream import Frame
 from gradwire.emu.wire.header import NotOurs
 from gradwire.experiment.program import Program
 
@@ -25,7 +27,7 @@ SAID: Final[dict[str, tuple[type, ...]]] = {
 LONGEST_NS: Final = 1 << 62
 
 
-def check_said(frame: tuple[Any, ...]) -> None:
+def check_said(frame: Frame) -> None:
     """Raise NotOurs for a frame that no agent sends."""
     types = SAID.get(frame[0])
     if types is None or tuple(type(each) for each in frame[1:]) != types:
@@ -36,7 +38,7 @@ def check_said(frame: tuple[Any, ...]) -> None:
             raise NotOurs("a state is none")
 
 
-def _all(values: Any, kind: type) -> bool:
+def _all(values: Iterable[object], kind: type) -> bool:
     return all(type(each) is kind for each in values)
 
 

@@ -13,17 +13,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Loop, MessageRow
-from gradwire.experiment.program import COMPUTE, FIRE, LAYER, NOTE, UNTIL, WAIT, Process, Program, Table
+from gradwire.experiment.program import (
+    COMPUTE,
+    FIRE,
+    LAYER,
+    NOTE,
+    UNTIL,
+    WAIT,
+    Operation,
+    Process,
+    Program,
+    Table,
+)
+from gradwire.scenarios.arrays import Ints
 
 PS_PER_NS = 1000
 
-Ints = NDArray[np.int64]
 
 
 class IterationRow(NamedTuple):
@@ -236,7 +246,7 @@ class Script:
     def _now(self) -> int:
         return self._loop.now() * self._tick
 
-    def _at(self, time_ps: int, call: Callable[..., None], *args: Any) -> None:
+    def _at(self, time_ps: int, call: Callable[..., None], *args: object) -> None:
         self._loop.at(-(-time_ps // self._tick), lambda: call(*args))
 
     # --- events
@@ -329,7 +339,7 @@ class Script:
         self._running -= 1
         self._workers -= course.process.worker >= 0
 
-    def _stretch(self, steps: Sequence[Any], place: int) -> tuple[int, int]:
+    def _stretch(self, steps: Sequence[Operation], place: int) -> tuple[int, int]:
         """(Computing from step `place` on without a stop, the step after it): over all that is waited for in between if
         it is there already."""
         passed, at = 0, place

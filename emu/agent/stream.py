@@ -23,6 +23,7 @@ from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.wire.header import NotOurs
 from gradwire.experiment.program import Messages, Operation, Process, Program, Table
+from gradwire.scenarios.arrays import AnyArray
 
 HEAD: Final = struct.Struct(">4sH16sI")
 """magic, version, token, bytes that follow"""
@@ -40,6 +41,8 @@ DTYPES: Final = tuple(
 )
 
 Records = Mapping[str, type]
+Frame = tuple[Any, ...]
+"""A name, and values of the kinds that go over the stream; who takes one looks whether they are what they should be."""
 
 
 def _named(*classes: type) -> Records:
@@ -60,7 +63,7 @@ def token_of(plan: Plan) -> bytes:
     return bytes(drawn) if drawn is not None else hashlib.sha256(b"gradwire %d" % plan.seed).digest()[:TOKEN_BYTES]
 
 
-def encode(frame: tuple[Any, ...], token: bytes = bytes(TOKEN_BYTES)) -> bytes:
+def encode(frame: Frame, token: bytes = bytes(TOKEN_BYTES)) -> bytes:
     """One frame. TypeError for a value of a kind that there is not."""
     body = bytearray()
     _put(body, frame)
@@ -80,7 +83,7 @@ class Decoder:
         self.token, self._records = token, records
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+    def feed(self, data: bytes) -> Iterator[Frame]:
         """Add what has arrived; gives every frame that is complete now: a tuple that begins with a name.
 
         Raises
@@ -117,7 +120,7 @@ def _shown(data: bytes | bytearray) -> str:
     return repr(line[0][:SHOWN]) if line else repr(bytes(data[:SHOWN]))
 
 
-def _frame(body: bytes, records: Records) -> tuple[Any, ...]:
+def _frame(body: bytes, records: Records) -> Frame:
     reader = _Reader(body, records)
     try:
         found = reader.value(0)
@@ -177,7 +180,7 @@ def _put_bytes(out: bytearray, letter: bytes, data: bytes | bytearray) -> None:
     out += letter + COUNT.pack(len(data)) + data
 
 
-def _put_array(out: bytearray, value: np.ndarray[Any, Any]) -> None:
+def _put_array(out: bytearray, value: AnyArray) -> None:
     dtype = value.dtype.newbyteorder("<") if value.dtype.byteorder == ">" else value.dtype
     if dtype not in DTYPES:
         raise TypeError(f"an array of {value.dtype} does not go over the stream")
@@ -196,7 +199,7 @@ class _Reader:
 
     def __init__(self, data: bytes, records: Records) -> None:
         self.data, self.at, self._records = data, 0, records
-        self._kinds: dict[bytes, Callable[[int], Any]] = {
+        self._kinds: dict[bytes, Callable[[int], object]] = {
             b"N": lambda depth: None, b"T": lambda depth: True, b"F": lambda depth: False,
             b"I": lambda depth: int.from_bytes(self._take(self._take(1)[0]), "big", signed=True),
             b"D": lambda depth: REAL.unpack(self._take(REAL.size))[0],
@@ -207,7 +210,7 @@ class _Reader:
             b"M": self._mapping, b"A": self._array, b"R": self._record,
         }  # fmt: skip
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> object:
         if depth > DEEPEST:
             raise NotOurs(f"values lie more than {DEEPEST} deep in a frame")
         letter = self._take(1)
@@ -227,16 +230,16 @@ class _Reader:
         count: int = COUNT.unpack(self._take(COUNT.size))[0]
         return count
 
-    def _many(self, count: int, depth: int) -> list[Any]:
+    def _many(self, count: int, depth: int) -> list[object]:
         if count > len(self.data) - self.at:  # a value takes a byte at least
             raise NotOurs("a frame's body ends early")
         return [self.value(depth + 1) for _ in range(count)]
 
-    def _mapping(self, depth: int) -> dict[Any, Any]:
+    def _mapping(self, depth: int) -> dict[object, object]:
         flat = self._many(2 * self._count(), depth)
         return dict(zip(flat[::2], flat[1::2], strict=True))
 
-    def _array(self, depth: int) -> np.ndarray[Any, Any]:
+    def _array(self, depth: int) -> AnyArray:
         number, dimensions = self._take(2)
         dtype = DTYPES[number]
         shape = tuple(self._count() for _ in range(min(dimensions, 33)))
@@ -245,7 +248,7 @@ class _Reader:
             raise NotOurs("a truth value is neither 0 nor 1")
         return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
 
-    def _record(self, depth: int) -> Any:
+    def _record(self, depth: int) -> object:
         name = self._take(self._count()).decode()
         kind = self._records.get(name)
         if kind is None:

@@ -7,10 +7,9 @@ import select
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from gradwire.emu.agent.said import check_said
-from gradwire.emu.agent.stream import REPORTED, Decoder, encode, token_of
+from gradwire.emu.agent.stream import REPORTED, Decoder, Frame, encode, token_of
 from gradwire.emu.control.launchers import Child, Launcher
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import TestbedError
@@ -26,7 +25,7 @@ class Agents:
     def __init__(self, plan: Plan, launcher: Launcher, nodes: Sequence[int]) -> None:
         self.plan = plan
         self.children: dict[int, Child] = {}
-        self.heard: dict[int, dict[str, Any]] = {node: {} for node in nodes}
+        self.heard: dict[int, dict[str, Frame]] = {node: {} for node in nodes}
         self.when: dict[int, float] = dict.fromkeys(nodes, time.monotonic())
         """when something was heard of it last"""
         self._token = token_of(plan)
@@ -50,12 +49,12 @@ class Agents:
         """A host's name."""
         return self.plan.names[node]
 
-    def tell(self, node: int, *frame: Any) -> None:
+    def tell(self, node: int, *frame: object) -> None:
         """Send a frame, as far as there is room; the rest goes while `hear` waits."""
         self._waiting[node] += encode(frame, self._token)
         self._drain(node)
 
-    def tell_all(self, *frame: Any) -> None:
+    def tell_all(self, *frame: object) -> None:
         """Send the same frame to everyone."""
         for node in self.children:
             self.tell(node, *frame)
@@ -115,7 +114,7 @@ class Agents:
             self._poll.unregister(child.reading)
             raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
 
-    def _take(self, node: int, frame: tuple[Any, ...]) -> None:
+    def _take(self, node: int, frame: Frame) -> None:
         if frame[0] == "error":
             _, what, where, expected, usage = frame
             raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)

@@ -16,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from gradwire.emu.agent.base import Parts
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.sockets import LIBC
@@ -98,7 +99,7 @@ class Launcher(Protocol):
 class Forked:
     """Forks of this process, each in the network namespace of its host."""
 
-    def __init__(self, namespace: Callable[[int], int], parts: Callable[..., Any] | None = None) -> None:
+    def __init__(self, namespace: Callable[[int], int], parts: Parts | None = None) -> None:
         """`namespace(node)`: file descriptor of the host's network namespace; `parts`: see
         `gradwire.emu.agent.agent.Agent`."""
         self._namespace, self._parts = namespace, parts

@@ -14,10 +14,9 @@ import platform
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gradwire.emu.agent.stream import TOKEN_BYTES
 from gradwire.emu.control.controller import Controller
@@ -25,6 +24,7 @@ from gradwire.emu.control.launchers import Command
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.raw import Raw
+from gradwire.scenarios.arrays import JsonView
 from gradwire.scenarios.schema.emulation import RealHost
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
@@ -73,7 +73,7 @@ def command_of(host: RealHost) -> list[str]:
 def run_on_machines(
     plan: Plan,
     hosts: Sequence[RealHost],
-    heard: Callable[[Mapping[str, Any]], None] | None = None,
+    heard: Callable[[JsonView], None] | None = None,
     limit_s: float = math.inf,
 ) -> Raw:
     """Run a plan (of `plan_for`) on real machines; Ctrl-C and the limit end it in order. TestbedError: as

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control.controller import Controller
@@ -103,7 +103,7 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
 
 def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
     say(state="building", backend=plan.switch)
-    captures: list[Any] = []
+    captures: list[Capturing] = []
     raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())
     try:
         backend.build()
@@ -217,24 +217,34 @@ def stalls(plan: Plan, reports: Reports) -> list[str]:
     return found
 
 
-def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Any]:
+class Capturing(Protocol):
+    """A capture under way."""
+
+    path: Path
+
+    def stop(self) -> list[str]:
+        """End it; what it has missed, in words."""
+
+
+def start_captures(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> list[Capturing]:
     """Captures at the nodes that the plan names; their files are in `folder`. They have a `stop`."""
     nodes = [plan.names.index(name) for name in plan.captures]
     paths = {node: folder / file_name(plan, node) for node in nodes}
     inside = {node: path for node, path in paths.items() if node >= plan.host_count}
-    started: list[Any] = []
+    started: list[Capturing] = []
     capture = getattr(backend, "capture", None)  # of a backend whose switches have no devices
     if inside and capture is not None:
         started.append(capture(inside))
     for node, path in paths.items():
         if capture is None or node not in inside:
-            started.append(Capture(plan, node, path))
-            started[-1].start(backend.namespace(node))
+            taken = Capture(plan, node, path)
+            started.append(taken)
+            taken.start(backend.namespace(node))
     raw.captures = {plan.names[node]: str(path) for node, path in paths.items()}
     return started
 
 
-def stop_captures(started: list[Any], raw: Raw) -> None:
+def stop_captures(started: list[Capturing], raw: Raw) -> None:
     """End them, and note what they have missed. One that could not be written is given up, and its room with it: the
     run is worth more."""
     while started:

@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import gradwire
 from gradwire.emu.control.runner import LEFT, PREFIX, STOP
@@ -24,6 +24,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import python_command, python_path, start_private
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Last, run_inside, wait
+from gradwire.scenarios.arrays import JsonView
 from gradwire.scenarios.interrupt import CtrlC
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path(gradwire.__file__).parents[1]
 INTERRUPTED = 130
 
-Heard = Callable[[Mapping[str, Any]], None]
+Heard = Callable[[JsonView], None]
 
 
 class EmulationInterrupted(KeyboardInterrupt):
@@ -166,7 +167,7 @@ def _signal_runner(process: subprocess.Popen[bytes]) -> None:
             os.kill(int(child), signal.SIGINT)
 
 
-def _listen(stream: Any, runner: _Runner) -> None:
+def _listen(stream: IO[bytes], runner: _Runner) -> None:
     """Until the runner closes it, whatever becomes of those who are told: a runner that nobody hears stands still."""
     for raw in stream:
         line = raw.decode(errors="replace").rstrip()
@@ -177,7 +178,7 @@ def _listen(stream: Any, runner: _Runner) -> None:
                 print(line, file=sys.stderr)
 
 
-def _note(stream: Any, runner: _Runner) -> None:
+def _note(stream: IO[bytes], runner: _Runner) -> None:
     for raw in stream:
         if line := raw.decode(errors="replace").strip():
             runner.words = [*runner.words[-20:], line]

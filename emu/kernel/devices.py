@@ -17,13 +17,13 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from gradwire.emu.kernel import queueing
 from gradwire.emu.planning.plan import Plan, Port, host_address, port_address, port_mac
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.namespaces import Namespaces, batch, inside, shown
+from gradwire.scenarios.arrays import JsonView
 
 DEVICE = 1000
 WIRE = 1 << 20
@@ -203,7 +203,7 @@ _BORN = {"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "si
 """Devices that a kernel puts into every new namespace."""
 
 
-def compare(found: Any, wanted: dict[str, Any], what: str) -> None:
+def compare(found: JsonView, wanted: JsonView, what: str) -> None:
     """TestbedError unless `found` has all that is wanted."""
     for key, value in wanted.items():
         if found.get(key) != value:

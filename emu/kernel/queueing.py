@@ -20,11 +20,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from gradwire.emu.planning.plan import Plan, Port
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import in_namespace, run_tool, shown
+from gradwire.scenarios.arrays import Json
 from gradwire.scenarios.wire import MIN_FRAME
 
 FIRST_CLASS = 0x10
@@ -129,7 +129,7 @@ def leaf_limit(plan: Plan, port: Port) -> int:
 
 def check_htb(
     plan: Plan, node: int, space: str | None, reds: Mapping[tuple[int, int], int], limit: Callable[[Port], int]
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them.
 
     `space`: the name of its namespace, None if that is this thread's; `reds`: the leaves that are red and not bfifo, by

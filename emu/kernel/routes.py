@@ -17,6 +17,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.kernel_tcp import metrics_shown
 from gradwire.emu.system.namespaces import Namespaces, inside, run_tool, shown
+from gradwire.scenarios.arrays import JsonView
 
 FIRST_TABLE = 1000
 FIRST_RULE = 100
@@ -145,7 +146,7 @@ def check_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
                 )
 
 
-def _hops(route: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _hops(route: JsonView) -> tuple[tuple[str, str], ...]:
     several = route.get("nexthops")
     return (
         tuple((hop["gateway"], hop["dev"]) for hop in several)

@@ -7,7 +7,6 @@ switches but queues, priorities, marks and drops, and nothing of packets but wha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from gradwire.components.find import table_for
 from gradwire.components.transports.base import answers_late, persists, pulls, rides, shares
@@ -15,12 +14,13 @@ from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import MOST_FILL, functions_of, transport_class
 from gradwire.scenarios.components import components
+from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
 
 WIDEST = UDP_OVERHEAD + MOST_FILL
 
 
-def lacking(table: Any, folder: str | None = None) -> list[str]:
+def lacking(table: Transport, folder: str | None = None) -> list[str]:
     """What a transport, given its table in the scenario, wants and the testbed has not got; nothing if it runs there.
 
     Raises
@@ -41,7 +41,7 @@ def available() -> list[str]:
     return [*ours, *KERNEL_TCP]
 
 
-def _lacking(owner: Any, table: Any) -> Iterator[str]:
+def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:
     if hasattr(owner, "stamp_slots"):
         yield "switches that write into packets how long their queues are"
     elif rides(owner, table):

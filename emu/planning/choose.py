@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from typing import Any
 
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.probe import Kernel
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.base import BackendKind, TestbedError
 
 BACKENDS = ("bpf", "red", "userspace")
 """Modules of `gradwire.emu.switches`, each with its KIND; of equals the first, or on the wall clock one that keeps
@@ -26,11 +25,12 @@ class Choice:
     substitutions: list[str] = field(default_factory=list)
 
 
-def kind_of(name: str) -> Any:
+def kind_of(name: str) -> BackendKind:
     """The `BackendKind` of a name; TestbedError for a name that is none."""
     if name not in BACKENDS:
         raise TestbedError(f"there is no switch backend {name!r}", "switch", f"auto, {', '.join(BACKENDS)}")
-    return importlib.import_module(f"gradwire.emu.switches.{name}").KIND
+    kind: BackendKind = importlib.import_module(f"gradwire.emu.switches.{name}").KIND
+    return kind
 
 
 def choose(plan: Plan, kernel: Kernel, wanted: str = "auto") -> Choice:

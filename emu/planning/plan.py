@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from gradwire.experiment.program import Program
+from gradwire.scenarios.arrays import JsonView
+from gradwire.scenarios.units import Bps, Bytes, Ps
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Port:
     number: int
     src: int
     dst: int
-    rate: int
+    rate: Bps
     """bit/s, in the bytes of `gradwire.scenarios.wire`"""
-    latency_ps: int
+    latency_ps: Ps
     loss: float
     name: str
     """ "a->b", as in the Result's table of ports"""
@@ -39,7 +40,7 @@ class Queues:
     have the same strict classes, without limit and without marks."""
 
     count: int
-    buffer: int
+    buffer: Bytes
     thresholds: tuple[int, ...] | None
     """K in bytes, one per queue; None: nothing is marked"""
     selective_drop: bool
@@ -59,11 +60,11 @@ class TransportPlan:
     """
 
     kind: str
-    payload: int
-    overhead: int
+    payload: Bytes
+    overhead: Bytes
     wire: str
-    parameters: Mapping[str, Any]
-    answer: int = 0
+    parameters: JsonView
+    answer: Bytes = Bytes(0)
     folder: str | None = None
     important: bool = True
 
@@ -100,18 +101,18 @@ class Plan:
     queues: Queues
     balancing: str
     transports: tuple[TransportPlan, ...]
-    software_latency_ps: int
+    software_latency_ps: Ps
     program: Program
     trace_folders: tuple[str, ...] = ()
     clock: str = "wall"
     switch: str = "userspace"
-    duration_ps: int | None = None
-    sample_ps: int | None = None
+    duration_ps: Ps | None = None
+    sample_ps: Ps | None = None
     sample_ports: tuple[int, ...] = ()
     captures: tuple[str, ...] = ()
     wait_s: float = 60.0
     """Longest time without any progress, in seconds of the wall clock."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JsonView = field(default_factory=dict)
 
     @property
     def node_count(self) -> int:
@@ -121,9 +122,9 @@ class Plan:
         """Egress ports of a node."""
         return [port for port in self.ports if port.src == node]
 
-    def largest_frame(self) -> int:
+    def largest_frame(self) -> Bytes:
         """Bytes on the link of the largest packet."""
-        return max(each.payload + each.overhead for each in self.transports)
+        return Bytes(max(each.payload + each.overhead for each in self.transports))
 
 
 def host_address(node: int) -> str:

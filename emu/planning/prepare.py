@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,11 @@ from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Json, JsonView
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.schema.transport_base import Tcp
-from gradwire.scenarios.units import format_rate
+from gradwire.scenarios.schema.transport_base import Tcp, Transport
+from gradwire.scenarios.units import Bps, Bytes, Ps, format_rate
 
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
 MOST_HOSTS = 64
@@ -76,10 +76,10 @@ def check_scenario(scenario: Scenario) -> None:
         raise ScenarioError("the testbed cannot run this scenario", mistakes=wrong)
 
 
-def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
+def kernel_settings(scenario: Scenario) -> dict[str, dict[int, str]]:
     """What the kernel's TCP takes from its host and not from a socket: by field, the values that the scenario's
     transports want, each with the kind of the first of them."""
-    wanted: dict[str, dict[Any, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
+    wanted: dict[str, dict[int, str]] = {"min_rto": {}, "initial_window": {}, "ecn": {}}
     for transport in scenario.transports:
         if isinstance(transport, Tcp) and transport.kind in KERNEL_TCP:
             wanted["min_rto"].setdefault(transport.min_rto, transport.kind)
@@ -89,11 +89,11 @@ def kernel_settings(scenario: Scenario) -> dict[str, dict[Any, str]]:
     return wanted
 
 
-def kernel_options(scenario: Scenario) -> dict[str, Any]:
+def kernel_options(scenario: Scenario) -> Json:
     """The smallest time-out, in ns, the initial window, in packets, and whether to ask for marks, of a scenario that
     `check_scenario` has passed."""
     wanted = kernel_settings(scenario)
-    options: dict[str, Any] = {}
+    options: Json = {}
     dlcp = [each.probe_timeout for each in scenario.transports if isinstance(each, Dlcp)]
     if wanted["min_rto"]:
         options["min_rto_ns"] = next(iter(wanted["min_rto"])) // 1000
@@ -118,7 +118,7 @@ def make_plan(
     clock: str,
     switch: str,
     captures: Sequence[str] = (),
-    options: Mapping[str, Any] | None = None,
+    options: JsonView | None = None,
 ) -> Plan:
     """The plan of a scenario; `switch` is a backend that has been found to be able to run it.
 
@@ -166,7 +166,7 @@ def _folder(scenario: Scenario) -> str | None:
     return str(scenario.folder) if scenario.folder else None
 
 
-def transport_plan(table: Any, folder: str | None) -> TransportPlan:
+def transport_plan(table: Transport, folder: str | None) -> TransportPlan:
     """What the inside needs to know of a transport, given its table: packets are as long as they are simulated."""
     if ":" in table.kind:
         table = table_for(transport_class(table.kind, folder), table)
@@ -175,7 +175,7 @@ def transport_plan(table: Any, folder: str | None) -> TransportPlan:
         return plan
     owner, settings = transport_class(table.kind, folder), plan.parameters
     return replace(
-        plan, overhead=int(owner.data_overhead), wire="udp", answer=int(owner.control_bytes), folder=folder,
+        plan, overhead=Bytes(owner.data_overhead), wire="udp", answer=Bytes(owner.control_bytes), folder=folder,
         important=bool(owner.important(settings)),
     )  # fmt: skip
 
@@ -205,7 +205,7 @@ def ports_of(network: Network) -> tuple[Port, ...]:
     names = network.names
     columns = (network.link_src, network.link_dst, network.link_rate, network.link_latency, network.link_loss)
     return tuple(
-        Port(number, int(a), int(b), int(rate), int(latency), float(loss), f"{names[a]}->{names[b]}")
+        Port(number, int(a), int(b), Bps(int(rate)), Ps(int(latency)), float(loss), f"{names[a]}->{names[b]}")
         for number, (a, b, rate, latency, loss) in enumerate(
             zip(*(np.asarray(column).tolist() for column in columns), strict=True)
         )

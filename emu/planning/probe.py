@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import gradwire
 from gradwire.emu.switches.base import TestbedError
@@ -28,6 +27,7 @@ from gradwire.emu.system.awake import awake
 from gradwire.emu.system.namespaces import find_tool, python_command, run_tool, settle, start_private
 from gradwire.emu.system.sockets import send_buffer
 from gradwire.emu.uml.build import find_kernel
+from gradwire.scenarios.arrays import Json
 
 LIMIT_S = 30.0
 """Longest time inside; a machine that needs it is not one for a testbed."""
@@ -117,7 +117,7 @@ class Kernel:
         """Debian packages of commands that are not there."""
         return sorted({PACKAGES[name] for name, version in self.tools.items() if not version})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return asdict(self)
 
 
@@ -145,7 +145,7 @@ def virtual_kernel() -> Kernel:
     )  # fmt: skip
 
 
-def _probe_private(rates: bool) -> dict[str, Any]:
+def _probe_private(rates: bool) -> Json:
     """The part that happens inside private namespaces, by another process."""
     try:
         process = start_private(
@@ -227,7 +227,7 @@ def _timer_lateness(seconds: float) -> tuple[float, float, float]:
 # inside
 
 
-def inside(rates: bool) -> dict[str, Any]:
+def inside(rates: bool) -> Json:
     """Everything that changes something; the process is in private namespaces."""
     settle()
     run_tool(["ip", "link", "add", "name", "end0", "type", "veth", "peer", "name", "end1"])

@@ -9,16 +9,15 @@ its marks to itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import PortCounts
 from gradwire.emu.system.raw import Raw
+from gradwire.scenarios.arrays import Columns, Ints, JsonView
 from gradwire.scenarios.missing import missing_columns, missing_runs
 from gradwire.scenarios.record import scenario_text
 from gradwire.scenarios.result import KINDS, Result, summarise
@@ -27,7 +26,6 @@ from gradwire.scenarios.schema.scenario import Scenario
 PS = 1000
 """Picoseconds per nanosecond."""
 
-Ints = NDArray[np.int64]
 
 
 def make_result(
@@ -36,9 +34,9 @@ def make_result(
     raw: Raw,
     *,
     trace_hash: str,
-    engine: Mapping[str, Any],
+    engine: JsonView,
     ideal: Mapping[int, int] | None = None,
-    timing: Mapping[str, Any] | None = None,
+    timing: JsonView | None = None,
 ) -> Result:
     """The Result. `ideal`: picoseconds on the empty network, by message of traffic."""
     program, reports = plan.program, raw.reports
@@ -49,7 +47,7 @@ def make_result(
     table = rows.table[ready]
     names = np.array(plan.names, dtype=object)
     size = rows.nbytes[ready]
-    messages: dict[str, Any] = {
+    messages: Columns = {
         "message": ready,
         "job": [program.tables[index].name for index in table.tolist()],
         "iteration": rows.iteration[ready],
@@ -85,9 +83,9 @@ def make_result(
         "messages": len(ready),
         "messages_under_way": int((~done).sum()),
         "bytes": int(size.sum()),
-        "lost_bytes": int(np.sum(messages["lost_bytes"])),
+        "lost_bytes": int(np.sum(np.asarray(messages["lost_bytes"]))),
     }
-    flows: dict[str, Any] = {}
+    flows: Columns = {}
     if ideal:
         of_traffic = [int(number) for number in ready.tolist() if number in ideal]
         flows = {"message": of_traffic, "ideal_ps": [ideal[number] for number in of_traffic]}
@@ -107,7 +105,7 @@ def make_result(
     )
 
 
-def _missing(reports: Reports, nbytes: Any, payload: Any, numbers: Any) -> dict[str, Any]:
+def _missing(reports: Reports, nbytes: Ints, payload: Ints, numbers: Ints) -> Columns:
     """The table of missing packets, of messages by number with so many bytes each, and so many in a packet."""
     found = zip(numbers.tolist(), nbytes.tolist(), payload.tolist(), strict=True)
     return missing_columns([
@@ -125,15 +123,15 @@ def _end(plan: Plan, reports: Reports) -> int:
     return max([int(reports.end_ns.max(initial=0)) * PS, *ends])
 
 
-def _iterations(plan: Plan, reports: Reports) -> dict[str, Any]:
+def _iterations(plan: Plan, reports: Reports) -> Columns:
     names = [table.name for table in plan.program.tables]
     rows = sorted(reports.iterations)
-    columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
-    columns["job"] = [names[index] for index in columns["job"]]
+    columns: Columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
+    columns["job"] = [names[row.job] for row in rows]
     return columns
 
 
-def _drops(raw: Raw) -> dict[str, Any]:
+def _drops(raw: Raw) -> Columns:
     drops = sorted(raw.drops, key=lambda drop: (drop.time_ns, drop.port, drop.message, drop.packet))
     return {
         "message": [drop.message for drop in drops],
@@ -146,16 +144,16 @@ def _drops(raw: Raw) -> dict[str, Any]:
     }
 
 
-def _ports(counts: Sequence[PortCounts]) -> dict[str, Any]:
+def _ports(counts: Sequence[PortCounts]) -> Columns:
     taken = ("port", "packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
-    columns: dict[str, Any] = {name: [getattr(count, name) for count in counts] for name in taken}
+    columns: Columns = {name: [getattr(count, name) for count in counts] for name in taken}
     for name in ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses"):
         columns[name] = [0] * len(counts)
     columns["control_marks"] = [-1] * len(counts)  # switches of the testbed count what they mark all alike
     return columns
 
 
-def _samples(plan: Plan, raw: Raw) -> dict[str, Any]:
+def _samples(plan: Plan, raw: Raw) -> Columns:
     rates = {port.name: port.rate for port in plan.ports}
     rows = [(time * PS, count) for time, counts in raw.samples for count in counts]
     return {

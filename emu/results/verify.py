@@ -33,7 +33,7 @@ from gradwire.scenarios.result import KINDS
 if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
 
-Values = NDArray[Any]
+Values = NDArray[Any]  # of whatever type the gradients have
 
 PUSH, PULL, REDUCE, GATHER, FLOW = range(len(KINDS))
 

@@ -6,7 +6,7 @@ smallest time-out   The kernel adds the round trip to a route's `rto_min` instea
                     6298 says, counts in ticks, and waits until the tick after [net/ipv4/tcp_input.c: `tcp_set_rto`,
                     kernel/time/timer.c: `calc_index`]. So what is asked for is a tick less.
 loss recovery       "classic": without RACK and tail loss probes.
-host's queue        "packet": of every connection one packet waits at the card, and the next one is made when that
+host's queue        "packet": of every connection one packet waits at the NIC, and the next one is made when that
                     leaves, so that connections take turns. The kernel by itself puts there what it sends in a
                     millisecond or two, in the order in which it was made ("TCP small queues").
 """
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from gradwire.emu.planning.plan import Plan, Port
+from gradwire.scenarios.arrays import JsonView
 from gradwire.scenarios.wire import serialisation_ps
 
 MONOTONIC_COARSE: Final = 6
@@ -53,7 +54,7 @@ def metric_words(wanted: Mapping[str, int]) -> str:
     return "".join(f" {name} {value}{units.get(name, '')}" for name, value in wanted.items())
 
 
-def metrics_shown(route: Mapping[str, Any]) -> dict[str, int]:
+def metrics_shown(route: JsonView) -> dict[str, int]:
     """The same of a route as `ip -j route show` tells of it."""
     return {name: int(value) for each in route.get("metrics", ()) for name, value in each.items()}
 
@@ -61,7 +62,7 @@ def metrics_shown(route: Mapping[str, Any]) -> dict[str, int]:
 def sysctls(plan: Plan, port: Port, ahead_ps: int) -> dict[str, str]:
     """Of the namespace of the host that has this port.
 
-    `ahead_ps`: how far its card may be ahead, so that what is not yet due has left the queue and still counts as
+    `ahead_ps`: how far its NIC may be ahead, so that what is not yet due has left the queue and still counts as
     waiting. A packet whose transmission has begun does not: it reaches a reader, or a netem, which lets go of it
     [net/ipv4/ip_input.c: `skb_orphan`; net/sched/sch_netem.c: `skb_orphan_partial`].
 

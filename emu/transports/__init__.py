@@ -7,14 +7,18 @@ over UDP. A carrier is imported when it is used; those over UDP share the endpoi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from gradwire.emu.agent.base import Host, MessageRow
-from gradwire.emu.planning.plan import Plan
+from gradwire.emu.agent.base import Carrier, Host, MessageRow
+from gradwire.emu.planning.plan import Plan, TransportPlan
+
+if TYPE_CHECKING:
+    from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
+    from gradwire.emu.transports.side import SideChannel
 
 
-def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[int, Any]:
+def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
     """The carriers of a host, by number of the transport in the plan: those that its messages use.
 
     Raises
@@ -31,7 +35,7 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
     ahead = int(plan.options.get("ahead_ns", AHEAD_NS))
     endpoint = Endpoint(host, payload, classes=plan.queues.count, ahead_ns=ahead)
     side = endpoint.side = SideChannel(host, endpoint.nic)
-    made: dict[int, Any] = {}
+    made: dict[int, Carrier] = {}
     for number in used:
         transport = plan.transports[number]
         if transport.by_kernel:
@@ -44,7 +48,7 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
     return made
 
 
-def datagram_carrier(kind: str) -> Any:
+def datagram_carrier(kind: str) -> Callable[[Host, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
     """The carrier of a transport over UDP."""
     if kind == "dlcp":
         from gradwire.emu.transports.dlcp import Dlcp

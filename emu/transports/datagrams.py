@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gradwire.components.draws import entropy_of
 from gradwire.components.transports.base import Context, control_important, shares
@@ -53,7 +53,12 @@ from gradwire.emu.wire.header import (
     STOP,
     WORD,
 )
+from gradwire.scenarios.arrays import Json
+from gradwire.scenarios.units import Bytes, Ns
 from gradwire.scenarios.wire import GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD, tos
+
+if TYPE_CHECKING:
+    from gradwire.emu.transports.side import SideChannel
 
 BATCHES = 8
 """Full batches that are read in a row, before timers have their turn; our choice."""
@@ -62,7 +67,7 @@ FILL = MIN_FRAME - UDP_OVERHEAD
 
 
 class Endpoint:
-    """The UDP sockets of a host and its network interface, shared by all its transports.
+    """The UDP sockets of a host and its NIC, shared by all its transports.
 
     carriers : by the number of the transport, filled by whoever makes them.
     senders, receivers : of messages, by number.
@@ -73,17 +78,17 @@ class Endpoint:
     def __init__(self, host: Host, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS) -> None:
         self.host = host
         self.carriers: dict[int, DatagramCarrier] = {}
-        self.senders: dict[int, Any] = {}
+        self.senders: dict[int, Outgoing] = {}
         self.receivers: dict[int, ReceivingEnd] = {}
         self.strays = 0
-        self.side: Any = None
+        self.side: SideChannel | None = None
         self._answered = 0  # bytes of control packets that answer the batch that is being read
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
         )
         self._in = Receiver(GRADWIRE + MOST_FILL + payload)
-        self._names: dict[int, tuple[Any, int]] = {}
+        self._names: dict[int, tuple[object, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
 
@@ -124,7 +129,7 @@ class Endpoint:
             self._names[node] = made, ctypes.addressof(made)
         return self._names[node][1]
 
-    def receiver_of(self, message: int) -> Any:
+    def receiver_of(self, message: int) -> ReceivingEnd:
         """The receiving end of a message. KeyError: this host receives no such message."""
         receiver = self.receivers.get(message)
         if receiver is None:
@@ -152,7 +157,7 @@ class Endpoint:
             if not got:
                 return
             now = self.host.loop.now() * 1000
-            done: list[Any] = []
+            done: list[ReceivingEnd] = []
             for slot in range(got):
                 self._one_packet(slot, now, done)
             if self._answered:
@@ -164,11 +169,11 @@ class Endpoint:
             if not arrived.full(got):
                 return
 
-    def _one_packet(self, slot: int, now: int, done: list[Any]) -> None:
+    def _one_packet(self, slot: int, now: int, done: list[ReceivingEnd]) -> None:
         arrived = self._in
         start = slot * arrived.room
         message, _, length, sequence, flags = HEADER.unpack_from(arrived.data, start)
-        receiver: Any = self.receivers.get(message)
+        receiver = self.receivers.get(message)
         if receiver is None:
             try:
                 receiver = self.receiver_of(message)
@@ -275,7 +280,9 @@ class DatagramCarrier:
     """A transport over UDP at one host; see `gradwire.emu.agent.base.Carrier`. It runs the simulator's rules of any
     transport that asks nothing of switches but queues."""
 
-    def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, _side: Any = None) -> None:
+    def __init__(
+        self, host: Host, transport: TransportPlan, endpoint: Endpoint, _side: SideChannel | None = None
+    ) -> None:
         self.host, self.transport, self.endpoint = host, transport, endpoint
         self.owner = transport_class(transport.kind, transport.folder)
         functions_of(self.owner)  # takes a tenth of a second, which there is before the run begins
@@ -285,9 +292,9 @@ class DatagramCarrier:
         self._rules: dict[tuple[int, int], Rules] = {}
         self.pairs = Pairs(self.owner) if shares(self.owner) else None
         """what its messages share at this host"""
-        self._sent: list[Any] = []
+        self._sent: list[Outgoing] = []
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """The transport's table, as its parameters are made from it."""
         return dict(self.transport.parameters)
 
@@ -332,23 +339,23 @@ class DatagramCarrier:
         answer = rules.answers.get(word & BELOW_ARGUMENT) or rules.answer(word)
         self.endpoint.control(receiver.row, answer.flags, sequence, name, word >> ARGUMENT_AT, answer.fill)
 
-    def deliver(self, receiver: Any) -> None:
+    def deliver(self, receiver: ReceivingEnd) -> None:
         """A message is complete within its bound."""
         self.host.arrived(
             Arrival(
-                receiver.row.number, self.host.loop.now(), receiver.got, receiver.nbytes - receiver.got,
-                receiver.arrived(), receiver.marked,
+                receiver.row.number, Ns(self.host.loop.now()), Bytes(receiver.got),
+                Bytes(receiver.nbytes - receiver.got), receiver.arrived(), receiver.marked,
             )
         )  # fmt: skip
-        receiver.place = None
+        receiver.place = memoryview(b"")
 
-    def settle(self, sender: Any) -> None:
+    def settle(self, sender: Outgoing) -> None:
         """The sender has nothing more to do."""
         self.endpoint.senders.pop(sender.number, None)
         sender.content, sender.content_at = memoryview(b""), 0
         self.host.settled(sender.number, *self._count(sender))
 
-    def _count(self, sender: Any) -> tuple[int, int]:
+    def _count(self, sender: Outgoing) -> tuple[int, int]:
         return sender.sent, sender.sent - sender.probes - sender.new
 
     def counts(self) -> dict[int, tuple[int, int]]:

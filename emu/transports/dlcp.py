@@ -9,7 +9,7 @@ sender reads them at the receiver, they are written here to where it looks for t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from gradwire.components.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBE
 from gradwire.emu.agent.base import Host, MessageRow
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, Outgoing
-from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, ReceivingEnd, Rules
+from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.transports.side import SideChannel
 from gradwire.emu.wire.header import ACK, BITMAP, PROBE, STOP, Header
+from gradwire.scenarios.arrays import Json
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
 WALL_PROBE_PS = 5_000_000_000
@@ -38,7 +39,7 @@ def parts_of(receiver: ReceivingEnd, part: int) -> list[tuple[int, bytes]]:
     return found
 
 
-def take_part(sender: Any, first: int, content: bytes, number: int, now: int) -> None:
+def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: int) -> None:
     """A part of an answer has come: the bits from packet `first` on."""
     if first >= sender.packets or len(content) != (min(sender.packets - first, BITMAP_PACKETS) + 7) >> 3:
         return  # there is no such part
@@ -72,7 +73,7 @@ class Dlcp(DatagramCarrier):
         super().__init__(host, transport, endpoint)
         self.side = side
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         settings = super().settings()
         if self.host.clock == "wall":
             settings["probe_timeout"] = max(settings.get("probe_timeout", 0), WALL_PROBE_PS)
@@ -83,7 +84,7 @@ class Dlcp(DatagramCarrier):
         self.side.probed = self.on_control
         self.side.open()
 
-    def connect(self, peers: Any) -> None:
+    def connect(self, peers: Sequence[int]) -> None:
         self.side.connect(peers)
 
     def connected(self) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from gradwire.emu.agent.base import Host
 from gradwire.emu.transports.listening import listening
@@ -29,7 +28,7 @@ class Door:
     `configure(socket)` is called before it listens. `turned`: how many were turned away.
     """
 
-    def __init__(self, host: Host, port: int, let: Letting, configure: Callable[[socket.socket], Any]) -> None:
+    def __init__(self, host: Host, port: int, let: Letting, configure: Callable[[socket.socket], object]) -> None:
         self.host, self.turned, self._let = host, 0, let
         self._outside: dict[socket.socket, tuple[str, Opening]] = {}
         self._socket = listening(host.address(host.node), port, configure=configure)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from gradwire.emu.switches.base import TestbedError
 
@@ -20,7 +19,7 @@ def allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
 
 
-def listening(address: str, port: int, *, configure: Callable[[socket.socket], Any] | None = None) -> socket.socket:
+def listening(address: str, port: int, *, configure: Callable[[socket.socket], object] | None = None) -> socket.socket:
     """A TCP socket that listens; TestbedError if the port is taken."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Pairs: what the messages of one transport share at one host, and the groups that they form at its interface.
+"""Pairs: what the messages of one transport share at one host, and the groups that they form at its NIC.
 
 As in the simulator (`gradwire.sim.fabric.pairs`): words that messages to one other host share, words of those that come
 from one other host, and words of all that come in (see `gradwire.components.transports.base`). They are made with the
@@ -7,17 +7,16 @@ first message that needs them, begin at zero and stay for the run.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gradwire.components.layout import PAIR_USER
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import Group
+from gradwire.scenarios.schema.transport_base import Transport
 
 
 class Pairs:
     """What the messages of the transport `owner` share at one host. `host`: the words of all that come in."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: type[Transport]) -> None:
         self._owner = owner
         self._senders: dict[int, list[int]] = {}
         self._peers: dict[int, list[int]] = {}

@@ -28,9 +28,10 @@ import operator
 import textwrap
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from gradwire.components import layout as at
+from gradwire.components.compiled import Compiled, Rule
 from gradwire.emu.switches.base import TestbedError
 
 FOLDED: Mapping[type[ast.AST], Callable[..., int]] = {
@@ -44,15 +45,18 @@ SHARED: Mapping[str, int] = {"S_PAIR": at.S_PAIR, "R_PAIR": at.R_PAIR, "R_HOST":
 """words of a record that say where those are that messages share"""
 
 
+Tree = TypeVar("Tree", bound=ast.AST)
+
+
 class Plain:
     """Functions rewritten for records at known places; those that they call are rewritten once."""
 
     def __init__(self) -> None:
-        self._names: dict[str, Any] = {}
+        self._names: dict[str, object] = {}
         self._count = 0
-        self._made: dict[tuple[Any, ...], str] = {}
+        self._made: dict[tuple[object, ...], str] = {}
 
-    def function(self, compiled: Any, **known: int) -> Callable[..., Any]:
+    def function(self, compiled: Compiled, **known: int) -> Rule:
         """A compiled function as plain Python without the arguments in `known`, which have these values.
 
         Raises
@@ -60,11 +64,12 @@ class Plain:
         TestbedError
             Its source is not to be had, or it does with shared words what cannot be done here.
         """
-        made: Callable[..., Any] = self._names[self.made(compiled.py_func, known)]
+        made = self._names[self.made(compiled.py_func, known)]
+        assert callable(made)
         return made
 
     def made(
-        self, source: Callable[..., Any], known: Mapping[str, int], shared: frozenset[str] = frozenset()
+        self, source: Rule, known: Mapping[str, int], shared: frozenset[str] = frozenset()
     ) -> str:
         """The name of the rewritten function. `shared`: parameters that are lists of shared words."""
         key = source, tuple(sorted(known.items())), shared
@@ -86,17 +91,17 @@ class Plain:
         self._count += 1
         return f"{name}_in_{self._count}"
 
-    def bound(self, value: Any) -> str:
+    def bound(self, value: object) -> str:
         """A name for something that is neither a number nor a function of a transport."""
         name = f"value_{id(value)}"
         self._names[name] = value
         return name
 
 
-_trees: dict[Any, ast.FunctionDef] = {}
+_trees: dict[Rule, ast.FunctionDef] = {}
 
 
-def definition(source: Callable[..., Any]) -> ast.FunctionDef:
+def definition(source: Rule) -> ast.FunctionDef:
     """The syntax tree of a function without its docstring, where its file has it; a copy."""
     if source not in _trees:
         try:
@@ -139,7 +144,7 @@ class _Rewriter(ast.NodeTransformer):
     that are lists of shared words."""
 
     def __init__(
-        self, plain: Plain, source: Callable[..., Any], env: Mapping[str, ast.expr], shared: frozenset[str]
+        self, plain: Plain, source: Rule, env: Mapping[str, ast.expr], shared: frozenset[str]
     ) -> None:
         self.plain, self.source, self.env = plain, source, env
         self.names = source.__globals__
@@ -296,9 +301,9 @@ class _Rewriter(ast.NodeTransformer):
         rest = [value for each, value in arguments.items() if each not in known]
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), rest, []), node)
 
-    def _called(self, node: ast.Call) -> Callable[..., Any] | None:
+    def _called(self, node: ast.Call) -> Rule | None:
         """The source of the compiled function that is called, if it is one."""
-        found: Callable[..., Any] | None = getattr(self._value(node.func), "py_func", None)
+        found: Rule | None = getattr(self._value(node.func), "py_func", None)
         return found
 
     def _arguments(
@@ -335,7 +340,7 @@ def _simple(arguments: Mapping[str, ast.expr], body: ast.AST) -> bool:
     )
 
 
-def _at(tree: Any, node: ast.AST) -> Any:
+def _at(tree: Tree, node: ast.AST) -> Tree:
     """What is put in belongs to the line of the call."""
     for each in ast.walk(tree):
         if hasattr(each, "lineno"):

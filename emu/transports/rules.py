@@ -15,25 +15,24 @@ may be told of an answer to a packet before its time, and take no round trip to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, resolve
 from gradwire.components.transports.base import Context, Deaf
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.agent.nic import RECORD, TIMER, Flow
+from gradwire.emu.agent.nic import RECORD, TIMER, Flow, State
 from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.plain import Plain
 from gradwire.emu.wire.header import ECHO
+from gradwire.scenarios.arrays import Flags, JsonView
 from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 
 KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
@@ -53,7 +52,7 @@ ARGUMENT_AT, BELOW_ARGUMENT = 40, (1 << 40) - 1
 
 
 @cache
-def transport_class(kind: str, folder: str | None = None) -> Any:
+def transport_class(kind: str, folder: str | None = None) -> type[Transport]:
     """The class of a transport, by its name or as "module:Class" of a file in `folder`.
 
     Raises
@@ -65,7 +64,7 @@ def transport_class(kind: str, folder: str | None = None) -> Any:
 
 
 @cache
-def functions_of(owner: Any) -> SimpleNamespace:
+def functions_of(owner: type[Transport]) -> SimpleNamespace:
     """A transport's functions as plain Python, without the places of parameters and record; what it has not got does
     nothing."""
     plain = Plain()
@@ -90,7 +89,7 @@ class Answer:
 class Rules:
     """A transport with its parameters, for flows of one base round trip and slowest link."""
 
-    def __init__(self, owner: Any, settings: Mapping[str, Any], context: Context) -> None:
+    def __init__(self, owner: type[Transport], settings: JsonView, context: Context) -> None:
         self.owner, self.context = owner, context
         values = owner.parameters(dict(settings), context)
         self.parameters = [*values, *[0] * (at.PARAM_WORDS - len(values))]
@@ -117,7 +116,7 @@ def tag_words(row: MessageRow, packets: int) -> list[int]:
     return [] if isinstance(row.important, bool) else words_of(np.asarray(row.important[:packets], dtype=bool))
 
 
-def words_of(flags: NDArray[np.bool_]) -> list[int]:
+def words_of(flags: Flags) -> list[int]:
     """A bitmap, 32 packets to a word."""
     packed = np.packbits(flags, bitorder="little").tobytes()
     return np.frombuffer(packed + bytes(-len(packed) % 4), dtype="<u4").tolist()
@@ -142,7 +141,7 @@ class SendingEnd(Flow):
         tags = tag_words(row, self.packets)
         peer = BEYOND_SENDER + owner.sender_bitmaps * words
         tagged = peer + (owner.receiver_bitmaps * words if owner.probe_word else 0)
-        record: list[Any] = [0] * at.SENDER_WORDS
+        record: State = [0] * at.SENDER_WORDS
         record[at.S_DATA] = row.priority << at.A_PRIORITY | entropy << at.A_ENTROPY
         record[at.S_PACKETS] = self.packets
         record[at.S_LAST] = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
@@ -207,7 +206,7 @@ class ReceivingEnd:
         self.words = words = -(-self.packets // 32)
         tags = tag_words(row, self.packets)
         tagged = BEYOND_RECEIVER + owner.receiver_bitmaps * words
-        record: list[Any] = [0] * at.RECEIVER_WORDS
+        record: State = [0] * at.RECEIVER_WORDS
         record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = self.packets, row.nbytes, payload
         record[at.R_BITS], record[at.R_WORDS] = BEYOND_RECEIVER, words
         record[at.R_TAGS] = tagged if tags else int(bool(row.important))
@@ -215,11 +214,12 @@ class ReceivingEnd:
         record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
         if pairs is not None:
             record[at.R_PAIR], record[at.R_HOST] = pairs.peer(row), pairs.host
-        self.state: list[Any] = [*rules.parameters, *record, *[0] * (tagged - BEYOND_RECEIVER), *tags]
+        self.state: State = [*rules.parameters, *record, *[0] * (tagged - BEYOND_RECEIVER), *tags]
         self.take = rules.functions.on_data
         """takes a data packet: (state, sequence, size, ce, now) -> answer, 0 for none"""
         self.marked = 0
-        self.place: memoryview | None = None
+        self.place = memoryview(b"")
+        """where its bytes go; empty before and after"""
         self.source = b""
         """where its packets come from, as `Receiver.source` has it"""
 
@@ -237,7 +237,7 @@ class ReceivingEnd:
         """Payload bytes of a packet."""
         return min(self.payload, self.nbytes - sequence * self.payload)
 
-    def arrived(self) -> NDArray[np.bool_] | None:
+    def arrived(self) -> Flags | None:
         """Which packets are here, bool[packets]; None if all are."""
         if self.state[R_GOT] == self.nbytes:
             return None

@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
 from gradwire.emu.planning.plan import Plan, TransportPlan
@@ -29,6 +29,7 @@ from gradwire.emu.transports.door import Door
 from gradwire.emu.transports.listening import allow_files
 from gradwire.emu.transports.side import CONTROL_TOS, TCP_CONGESTION
 from gradwire.emu.wire.header import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
+from gradwire.scenarios.units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 CONGESTION: Final = {"tcp_newreno": b"reno", "cubic": b"cubic", "dctcp": b"dctcp", "bbr": b"bbr"}
@@ -222,7 +223,7 @@ class Incoming:
         assert row is not None
         self._row, self._place, self._at = None, self._header, 0
         self.link.send(Header(row.number, kind=STOP).pack())
-        host.arrived(Arrival(row.number, host.loop.now(), row.nbytes, 0, None, -1))
+        host.arrived(Arrival(row.number, Ns(host.loop.now()), row.nbytes, Bytes(0), None, -1))
 
     def close(self) -> None:
         """Close it."""
@@ -253,14 +254,14 @@ class Tcp:
             if rows.src[i] == host.node and table[int(rows.table[i])].transport == number
         ]
         self._messages = deque(mine)
-        self._links: dict[Any, Outgoing] = {}
+        self._links: dict[int | tuple[int, int], Outgoing] = {}
         self.begun: set[int] = set()
         """messages of which a header has come"""
         self.unknown = 0
         """headers of messages that do not come here"""
         self._opening = 0
         self._late = 0
-        self._counts: dict[int, tuple[int, int, int]] = {}
+        self._counts: dict[int, tuple[int, ...]] = {}
 
     def configure(self, link: socket.socket) -> None:
         """What every socket of the transport has, before it listens or connects."""
@@ -316,7 +317,7 @@ class Tcp:
 
     def send(self, message: int) -> None:
         row = self.host.row(message)
-        key: Any = message if self.fresh else (row.dst, row.priority)
+        key = message if self.fresh else (row.dst, row.priority)
         if key not in self._links:  # beyond those opened ahead
             self._messages.remove(message)
             self._links[key] = self._link(row, message)
@@ -324,7 +325,7 @@ class Tcp:
             self._late += 1
         self._links[key].send(message)
 
-    def settle(self, link: Outgoing, message: int, counts: Any) -> None:
+    def settle(self, link: Outgoing, message: int, counts: tuple[int, ...]) -> None:
         """A message is through."""
         self._counts[message] = counts
         if self.fresh and self._messages:

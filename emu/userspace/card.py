@@ -1,6 +1,6 @@
-"""A host's network card for the kernel's TCP: what holds packets back until the line is free.
+"""A host's NIC for the kernel's TCP: what holds packets back until the line is free.
 
-A TUN device takes whatever it is given, at once and without end. TCP reckons with a card that does not: while more than
+A TUN device takes whatever it is given, at once and without end. TCP reckons with a NIC that does not: while more than
 a millisecond of a connection's packets waits at the device, it makes no more of them [net/ipv4/tcp_output.c, "TCP small
 queues"], and what it has not made it can still change its mind about. So in front of the device stand the queues that
 hosts of the kernel's own backends have (`gradwire.emu.kernel.queueing`), at the rate of the cable: a packet comes to

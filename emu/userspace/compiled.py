@@ -15,14 +15,17 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import gradwire
+from gradwire.components.compiled import Rule
 from gradwire.emu.switches.base import TestbedError
 from gradwire.scenarios.cache import cache_folder
+
+if TYPE_CHECKING:
+    from numba.core.dispatcher import Dispatcher
 
 FOLDER = "GRADWIRE_SWITCH_CACHE"
 """In the environment: the folder, where somebody else has made it ready."""
@@ -47,7 +50,7 @@ def folder() -> Path:
     return cache_folder() / f"switch-{digest.hexdigest()[:20]}"
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Rule) -> Dispatcher:
     """Decorator: machine code, from the cache or made at the first call."""
     import numba
 

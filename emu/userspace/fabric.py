@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class Fabric:
         return array("q", np.concatenate([per_class.ravel(), rest.ravel()]).tobytes())
 
 
-def port_counts(plan: Plan, counters: Any) -> list[PortCounts]:
+def port_counts(plan: Plan, counters: Sequence[int]) -> list[PortCounts]:
     """What `Fabric.counters` says, by port."""
     counts = []
     width = CLASSES * len(COUNTED)

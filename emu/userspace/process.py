@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.userspace import layout as at
@@ -158,7 +158,7 @@ class _Switch:
         if not drained:
             self.fabric.grow()
 
-    def capture(self, paths: dict[int, str]) -> Any:
+    def capture(self, paths: dict[int, str]) -> tuple[int | None, str | None] | None:
         """Begin captures at some nodes, into new files; without any, end those that there are. None, or (number, text)
         of the error."""
         from gradwire.emu.userspace.taps import Taps
@@ -224,7 +224,7 @@ def _go_first() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
-def _answer(control: socket.socket, answer: Any) -> None:
+def _answer(control: socket.socket, answer: object) -> None:
     data = pickle.dumps(answer, protocol=5)
     with suppress(OSError):  # the parent is gone; the next read says so
         control.sendall(LENGTH.pack(len(data)) + data)

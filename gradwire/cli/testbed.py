@@ -223,14 +223,14 @@ def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -
     """Simulate and emulate, print both side by side, write what came out; exits as `cmd_fidelity` says."""
     from gradwire.analysis.fidelity_show import show_fidelity, write
     from gradwire.scenarios.output import Kept, keep
-    from gradwire.sim.shaken import shaken
+    from gradwire.sim.perturbation import perturbed
     from gradwire.sim.simulate import simulate
 
     title = f"{chosen.name} {chosen.policy_name}, simulated"
     with progress(title, as_json, "compiling the packet engine") as show:
         simulated = simulate(chosen)
         others: list[Result] = []
-        for other in shaken(chosen, chosen.fidelity.spread):
+        for other in perturbed(chosen, chosen.fidelity.spread):
             show(len(others) / chosen.fidelity.spread, f"again, shaken, {len(others) + 1}/{chosen.fidelity.spread}")
             others.append(simulate(other))
     results, finished = _run_all([chosen], request, as_json)

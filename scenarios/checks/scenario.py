@@ -19,7 +19,7 @@ from gradwire.scenarios.explain import explain
 from gradwire.scenarios.schema.job import HostPlacement, Job, ParameterServer
 from gradwire.scenarios.schema.network import entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, Hpcc
-from gradwire.scenarios.units import format_size, format_time
+from gradwire.scenarios.units import Bps, Ps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ def _latency(scenario: Scenario) -> Iterator[Mistake]:
     rates = [scenario.link.rate, *(o.rate for o in scenario.link_override if o.rate)]
     latencies = [scenario.link.latency, *(o.latency for o in scenario.link_override if o.latency is not None)]
     for rate, latency in scenario.topology.cables(scenario.link.rate, scenario.link.latency):
-        rates.append(rate)
-        latencies.append(latency)
+        rates.append(Bps(rate))
+        latencies.append(Ps(latency))
     lookahead = min(latencies) + serialisation_ps(MIN_FRAME, max(rates))
     if scenario.topology.host_count is not None and scenario.host.software_latency < lookahead:
         yield Mistake(

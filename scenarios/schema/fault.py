@@ -12,7 +12,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Table, refuse
 from gradwire.scenarios.schema.network import Loss
-from gradwire.scenarios.units import PositiveTime, Rate, Time, format_time
+from gradwire.scenarios.units import PositiveTime, Ps, Rate, Time, format_time
 
 
 class Fault(Table):
@@ -48,7 +48,7 @@ class LinkDown(LinkFault):
     """A cable is cut: what is sent on it is lost; what was on the way arrives."""
 
     kind: Literal["link_down"]
-    noticed_after: Time = 1_000_000_000
+    noticed_after: Time = Ps(1_000_000_000)
     """How long routing takes to avoid it, and to use it again. Ours."""
     engine = True
 
@@ -74,7 +74,7 @@ class SwitchDown(Fault):
     kind: Literal["switch_down"]
     switch: str
     """Its name."""
-    noticed_after: Time = 1_000_000_000
+    noticed_after: Time = Ps(1_000_000_000)
     """How long routing takes to avoid it, and to use it again. Ours."""
     engine = True
 

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.transport import AnyTransport
-from gradwire.scenarios.units import Fraction, Rate, Size, Time, format_size
+from gradwire.scenarios.units import Bytes, Fraction, Ps, Rate, Size, Time, format_size
 
 HostNames = tuple[Annotated[str, Field(min_length=1)], ...]
 
@@ -48,7 +48,7 @@ class ParameterServer(Table):
     """Forward of a layer waits for that layer's tensors only, or for all of them."""
     colocated: Flag = False
     """Servers on the workers' hosts rather than on hosts of their own."""
-    partition: Size = 4 * 2**20
+    partition: Size = Bytes(4 * 2**20)
     """Largest message: longer tensors are cut, and the parts spread over the servers."""
     server_rate: Rate | None = None
     """Bandwidth at which a server adds up what it receives; free if absent."""
@@ -66,7 +66,7 @@ class Ring(Table):
     """Ring all-reduce of buckets of tensors: 2(N-1) steps of a bucket's N-th part each."""
 
     kind: Literal["ring"]
-    bucket: Size = 25 * 2**20
+    bucket: Size = Bytes(25 * 2**20)
     """Tensors are gathered into buckets of about this size, 25 MiB in PyTorch DDP [code]."""
 
 
@@ -92,7 +92,7 @@ class Job(Table):
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone."""
     jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
-    start: Time = 0
+    start: Time = Ps(0)
     transport: AnyTransport | None = None
     """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: Exchange

@@ -10,7 +10,10 @@ from pydantic_core import core_schema
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.units import (
+    Bps,
+    Bytes,
     PositiveTime,
+    Ps,
     Quantity,
     Rate,
     Size,
@@ -39,8 +42,8 @@ Loss = Annotated[
 class Link(Table):
     """Every cable, unless `[[link_override]]` or the topology says otherwise. Both directions are alike."""
 
-    rate: Rate = 100_000_000_000
-    latency: Time = 1_000_000
+    rate: Rate = Bps(100_000_000_000)
+    latency: Time = Ps(1_000_000)
     """Propagation delay of one cable."""
     loss: Loss = 0.0
     """Probability that a packet is lost on the cable, each on its own (a gray failure)."""
@@ -122,7 +125,7 @@ class Switch(Table):
     hosts' interfaces stay strict. All queues are strict if absent."""
     drr_after: Natural = 0
     """So many of the first queues stay strictly first, and the others take turns."""
-    buffer: Size = 512 * 1024
+    buffer: Size = Bytes(512 * 1024)
     """Bytes that all queues of one egress port hold together."""
     shared_buffer: Size | None = None
     """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
@@ -139,7 +142,7 @@ class Switch(Table):
     """Above so many bytes in a queue a data packet is cut to its header, which goes into the queue of `trim_priority`
     and is dropped only where that has no room either (NDP, SIGCOMM 2017). NDP: 8 full packets."""
     trim_priority: Natural = 0
-    trim_size: Size = 64
+    trim_size: Size = Bytes(64)
     """Bytes of a header on the wire."""
     shortest_first: Flag = False
     """Within a queue the packet of the message with the least left goes first, and where the buffer is full the packet
@@ -147,7 +150,7 @@ class Switch(Table):
     pfc: Flag = False
     """Priority flow control (IEEE 802.1Qbb): a switch tells its neighbour to stop sending a class before it has to
     drop packets of it. `buffer` and `shared_buffer` then hold no packet of these classes back."""
-    pfc_threshold: Size = 64 * 1024
+    pfc_threshold: Size = Bytes(64 * 1024)
     """Bytes of one class that came in by one link and wait in the switch, above which the far end is told to stop."""
     pfc_hysteresis: Size | None = None
     """It is told to go on when there are so many less than the threshold; two full packets if absent (ours)."""
@@ -156,7 +159,7 @@ class Switch(Table):
     round trip of the cable and the packets under way at both ends."""
     pfc_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
     """The queues it is for; all if absent."""
-    flowlet_gap: PositiveTime = 50_000_000
+    flowlet_gap: PositiveTime = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
     path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
     """Where hosts choose paths (source_random, source_round_robin, reps): how many a message has to choose among, each
@@ -234,6 +237,6 @@ class Switch(Table):
 class Host(Table):
     """Every host."""
 
-    software_latency: Time = 2_000_000
+    software_latency: Time = Ps(2_000_000)
     """From a job's decision to send to the first byte at the network interface. Also the lookahead between
     jobs and network, so it must be at least the time of the smallest packet over the shortest link."""

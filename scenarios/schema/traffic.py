@@ -14,7 +14,16 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, Table, refuse
 from gradwire.scenarios.schema.transport import AnyTransport
-from gradwire.scenarios.units import Fraction, PositiveTime, Size, Time, UnitError, format_time, parse_size
+from gradwire.scenarios.units import (
+    Fraction,
+    PositiveTime,
+    Ps,
+    Size,
+    Time,
+    UnitError,
+    format_time,
+    parse_size,
+)
 
 DISTRIBUTIONS = ("web_search", "data_mining", "facebook")
 """Distributions of flow sizes that come with gradwire."""
@@ -78,7 +87,7 @@ class Traffic(Table):
     """Letters, digits and . _ + - only; the tables of a Result have it in the place of a job's name."""
     hosts: Hosts = "all"
     """Who takes part: all hosts, or a list of names and ranges such as "h8..h15". Files count hosts in this order."""
-    start: Time = 0
+    start: Time = Ps(0)
     """When the first flows may start."""
     stop: PositiveTime | None = None
     """No flow starts at this time or later; those under way go on."""

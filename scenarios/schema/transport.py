@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
 from gradwire.scenarios.components import tagged
 from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.units import Bytes
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 
 USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -38,8 +39,8 @@ class UserTransport(Transport):
         return dict(self.model_extra or {})
 
     @property
-    def overhead(self) -> int:
-        return max(TCP_OVERHEAD, UDP_OVERHEAD)
+    def overhead(self) -> Bytes:
+        return Bytes(max(TCP_OVERHEAD, UDP_OVERHEAD))
 
     @property
     def ecn_capable(self) -> bool:

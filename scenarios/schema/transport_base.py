@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Count, Natural, Table, refuse
-from gradwire.scenarios.units import PositiveTime, Size, format_size, format_time
+from gradwire.scenarios.units import Bytes, PositiveTime, Ps, Size, format_size, format_time
 
 MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
 
@@ -67,7 +67,7 @@ class Transport(Table):
     """Whose headers its packets have: one of `gradwire.scenarios.wire.WIRES`."""
 
     kind: str
-    payload: Size = 4096
+    payload: Size = Bytes(4096)
     """Data bytes of a full packet; whole float32 values, so that a lost packet loses whole gradients."""
     control_priority: Natural = 0
     """Queue of acknowledgements and control packets."""
@@ -82,9 +82,9 @@ class Transport(Table):
         return self
 
     @property
-    def overhead(self) -> int:
+    def overhead(self) -> Bytes:
         """Header bytes of a data packet, as `gradwire.scenarios.wire` counts them."""
-        return self.data_overhead
+        return Bytes(self.data_overhead)
 
     @property
     def handles_trimming(self) -> bool:
@@ -117,9 +117,9 @@ class Tcp(Transport):
 
     initial_window: Count = 10
     """Packets [RFC 6928]."""
-    min_rto: PositiveTime = 2_000_000_000
+    min_rto: PositiveTime = Ps(2_000_000_000)
     """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
-    max_rto: PositiveTime = 1_000_000_000_000
+    max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest retransmission time-out."""
 
     @model_validator(mode="after")

@@ -11,20 +11,23 @@ when the link works again its node says once more what it wants.
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from gradwire.components import layout as at
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.units import Bps, Ps
 from gradwire.scenarios.wire import speed_of
-from gradwire.sim.fabric.memory import REROUTED_ENTRIES, Memory, lay_routes
+from gradwire.sim.fabric.memory import Memory, lay_routes
+from gradwire.sim.fabric.regions import REROUTED_ENTRIES
 
 
 class Control:
     """The knobs of one fabric's network."""
 
-    def __init__(self, memory: Memory, network: Any) -> None:
+    def __init__(self, memory: Memory, network: Network) -> None:
         self.memory, self.network = memory, network
 
-    def set_rate(self, link: int, rate: int) -> None:
+    def set_rate(self, link: int, rate: Bps) -> None:
         """Another rate for a directed link, no higher than the one it was built with.
 
         Raises
@@ -45,7 +48,7 @@ class Control:
         M[p + at.P_LOSS] = odds
         self._flag(p, at.SHAPE_LOSSY, odds > 0)
 
-    def cut(self, link: int, now: int) -> None:
+    def cut(self, link: int, now: Ps) -> None:
         """A directed link loses everything from now on."""
         p = self._port(link)
         if self._has(p, at.SHAPE_DOWN):
@@ -59,7 +62,7 @@ class Control:
             M[listener + at.P_BUSY] = max(int(M[listener + at.P_BUSY]), now)
             self._wake(int(M[listener + at.P_NODE]), now)
 
-    def mend(self, link: int, now: int) -> None:
+    def mend(self, link: int, now: Ps) -> None:
         """A directed link works again."""
         M, p = self.memory.M, self._port(link)
         if not self._has(p, at.SHAPE_DOWN):
@@ -81,7 +84,7 @@ class Control:
         is sending leaves."""
         self.memory.M[int(self.memory.node_base[host]) + at.N_STILL] = 1
 
-    def resume_host(self, host: int, now: int) -> None:
+    def resume_host(self, host: int, now: Ps) -> None:
         """It goes on: first the timers that have passed meanwhile, then what has arrived, in order."""
         M, node = self.memory.M, int(self.memory.node_base[host])
         M[node + at.N_STILL] = 0
@@ -106,7 +109,7 @@ class Control:
         M[p + at.P_BUSY] = max(int(M[p + at.P_BUSY]), now)
         self._wake(node, now)
 
-    def reroute(self, routing: Any) -> None:
+    def reroute(self, routing: Routing) -> None:
         """New routes, at all switches at once. Where there is none, packets are dropped."""
         lay_routes(self.memory, routing, REROUTED_ENTRIES)
 
@@ -129,6 +132,6 @@ class Control:
         shape = int(self.memory.M[p + at.P_SHAPE])
         self.memory.M[p + at.P_SHAPE] = shape | flag if on else shape & ~flag
 
-    def _wake(self, node: int, now: int) -> None:
+    def _wake(self, node: int, now: Ps) -> None:
         due = self.memory.next + int(self.memory.M[node + at.N_POSITION])
         self.memory.M[due] = min(int(self.memory.M[due]), now)

@@ -1,4 +1,4 @@
-"""Priority flow control can stop a network for good: ports that wait for each other in a circle.
+"""Deadlocks: priority flow control (PFC) can stop a network for good, by ports that wait for each other in a cycle.
 
 A class of a port is *stuck* if the far end has stopped it, and every packet that holds the far end up - those that
 came by this very link and still wait there - waits at a port where the same class is stuck. Nothing that happens
@@ -7,9 +7,8 @@ elsewhere can end that, so a set of stuck ports is a proof, not a guess.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gradwire.components import layout as at
+from gradwire.experiment.topology import Network
 from gradwire.sim.fabric.memory import Memory
 
 BACK = at.POOL_WORDS  # of an entry of the pool: the port opposite to the link that the packet came by
@@ -18,8 +17,8 @@ Place = tuple[int, int]
 """A directed link and a class."""
 
 
-def find_deadlock(memory: Memory, network: Any) -> list[str]:
-    """The ports of a circle that waits for itself, in order; empty if there is none."""
+def find_deadlock(memory: Memory, network: Network) -> list[str]:
+    """The ports of a cycle that waits for itself, in order; empty if there is none."""
     stopped = _stopped(memory)
     while True:
         free = [

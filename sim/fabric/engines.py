@@ -28,10 +28,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from gradwire.scenarios.arrays import Json
 from gradwire.scenarios.cache import cache_folder
 from gradwire.sim.fabric import objects
+
+if TYPE_CHECKING:
+    from gradwire.components.compiled import Compiled
 
 COMPILE_SECONDS = 300  # a child that compiles longer is given up
 KEEP_DAYS = 90
@@ -54,7 +58,7 @@ class Kept:
     """One engine on disk. `used`: seconds since the epoch, when it was made or last used; `size` in bytes."""
 
     identity: str
-    about: dict[str, Any]
+    about: Json
     size: int
     used: float
 
@@ -125,9 +129,9 @@ class Work:
     """An engine that has to be compiled: its functions, what to write about it, and what to look at before."""
 
     identity: str
-    functions: Callable[[], Mapping[str, Any]]
+    functions: Callable[[], Mapping[str, Compiled]]
     """those of `FUNCTIONS` by name (`gradwire.components.compiled.Compiled`); called in the child that compiles them"""
-    about: dict[str, Any]
+    about: Json
     check: Callable[[], str]
     """what is wrong with the user's own part, in one line; empty if nothing"""
 
@@ -198,7 +202,7 @@ def _end(child: int, pipe: int) -> None:
     os.close(pipe)
 
 
-def _compile(work: Work, tell: Callable[[str], Any]) -> None:
+def _compile(work: Work, tell: Callable[[str], object]) -> None:
     """In the child: compile one engine and give its folder its name."""
     begin = time.perf_counter()
     from gradwire.sim.fabric import whole

@@ -9,53 +9,47 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.experiment.program import Part
+from gradwire.experiment.routing import Routing
+from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError, ScenarioError
-from gradwire.scenarios.missing import missing_columns
-from gradwire.scenarios.units import format_time
+from gradwire.scenarios.units import Bytes, Ps, format_time
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.deadlock import find_deadlock
-from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, MARKED, TIMEOUTS, TRIMMED, Flows
+from gradwire.sim.fabric.deliveries import Deliveries
+from gradwire.sim.fabric.events import Delivery, Event
+from gradwire.sim.fabric.flows import END, GOT, MARKED, TIMEOUTS, TRIMMED, Flows
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
-from gradwire.sim.fabric.program import Programs, Track
-from gradwire.sim.fabric.settled import Finished, Settled
+from gradwire.sim.fabric.program import Programs
+from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports
-from gradwire.sim.fabric.team import Team
+from gradwire.sim.fabric.track import Track
+from gradwire.sim.fabric.workers import WorkerThreads
 from gradwire.sim.patience import LEAST_PS
 
-CALL_SECONDS = (
-    0.05  # a call of the compiled engine lasts about this long, so that Ctrl-C and progress get their turn
-)
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.network import Switch
+    from gradwire.scenarios.schema.transport_base import Transport
+
+__all__ = ["Delivery", "Event", "Fabric"]
+
+CALL_SECONDS = 0.05  # of a call of the compiled engine, about: Ctrl-C and progress get their turn between two
 CLOSE_BATCH = 64
-DEADLOCK_PS = 1_000_000_000  # how often it is looked for
+DEADLOCK_PS = Ps(1_000_000_000)  # how often it is looked for
 MOST_THREADS = 128  # more take turns at the barrier rather than work
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message that its receiver has as far as it is going to."""
-
-    message: int
-    time_ps: int
-    received_bytes: int
-    lost_bytes: int
-
-
-Event = Delivery | Finished | Settled
 
 
 class Fabric:
@@ -87,22 +81,22 @@ class Fabric:
 
     def __init__(
         self,
-        network: Any,
-        routing: Any,
+        network: Network,
+        routing: Routing,
         *,
-        switch: Any,
-        transports: Sequence[Any],
+        switch: Switch,
+        transports: Sequence[Transport],
         balancing: str = "ecmp",
         seed: int = 1,
-        host_latency_ps: int = 2_000_000,
+        host_latency_ps: Ps = Ps(2_000_000),
         threads: int = 1,
         packet_log: bool = False,
         faults: bool = False,
         delays: bool = False,
         missing: bool = False,
-        window_ps: int | None = None,
+        window_ps: Ps | None = None,
         folder: Path | None = None,
-        patience_ps: int = LEAST_PS,
+        patience_ps: Ps = LEAST_PS,
     ) -> None:
         if network.host_count > at.MAX_HOSTS:
             raise ScenarioError(f"{network.host_count} hosts", "topology", f"at most {at.MAX_HOSTS}")
@@ -122,36 +116,21 @@ class Fabric:
         started = time.perf_counter()
         self.kernel: Kernel = specialise(combination)
         self.memory: Memory = build(
-            network,
-            routing,
-            switch,
-            longest_frame=max(bound.frame for bound in self.transports),
-            host_latency=host_latency_ps,
-            seed=seed,
-            threads=threads,
-            trace=packet_log,
-            delays=delays,
-            reroutes=faults,
-            streams=combination.features.streams,
-            balancer_words=getattr(balancer, "table_words", 0),
+            network, routing, switch,
+            Wanted(
+                threads, packet_log, delays, reroutes=faults, streams=combination.features.streams,
+                balancer_words=getattr(balancer, "table_words", 0),
+            ),
+            longest_frame=max(bound.frame for bound in self.transports), host_latency=host_latency_ps, seed=seed,
             window=window_ps,
-        )
-        M = self.memory.M
-        # an empty run compiles the engine, or loads it from the cache
-        M[at.H_BUDGET] = 1
-        self.kernel.run(self.memory.address, 0, threads, True)
-        self.kernel.post(self.memory.address, int(self.memory.node_base[0]), 0, 0)
-        M[self.memory.node_base[0] + at.N_HEAP_COUNT] = 0
-        M[self.memory.next + self.memory.positions[0]] = at.FOREVER
+        )  # fmt: skip
+        self._warm_up()
         self.compile_s = time.perf_counter() - started
-        M[at.H_TIMER_NEXT] = at.FOREVER
-        M[at.H_NOW] = 0
         sets = ParameterSets(self.memory, self.transports, trips, line)
         self.flows = Flows(self.memory, self.transports, sets, line, seed)
         self._programs = Programs(self.flows, self._start, self._post)
         self._logs = Logs(self.memory, self.flows)
-        self._undelivered = 0
-        self._missing: list[NDArray[np.int64]] | None = [] if missing else None
+        self._deliveries = Deliveries(self.memory, self.flows, self._logs, missing)
         self._budget = 64
         self._alone = True
         self._quiet: tuple[int, int] = (0, -1)
@@ -160,31 +139,42 @@ class Fabric:
         self.agenda = Agenda()
         self.control = Control(self.memory, network)
         if switch.pfc:
-            self.agenda.add(DEADLOCK_PS, self._look_for_deadlock, watcher=True)
+            self.agenda.add(DEADLOCK_PS, self._look_for_deadlock, observer=True)
         self.wall_s = 0.0
         self._asked = 0.0
-        self.on_progress: Callable[[int], bool] | None = None  # true: `run` returns where it is
-        self._team = Team(M, self.kernel, threads)
-        self._finalizer = weakref.finalize(self, self._team.quit)
+        self.on_progress: Callable[[Ps], bool] | None = None  # true: `run` returns where it is
+        self._workers = WorkerThreads(self.memory.M, self.kernel, threads)
+        self._finalizer = weakref.finalize(self, self._workers.quit)
+
+    def _warm_up(self) -> None:
+        """An empty run: it compiles the engine, or loads it from the cache."""
+        M, memory = self.memory.M, self.memory
+        M[at.H_BUDGET] = 1
+        self.kernel.run(memory.address, 0, self.threads, True)
+        self.kernel.post(memory.address, int(memory.node_base[0]), 0, 0)
+        M[memory.node_base[0] + at.N_HEAP_COUNT] = 0
+        M[memory.next + memory.positions[0]] = at.FOREVER
+        M[at.H_TIMER_NEXT] = at.FOREVER
+        M[at.H_NOW] = 0
 
     # --- messages -----------------------------------------------------------------------------------------------
 
     def send(
         self,
-        at_ps: int,
+        at_ps: Ps,
         src: int,
         dst: int,
-        nbytes: int,
+        nbytes: Bytes,
         *,
         transport: int = 0,
         priority: int = 0,
         bound: float = 0.0,
-        important: NDArray[Any] | bool | None = None,
+        important: Flags | bool | None = None,
         settled: bool = False,
         logged: bool = True,
         number: int | None = None,
     ) -> int:
-        """Hand `nbytes` bytes to the network interface of host `src` at time `at_ps`. Returns the message's number.
+        """Hand `nbytes` bytes to the NIC of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
         by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
@@ -207,7 +197,7 @@ class Fabric:
             settled=settled, logged=logged, number=number,
         )  # fmt: skip
         self._start(src, at_ps, f)
-        self._undelivered += 1
+        self._deliveries.expected += 1
         return self.flows.count - 1 if number is None else number
 
     def reserve(self, many: int) -> int:
@@ -225,24 +215,24 @@ class Fabric:
         """
         return self._programs.play(part, self.now, logged)
 
-    def _start(self, src: int, time_ps: int, f: int) -> None:
+    def _start(self, src: int, time_ps: Ps, f: int) -> None:
         key = int(self.memory.M[f + at.S_ORDER]) | f << 2 | at.WHAT_START
         self.kernel.post(self.memory.address, int(self.memory.node_base[src]), time_ps, key)
 
-    def _post(self, node: int, time_ps: int, key: int) -> None:
+    def _post(self, node: int, time_ps: Ps, key: int) -> None:
         self.kernel.post(self.memory.address, node, time_ps, key)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
     @property
-    def now(self) -> int:
+    def now(self) -> Ps:
         """Everything before this time has happened."""
-        return int(self.memory.M[at.H_NOW])
+        return Ps(int(self.memory.M[at.H_NOW]))
 
     @property
     def undelivered(self) -> int:
         """Messages that were handed over and have not been delivered."""
-        return self._undelivered + sum(track.left for track in self._programs.tracks)
+        return self._deliveries.expected + sum(track.left for track in self._programs.tracks)
 
     @property
     def jobs_left(self) -> int:
@@ -252,13 +242,13 @@ class Fabric:
         return sum(track.left for track in self._programs.tracks if len(track.part.hosts))
 
     @property
-    def settled_bytes(self) -> int:
+    def settled_bytes(self) -> Bytes:
         """Payload bytes of all messages that were delivered, and those that have arrived of the others."""
-        return self.flows.settled(0, self.flows.count)
+        return Bytes(self.flows.settled(0, self.flows.count))
 
-    def settled_of(self, first: int, count: int) -> int:
+    def settled_of(self, first: int, count: int) -> Bytes:
         """The same of so many messages from one on."""
-        return self.flows.settled(first, first + count)
+        return Bytes(self.flows.settled(first, first + count))
 
     @property
     def packet_hops(self) -> int:
@@ -278,7 +268,7 @@ class Fabric:
         soon = min(self._programs.soonest(), self._programs.timer, self.agenda.next_action)
         return bool(quiet and soon >= at.FOREVER)
 
-    def run(self, until_ps: int) -> list[Event]:
+    def run(self, until_ps: Ps) -> list[Event]:
         """Advance to `until_ps`, or, after the first event at c - a delivery of a message that was `send`, its sender's
         end where that was asked for, the end of a part - to at most c + host latency. It returns early, once, when
         `deadlock` has come to say that flow control has stopped ports for good.
@@ -299,8 +289,8 @@ class Fabric:
             if self.deadlock != blocked:
                 break
             programs.fill(self.now)
-            until = min(until_ps, programs.soonest(), agenda.next_action)
-            if agenda.next_watcher < until:
+            until = Ps(min(until_ps, programs.soonest(), agenda.next_action))
+            if agenda.next_observer < until:
                 until = self._until_seen(until)
             M[at.H_UNTIL] = until
             told = self._advance(events)
@@ -316,11 +306,11 @@ class Fabric:
             self._watch()
         return events
 
-    def _until_seen(self, until: int) -> int:
+    def _until_seen(self, until: Ps) -> Ps:
         """How far to run when somebody wants to look on the way: to then, unless nothing waits at any port and nothing
         happens before; then to where something does, or to where somebody looks who has not seen what there was."""
         M, nodes = self.memory.M, len(self.network.names)
-        wake, soon = int(M[at.H_WAKE]), self.agenda.next_watcher
+        wake, soon = int(M[at.H_WAKE]), self.agenda.next_observer
         due = min(int(M[self.memory.next : self.memory.next + nodes].min()), self._programs.timer)
         if (
             M[wake : wake + 2 * nodes].any()
@@ -328,7 +318,7 @@ class Fabric:
             or (M[self.memory.port_base + at.P_QUEUE] >> 8).any()
         ):
             return soon
-        return min(until, due, self.agenda.next_unseen(self._bytes_begun()))
+        return Ps(min(until, due, self.agenda.next_unseen(self._bytes_begun())))
 
     def _bytes_begun(self) -> int:
         """Bytes of all packets whose transmission has begun, anywhere."""
@@ -342,9 +332,9 @@ class Fabric:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
             before = time.perf_counter()
-            self._team.advance(self._alone)
+            self._workers.advance(self._alone)
             spent = time.perf_counter() - before
-            self._harvest(events)
+            self._deliveries.harvest(events)
             status = int(M[at.H_STATUS])
             if status == at.POOL_FULL:
                 raise GradwireError(
@@ -383,15 +373,15 @@ class Fabric:
         elif self.now - since >= self.patience:
             self.stalled = f"no new data has arrived anywhere for {format_time(self.now - since)}"
 
-    def _look_for_deadlock(self, now: int) -> int | None:
+    def _look_for_deadlock(self, now: Ps) -> Ps | None:
         """Say so when flow control has stopped ports for good. Looks now and then until it has found one, but not
         while something is still to happen to the network that could set them going again."""
         if self.agenda.next_action < at.FOREVER:
-            return now + DEADLOCK_PS
-        circle = find_deadlock(self.memory, self.network)
-        if not circle:
-            return now + DEADLOCK_PS
-        ports = " waits for ".join([*circle, circle[0]])
+            return Ps(now + DEADLOCK_PS)
+        cycle = find_deadlock(self.memory, self.network)
+        if not cycle:
+            return Ps(now + DEADLOCK_PS)
+        ports = " waits for ".join([*cycle, cycle[0]])
         self.deadlock = f"flow control has come to a deadlock at {format_time(now)} or before: {ports}"
         return None
 
@@ -401,50 +391,16 @@ class Fabric:
 
     # --- what came out ------------------------------------------------------------------------------------------
 
-    def _harvest(self, events: list[Event]) -> None:
-        """Empty the logs of all threads, in an order that does not depend on the threads."""
-        flows = self.flows
-        done = self._logs.drain()
-        if not len(done):
-            return
-        arrived = done[done[:, 2] == at.DELIVERED]
-        if len(arrived):
-            numbers = flows.note(arrived[:, 1], DELIVERED)
-            order = np.lexsort((numbers, arrived[:, 0]))
-            self._delivered(arrived[order], numbers[order], events)
-        finished = done[done[:, 2] == at.FINISHED]
-        numbers = flows.note(finished[:, 1], FINISHED)
-        tell = self.memory.M[flows.receiver(finished[:, 1]) + at.R_TELL] & at.TELL_FINISHED > 0
-        for i in np.flatnonzero(tell).tolist():
-            events.append(Settled(int(numbers[i]), int(finished[i, 0])))
-
-    def _delivered(
-        self, rows: NDArray[np.int64], numbers: NDArray[np.int64], events: list[Event]
-    ) -> None:
-        """Deliveries by time and message, as rows of the log, and their messages."""
-        M, flows = self.memory.M, self.flows
-        flows.book[numbers, END] = rows[:, 0]
-        flows.book[numbers, GOT] = rows[:, 3]
-        if self._missing is not None:
-            self._missing += [
-                flows.missing(number) for number in numbers[rows[:, 3] < flows.book[numbers, BYTES]].tolist()
-            ]
-        tell = M[flows.receiver(rows[:, 1]) + at.R_TELL] & at.TELL_DELIVERED > 0
-        self._undelivered -= int(tell.sum())
-        for i in np.flatnonzero(tell).tolist():
-            number, got = int(numbers[i]), int(rows[i, 3])
-            events.append(Delivery(number, int(rows[i, 0]), got, int(flows.book[number, BYTES]) - got))
-
     def finish(self) -> Tables:
         """What the network has counted so far, as columns."""
-        sent, again = self.flows.sent()
+        sent, retransmitted = self.flows.sent()
         book = self.flows.book[: self.flows.count]
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._logs.drops),
-            missing=missing_columns(self._missing or []),
+            missing=self._deliveries.missing(),
             sent_packets=sent,
-            retransmitted=again,
+            retransmitted=retransmitted,
             marked=book[:, MARKED],
             trimmed=book[:, TRIMMED],
             timeouts=book[:, TIMEOUTS],
@@ -453,10 +409,10 @@ class Fabric:
             packet_hops=self.packet_hops,
         )
 
-    def packet_log(self) -> NDArray[np.int64]:
+    def packet_log(self) -> Ints:
         """Every transmission so far, if asked for: rows of start (ps), directed link, A, B, lost, message."""
         return joined(self._logs.packets, at.TRACE_WORDS + 1)
 
-    def drop_log(self) -> NDArray[np.int64]:
+    def drop_log(self) -> Ints:
         """Every lost packet so far: rows of time (ps), directed link | cause << 32, A, B, message."""
         return joined(self._logs.drops, at.DROP_WORDS + 1)

@@ -7,9 +7,9 @@ the threads, and the numbers of flow records, which say nothing, are replaced by
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
+from gradwire.scenarios.arrays import Ints
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.memory import Memory
 
@@ -24,11 +24,11 @@ class Logs:
     """
 
     def __init__(self, memory: Memory, flows: Flows) -> None:
-        self.drops: list[NDArray[np.int64]] = []
-        self.packets: list[NDArray[np.int64]] = []
+        self.drops: list[Ints] = []
+        self.packets: list[Ints] = []
         self._memory, self._flows = memory, flows
 
-    def drain(self) -> NDArray[np.int64]:
+    def drain(self) -> Ints:
         """Empty the logs of all threads. Returns the rows about messages delivered or whose sender is done."""
         flows = self._flows
         done = self._take(at.T_DONE, at.T_DONE_BASE, at.DONE_WORDS)
@@ -41,17 +41,17 @@ class Logs:
         if len(drops):
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
             lost = drops[:, 3] & at.MASK_FLOW
-            np.add.at(flows.dropped, lost, 1)
-            self.drops.append(np.column_stack((drops, flows.message_of[lost])))
+            np.add.at(flows.records.dropped, lost, 1)
+            self.drops.append(np.column_stack((drops, flows.records.message_of[lost])))
         return done
 
-    def _messages_of(self, second_words: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _messages_of(self, second_words: Ints) -> Ints:
         """The messages of packets, by their words B; -1 for frames that belong to a link."""
         flow = second_words & at.MASK_FLOW
         known = flow < at.MASK_FLOW
-        return np.where(known, self._flows.message_of[np.where(known, flow, 0)], -1)
+        return np.where(known, self._flows.records.message_of[np.where(known, flow, 0)], -1)
 
-    def _take(self, count: int, base: int, words: int) -> NDArray[np.int64]:
+    def _take(self, count: int, base: int, words: int) -> Ints:
         M = self._memory.M
         parts = []
         for thread in self._memory.thread_base:
@@ -65,6 +65,6 @@ class Logs:
         return joined(parts, words)
 
 
-def joined(parts: list[NDArray[np.int64]], words: int) -> NDArray[np.int64]:
+def joined(parts: list[Ints], words: int) -> Ints:
     """The rows of several arrays as one array, of so many words a row if there is none."""
     return np.concatenate(parts) if parts else np.zeros((0, words), dtype=np.int64)

@@ -15,7 +15,7 @@ class Over(NamedTuple):
 
     numbers : int64[messages], the network's; -1 where it has none yet.
     ready : int64[messages], picoseconds: when its host had it ready; -1: not yet.
-    started : int64[messages], picoseconds: when it enters its host's interface, -1 where that is not known yet.
+    started : int64[messages], picoseconds: when it enters its host's NIC, -1 where that is not known yet.
     notes : int64[processes, NOTES], picoseconds; -1: not yet.
     """
 

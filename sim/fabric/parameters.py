@@ -8,13 +8,12 @@ have a handful.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.components.find import table_for
@@ -27,29 +26,35 @@ from gradwire.components.transports.base import (
     shares,
 )
 from gradwire.experiment.trips import RoundTrips
+from gradwire.scenarios.arrays import Ints, Json
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.units import Bytes, Ps, PsPerByte
 from gradwire.scenarios.wire import speed_of
-from gradwire.sim.fabric.memory import MOST_SETS, Memory
+from gradwire.sim.fabric.memory import Memory
+from gradwire.sim.fabric.regions import MOST_SETS
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.transport_base import Transport
 
 
 @dataclass(frozen=True)
 class Bound:
     """One transport of a run: its class, its settings and the numbers that a message needs. `persistent`: its
-    connections carry message after message. `late`: its receivers may put off their answers. `pairs`: its messages
+    connections carry message after message. `ack_delay`: its receivers may put off their answers. `pairs`: its messages
     between two hosts share words and a pace. `control_important`: whether its control packets are."""
 
-    owner: Any
-    settings: Mapping[str, Any]
-    payload: int
+    owner: type[Transport]
+    settings: Json
+    payload: Bytes
     control_priority: int
     important: bool
     control_important: bool
     persistent: bool = False
-    late: bool = False
+    ack_delay: bool = False
     pairs: bool = False
 
     @classmethod
-    def to(cls, owner: Any, table: Any) -> Bound:
+    def to(cls, owner: type[Transport], table: Transport) -> Bound:
         """A transport class and its table of the scenario.
 
         Raises
@@ -69,11 +74,11 @@ class Bound:
         )  # fmt: skip
 
     @property
-    def frame(self) -> int:
+    def frame(self) -> Bytes:
         """Bytes on the wire of a full packet."""
-        return self.payload + int(self.owner.data_overhead)
+        return Bytes(self.payload + int(self.owner.data_overhead))
 
-    def numbers(self, line: int, trip: int, slowest: int) -> tuple[list[int], int]:
+    def numbers(self, line: PsPerByte, trip: Ps, slowest: PsPerByte) -> tuple[list[int], int]:
         """The parameters of flows with this line and slowest link (picoseconds per byte << 16) and base round trip
         (ps), and of how many of their packets under way stamps are kept apart, 0 = it wants none."""
         context = Context(line, self.payload, trip, slowest)
@@ -81,19 +86,19 @@ class Bound:
         return self.owner.parameters(self.settings, context), slots
 
 
-def check_settings(transports: Sequence[Bound], lines: NDArray[np.int64], trips: RoundTrips) -> None:
+def check_settings(transports: Sequence[Bound], lines: Ints, trips: RoundTrips) -> None:
     """Raise ScenarioError for settings that do not fit the network: those of the fastest line (`lines`: picoseconds per
     byte << 16 of hosts' ports) and the longest base round trip, of which most is under way."""
     for bound in transports:
-        longest = trips.longest(bound.frame, int(bound.owner.control_bytes))
-        bound.numbers(int(lines.min()), longest, int(lines.max()))
+        longest = trips.longest(bound.frame, Bytes(bound.owner.control_bytes))
+        bound.numbers(PsPerByte(int(lines.min())), longest, PsPerByte(int(lines.max())))
 
 
 class ParameterSets:
     """The parameter sets of one fabric."""
 
     def __init__(
-        self, memory: Memory, transports: Sequence[Bound], trips: RoundTrips, line: NDArray[np.int64]
+        self, memory: Memory, transports: Sequence[Bound], trips: RoundTrips, line: Ints
     ) -> None:
         """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
         self.memory, self.transports, self.trips = memory, transports, trips
@@ -103,20 +108,20 @@ class ParameterSets:
         self._slots = np.zeros(64, dtype=np.int64)
         self.of_pair = lru_cache(1 << 16)(self._of_pair)
 
-    def of(self, transport: int, src: NDArray[np.int64], dst: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, transport: int, src: Ints, dst: Ints) -> Ints:
         """The sets of flows of one transport from hosts to hosts: int64[n]."""
         bound = self.transports[transport]
-        trips = self.trips.times(src, dst, bound.frame, int(bound.owner.control_bytes))
+        trips = self.trips.times(src, dst, bound.frame, Bytes(bound.owner.control_bytes))
         slowest = np.searchsorted(self._speeds, self.trips.slowest(src, dst))
         kind = (trips * len(self._lines) + self._line_of[src]) * len(self._speeds) + slowest
         kinds, which = np.unique(kind, return_inverse=True)
         sets = [self._set(transport, kind) for kind in kinds.tolist()]
         return np.array(sets, dtype=np.int64)[which]
 
-    def slots(self, sets: Any, packets: Any) -> Any:
-        """How many slots for stamps messages of so many packets get (powers of two): number or int64[n]."""
+    def slots(self, sets: Ints, packets: Ints) -> Ints:
+        """How many slots for stamps messages of so many packets get (powers of two): int64[n]."""
         twice = 1 << np.ceil(np.log2(2 * np.maximum(packets, 4))).astype(np.int64)
-        return np.minimum(twice, self._slots[sets])
+        return np.asarray(np.minimum(twice, self._slots[sets]))
 
     def _of_pair(self, transport: int, src: int, dst: int) -> int:
         return int(self.of(transport, np.array([src]), np.array([dst]))[0])
@@ -134,7 +139,7 @@ class ParameterSets:
             kind, slowest = divmod(kind, len(self._speeds))
             trip, line = divmod(kind, len(self._lines))
             values, self._slots[number] = self.transports[transport].numbers(
-                int(self._lines[line]), trip, int(self._speeds[slowest])
+                PsPerByte(int(self._lines[line])), Ps(trip), PsPerByte(int(self._speeds[slowest]))
             )
             base = self.memory.params + number * at.PARAM_WORDS
             self.memory.M[base : base + len(values)] = values

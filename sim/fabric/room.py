@@ -6,15 +6,16 @@ Without Numba, so that a scenario can be checked at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.units import Bytes, Ps
 from gradwire.scenarios.wire import speed_of
 
-SMALLEST_FRAME = 60
+SMALLEST_FRAME = Bytes(60)
 # ps; a longer window saves nothing, would need larger rings, and has no room in the sort keys of arrivals (23 bits)
 LONGEST_WINDOW = 8_000_000
 MOST_ON_A_LINK = 0xFFFFFF
@@ -27,16 +28,16 @@ class LinkRoom:
     small packets fill it. `window` and `lookahead` in picoseconds; `per_window`: packets that a link can bring in a
     window at most; `arrivals`: those of a node."""
 
-    speed: NDArray[np.int64]
-    rings: NDArray[np.int64]
-    spills: NDArray[np.int64]
-    window: int
-    lookahead: int
+    speed: Ints
+    rings: Ints
+    spills: Ints
+    window: Ps
+    lookahead: Ps
     per_window: int
     arrivals: int
 
 
-def link_room(network: Any, longest_frame: int, host_latency: int, window: int | None = None) -> LinkRoom:
+def link_room(network: Network, longest_frame: Bytes, host_latency: Ps, window: Ps | None = None) -> LinkRoom:
     """The room for packets of at most `longest_frame` bytes. Times in picoseconds; `window` shortens the windows.
 
     Raises
@@ -69,8 +70,8 @@ def link_room(network: Any, longest_frame: int, host_latency: int, window: int |
             f"a node could see more than {MOST_ARRIVALS} packets within {length} ps", "link",
             "a smaller rate, or fewer cables at a node",
         )  # fmt: skip
-    return LinkRoom(speed, np.minimum(rings, spills), spills, length, lookahead, per_window, arrivals)
+    return LinkRoom(speed, np.minimum(rings, spills), spills, Ps(length), Ps(lookahead), per_window, arrivals)
 
 
-def _powers_of_two(counts: NDArray[Any]) -> NDArray[np.int64]:
+def _powers_of_two(counts: Ints) -> Ints:
     return (1 << np.ceil(np.log2(np.maximum(counts, 8))).astype(np.int64)).astype(np.int64)

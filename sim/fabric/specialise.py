@@ -16,12 +16,13 @@ import importlib
 import importlib.machinery
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -45,7 +46,11 @@ from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_a
 from gradwire.sim.fabric.objects import machine
 
 if TYPE_CHECKING:
+    from gradwire.components.compiled import Compiled
+    from gradwire.scenarios.arrays import Json
+    from gradwire.scenarios.schema.network import Switch
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.scenarios.schema.transport_base import Transport
 
 ARGUMENTS = {
     "start": "now",
@@ -73,14 +78,14 @@ class Features:
     """
 
     shared: bool = False
-    turns: bool = False
-    trims: bool = False
-    pauses: bool = False
-    ranks: bool = False
+    drr: bool = False
+    trimming: bool = False
+    pfc: bool = False
+    srpt: bool = False
     faults: bool = False
     delays: bool = False
     streams: bool = False
-    late: bool = False
+    ack_delay: bool = False
     pulls: bool = False
     rides: bool = False
     pairs: bool = False
@@ -96,7 +101,7 @@ class Combination:
     queue: type
     features: Features = Features()
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Json:
         """The same as names."""
         return {
             "transports": [_name(transport) for transport in self.transports],
@@ -114,8 +119,8 @@ class Kernel:
     `post(address, node, time, key)`: put an entry on a host's heap, between calls of `run`.
     """
 
-    run: Any
-    post: Any
+    run: Callable[..., int]
+    post: Callable[..., object]
     identity: str
 
 
@@ -135,7 +140,7 @@ def combination_of(scenario: Scenario) -> Combination:
 
 
 def combine(
-    tables: Sequence[Any], balancing: str, switch: Any, folder: Path | None, features: Features
+    tables: Sequence[Transport], balancing: str, switch: Switch, folder: Path | None, features: Features
 ) -> Combination:
     """The combination for transport tables (`kind`, maybe `connections`, `delayed_acks` and the like), a load balancer
     and switches. Raises as `combination_of`."""
@@ -145,7 +150,7 @@ def combine(
     features = replace(
         features,
         streams=any(persists(table) for table in tables),
-        late=any(answers_late(table) for table in tables),
+        ack_delay=any(answers_late(table) for table in tables),
         pulls=any(pulls(owner, table) for owner, table in both),
         rides=any(rides(owner, table) for owner, table in both),
         pairs=any(shares(owner) for owner in owners),
@@ -158,14 +163,14 @@ def combine(
     )
 
 
-def features_of(switch: Any, faults: bool, delays: bool) -> Features:
+def features_of(switch: Switch, faults: bool, delays: bool) -> Features:
     """What the engine has to be able to do for a scenario's switches."""
     return Features(
         shared=switch.shared() is not None,
-        turns=switch.quanta() is not None,
-        trims=switch.trim_threshold is not None,
-        pauses=switch.pfc,
-        ranks=switch.shortest_first,
+        drr=switch.quanta() is not None,
+        trimming=switch.trim_threshold is not None,
+        pfc=switch.pfc,
+        srpt=switch.shortest_first,
         faults=faults,
         delays=delays,
     )
@@ -216,7 +221,7 @@ def _load(combination: Combination) -> Kernel:
     return Kernel(run, post, identity)
 
 
-def _functions(combination: Combination) -> dict[str, Any]:
+def _functions(combination: Combination) -> dict[str, Compiled]:
     """The functions of the engine for a combination, not compiled yet."""
     package_name = f"gradwire.sim.fabric.core_{_identity(combination)}"
     package = types.ModuleType(package_name)
@@ -262,7 +267,7 @@ def _source(combination: Combination) -> str:
     lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
     stamps = any(hasattr(transport, "stamp_slots") for transport in transports)
-    lines.append(f"STAMPS = {stamps}")
+    lines.append(f"INT = {stamps}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")
     lines.append(_bound_to(combination.queue, "admit", "admit"))
@@ -304,10 +309,10 @@ def _digest(source: str, classes: list[type]) -> str:
     return digest.hexdigest()[:20]
 
 
-def _reachable(functions: list[Any]) -> list[Any]:
+def _reachable(functions: Sequence[FunctionType]) -> list[FunctionType]:
     """These functions and all compiled ones that they call, however deep, each once."""
-    found: dict[Any, None] = {}
-    waiting = functions[::-1]
+    found: dict[FunctionType, None] = {}
+    waiting = list(functions[::-1])
     while waiting:
         function = waiting.pop()
         if function not in found:
@@ -316,7 +321,7 @@ def _reachable(functions: list[Any]) -> list[Any]:
     return list(found)
 
 
-def _names(function: Any) -> list[tuple[str, Any]]:
+def _names(function: FunctionType) -> list[tuple[str, object]]:
     """What the names in a function mean outside of it, those behind the name of a module included."""
     names, around = sorted(function.__code__.co_names), function.__globals__
     modules = [around[name] for name in names if isinstance(around.get(name), types.ModuleType)]
@@ -324,6 +329,6 @@ def _names(function: Any) -> list[tuple[str, Any]]:
     return [(name, space[name]) for space in spaces for name in names if name in space]
 
 
-def _constants(function: Any) -> list[tuple[str, Any]]:
+def _constants(function: FunctionType) -> list[tuple[str, object]]:
     """The numbers that are compiled into a function, wherever they are from."""
     return [(name, value) for name, value in _names(function) if isinstance(value, (int, float, tuple))]

@@ -8,21 +8,15 @@ with those of its first message and stay, since windows and estimates of round t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
 from gradwire.components.draws import MASK, key_of
-
-if TYPE_CHECKING:
-    from gradwire.sim.fabric.flows import Flows
+from gradwire.scenarios.arrays import Ints
+from gradwire.sim.fabric.records import FlowRecords
 
 STREAM_ENTROPY = 6  # kind of the draws that give each connection its path entropy
-FIRST_PACKET = 0
-"""Number of the first packet of every stream; numbers on the wire begin anew after 2**22 packets."""
-
 
 def stream_entropy(seed: int, transport: int, src: int, dst: int, priority: int) -> int:
     """The path entropy of a connection."""
@@ -45,19 +39,19 @@ class Stream:
 class Streams:
     """The streams of one fabric."""
 
-    def __init__(self, flows: Flows) -> None:
-        self._flows = flows
+    def __init__(self, records: FlowRecords) -> None:
+        self._records = records
         self._known: dict[tuple[int, ...], Stream] = {}
         self._of_flow: dict[int, Stream] = {}
 
     def join(
         self,
         transport: int,
-        src: NDArray[np.int64],
-        dst: NDArray[np.int64],
-        priority: NDArray[np.int64],
-        packets: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        src: Ints,
+        dst: Ints,
+        priority: Ints,
+        packets: Ints,
+    ) -> tuple[Ints, Ints]:
         """Messages of a transport get records: the numbers and the path entropies of their streams, int64[n] each."""
         pairs = np.stack((src, dst, priority), axis=1)
         keys, which = np.unique(pairs, axis=0, return_inverse=True)
@@ -67,9 +61,9 @@ class Streams:
         found = np.array([(stream.flow, stream.entropy) for stream in streams], dtype=np.int64)[which]
         return found[:, 0], found[:, 1]
 
-    def leave(self, senders: NDArray[np.int64], packets: NDArray[np.int64]) -> None:
+    def leave(self, senders: Ints, packets: Ints) -> None:
         """The records of messages are free again. `senders`: those of their streams."""
-        flows = (senders - self._flows.memory.senders) // at.SENDER_WORDS
+        flows = (senders - self._records.memory.senders) // at.SENDER_WORDS
         for flow, less in zip(flows.tolist(), packets.tolist(), strict=True):
             self._of_flow[flow].open -= less
 
@@ -86,29 +80,29 @@ class Streams:
 
     def _begin(self, transport: int, src: int, dst: int, priority: int) -> Stream:
         """New records."""
-        flows = self._flows
-        flow = flows.new_record(src, dst)
-        entropy = stream_entropy(flows.seed, transport, src, dst, priority)
-        for base, words in flows.stream_words(transport, src, dst, priority, entropy, flow):
+        records = self._records
+        flow = records.new(src, dst)
+        entropy = stream_entropy(records.seed, transport, src, dst, priority)
+        for base, words in records.of_stream(transport, src, dst, priority, entropy, flow):
             for word, value in words:
-                flows.memory.M[base + word] = value
+                records.memory.M[base + word] = value
         return Stream(flow, transport, entropy)
 
     def _widen(self, stream: Stream) -> None:
         """More room in the bitmaps, for twice the packets there are now: the engine moves them down when it is full."""
-        flows, M = self._flows, self._flows.memory.M
-        f, r = flows.sender(stream.flow), flows.receiver(stream.flow)
-        owner: Any = flows.transports[stream.transport].owner
+        records, M = self._records, self._records.memory.M
+        f, r = records.sender(stream.flow), records.receiver(stream.flow)
+        owner = records.transports[stream.transport].owner
         words = 1 << (-(-(2 * stream.open + 64) // 32) - 1).bit_length()
         for bits, size, bitmaps in (
             (f + at.S_BITS, f + at.S_WORDS, owner.sender_bitmaps),
             (r + at.R_BITS, r + at.R_WORDS, owner.receiver_bitmaps),
         ):
-            old, had, new = int(M[bits]), int(M[size]), flows.words.take(words * bitmaps)
+            old, had, new = int(M[bits]), int(M[size]), records.arena.allocate(words * bitmaps)
             for bitmap in range(bitmaps if had else 0):
                 M[new + bitmap * words : new + bitmap * words + had] = M[old + bitmap * had : old + (bitmap + 1) * had]
             if had:
-                flows.words.give(had * bitmaps, old)
+                records.arena.free(had * bitmaps, old)
             M[bits], M[size] = new, words
         M[f + at.S_PEER] = M[r + at.R_BITS]
         M[r + at.R_PACKETS] = stream.room = 32 * words

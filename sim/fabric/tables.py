@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.components import layout as at
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.sim.fabric.memory import Memory
 
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
@@ -20,20 +20,20 @@ class Tables:
     message: packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone,
     retransmission time-outs that it met, time of delivery (-1: not yet) and payload bytes delivered."""
 
-    ports: dict[str, Any]
-    drops: dict[str, Any]
-    missing: dict[str, Any]
-    sent_packets: NDArray[np.int64]
-    retransmitted: NDArray[np.int64]
-    marked: NDArray[np.int64]
-    trimmed: NDArray[np.int64]
-    timeouts: NDArray[np.int64]
-    end_ps: NDArray[np.int64]
-    received_bytes: NDArray[np.int64]
+    ports: Columns
+    drops: Columns
+    missing: Columns
+    sent_packets: Ints
+    retransmitted: Ints
+    marked: Ints
+    trimmed: Ints
+    timeouts: Ints
+    end_ps: Ints
+    received_bytes: Ints
     packet_hops: int
 
 
-def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
+def collect_ports(network: Network, memory: Memory) -> Columns:
     """One row per directed link: packets and bytes transmitted, drops by cause, marks, most bytes that ever waited."""
     M, base = memory.M, memory.port_base
     more = M[base + at.P_MORE]
@@ -59,7 +59,7 @@ def collect_ports(network: Any, memory: Memory) -> dict[str, Any]:
     }
 
 
-def collect_drops(network: Any, log: list[NDArray[np.int64]]) -> dict[str, Any]:
+def collect_drops(network: Network, log: list[Ints]) -> Columns:
     """One row per lost packet, by time. `packet` is -1 for control packets."""
     rows = np.concatenate(log) if log else np.zeros((0, at.DROP_WORDS + 1), dtype=np.int64)
     # by time, port, message and packet; not by the number of a flow record, which says nothing

@@ -20,15 +20,18 @@ way, to the same results.
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba import _dynfunc
-from numba.core import codegen, compiler, cpu, registry
+from numba.core import codegen, compiler, cpu, funcdesc, registry
 from numba.core import dispatcher as _dispatcher
-from numba.core.compiler_machinery import PassManager
+from numba.core.compiler_machinery import CompilerPass, PassManager
 
+Libraries = dict[codegen.CodeLibrary, None]
+"""In the order in which they were found."""
 KNOWN = ("0.68",)
 """Versions of Numba, major and minor, with which this is tested."""
 
@@ -48,18 +51,18 @@ class Part(codegen.JITCodeLibrary):
     linked = 0
     """How many libraries were put together."""
 
-    def add_linking_library(self, library: Any) -> None:
+    def add_linking_library(self, library: codegen.CodeLibrary) -> None:
         """Note that functions of `library` are called; linking waits."""
         self._linking_libraries.append(library)
 
-    def _optimize_functions(self, module: Any) -> None:
+    def _optimize_functions(self, module: llvm.ModuleRef) -> None:
         module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self) -> None:
         passes, builder = self._codegen._module_pass_manager()
         passes.run(self._final_module, builder)
 
-    def _reachable(self, found: dict[Any, None]) -> dict[Any, None]:
+    def _reachable(self, found: Libraries) -> Libraries:
         for library in self._linking_libraries:
             if library not in found:
                 found[library] = None
@@ -94,28 +97,30 @@ def whole_program() -> None:
     flags_of = dispatcher._FunctionCompiler._customize_flags
     executable_of = cpu.CPUContext.get_executable
 
-    def customize_flags(self: Any, flags: Any) -> Any:
+    def customize_flags(self: object, flags: compiler.Flags) -> compiler.Flags:
         flags = flags_of(self, flags)
         flags.no_cpython_wrapper = True
         flags.no_cfunc_wrapper = True
         return flags
 
-    def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
+    def get_executable(
+        self: cpu.CPUContext, library: codegen.CodeLibrary, fndesc: funcdesc.FunctionDescriptor, env: object
+    ) -> object:
         if not isinstance(library, Part):
             return executable_of(self, library, fndesc, env)
         return _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, env, (library,))
 
-    def is_ours(state: Any) -> bool:
+    def is_ours(state: compiler.StateDict) -> bool:
         return bool(state.func_id.func.__module__.startswith(OURS))
 
-    def passes(name: str, several: list[Any]) -> Any:
+    def passes(name: str, several: Sequence[type[CompilerPass]]) -> PassManager:
         manager = PassManager(name)
         for one in several:
             manager.add_pass(one, one._name)
         manager.finalize()
         return manager
 
-    def define_untyped(state: Any, name: str = "untyped") -> Any:
+    def define_untyped(state: compiler.StateDict, name: str = "untyped") -> PassManager:
         if not is_ours(state):
             return untyped(state, name)
         several = (
@@ -124,7 +129,7 @@ def whole_program() -> None:
         )  # fmt: skip
         return passes(name, list(several))
 
-    def define_typed(state: Any, name: str = "typed") -> Any:
+    def define_typed(state: compiler.StateDict, name: str = "typed") -> PassManager:
         if not is_ours(state):
             return typed(state, name)
         return passes(name, [compiler.NopythonTypeInference, compiler.PreLowerStripPhis])

@@ -19,7 +19,10 @@ from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.schema.network import Switch as SwitchTable
-from gradwire.sim.fabric import streams
+from gradwire.scenarios.units import Bytes, Ps, PsPerByte
+from gradwire.sim.fabric import records, streams
+from gradwire.sim.fabric.control import Control
+from gradwire.sim.fabric.events import Delivery
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.tables import CAUSES
 from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream, Words
@@ -67,7 +70,7 @@ class Case:
     switch: SwitchTable = field(default_factory=SwitchTable)
     balancing: str = "ecmp"
     seed: int = 1
-    host_latency: int = 2_000_000
+    host_latency: Ps = Ps(2_000_000)
     changes: Sequence[Change] = ()
 
 
@@ -90,7 +93,7 @@ def run_engine(
     *,
     until: int = FOREVER,
     threads: int = 1,
-    window: int | None = None,
+    window: Ps | None = None,
     stops: Sequence[int] = (),
     prepare: Callable[[Fabric], None] | None = None,
 ) -> Outcome:
@@ -102,12 +105,11 @@ def run_engine(
 
     def post(letter: int, time: int) -> None:
         what = case.letters[letter]
-        important: Any = what.important
-        if important is not None and not isinstance(important, bool):
-            important = np.array(important, dtype=bool)
+        flags = what.important
+        important = flags if flags is None or isinstance(flags, bool) else np.array(flags, dtype=bool)
         letters.append(letter)
         number = fabric.send(
-            time, what.src, what.dst, what.nbytes, transport=what.transport, priority=what.priority,
+            Ps(time), what.src, what.dst, Bytes(what.nbytes), transport=what.transport, priority=what.priority,
             bound=what.bound, important=important,
         )  # fmt: skip
         assert number == len(letters) - 1
@@ -119,15 +121,16 @@ def run_engine(
     while fabric.now < until and not (fabric.idle and fabric.now > 0):
         while halts and halts[0] <= fabric.now:
             halts.pop(0)
-        deliveries: list[Any] = fabric.run(halts[0] if halts else until)
+        deliveries = fabric.run(Ps(halts[0] if halts else until))
         for delivery in sorted(deliveries, key=lambda delivery: (delivery.time_ps, delivery.message)):
+            assert isinstance(delivery, Delivery)
             arrivals.append(Arrival(delivery.time_ps, delivery.message, delivery.received_bytes, ()))
             for letter in _prompted(case, letters[delivery.message]):
                 post(letter, delivery.time_ps + case.letters[letter].time)
     return seen(fabric, arrivals)
 
 
-def fabric_of(case: Case, *, threads: int = 1, window: int | None = None) -> Fabric:
+def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None) -> Fabric:
     """The engine for a case, with a packet log and nothing sent yet."""
     fabric = Fabric(
         case.network,
@@ -144,11 +147,11 @@ def fabric_of(case: Case, *, threads: int = 1, window: int | None = None) -> Fab
         faults=bool(case.changes),
     )
     for change in case.changes:
-        fabric.agenda.add(change.time, partial(_change, fabric.control, change))
+        fabric.agenda.add(Ps(change.time), partial(_change, fabric.control, change))
     return fabric
 
 
-def _change(control: Any, change: Change, now: int) -> None:
+def _change(control: Control, change: Change, now: Ps) -> None:
     """Do it to the engine."""
     act = getattr(control, change.what)
     if change.what == "reroute":
@@ -311,7 +314,7 @@ class _Oracle:
         rates = (int(self.case.network.link_rate[link]) for path in self.whole.paths(src, dst) for link in path)
         slowest = -(-(8 * 10**12 << 16) // min(rates))
         if (transport, rtt, speed, slowest) not in self.protocols:
-            settings, context = table.model_dump(), Context(speed, table.payload, rtt, slowest)
+            settings, context = table.model_dump(), Context(PsPerByte(speed), table.payload, Ps(rtt), PsPerByte(slowest))
             slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
             parameters = owner.parameters(settings, context)
             self.protocols[transport, rtt, speed, slowest] = Protocol(
@@ -400,7 +403,7 @@ class _Oracle:
                 if (each.transport, each.src, each.dst, each.priority) == key
             )
             self.streams[key] = Stream(
-                protocol.memory, protocol, packets=packets, first=streams.FIRST_PACKET, number=-1, src=what.src,
+                protocol.memory, protocol, packets=packets, first=records.FIRST_PACKET, number=-1, src=what.src,
                 dst=what.dst, priority=what.priority, bound=0.0, important=True,
                 entropy=streams.stream_entropy(self.case.seed, *key), line_speed=self.line_speed[what.src],
             )  # fmt: skip

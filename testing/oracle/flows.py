@@ -88,7 +88,7 @@ class Flow:
     ) -> None:
         """`shared`: where the words are that its pair has at the sender and at the receiver, and its receiver's host."""
         self.group = group
-        """the messages with which it takes its turns at the card; None: it takes them alone"""
+        """the messages with which it takes its turn at the NIC; None: it takes them alone"""
         self.stream = stream
         """the connection that carries it and others; None: one of its own"""
         self.first = 0
@@ -279,7 +279,7 @@ class Flow:
 
 
 class Group:
-    """The messages of a pair in one class, at the sender's card: they take their turns as one, at the pair's pace."""
+    """The messages of a pair in one class, at the sender's NIC: they take their turns as one, at the pair's pace."""
 
     rider = 0
     finished = False

@@ -1,4 +1,4 @@
-"""Hosts with their network cards, and the transports at both ends of their flows."""
+"""Hosts with their NICs, and the transports at both ends of their flows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PROBE_BYTES = 60
 
 
 class Host:
-    """A host with its network card.
+    """A host with its NIC.
 
-    The card has the classes of the switches. In each class control packets go first, then the flows that have
+    The NIC has the classes of the switches. In each class control packets go first, then the flows that have
     something to send take turns, one packet each. Data packets are made when they leave.
 
     While it stands still it starts nothing, and its timers and arrivals are put off until it goes on.
@@ -56,7 +56,7 @@ class Host:
     # --- timers -------------------------------------------------------------------------------------------------
 
     def schedule_start(self, flow: Flow, time: int) -> None:
-        """The message enters the card at `time`."""
+        """The message enters the NIC at `time`."""
         self.sent_from_here.append(flow)
         self._at(time, flow, START, self._start)
 
@@ -369,6 +369,6 @@ class Host:
         """The link to the switch works again: a host has asked for nothing."""
 
     def counters(self) -> Counters:
-        """What there is to count: a card drops and marks nothing, and its queue is not measured."""
+        """What there is to count: a NIC drops and marks nothing, and its queue is not measured."""
         link = self.link
         return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, link.cut_off, 0, 0, 0, 0, self.pauses, 0)

@@ -17,7 +17,7 @@ from test_faults import agree, changes
 from gradwire.components.transports.cubic import Cubic
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.sim.fabric import streams
+from gradwire.sim.fabric import records
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 NEWRENO, DCTCP, CUBIC = range(3)
@@ -84,7 +84,7 @@ def cases(draw: st.DrawFn, balancing: str = "ecmp", most: int = 30) -> Case:
 
 @pytest.mark.parametrize("first", [0, (1 << 22) - 50])
 def test_streams(first, monkeypatch):
-    monkeypatch.setattr(streams, "FIRST_PACKET", first)
+    monkeypatch.setattr(records, "FIRST_PACKET", first)
 
     @budget(1.5)
     @given(cases())

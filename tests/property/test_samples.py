@@ -38,7 +38,7 @@ def taken(case: Case, period: int, links: Any, **engine: Any) -> list[Row]:
         kept.append(Samples(fabric, case.network, links, period))
         fabric.agenda.add(END, lambda now: None)  # so that the run does not end before
         if case.switch.pfc:
-            fabric.agenda.add(7 * US, lambda now: now + 7 * US, watcher=True)
+            fabric.agenda.add(7 * US, lambda now: now + 7 * US, observer=True)
 
     run_engine(case, until=END + 1, prepare=prepare, **engine)
     columns = kept[0].columns()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from gradwire.sim.fabric.settled import Settled
+from gradwire.sim.fabric.events import Settled
 
 PS = 10**12
 

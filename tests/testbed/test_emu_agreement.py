@@ -22,7 +22,7 @@ from gradwire.connect import emulate
 from gradwire.emu.testbed import Request
 from gradwire.scenarios.load import load_scenario, pick_variant
 from gradwire.scenarios.result import Result, check_loss_invariant
-from gradwire.sim.shaken import shaken
+from gradwire.sim.perturbation import perturbed
 from gradwire.sim.simulate import simulate
 
 pytestmark = needs("uml", "tool:tc")
@@ -42,7 +42,7 @@ def simulated(policy: str) -> list[Result]:
     """The simulation, and those that differ from it by nanoseconds."""
     if policy not in _simulated:
         chosen = variant(policy)
-        _simulated[policy] = [simulate(each) for each in (chosen, *shaken(chosen, chosen.fidelity.spread))]
+        _simulated[policy] = [simulate(each) for each in (chosen, *perturbed(chosen, chosen.fidelity.spread))]
     return _simulated[policy]
 
 
@@ -187,7 +187,7 @@ def test_as_much_is_dropped_where_everything_is_dropped_several_times():
     chosen = variant("dlcp", "testbed", "job.iterations=1")
     plain = {"stop_policy": "eager", "send_order": "sequential", "rate_control": "dctcp"}
     chosen = chosen.model_copy(update={"transport": chosen.transport.model_copy(update=plain)})
-    others = shaken(chosen, 8)
+    others = perturbed(chosen, 8)
     sims = [simulate(each) for each in (chosen, *others)]
     emus = [emulate(each, request=Request("virtual", "userspace")) for each in (chosen, *others)]
     drops = [np.mean([sum(run.ports["drops_tail"].to_pylist()) for run in runs]) for runs in (sims, emus)]

@@ -12,16 +12,16 @@ from gradwire.components.queues.threshold import admit
 from gradwire.components.transports import acknowledgements, dctcp, window
 
 SHARED = False  # the ports of a switch share its buffer
-TURNS = False  # some classes of a port take turns
-TRIMS = False  # packets are cut to their headers
-PAUSES = False  # priority flow control
-RANKS = False  # within a class the message with the least left goes first
+DRR = False  # some classes of a port take turns
+TRIMMING = False  # packets are cut to their headers
+PFC = False  # priority flow control
+SRPT = False  # within a class the message with the least left goes first
 FAULTS = False  # hosts may stand still, routes may be missing
 DELAYS = False  # waiting times are counted
 STREAMS = False  # connections may carry message after message
-LATE = False  # receivers may put off their answers
+ACK_DELAY = False  # receivers may put off their answers
 RIDES = False  # data packets carry their sender's S_RIDER
-STAMPS = False  # switches write about their ports into packets
+INT = False  # switches write about their ports into packets
 PULLS = False  # receivers pace their senders
 PAIRS = False  # messages between two hosts share a pace
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
@@ -102,7 +102,35 @@ def forget_received(M, r, packets):
 
 
 __all__ = [
-    "DELAYS", "FAULTS", "HOST_PATHS", "LATE", "PAIRS", "PAUSES", "PULLS", "RANKS", "RIDES", "SEES_QUEUES", "SHARED",
-    "SOURCE_ROUTES", "STAMPS", "STREAMS", "TRIMS", "TURNS", "admit", "choose", "forget", "forget_received", "heard",
-    "on_control", "on_data", "on_late", "on_probe", "on_timer", "on_trimmed", "pick", "pull", "resume", "start",
+    "ACK_DELAY",
+    "DELAYS",
+    "DRR",
+    "FAULTS",
+    "HOST_PATHS",
+    "INT",
+    "PAIRS",
+    "PFC",
+    "PULLS",
+    "RIDES",
+    "SEES_QUEUES",
+    "SHARED",
+    "SOURCE_ROUTES",
+    "SRPT",
+    "STREAMS",
+    "TRIMMING",
+    "admit",
+    "choose",
+    "forget",
+    "forget_received",
+    "heard",
+    "on_control",
+    "on_data",
+    "on_late",
+    "on_probe",
+    "on_timer",
+    "on_trimmed",
+    "pick",
+    "pull",
+    "resume",
+    "start",
 ]  # fmt: skip

@@ -68,8 +68,8 @@ from gradwire.sim.fabric.atomics import (
     words_at,
 )
 
-from .gather import BUCKET_BITS, TIME_SHIFT
 from .host import host_step
+from .merge import BUCKET_BITS, TIME_SHIFT
 from .play import play
 from .switch import switch_step
 

@@ -1,9 +1,9 @@
-"""Groups: the messages of one transport from one host to another in one class, at the sender's interface.
+"""Groups: the messages of one transport from one host to another in one class, at the sender's NIC.
 
 Such messages share a pace (`PAIR_NEXT`). Were each of them listed by itself, a pair of a hundred messages would have
 all of them woken for every packet, to find that another one has just sent. So their group is listed, as one flow: when
 its turn comes and the pair may send, its oldest message that has something to send does; a message that has begun ends
-before the next one takes bandwidth from it. The interface serves the groups of the best class first.
+before the next one takes bandwidth from it. The NIC serves the groups of the best class first.
 """
 
 from gradwire.components.compiled import njit

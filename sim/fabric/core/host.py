@@ -2,7 +2,7 @@
 
 At equal times things happen in this order: transmissions that can start, then timers (message starts, releases of
 paced flows, transport timers; by message, and in this order within one; then the pull that is due), then arrivals.
-After each of them the idle network interface (`nic`) starts at once.
+After each of them the idle NIC (`nic`) starts at once.
 """
 
 from gradwire.components.compiled import njit
@@ -86,14 +86,14 @@ from gradwire.sim.fabric.atomics import prefetch
 from gradwire.sim.fabric.heap import pop, push
 
 from .bound import (
+    ACK_DELAY,
     FAULTS,
     HOST_PATHS,
-    LATE,
-    PAUSES,
+    PFC,
     PULLS,
     RIDES,
     STREAMS,
-    TRIMS,
+    TRIMMING,
     heard,
     on_control,
     on_data,
@@ -103,9 +103,9 @@ from .bound import (
     on_trimmed,
     start,
 )
-from .gather import INDEX_MASK, TIME_SHIFT, gather
+from .event_log import log_delivery, log_end
 from .link import transmission_time, transmit
-from .news import log_delivery, log_end
+from .merge import INDEX_MASK, TIME_SHIFT, merge
 from .nic import PACED, SIZE_FIELD, UNLISTED, arm, kick, list_flow, ready, serve_nic, with_entropy
 from .pause import may_send
 from .queue import append, give_entry, take_entry
@@ -258,7 +258,7 @@ def _arrival(M, th, node, p, A, B, now):
     """A packet reaches the host: data and probes go to the receiver of the flow, all else to its sender."""
     flow = B & MASK_FLOW
     kind = (A >> A_KIND) & 7
-    if PAUSES and kind == PAUSE:
+    if PFC and kind == PAUSE:
         classes = (B >> B_ARGUMENT) & MASK_SEQUENCE
         more = M[p + P_MORE]
         if FAULTS and M[more + X_DEAF]:
@@ -273,7 +273,7 @@ def _arrival(M, th, node, p, A, B, now):
         r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
         M[r + R_ARRIVED] += 1
         done = M[r + R_DONE]
-        if kind == DATA and TRIMS and (A >> A_TRIMMED) & 1:
+        if kind == DATA and TRIMMING and (A >> A_TRIMMED) & 1:
             M[r + R_TRIMMED] += 1
             reply = on_trimmed(M, r, sequence, now)
         elif kind == DATA:
@@ -283,18 +283,18 @@ def _arrival(M, th, node, p, A, B, now):
                 size = M[r + R_BYTES] - last * size
             ce = (A >> A_CE) & 1
             M[r + R_MARKED] += ce
-            if LATE and RIDES:
+            if ACK_DELAY and RIDES:
                 M[r + R_RIDER] = argument
             if STREAMS and M[r + R_STREAM]:
                 reply = take_in_stream(M, r, sequence, size, ce, now)
-                if LATE:
+                if ACK_DELAY:
                     _answer_or_wait(M, th, node, p, r, M[r + R_STREAM], reply, A, B, now)
                 else:
                     _answer(M, th, node, p, r, reply, A, B, now)
                 deliver_from_stream(M, th, node, M[r + R_STREAM], now)
                 return
             reply = on_data(M, r, sequence, size, ce, now)
-            if LATE:
+            if ACK_DELAY:
                 _answer_or_wait(M, th, node, p, r, r, reply, A, B, now)
                 reply = 0
         else:
@@ -333,7 +333,7 @@ def _timer(M, th, node, p, time, key):
     if PULLS and what == WHAT_PULL:
         _send_pull(M, th, node, p, time)
         return
-    if LATE and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
+    if ACK_DELAY and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
         _receiver_timer(M, th, node, p, f, time)
         return
     if what == WHAT_TIMER:
@@ -419,7 +419,7 @@ def _fetch_records(M, th, keys, n):
 @njit
 def host_step(M, th, node, begin, end, shift):
     """Advance a host over [begin, end). Returns when it has to be looked at next, as far as it knows."""
-    keys, n, later = gather(M, th, node, begin, end, shift)
+    keys, n, later = merge(M, th, node, begin, end, shift)
     if FAULTS and M[node + N_STILL]:
         _hold_all(M, th, node, keys, n)
         return later

@@ -70,7 +70,7 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import load_acquire, store_release
 
-from .bound import STAMPS
+from .bound import INT
 
 ROUND_UP = (1 << SPEED_SHIFT) - 1
 
@@ -186,7 +186,7 @@ def transmit(M, th, p, A, B, start):
     """Put a packet on the link of port `p`; its first bit leaves at `start`."""
     size = (A >> A_SIZE) & MASK_SIZE
     end = start + ((size * M[p + P_SPEED] + ROUND_UP) >> SPEED_SHIFT)
-    if STAMPS and M[p + P_FLAGS] & PORT_FLAG_STAMPS and (A >> A_KIND) & 7 == DATA:
+    if INT and M[p + P_FLAGS] & PORT_FLAG_STAMPS and (A >> A_KIND) & 7 == DATA:
         _stamp(M, p, B, start)
     M[p + P_BUSY] = end
     M[p + P_BYTES] += size

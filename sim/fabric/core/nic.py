@@ -1,4 +1,4 @@
-"""The network interface of a host: which of its flows sends next.
+"""The NIC of a host: which of its flows sends next.
 
 It has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first, then the
 flows that have something to send take turns, one packet each; where switches prefer the shortest message, so does it.
@@ -66,7 +66,7 @@ from gradwire.components.layout import (
 from gradwire.sim.fabric.atomics import count_trailing_zeros
 from gradwire.sim.fabric.heap import push
 
-from .bound import HOST_PATHS, PAIRS, PAUSES, RANKS, RIDES, STAMPS, STREAMS, pick, pull
+from .bound import HOST_PATHS, INT, PAIRS, PFC, RIDES, SRPT, STREAMS, pick, pull
 from .group import join_group, leave_group
 from .link import transmission_time, transmit
 from .pause import AFTER_ALL
@@ -87,7 +87,7 @@ def flow_class(M, p, f):
 def ready(M, node, p):
     """The classes that have something to send, and may."""
     mask = (M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]
-    if PAUSES:
+    if PFC:
         mask &= ~M[M[p + P_MORE] + X_PAUSED]
     return mask
 
@@ -259,7 +259,7 @@ def _send_packet(M, th, node, p, c, listed, f, got, now):
         B = flow | (sequence << B_SEQUENCE)
         if RIDES:
             B |= M[f + S_RIDER] << B_ARGUMENT
-        if STAMPS and M[f + S_STAMPS]:
+        if INT and M[f + S_STAMPS]:
             M[M[f + S_STAMPS] + (M[f + S_RIDER] & M[f + S_SLOTS]) * SLOT_WORDS + SLOT_HOPS] = 0
         if HOST_PATHS:
             A = with_entropy(A, pick(M, f, M[f + S_SENT]))
@@ -289,7 +289,7 @@ def serve_nic(M, th, node, p, limit):
         if (M[p + P_QUEUE] >> c) & 1:
             send_first(M, th, p, c, now, AFTER_ALL)
         else:
-            if RANKS:
+            if SRPT:
                 _best_first(M, node, c)
             _send_data(M, th, node, p, c, M[node + N_READY_HEAD + c], now)
             if M[node + N_HEAP_COUNT]:

@@ -41,7 +41,7 @@ from gradwire.components.layout import (
     X_WANTED,
 )
 
-from .bound import PAUSES, SHARED
+from .bound import PFC, SHARED
 from .link import transmit
 
 FRAME = 60
@@ -51,7 +51,7 @@ AFTER_ALL = 1 << 40  # in the place of a link's number: when everything else of 
 @njit
 def eligible(M, p):
     """The classes of port `p` that have packets and may send them."""
-    if PAUSES:
+    if PFC:
         return M[p + P_QUEUE] & 0xFF & ~M[M[p + P_MORE] + X_PAUSED]
     return M[p + P_QUEUE] & 0xFF
 
@@ -59,7 +59,7 @@ def eligible(M, p):
 @njit
 def may_send(M, p, c):
     """Whether the far end wants packets of class `c`."""
-    if PAUSES:
+    if PFC:
         return not (M[M[p + P_MORE] + X_PAUSED] >> c) & 1
     return True
 

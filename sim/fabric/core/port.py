@@ -57,7 +57,7 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import count_trailing_zeros
 
-from .bound import DELAYS, PAUSES, RANKS, SHARED, TRIMS, TURNS, admit
+from .bound import DELAYS, DRR, PFC, SHARED, SRPT, TRIMMING, admit
 from .link import log_drop, transmit
 from .pause import AFTER_ALL, eligible, hold, limit_of, list_port, may_send, overfull, pausable, send_pause
 from .queue import SINCE, append, count_delay, make_room, send_first
@@ -97,7 +97,7 @@ def _turn(M, p, mask):
 @njit
 def _next_start(M, p):
     """When port `p` can start its next transmission; FOREVER if it has none."""
-    if PAUSES and M[M[p + P_MORE] + X_SIGNAL]:
+    if PFC and M[M[p + P_MORE] + X_SIGNAL]:
         return max(M[p + P_BUSY], M[M[p + P_MORE] + X_SIGNAL])
     if eligible(M, p):
         return M[p + P_BUSY]
@@ -107,11 +107,11 @@ def _next_start(M, p):
 @njit
 def _serve_one(M, th, p, start, mask, order):
     """Start the transmission whose turn it is among the classes in `mask`, or the pause frame that is due."""
-    if PAUSES and M[M[p + P_MORE] + X_SIGNAL]:
+    if PFC and M[M[p + P_MORE] + X_SIGNAL]:
         send_pause(M, th, p, start)
         return
     c = count_trailing_zeros(mask)
-    if TURNS and M[M[p + P_MORE] + X_QUANTUM + c]:
+    if DRR and M[M[p + P_MORE] + X_QUANTUM + c]:
         c = _turn(M, p, mask)
     send_first(M, th, p, c, start, order)
 
@@ -125,7 +125,7 @@ def serve(M, th, p, limit):
         if start > limit:
             break
         mask = eligible(M, p)
-        if PAUSES:
+        if PFC:
             start = _next_start(M, p)
             if start > limit:
                 break
@@ -154,7 +154,7 @@ def _serve_in_order(M, th, node, limit):
 @njit
 def serve_all(M, th, node, limit):
     """Bring all ports of a switch to `limit`."""
-    if PAUSES and M[node + N_WANTED]:
+    if PFC and M[node + N_WANTED]:
         _serve_in_order(M, th, node, limit)
         return
     for i in range(M[node + N_ACTIVE_COUNT]):
@@ -164,7 +164,7 @@ def serve_all(M, th, node, limit):
 @njit
 def finish(M, th, node, end):
     """Start what can still start before `end` at the ports that have packets; when the next one could start after."""
-    if PAUSES and M[node + N_WANTED]:
+    if PFC and M[node + N_WANTED]:
         _serve_in_order(M, th, node, end - 1)
     active = M[node + N_ACTIVE]
     count = M[node + N_ACTIVE_COUNT]
@@ -173,7 +173,7 @@ def finish(M, th, node, end):
     for i in range(count):
         p = M[active + i]
         serve(M, th, p, end - 1)
-        if PAUSES:
+        if PFC:
             start = _next_start(M, p)
             if start < earliest:
                 earliest = start
@@ -241,18 +241,18 @@ def _enqueue(M, th, node, p, A, B, size, c, back, time):
         M[p + P_PEAK] = waiting
     if not M[p + P_FLAGS] & PORT_FLAG_ACTIVE:
         list_port(M, node, p)
-    if PAUSES:
+    if PFC:
         hold(M, th, back, c, size, time)
 
 
 @njit
 def _no_room(M, th, node, p, c, A, B, size, back, time):
     """Whether a packet has to be dropped. Where flow control holds, what counts is how much came by the same link."""
-    if PAUSES and pausable(M, c):
+    if PFC and pausable(M, c):
         if not M[node + N_WANTED] and M[M[back + P_MORE] + X_HELD + c] + size > limit_of(M, back):
             serve_all(M, th, node, time)  # some of it may have left
         return overfull(M, back, c, size)
-    if RANKS:
+    if SRPT:
         return not make_room(M, th, p, c, size, M[p + P_LIMIT], A, B, time)
     return _full(M, node, p, c, M[p + P_QUEUE] >> 8, size)
 
@@ -262,18 +262,18 @@ def offer(M, th, node, p, A, B, back, time):
     """A packet reaches egress port `p` of switch `node` at `time`: send, queue, mark, trim or drop it. `back`: the port
     opposite to the link it came by."""
     queue = M[p + P_QUEUE]
-    if queue & 0xFF or PAUSES:
+    if queue & 0xFF or PFC:
         serve(M, th, p, time)
         queue = M[p + P_QUEUE]
     flags = M[p + P_FLAGS]
     c = min((A >> A_PRIORITY) & 7, flags >> 8)
-    if M[p + P_BUSY] <= time and (queue == 0 or PAUSES) and may_send(M, p, c):
+    if M[p + P_BUSY] <= time and (queue == 0 or PFC) and may_send(M, p, c):
         transmit(M, th, p, A, B, time)
         if DELAYS:
             count_delay(M, p, 0)
         return
     size = (A >> A_SIZE) & MASK_SIZE
-    if TRIMS and (A >> A_KIND) & 7 == DATA and not (A >> A_TRIMMED) & 1 and size > M[H_TRIM_SIZE]:
+    if TRIMMING and (A >> A_KIND) & 7 == DATA and not (A >> A_TRIMMED) & 1 and size > M[H_TRIM_SIZE]:
         queued = M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
         if queued + size > M[H_TRIM] or _full(M, node, p, c, queue >> 8, size):
             _trim(M, th, node, p, A, B, size, c, back, time)

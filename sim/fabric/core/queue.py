@@ -32,13 +32,13 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import bit_length
 
-from .bound import DELAYS, PAUSES, RANKS, SHARED
+from .bound import DELAYS, PFC, SHARED, SRPT
 from .link import log_drop, transmit
 from .pause import release
 
 BACK = POOL_WORDS  # the port opposite to the link that the packet came by, 0 at hosts
-SINCE = POOL_WORDS + PAUSES  # when it came
-ENTRY_WORDS = POOL_WORDS + PAUSES + DELAYS
+SINCE = POOL_WORDS + PFC  # when it came
+ENTRY_WORDS = POOL_WORDS + PFC + DELAYS
 
 
 @njit
@@ -69,7 +69,7 @@ def append(M, th, p, A, B, size, c, back, time):
     entry = take_entry(M, th)
     M[entry + 1] = A
     M[entry + 2] = B
-    if PAUSES:
+    if PFC:
         M[entry + BACK] = back
     if DELAYS:
         M[entry + SINCE] = time
@@ -199,7 +199,7 @@ def count_delay(M, p, delay):
 def send_first(M, th, p, c, start, order):
     """Start the transmission of the packet of class `c` that goes first. `order`: see `pause.release`."""
     record = p + P_CLASSES + c * CLASS_WORDS
-    if RANKS:
+    if SRPT:
         before = _best(M, p, c)
         entry = M[before] if before else M[record + C_HEAD]
         size = _take_out(M, p, c, before, entry)
@@ -223,5 +223,5 @@ def send_first(M, th, p, c, start, order):
         count_delay(M, p, start - M[entry + SINCE])
     give_entry(M, th, entry)
     transmit(M, th, p, A, B, start)
-    if PAUSES and M[entry + BACK]:
+    if PFC and M[entry + BACK]:
         release(M, th, M[entry + BACK], c, size, start, order)

@@ -1,6 +1,6 @@
 """Streams: connections that carry message after message, as one sequence of packets with one window.
 
-A stream has a record of its own at either end, on which its transport works; it takes its turns at the interface, and
+A stream has a record of its own at either end, on which its transport works; it takes its turns at the NIC, and
 it has the timers. A message that starts joins the end of its stream, and is done with when the packets before it and
 its own have been acknowledged; its receiver delivers it when they have arrived. On a link a packet belongs to its
 message and carries its number within it, so that what is counted by message, and what a log shows, is as it is without
@@ -27,7 +27,6 @@ from gradwire.components.layout import (
     R_STREAM,
     R_WORDS,
     RECEIVER_WORDS,
-    S_AGAIN,
     S_AT,
     S_BACK,
     S_BEGUN,
@@ -40,6 +39,7 @@ from gradwire.components.layout import (
     S_NXT,
     S_ORDER,
     S_PACKETS,
+    S_RETRANSMITTED,
     S_STREAM,
     S_TIMEOUTS,
     S_TOTAL,
@@ -50,7 +50,7 @@ from gradwire.components.layout import (
 )
 
 from .bound import forget, forget_received, on_control, on_data, resume, start
-from .news import log_delivery, log_end
+from .event_log import log_delivery, log_end
 
 ARGUMENT = 40  # where the argument of a receiver's answer begins
 HALF = (MASK_SEQUENCE + 1) >> 1
@@ -99,12 +99,12 @@ def message_of(M, s, sequence, now):
     place = M[s + S_FIRST] + sequence
     f = M[s + S_AT]
     if place < M[f + S_FIRST]:
-        f = M[s + S_AGAIN]
+        f = M[s + S_RETRANSMITTED]
         if f == 0 or place < M[f + S_FIRST]:
             f = M[s + S_FRONT]
         while place >= M[f + S_FIRST] + M[f + S_PACKETS]:
             f = M[f + S_BEHIND]
-        M[s + S_AGAIN] = f
+        M[s + S_RETRANSMITTED] = f
         return f
     while place >= M[f + S_FIRST] + M[f + S_PACKETS]:
         f = M[f + S_BEHIND]
@@ -130,8 +130,8 @@ def hear_in_stream(M, th, f, kind, sequence, argument, echo, now):
     while front and M[front + S_FIRST] + M[front + S_PACKETS] <= place:
         M[front + S_DONE] = 1
         behind = M[front + S_BEHIND]
-        if M[s + S_AGAIN] == front:
-            M[s + S_AGAIN] = 0
+        if M[s + S_RETRANSMITTED] == front:
+            M[s + S_RETRANSMITTED] = 0
         if M[s + S_AT] == front:
             M[s + S_AT] = behind
         log_end(M, th, (front - M[H_SENDERS]) // SENDER_WORDS, now)

@@ -25,9 +25,9 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import prefetch
 
-from .bound import FAULTS, PAUSES, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
-from .gather import INDEX_MASK, TIME_SHIFT, gather
+from .bound import FAULTS, PFC, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
 from .link import log_drop
+from .merge import INDEX_MASK, TIME_SHIFT, merge
 from .port import finish, offer, pause, serve, serve_all
 
 DEST_PORT = 20  # destination word: edge switch index | base of that switch's port to the host << 20
@@ -81,7 +81,7 @@ def _route_all(M, th, node, keys, n, begin):
         key = M[keys + i]
         at = M[M[th + T_ADDRESS] + (key & INDEX_MASK)]
         p = 0
-        if not (PAUSES and (M[at + 1] >> A_KIND) & 7 == PAUSE):
+        if not (PFC and (M[at + 1] >> A_KIND) & 7 == PAUSE):
             p = route(M, th, node, M[at + 1], M[at + 2], begin + (key >> TIME_SHIFT))
             prefetch(M, p)
             prefetch(M, p + 8)
@@ -101,7 +101,7 @@ def _forward(M, th, node, p, A, B, back, now):
 @njit
 def switch_step(M, th, node, begin, end, shift):
     """Advance a switch over [begin, end). Returns when it has to be looked at next, as far as it knows."""
-    keys, n, later = gather(M, th, node, begin, end, shift)
+    keys, n, later = merge(M, th, node, begin, end, shift)
     addresses = M[th + T_ADDRESS]
     if not SEES_QUEUES:
         _route_all(M, th, node, keys, n, begin)
@@ -111,10 +111,10 @@ def switch_step(M, th, node, begin, end, shift):
         A = M[at + 1]
         B = M[at + 2]
         now = begin + (key >> TIME_SHIFT)
-        if SHARED or (PAUSES and M[node + N_WANTED]):
+        if SHARED or (PFC and M[node + N_WANTED]):
             serve_all(M, th, node, now)
         back = 0
-        if PAUSES:
+        if PFC:
             back = M[M[th + T_BACK] + (key & INDEX_MASK)]
             if (A >> A_KIND) & 7 == PAUSE:
                 if FAULTS and M[M[back + P_MORE] + X_DEAF]:

@@ -16,7 +16,7 @@ from gradwire.scenarios.result import check_loss_invariant
 from gradwire.scenarios.units import UnitError, parse_wall
 from gradwire.sim import progress as at
 from gradwire.sim.fabric import fabric
-from gradwire.sim.progress import Lookout, OutOfTime, Standing
+from gradwire.sim.progress import Observer, OutOfTime, Standing
 from gradwire.sim.simulate import packet_fabric, simulate
 
 TRACE = make_trace(
@@ -74,13 +74,13 @@ def test_reports_come_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(standing.now_ps)
         now[0] += 2 / 128  # what the report takes
 
-    lookout = Lookout(lambda ps: Standing(0, 1, 0.0, ps, 0), progress, CtrlC())
+    observer = Observer(lambda ps: Standing(0, 1, 0.0, ps, 0), progress, CtrlC())
     for tick in range(100):
         now[0] = max(now[0], tick / 128)
-        assert not lookout.within(tick)
+        assert not observer.within(tick)
     # the first after 16 / 128 s; then 2 / 128 s of looking are paid for with 32 / 128 s of simulating
     assert seen == [16, 50, 84]
-    lookout.report(1000, last=True)
+    observer.report(1000, last=True)
     assert seen[-1] == 1000
 
 
@@ -88,17 +88,17 @@ def test_the_wall_clock_and_ctrl_c_end_a_run_between_two_steps(monkeypatch: pyte
     now = [0.0]
     monkeypatch.setattr(at.time, "monotonic", lambda: now[0])
     ctrl_c = CtrlC()
-    lookout = Lookout(lambda ps: Standing(0, 1, 0.0, ps, 0), None, ctrl_c, 2.0)
-    assert not lookout.within(5)
-    lookout.between(5)
+    observer = Observer(lambda ps: Standing(0, 1, 0.0, ps, 0), None, ctrl_c, 2.0)
+    assert not observer.within(5)
+    observer.between(5)
     now[0] = 2.0
-    assert lookout.within(6)
+    assert observer.within(6)
     with pytest.raises(OutOfTime):
-        lookout.between(6)
+        observer.between(6)
     now[0], ctrl_c.asked = 0.0, True
-    assert lookout.within(7)
+    assert observer.within(7)
     with pytest.raises(KeyboardInterrupt):
-        lookout.between(7)
+        observer.between(7)
 
 
 # --- runs that are ended ---------------------------------------------------------------------------

@@ -134,9 +134,9 @@ def parameters_of(fabric: Fabric, message: int) -> list[int]:
     from gradwire.components import layout as at
 
     M, flow = fabric.memory.M, int(fabric.flows.book[message, 5])
-    number = int(M[fabric.flows.sender(flow) + at.S_KIND]) >> at.SET_SHIFT
+    number = int(M[fabric.flows.records.sender(flow) + at.S_KIND]) >> at.SET_SHIFT
     base = fabric.memory.params + number * at.PARAM_WORDS
-    assert int(M[fabric.flows.receiver(flow) + at.R_KIND]) >> at.SET_SHIFT == number
+    assert int(M[fabric.flows.records.receiver(flow) + at.R_KIND]) >> at.SET_SHIFT == number
     return list(map(int, M[base : base + at.PARAM_WORDS]))
 
 

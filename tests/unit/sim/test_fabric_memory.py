@@ -11,6 +11,7 @@ from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, fat_tree, from_networkx, leaf_spine, star, torus
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.memory import build
+from gradwire.sim.fabric.regions import Wanted
 
 LINK = LinkSpec(10**11, 10**6)
 NETWORKS = {
@@ -28,8 +29,7 @@ def test_routes_read_back(name: str) -> None:
     network = NETWORKS[name]()
     routing = build_routing(network)
     memory = build(
-        network, routing, Switch(), longest_frame=1500, host_latency=2 * 10**6, seed=1, threads=1,
-        trace=False,
+        network, routing, Switch(), Wanted(threads=1), longest_frame=1500, host_latency=2 * 10**6, seed=1,
     )  # fmt: skip
     M, hosts = memory.M, network.host_count
     edges = np.unique(routing.edge_of).tolist()

@@ -17,7 +17,7 @@ from gradwire.experiment.topology import LinkSpec, leaf_spine, star
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import streams
+from gradwire.sim.fabric import records
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.simulate import simulate
 from gradwire.testing import Ends, transport
@@ -166,7 +166,7 @@ def test_estimates_survive():
         fabric.run(fabric.now + MS)
     (f,) = fabric.flows._streams._of_flow
     trip = 2 * (TX + US) + 2 * (66 * 80 + US)
-    assert int(fabric.memory.M[fabric.flows.sender(f) + SRTT]) == trip
+    assert int(fabric.memory.M[fabric.flows.records.sender(f) + SRTT]) == trip
     fabric.close()
 
 
@@ -204,7 +204,7 @@ def test_numbers_begin_anew_after_the_last(monkeypatch):
     """Cumulative points have 22 bits."""
     letters = [Letter(n * 20 * US, 0, 1, 40_000 + n) for n in range(20)]
     plain = play(letters)
-    monkeypatch.setattr(streams, "FIRST_PACKET", (1 << 22) - 130)
+    monkeypatch.setattr(records, "FIRST_PACKET", (1 << 22) - 130)
     around = play(letters)
     points = [t.packet.argument for t in around.transmissions if t.packet.kind == ACK]
     assert min(points) == 0 and max(points) == (1 << 22) - 1
@@ -221,12 +221,12 @@ def test_what_is_over_is_forgotten():
         while fabric.undelivered:
             fabric.run(fabric.now + MS)
         if n == 20:
-            most = fabric.flows.words._next
+            most = fabric.flows.arena._next
     (f,) = fabric.flows._streams._of_flow
-    sender = fabric.flows.sender(f)
+    sender = fabric.flows.records.sender(f)
     M = fabric.memory.M
     assert M[sender + at.S_TOTAL] == 70_000 and M[sender + at.S_FIRST] > 60_000
-    assert fabric.flows.words._next == most and fabric.flows._records < 400
+    assert fabric.flows.arena._next == most and fabric.flows.records.used < 400
     tables = fabric.finish()
     assert set(tables.sent_packets.tolist()) == {7} and set(tables.received_bytes.tolist()) == {7_000}
     fabric.close()

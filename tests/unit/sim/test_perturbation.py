@@ -7,7 +7,7 @@ import numpy as np
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.wire import serialisation_ps
-from gradwire.sim.shaken import shaken
+from gradwire.sim.perturbation import perturbed
 from gradwire.sim.simulate import simulate
 
 
@@ -33,7 +33,7 @@ def network_of(each):
 
 def test_cables_are_longer_by_less_than_a_tenth_of_a_packet_and_nothing_else_changes():
     plain = network_of(scenario())
-    found = [network_of(each) for each in shaken(scenario(), 5)]
+    found = [network_of(each) for each in perturbed(scenario(), 5)]
     for network in found:
         more = network.link_latency - plain.link_latency
         assert (more > 0).all() and (more <= serialisation_ps(1466, 10**9) // 10).all()
@@ -44,21 +44,21 @@ def test_cables_are_longer_by_less_than_a_tenth_of_a_packet_and_nothing_else_cha
         assert np.array_equal(network.link_latency[::2], network.link_latency[1::2])
     latencies = {tuple(network.link_latency.tolist()) for network in found}
     assert len(latencies) == 5
-    again = [tuple(network_of(each).link_latency.tolist()) for each in shaken(scenario(), 5)]
+    again = [tuple(network_of(each).link_latency.tolist()) for each in perturbed(scenario(), 5)]
     assert set(again) == latencies
-    assert {tuple(network_of(each).link_latency.tolist()) for each in shaken(scenario(seed=2), 5)} != latencies
+    assert {tuple(network_of(each).link_latency.tolist()) for each in perturbed(scenario(seed=2), 5)} != latencies
 
 
 def test_every_cable_is_longer_even_where_a_packet_takes_no_time():
     """A tenth of a packet of 1466 bytes at 10 Tbit/s is 117 ps: among so many draws none is 0."""
     fast = scenario(topology={"kind": "star", "hosts": 3}, link={"rate": "10Tbps", "latency": "10us"})
     plain = network_of(fast).link_latency
-    more = [network_of(each).link_latency - plain for each in shaken(fast, 100)]
+    more = [network_of(each).link_latency - plain for each in perturbed(fast, 100)]
     assert min(map(min, more)) >= 1 and max(map(max, more)) <= 117
 
 
 def test_shaken_simulations_are_other_runs_of_the_same_experiment():
-    runs = [simulate(each) for each in (scenario(), *shaken(scenario(), 3))]
+    runs = [simulate(each) for each in (scenario(), *perturbed(scenario(), 3))]
     ends = [run.messages["end_ps"].to_numpy() for run in runs]
     assert len({tuple(each.tolist()) for each in ends}) == 4
     means = [float(np.mean(each)) for each in ends]

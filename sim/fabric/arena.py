@@ -1,4 +1,4 @@
-"""Stretches of the state that come and go with messages: bitmaps, lists of followers, counts of joins.
+"""An arena: stretches of the state that come and go with messages, such as bitmaps, lists of followers and counts.
 
 Freed stretches are kept by length and handed out again; a run's messages have few different lengths.
 """
@@ -6,16 +6,15 @@ Freed stretches are kept by length and handed out again; a run's messages have f
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.sim.fabric.memory import Memory
 
 
-class Words:
+class Arena:
     """The allocator of the last region of the state. Stretches are handed out filled with zeros."""
 
     def __init__(self, memory: Memory) -> None:
@@ -24,7 +23,7 @@ class Words:
         self._end = memory.bits_end
         self._free: dict[int, list[int]] = defaultdict(list)
 
-    def take(self, words: int) -> int:
+    def allocate(self, words: int) -> int:
         """The base of a stretch.
 
         Raises
@@ -39,7 +38,7 @@ class Words:
             return base
         return self._bump(words)
 
-    def take_many(self, words: NDArray[Any]) -> NDArray[np.int64]:
+    def allocate_many(self, words: Ints) -> Ints:
         """The bases of many stretches; 0 where a length is 0."""
         bases = np.zeros(len(words), dtype=np.int64)
         for size in np.unique(words).tolist():
@@ -58,11 +57,11 @@ class Words:
                 bases[where[again:]] = self._bump(fresh * size) + size * np.arange(fresh)
         return bases
 
-    def give(self, words: int, base: int) -> None:
+    def free(self, words: int, base: int) -> None:
         """Take one stretch back."""
         self._free[words].append(base)
 
-    def give_many(self, words: NDArray[Any], bases: NDArray[Any]) -> None:
+    def free_many(self, words: Ints, bases: Ints) -> None:
         """Take many stretches back; those of length 0 are none."""
         for size in np.unique(words).tolist():
             if size:

@@ -1,4 +1,4 @@
-"""The same scenario a little shaken: how much of its outcome is decided by nanoseconds.
+"""Perturbation: the same scenario with latencies a little larger, to see how much of its outcome nanoseconds decide.
 
 Senders that start together meet at queues again and again, in an order that the smallest difference turns round; what
 follows - who is dropped, who is marked, who finishes first - can be quite another run. A real network, or an emulated
@@ -15,34 +15,36 @@ import numpy as np
 
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.schema.network import LinkOverride
+from gradwire.scenarios.units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import MAX_FRAME, serialisation_ps
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
+DRAWS = zlib.crc32(b"shaken")  # keeps these draws apart from others of the seed
 SHARE = 0.1
 """Of the time of a full packet, by which a cable's latency grows at most (our choice): far less than one place in a
 queue, and enough to turn round who comes first."""
 
 
-def shaken(scenario: Scenario, count: int) -> list[Scenario]:
+def perturbed(scenario: Scenario, count: int) -> list[Scenario]:
     """`count` variants of a scenario in which every cable is a little longer, each by another length. Drawn from the
     scenario's seed."""
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
-    payload = max(transport.payload + transport.overhead for transport in scenario.transports)
-    rng = np.random.default_rng([scenario.seed, zlib.crc32(b"shaken")])
+    payload = Bytes(max(transport.payload + transport.overhead for transport in scenario.transports))
+    rng = np.random.default_rng([scenario.seed, DRAWS])
     variants = []
     for _ in range(count):
         overrides = []
         for cable in range(0, network.link_count, 2):
-            rate, latency = int(network.link_rate[cable]), int(network.link_latency[cable])
-            most = SHARE * serialisation_ps(min(payload, MAX_FRAME), rate)
+            rate, latency = Bps(int(network.link_rate[cable])), int(network.link_latency[cable])
+            most = SHARE * serialisation_ps(Bytes(min(payload, MAX_FRAME)), rate)
             ends = (network.names[int(network.link_src[cable])], network.names[int(network.link_dst[cable])])
             overrides.append(
                 LinkOverride.model_construct(  # figures, not text that is to be read
                     between=ends,
                     rate=rate,
-                    latency=latency + int(rng.integers(1, max(2, int(most)))),
+                    latency=Ps(latency + int(rng.integers(1, max(2, int(most))))),
                     loss=float(network.link_loss[cable]),
                 )
             )

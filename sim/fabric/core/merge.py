@@ -45,7 +45,7 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import load_acquire, prefetch
 
-from .bound import PAUSES
+from .bound import PFC
 
 INDEX_BITS = 20
 INDEX_MASK = (1 << INDEX_BITS) - 1
@@ -123,7 +123,7 @@ def _bucket_sort(M, th, keys, n, shift):
 
 
 @njit
-def gather(M, th, node, begin, end, shift):
+def merge(M, th, node, begin, end, shift):
     """Collect the packets that reach `node` in [begin, end).
 
     Returns (base of the sorted keys, how many, earliest later arrival known). The ring entry of key k is at
@@ -175,7 +175,7 @@ def gather(M, th, node, begin, end, shift):
                 last = key
                 M[keys + n] = key
                 M[addresses + n] = at
-                if PAUSES:
+                if PFC:
                     M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
                 n += 1
                 head += 1
@@ -202,7 +202,7 @@ def gather(M, th, node, begin, end, shift):
                 last = key
                 M[keys + n] = key
                 M[addresses + n] = at
-                if PAUSES:
+                if PFC:
                     M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
                 n += 1
                 head += 1

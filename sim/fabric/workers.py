@@ -1,21 +1,19 @@
-"""The threads that advance one fabric together."""
+"""Worker threads: those that advance one fabric together, and meet at a barrier after every window (`core.engine`)."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gradwire.components import layout as at
+from gradwire.scenarios.arrays import Ints
 from gradwire.sim.fabric.specialise import Kernel
 
 
-class Team:
+class WorkerThreads:
     """The threads that advance one fabric: the caller's, and workers that sleep while there is nothing to do."""
 
-    def __init__(self, M: NDArray[np.int64], kernel: Kernel, threads: int) -> None:
+    def __init__(self, M: Ints, kernel: Kernel, threads: int) -> None:
         self.M = M
         self.kernel = kernel
         self.threads = threads
@@ -47,7 +45,7 @@ class Team:
 
 
 def _worker(
-    M: NDArray[np.int64],
+    M: Ints,
     run: Callable[..., int],
     number: int,
     threads: int,

@@ -1,0 +1,73 @@
+"""What a network tells of messages: their deliveries and the ends of their senders, as events in an order that does not
+depend on the threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.components import layout as at
+from gradwire.scenarios.arrays import Columns, Flags, Ints
+from gradwire.scenarios.missing import missing_columns
+from gradwire.scenarios.units import Bytes, Ps
+from gradwire.sim.fabric.events import Delivery, Event, Settled
+from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Flows
+from gradwire.sim.fabric.logs import Logs
+from gradwire.sim.fabric.memory import Memory
+
+
+class Deliveries:
+    """The deliveries of one run, out of the logs of all threads.
+
+    Attributes
+    ----------
+    expected : messages whose delivery Python has to hear of, and has not yet.
+    """
+
+    def __init__(self, memory: Memory, flows: Flows, logs: Logs, missing: bool) -> None:
+        """`missing`: note which packets messages are delivered without."""
+        self._memory, self._flows, self._logs = memory, flows, logs
+        self._missing: list[Ints] | None = [] if missing else None
+        self.expected = 0
+
+    def harvest(self, events: list[Event]) -> None:
+        """Empty the logs of all threads."""
+        flows = self._flows
+        done = self._logs.drain()
+        if not len(done):
+            return
+        arrived = done[done[:, 2] == at.DELIVERED]
+        if len(arrived):
+            numbers = flows.note(arrived[:, 1], DELIVERED)
+            order = np.lexsort((numbers, arrived[:, 0]))
+            self._delivered(arrived[order], numbers[order], events)
+        finished = done[done[:, 2] == at.FINISHED]
+        numbers = flows.note(finished[:, 1], FINISHED)
+        tell = self._tells(finished[:, 1], at.TELL_FINISHED)
+        for i in np.flatnonzero(tell).tolist():
+            events.append(Settled(int(numbers[i]), Ps(int(finished[i, 0]))))
+
+    def missing(self) -> Columns:
+        """The columns of the Result's table `missing`."""
+        return missing_columns(self._missing or [])
+
+    def _delivered(self, rows: Ints, numbers: Ints, events: list[Event]) -> None:
+        """Deliveries by time and message, as rows of the log, and their messages."""
+        flows = self._flows
+        flows.book[numbers, END] = rows[:, 0]
+        flows.book[numbers, GOT] = rows[:, 3]
+        if self._missing is not None:
+            self._missing += [
+                flows.missing(number) for number in numbers[rows[:, 3] < flows.book[numbers, BYTES]].tolist()
+            ]
+        tell = self._tells(rows[:, 1], at.TELL_DELIVERED)
+        self.expected -= int(tell.sum())
+        for i in np.flatnonzero(tell).tolist():
+            number, got = int(numbers[i]), int(rows[i, 3])
+            lost = int(flows.book[number, BYTES]) - got
+            events.append(Delivery(number, Ps(int(rows[i, 0])), Bytes(got), Bytes(lost)))
+
+    def _tells(self, records: Ints, what: int) -> Flags:
+        """Whether Python has to hear of it."""
+        told: Flags = self._memory.M[self._flows.records.receiver(records) + at.R_TELL] & what > 0
+        return told

@@ -1,0 +1,402 @@
+"""A track: one part of a program in the state of the engine, and how far it has come.
+
+A step is laid into the state as records: events, the words of its messages, the courses of its processes. The engine
+plays them (`core.play`); of a step of which nothing is left the records are freed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradwire.components import layout as at
+from gradwire.experiment.program import FIRE, LAYER, NOTE, WAIT, Importance, Part, Step
+from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.units import Ps
+from gradwire.sim.fabric.flows import BYTES, DST, PACKETS, SRC, TRANSPORT, Flows
+from gradwire.sim.fabric.over import NOTES, Over
+from gradwire.sim.fabric.records import Records
+
+AHEAD = 2  # steps that are known when the first process begins: one is asked for at the end of every step of it
+
+Post = Callable[[int, Ps, int], None]
+"""(base of a host's node or 0, time, key): put something on its heap, or among the timers of programs."""
+
+
+@dataclass(eq=False)
+class Laid:
+    """A step in the state.
+
+    first : number of its first message. event : number of its first event, counted through the part.
+    events, messages, notes, left : bases; `left`: deliveries that are left, and the time of the last one so far.
+    stretches : words that are given back with it, (how many, base).
+    opened : which messages have had a record; `position`: none before it is unopened.
+    soonest : the first start of any message that begins by itself, from a message on.
+    """
+
+    step: Step
+    first: int
+    event: int
+    events: int = 0
+    messages: int = 0
+    notes: int = 0
+    left: int = 0
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    opened: Flags = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    position: int = 0
+    closed: int = 0
+    soonest: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    tags: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    wanted: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def unopened(self) -> bool:
+        return self.position < len(self.opened)
+
+
+class Track:
+    """One part, and how far it has come.
+
+    Attributes
+    ----------
+    steps : all steps so far, as `Over`.
+    begun : int64[processes]: how many stretches of its course (steps) every process has come to the end of.
+    """
+
+    def __init__(self, part: Part, number: int, flows: Flows, post: Post, logged: bool) -> None:
+        """`logged`: its packets are noted, if any are."""
+        self.part, self.number, self._flows, self._post, self.logged = part, number, flows, post, logged
+        M, arena = flows.memory.M, flows.arena
+        self._steps = part.steps()
+        self._next: Step | None = next(self._steps, None)
+        self.live: list[Laid] = []
+        self.over: list[Over] = []
+        self.laid = 0
+        self._events = 0
+        count = len(part.hosts)
+        self._processes = arena.allocate(at.PROCESS_WORDS * count) if count else 0
+        self._pending: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
+        self._started = np.zeros(count, dtype=np.bool_)
+        if count:
+            self._table(self._processes, count, at.PROCESS_WORDS)[:, at.W_SLOW] = at.SLOW_UNIT
+        self._stations = arena.allocate(len(part.stations)) if len(part.stations) else 0
+        self._queues: dict[int, int] = {}  # by `_keys`
+        self._rooms: dict[int, int] = {}
+        self.done_ps, self.last_ps = -1, 0
+        self._M = M
+
+    def _table(self, base: int, rows: int, columns: int) -> Ints:
+        return self._flows.memory.M[base : base + rows * columns].reshape(rows, columns)
+
+    @property
+    def more_to_come(self) -> bool:
+        """Whether there are steps that have not been begun."""
+        return self._next is not None
+
+    @property
+    def begun(self) -> Ints:
+        return self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN]
+
+    @property
+    def delivered(self) -> bool:
+        """Whether every message of the steps so far has been."""
+        return all(self._M[laid.left] == 0 for laid in self.live)
+
+    @property
+    def left(self) -> int:
+        """Messages of the steps so far that have not been delivered."""
+        return int(sum(self._M[laid.left] for laid in self.live))
+
+    @property
+    def steps(self) -> list[Over]:
+        """What is known of every step so far."""
+        return [*self.over, *(self._seen(laid) for laid in self.live)]
+
+    def slow(self, host: int, factor: float) -> None:
+        """From now on computing takes `factor` times as long on a host."""
+        for process in np.flatnonzero(self.part.hosts == host).tolist():
+            base = self._processes + at.PROCESS_WORDS * process
+            self._M[base + at.W_SLOW] = round(factor * at.SLOW_UNIT)
+
+    # --- laying steps -------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> Ps:
+        """When the next step has to be laid: for processes, when the first of them had one step less before it than it
+        is to know; else one software latency before the first of it begins by itself, as a process would. FOREVER
+        if nothing asks for it."""
+        if self._next is None:
+            return Ps(at.FOREVER)
+        if len(self.part.hosts):
+            asked = self.laid - AHEAD  # the stretch whose end asked for it
+            if asked < 0:
+                return Ps(0)
+            table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+            those = table[table[:, at.W_BEGUN] > asked]
+            return Ps(int(those[:, at.W_TIMES + (asked & 3)].min()) if len(those) else at.FOREVER)
+        begins = self._next.begins
+        assert begins is not None
+        own = begins[begins >= 0]
+        return Ps(max(0, int(own.min()) - int(self._M[at.H_HOST_LATENCY])) if len(own) else 0)
+
+    def more(self, now: Ps) -> None:
+        """Lay the next step."""
+        assert self._next is not None
+        step, self._next = self._next, next(self._steps, None)
+        self._lay(step, now)
+
+    def _lay(self, step: Step, now: Ps) -> None:
+        flows, arena, M = self._flows, self._flows.arena, self._M
+        n, count = len(step.messages), len(step)
+        laid = Laid(step, flows.enter(n), self._events)
+        self._events += count
+        self.laid += 1
+
+        def take(size: int) -> int:
+            base = arena.allocate(size)
+            laid.stretches.append((size, base))
+            return base
+
+        laid.left = take(2)
+        M[laid.left] = n
+        laid.messages = take(max(1, n * at.MESSAGE_WORDS))
+        self._lay_messages(laid)
+        if len(self.part.hosts) or count > n:
+            laid.events = take(count * at.EVENT_WORDS)
+            self._lay_events(laid, take)
+        if step.courses:
+            laid.notes = take(NOTES * len(self.part.hosts))
+            M[laid.notes : laid.notes + NOTES * len(self.part.hosts)] = -1
+        self.live.append(laid)
+        for course in step.courses:
+            operations = self._operations(laid, course.process, course.operations)
+            base = take(operations.size)
+            M[base : base + operations.size] = operations.ravel()
+            self._pending[course.process].append((base, base + operations.size))
+        self.feed(now)
+
+    def _lay_messages(self, laid: Laid) -> None:
+        flows, rows, memory = self._flows, laid.step.messages, self._flows.memory
+        n, kind = len(rows), self._flows.transports[self.part.table.transport]
+        packets = np.maximum(1, -(-rows.nbytes // kind.payload))
+        if n and int(packets.max()) > at.MAX_PACKETS:
+            raise ValueError(f"a message of {packets.max()} packets")
+        book = flows.book[laid.first : laid.first + n]
+        for column, values in (
+            (SRC, rows.src), (DST, rows.dst), (BYTES, rows.nbytes), (PACKETS, packets),
+            (TRANSPORT, self.part.table.transport),
+        ):  # fmt: skip
+            book[:, column] = values
+        self._tag(laid, packets)
+        table = self._table(laid.messages, n, at.MESSAGE_WORDS)
+        table[:, at.G_NODE] = memory.node_base[rows.src]
+        table[:, at.G_RANK] = rows.rank
+        table[:, at.G_BYTES] = rows.nbytes
+        table[:, at.G_READY] = -1
+        table[:, at.G_RELEASED] = -1
+        laid.opened = np.zeros(n, dtype=np.bool_)
+        begins = laid.step.begins if laid.step.begins is not None else np.full(n, -1, dtype=np.int64)
+        own = begins >= 0
+        table[own, at.G_READY] = table[own, at.G_RELEASED] = begins[own]
+        laid.soonest = np.minimum.accumulate(np.where(own, begins, at.FOREVER)[::-1])[::-1]
+        if self.part.table.order == LAYER:
+            keys = self._keys(laid)
+            table[:, at.G_QUEUE] = [self._queue(key) for key in keys.tolist()]
+            for key, more in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
+                self._widen(key, more)
+
+    def _tag(self, laid: Laid, packets: Ints) -> None:
+        """Lay out which packets are important."""
+        important, flows = laid.step.messages.important, self._flows
+        default = int(flows.transports[self.part.table.transport].important)
+        assert isinstance(important, Importance)
+        plain = np.select(
+            [important.pattern == Importance.ALL, important.pattern == Importance.NONE], [1, 0], default
+        ).astype(np.int64)
+        laid.tags, laid.wanted = plain, plain * packets
+        for which in np.unique(important.pattern[important.pattern >= 0]).tolist():
+            flags = important.patterns[which]
+            those = important.pattern == which
+            if (packets[those] != len(flags)).any():
+                raise ValueError("a pattern of importance does not have one flag per packet")
+            base, wanted = flows.tags(flags, len(flags))
+            laid.stretches.append((-(-len(flags) // 32), base))
+            laid.tags[those], laid.wanted[those] = base, wanted
+
+    def _lay_events(self, laid: Laid, take: Callable[[int], int]) -> None:
+        step, M = laid.step, self._M
+        table = self._table(laid.events, len(step), at.EVENT_WORDS)
+        table[:, at.E_NEEDS] = step.needs
+        table[:, at.E_EFFORT] = step.effort
+        table[:, at.E_STATION] = np.where(step.station >= 0, self._stations + step.station, 0)
+        for lists, base_word, count_word, first, size in (
+            (step.after, at.E_AFTER, at.E_AFTER_COUNT, laid.events, at.EVENT_WORDS),
+            (step.posts, at.E_POSTS, at.E_POSTS_COUNT, laid.messages, at.MESSAGE_WORDS),
+        ):
+            place, members = lists
+            if len(members):
+                base = take(len(members))
+                M[base : base + len(members)] = first + members * size
+                table[:, base_word] = base + place[:-1]
+            table[:, count_word] = np.diff(place)
+
+    def _operations(self, laid: Laid, process: int, rows: Ints) -> Ints:
+        """The words of a course."""
+        kind, value = rows[:, 0], rows[:, 1].copy()
+        named = np.flatnonzero((kind == WAIT) | (kind == FIRE))
+        value[named] = [self._event(number) for number in value[named].tolist()]
+        assert not ((kind == FIRE) & (value == 0)).any(), "an event of the past is fired"
+        noted = kind == NOTE
+        notes = laid.notes + NOTES * process
+        value[noted] += notes
+        words = np.stack((kind, value), axis=1)
+        ends = np.flatnonzero(noted & (value == notes + NOTES - 2))  # what was computed is noted with the end
+        return np.insert(words, ends + 1, (at.O_COMPUTED, notes + NOTES - 1), axis=0)
+
+    def _event(self, number: int) -> int:
+        """The base of an event, counted through the part; 0 if it has long happened."""
+        for laid in reversed(self.live):
+            if number >= laid.event:
+                return laid.events + at.EVENT_WORDS * (number - laid.event)
+        return 0
+
+    def _keys(self, laid: Laid) -> Ints:
+        """Which queue releases each message: that of its host, or of its host for its destination."""
+        rows = laid.step.messages
+        return rows.src << 32 | rows.dst if self.part.table.apart else rows.src
+
+    def _queue(self, key: int) -> int:
+        """The queue of such a key."""
+        if key not in self._queues:
+            base = self._queues[key] = self._flows.arena.allocate(at.QUEUE_WORDS)
+            self._M[base + at.Q_CREDIT] = self.part.table.credit
+            self._rooms[key] = 0
+        return self._queues[key]
+
+    def _widen(self, key: int, more: int) -> None:
+        """A queue gets more messages: it has room for all of those that are known."""
+        base, arena, M = self._queue(key), self._flows.arena, self._M
+        used = int(M[base + at.Q_COUNT])
+        waiting = used + sum(
+            int(((self._keys(laid) == key) & (self._column(laid, at.G_READY) < 0)).sum()) for laid in self.live
+        )
+        if (need := 2 * (waiting + more)) <= self._rooms[key]:
+            return
+        heap, old = arena.allocate(2 * need), int(M[base + at.Q_HEAP])
+        M[heap : heap + 2 * used] = M[old : old + 2 * used]
+        if old:
+            arena.free(self._rooms[key], old)
+        M[base + at.Q_HEAP], self._rooms[key] = heap, 2 * need
+
+    def _column(self, laid: Laid, word: int) -> Ints:
+        return self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)[:, word]
+
+    def released(self, laid: Laid) -> Flags:
+        """Which messages may start, of those that do not begin by themselves."""
+        free = self._column(laid, at.G_RELEASED) >= 0
+        return free if laid.step.begins is None else free & (laid.step.begins < 0)
+
+    def _feed(self, process: int, now: Ps) -> None:
+        """Give a process the next stretch of its course, if it has nowhere to go on."""
+        M, base, pending = self._M, self._processes + at.PROCESS_WORDS * process, self._pending[process]
+        if pending and not self._started[process]:
+            self._started[process] = True
+            M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
+            self._post(0, now, base << 1)
+        if pending and M[base + at.W_STARVED]:
+            M[base + at.W_STARVED] = 0
+            M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
+        if pending and M[base + at.W_NEXT] == 0:
+            M[base + at.W_NEXT], M[base + at.W_NEXT_END] = pending.popleft()
+
+    # --- while it is played -------------------------------------------------------------------------------------
+
+    def feed(self, now: Ps) -> None:
+        """Give processes what is known of their courses."""
+        for process in range(len(self._pending)):
+            if self._pending[process]:
+                self._feed(process, now)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything has been played: the courses of all processes, and all messages delivered."""
+        if self._next is not None or not self.delivered:
+            return False
+        table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+        return bool(table[:, at.W_STARVED].all()) and not any(self._pending)
+
+    @property
+    def ended_ps(self) -> Ps:
+        """When the last thing happened."""
+        table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+        last = max((int(self._M[laid.left + 1]) for laid in self.live), default=0)
+        return Ps(max(last, self.last_ps, int(table[:, at.W_ENDED].max(initial=0))))
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """(process, event) of those that wait; events are counted through the part."""
+        found = []
+        for process in range(len(self.part.hosts)):
+            base = self._processes + at.PROCESS_WORDS * process
+            last = int(self._M[base + at.W_AT]) - at.OPERATION_WORDS
+            if not self._started[process] or self._M[base + at.W_STARVED] or self._M[last] != at.O_WAIT:
+                continue
+            event = int(self._M[last + 1])
+            for laid in self.live:
+                place = event - laid.events
+                if 0 <= place < len(laid.step) * at.EVENT_WORDS and self._M[event + at.E_WAITER] == base:
+                    found.append((process, laid.event + place // at.EVENT_WORDS))
+        return found
+
+    def open(self, laid: Laid, those: Ints, post: Post) -> None:
+        """Give messages their records, and start those that have been released. `post`: (host, time, sender)."""
+        rows, flows = laid.step.messages, self._flows
+        laid.opened[those] = True
+        event = np.zeros(len(those), dtype=np.int64)
+        if laid.events:
+            event = laid.events + at.EVENT_WORDS * those
+            if not len(self.part.hosts):
+                followers = np.diff(laid.step.after[0])[those] + np.diff(laid.step.posts[0])[those]
+                event = np.where(followers > 0, event, 0)
+        words = self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)
+        book = flows.book[laid.first + those]
+        begin: Records[Ints] = Records(
+            number=laid.first + those, src=book[:, SRC], dst=book[:, DST], nbytes=book[:, BYTES],
+            packets=book[:, PACKETS], priority=rows.priority[those],
+            allowed=allowed_losses(book[:, BYTES], rows.bound[those]), tags=laid.tags[those],
+            wanted=laid.wanted[those], tell=0, event=event, left=laid.left,
+            home=np.where(words[those, at.G_QUEUE] > 0, laid.messages + at.MESSAGE_WORDS * those, 0),
+            logged=int(self.logged),
+        )  # fmt: skip
+        senders = flows.open_many(begin, self.part.table.transport)
+        words[those, at.G_FLOW] = senders
+        released = words[those, at.G_RELEASED]
+        for i in np.flatnonzero(released >= 0).tolist():
+            post(int(book[i, SRC]), Ps(int(released[i])), int(senders[i]))
+
+    def _seen(self, laid: Laid) -> Over:
+        notes = np.zeros((len(self.part.hosts), NOTES), dtype=np.int64)
+        if laid.notes:
+            notes = self._table(laid.notes, len(self.part.hosts), NOTES).copy()
+        numbers = laid.first + np.arange(len(laid.opened))
+        ready, started = (self._column(laid, word).copy() for word in (at.G_READY, at.G_RELEASED))
+        return Over(laid.step, numbers, ready, started, notes)
+
+    def sweep(self) -> None:
+        """Free the first steps, as far as nothing is left of them: no message, no event that is to happen, no process
+        that could ask for one."""
+        while self.live:
+            laid = self.live[0]
+            if laid.closed < len(laid.opened) or self._M[laid.left]:
+                return
+            if len(self.part.hosts):
+                needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
+                if self.begun.min() < len(self.over) + 2 or (needs != at.FIRED).any():
+                    return
+            self.over.append(self._seen(laid))
+            self._flows.arena.free_many(*np.array(laid.stretches, dtype=np.int64).T)
+            self.last_ps = max(self.last_ps, int(self._M[laid.left + 1]))
+            del self.live[0]
