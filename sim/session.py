@@ -1,11 +1,11 @@
 """A session: a scenario's network that stays, on which a job's iterations are played one at a time.
 
-`simulate` is told beforehand what a job sends in all its iterations. Here the caller says so iteration by iteration, and
-may wait with the next until it has heard what became of the last: training in the loop. The network rests in between;
-what transports remember of pairs of hosts, caches of switches and random streams go on from step to step.
+`simulate` is told beforehand what a job sends in all its iterations. Here the caller says so iteration by iteration,
+and may wait with the next until it has heard what became of the last: training in the loop. The network rests in
+between; what transports remember of pairs of hosts, caches of switches and random streams go on from step to step.
 
-Flows take memory for as long as the engine lives. So after some hundred thousand messages the network is built anew, which
-is as if it had rested for long: state of pairs is forgotten then.
+Flows take memory for as long as the engine lives. So after some hundred thousand messages the network is built anew,
+which is as if it had rested for long: state of pairs is forgotten then.
 """
 
 from __future__ import annotations

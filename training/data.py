@@ -1,8 +1,8 @@
 """Data for training: whole data sets in memory, dealt to workers step by step from a seed of their own.
 
 In every epoch the samples are shuffled and dealt: step k of an epoch is the k-th run of N x B of them, worker w has the
-w-th slice of that. The order depends on the data seed alone, so that runs that differ in something else are paired sample
-by sample. `gradwire.traces.datasets` reads the files.
+w-th slice of that. The order depends on the data seed alone, so that runs that differ in something else are paired
+sample by sample. `gradwire.traces.datasets` reads the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SYNTHETIC = "synthetic"
 class Images:
     """Pictures float32 [samples, 3, size, size], normalised by the training set's mean and deviation per channel.
 
-    augment : draw a shift of up to an eighth of the size and a mirroring for each picture of each step (He et al., 2016).
+    augment : draw a shift of up to an eighth of the size and a mirroring for each picture of each step (He et al.,
+        2016).
     """
 
     train: tuple[Tensor, Tensor]
@@ -64,7 +65,8 @@ class Text:
         return (len(self.train) - 1) // self.length
 
     def batch(self, indices: np.ndarray, draws: np.random.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """(inputs, targets) of these samples, int64 [samples, length] each, from places a little further on each time."""
+        """(inputs, targets) of these samples, int64 [samples, length] each, from places a little further on each
+        time."""
         shift = int(draws.integers(0, self.length))
         starts = np.minimum(indices * self.length + shift, len(self.train) - self.length - 1)
         spans = self.train[torch.from_numpy(starts[:, None] + np.arange(self.length + 1))]

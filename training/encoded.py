@@ -1,9 +1,9 @@
 """Encoded tensors: what goes onto the wire instead of a tensor, cut into packets of which any may be lost.
 
-An encoded tensor is a run of equal *units* - a value; a value and its index; a bucket of quantised values with its norm -
-and a *head* that every packet repeats, such as the scale of the whole tensor. A unit never spans packets, so a packet
-can be decoded without any other: that is what lets a receiver use whatever subset of them has arrived, in any order.
-The alternative, one buffer cut at arbitrary bytes, makes each lost packet cost its neighbours.
+An encoded tensor is a run of equal *units* - a value; a value and its index; a bucket of quantised values with its
+norm - and a *head* that every packet repeats, such as the scale of the whole tensor. A unit never spans packets, so a
+packet can be decoded without any other: that is what lets a receiver use whatever subset of them has arrived, in any
+order. The alternative, one buffer cut at arbitrary bytes, makes each lost packet cost its neighbours.
 """
 
 from __future__ import annotations

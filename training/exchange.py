@@ -1,8 +1,9 @@
-"""One step's exchange: the reduced gradients of all workers, over a network that may lose packets, and back as one mean.
+"""One step's exchange: the reduced gradients of all workers, over a network that may lose packets, and back as one
+mean.
 
 What a server does, or what an all-reduce comes to: every worker's encodings are cut into packets, some of which do not
-arrive; what has arrived is decoded, and averaged as `fill` says. Which packets those are is not decided here, but by who
-asks (`Arrivals`): nothing lost, a rule, a simulated fabric, the masks of an earlier run.
+arrive; what has arrived is decoded, and averaged as `fill` says. Which packets those are is not decided here, but by
+who asks (`Arrivals`): nothing lost, a rule, a simulated fabric, the masks of an earlier run.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Exchange:
     seed : what random draws hang on.
     fill : what stands for what was lost.
     payload : bytes of payload of a packet.
-    feed_back : whether error feedback counts what the network lost as not sent, as a sender can whose receiver tells it.
+    feed_back : whether error feedback counts what the network lost as not sent, as a sender can whose receiver tells
+        it.
     """
 
     reducer: Reducer
@@ -92,14 +94,13 @@ class Exchange:
         for round_ in range(self.reducer.rounds):
             shares, means = self._round(round_, number, encoded, network, sent)
             if round_ + 1 < self.reducer.rounds:
-                following = means
-                encoded = self._each(lambda w, t: self.reducer.follow(following[t], self.infos[t], self.states[w][t]))
+                encoded = self._following(means)
         whole = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
-            for worker, state in enumerate(self.states):
-                mine = shares[worker][tensor] if self.reducer.rounds == 1 else results[worker]
-                self.reducer.settle(mine, info, state[tensor])
+            for worker, result in enumerate(results):
+                mine = shares[worker][tensor] if self.reducer.rounds == 1 else result
+                self.reducer.settle(mine, info, self.states[worker][tensor])
             whole.append(results[0].view(info.shape))
         return whole, sent
 
@@ -116,6 +117,9 @@ class Exchange:
             for state, their in zip(states, theirs, strict=True):
                 state.load_state_dict(their)
         self.last = [{tensor: value.clone() for tensor, value in each.items()} for each in saved["last"]]
+
+    def _following(self, means: list[Tensor]) -> list[list[Encoded]]:
+        return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]))
 
     def _each(self, make: Callable[[int, int], Encoded]) -> list[list[Encoded]]:
         return [[make(worker, tensor) for tensor in range(len(self.infos))] for worker in range(self.workers)]

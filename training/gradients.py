@@ -3,11 +3,11 @@
 `of_each_in_turn` runs the model once per worker, forward and backward: obviously right, and the oracle. `Together` runs
 all workers' samples through it at once and takes apart only what has to be: the gradient of a weight is worked out for
 each worker's slice of the batch, and a normalisation over a batch is one over each slice. Everything else - the forward
-pass, the gradients of activations - costs what it costs in plain training. Per-sample gradients by `torch.func.vmap` were
-the alternative, at little more than half the speed.
+pass, the gradients of activations - costs what it costs in plain training. Per-sample gradients by `torch.func.vmap`
+were the alternative, at little more than half the speed.
 
-Layers that are taken apart: Conv1d, Conv2d, Linear, BatchNorm1d and 2d, LayerNorm, Embedding. A model with parameters of
-its own elsewhere (an LSTM) goes in turn; `gradients_of` chooses.
+Layers that are taken apart: Conv1d, Conv2d, Linear, BatchNorm1d and 2d, LayerNorm, Embedding. A model with parameters
+of its own elsewhere (an LSTM) goes in turn; `gradients_of` chooses.
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ def _batch_norm(module: Any, x: Tensor, workers: int, keep: Keep) -> Tensor:
     for each, w, b in zip(x.chunk(workers), weight, bias, strict=True):
         if module.track_running_stats:
             mean, var = module.running_mean.clone(), module.running_var.clone()
-            means.append(mean), variances.append(var)
+            means.append(mean)
+            variances.append(var)
         else:
             mean = var = None
         momentum = module.momentum if module.momentum is not None else 1 / (int(module.num_batches_tracked) + 1)
@@ -250,7 +251,11 @@ FORWARDS: dict[type[nn.Module], Any] = {
 """What is taken apart, and how: (module, input of all workers, N, keep) to output."""
 
 
-def gradients_of(model: nn.Module, workers: int) -> Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradients]]:
+Answers = Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradients]]
+"""(loss, inputs, targets) to the loss and the gradients of each worker."""
+
+
+def gradients_of(model: nn.Module, workers: int) -> Answers:
     """The faster way that works for a model."""
     together = Together(model, workers)
     if workers > 1 and together.possible:

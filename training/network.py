@@ -126,7 +126,10 @@ class Random(Memoryless):
         if not 0 <= self.loss <= 1:
             raise ValueError(f"loss {self.loss}; expected 0 to 1")
         if self.burst < 1 or (self.burst > 1 and self.loss >= self.burst / (self.burst + 1)):
-            raise ValueError(f"runs of {self.burst} packets at a loss of {self.loss}; expected runs of 1 or more, and a loss below burst / (burst + 1)")
+            raise ValueError(
+                f"runs of {self.burst} packets at a loss of {self.loss}; expected runs of 1 or more, and a loss below "
+                "burst / (burst + 1)"
+            )
 
     def carry(self, pushed: Pushed) -> Answer:
         """Some of it arrives."""
@@ -194,7 +197,9 @@ class Replay(Memoryless):
         """
         then = self.answers[pushed.step % len(self.answers)]
         if pushed.round >= len(then):
-            raise ValueError(f"step {pushed.step} has {len(then)} rounds in what is replayed, and another one is asked for")
+            raise ValueError(
+                f"step {pushed.step} has {len(then)} rounds in what is replayed, and another one is asked for"
+            )
         answer = then[pushed.round]
         if len(answer.arrived) != len(pushed.encoded):
             raise ValueError(f"{len(answer.arrived)} workers are replayed, and there are {len(pushed.encoded)}")
@@ -202,8 +207,8 @@ class Replay(Memoryless):
             for tensor, mask in enumerate(masks):
                 if mask is not None and len(mask) != (count := pushed.packets(worker, tensor)):
                     raise ValueError(
-                        f"step {pushed.step}, worker {worker}, tensor {pushed.infos[tensor].name}: {len(mask)} packets are "
-                        f"replayed, and {count} are sent"
+                        f"step {pushed.step}, worker {worker}, tensor {pushed.infos[tensor].name}: {len(mask)} packets "
+                        f"are replayed, and {count} are sent"
                     )
         return answer
 

@@ -1,9 +1,9 @@
 """The packet simulator as the network of a training: what it loses is lost in the update, and its time is the clock.
 
 Every step becomes a trace of one iteration - tensors as long as their encodings, magnitudes of what the workers really
-send, times of another trace or none - which a simulator plays on a network that stays (`Plays`). Packets are the reducer's
-own: a message of the simulator is cut where the encoding is. The workers' messages to the servers may lose packets up to
-their bound; what the servers send back may not, so that all workers keep the same parameters.
+send, times of another trace or none - which a simulator plays on a network that stays (`Plays`). Packets are the
+reducer's own: a message of the simulator is cut where the encoding is. The workers' messages to the servers may lose
+packets up to their bound; what the servers send back may not, so that all workers keep the same parameters.
 
 A tensor's message is as long as the longest of the workers' encodings, where these differ (DGC).
 """
@@ -74,7 +74,8 @@ class Simulated:
         """
         Parameters
         ----------
-        times : whose computing the workers do, iteration by iteration; it has the trained model's tensors. Computing takes
+        times : whose computing the workers do, iteration by iteration; it has the trained model's tensors. Computing
+            takes
             no time if absent. The scenario's job scales it.
 
         Raises
@@ -85,10 +86,13 @@ class Simulated:
         job = plays.scenario.job[0]
         payload = (job.transport or plays.scenario.transport).payload
         if job.exchange.kind != "parameter_server":
-            raise ScenarioError(f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server")
-        if job.exchange.partition % payload:
             raise ScenarioError(
-                f"{job.exchange.partition} bytes cut packets", "job.exchange.partition",
+                f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server"
+            )
+        partition = int(getattr(job.exchange, "partition", 0))
+        if partition % payload:
+            raise ScenarioError(
+                f"{partition} bytes cut packets", "job.exchange.partition",
                 expected=f"a multiple of the payload, {payload} bytes",
             )  # fmt: skip
         if job.pull_bound:
@@ -176,14 +180,17 @@ class Simulated:
             counts = np.diff(np.append(starts, len(sizes)))
             mean[filled] = np.add.reduceat(sizes, starts) / counts
             most[filled] = np.maximum.reduceat(sizes, starts)
-            last = np.maximum.accumulate(np.where(np.isin(np.arange(layout.chunks), filled), np.arange(layout.chunks), 0))
+            last = np.zeros(layout.chunks, dtype=np.int64)
+            last[filled] = filled
+            last = np.maximum.accumulate(last)
             mean, most = mean[last], most[last]  # a chunk inside of a long unit has that one's
         return mean, most
 
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
         if self.times is None or pushed.round:
-            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, np.zeros(len(sent), dtype=np.int64), 0, 0, 0, worker)
+            ready = np.zeros(len(sent), dtype=np.int64)
+            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, 0, 0, 0, worker)
         then = self.times.iterations[pushed.step % len(self.times.iterations)]
         return Iteration(
             worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, then.ready_ps[sent],

@@ -1,7 +1,7 @@
 """The trainer: data-parallel training of N workers in one process, with a reducer and a network between them.
 
-A step: every worker's gradients of its own samples, reduced, carried by the network, averaged from what arrived, and one
-update that all workers make alike (synchronous; a parameter server and an all-reduce differ in the network only).
+A step: every worker's gradients of its own samples, reduced, carried by the network, averaged from what arrived, and
+one update that all workers make alike (synchronous; a parameter server and an all-reduce differ in the network only).
 Initialisation, data and everything drawn by reducers and networks have seeds of their own, so that two trainings that
 differ in one thing are paired in everything else.
 """
@@ -33,7 +33,8 @@ class Recipe:
     workers, batch : N, and samples of each worker in a step.
     steps : of the whole training, which the schedule needs to know.
     rate : the learning rate at its highest.
-    schedule : "constant"; "triangle", linearly up to `rate` for the first `rise` of the steps and down to zero; or "steps",
+    schedule : "constant"; "triangle", linearly up to `rate` for the first `rise` of the steps and down to zero; or
+        "steps",
         a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
     momentum, nesterov, weight_decay : of SGD; no momentum where a reducer corrects for it.
     clip : norm that the mean gradient is scaled down to; 0 does not.
@@ -105,7 +106,8 @@ def losses_of(model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> 
 
 
 def tensors_of(model: nn.Module) -> list[TensorInfo]:
-    """The parameters in the order of `model.parameters()`; a layer is a module that has some, in order of registration."""
+    """The parameters in the order of `model.parameters()`; a layer is a module that has some, in order of
+    registration."""
     layers: dict[str, int] = {}
     infos = []
     for name, parameter in model.named_parameters():
@@ -158,8 +160,9 @@ class Trainer:
         numel = sum(info.numel for info in self.infos) * recipe.workers
         lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
         return StepRow(
-            number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps, recipe.rate_at(number)
-        )
+            number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
+            recipe.rate_at(number),
+        )  # fmt: skip
 
     def score(self, batch: int = 500) -> Score:
         """Loss and accuracy on held-out data."""

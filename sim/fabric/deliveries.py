@@ -52,7 +52,8 @@ class Deliveries:
         return missing_columns(self._missing or [])
 
     def take_missing(self) -> Ints:
-        """What `missing` has been told since the last time, int64[runs, COLUMNS] by message; it is told no more then."""
+        """What `missing` has been told since the last time, int64[runs, COLUMNS] by message; it is told no more
+        then."""
         found, self._missing = self._missing or [], []
         return by_message(found)
 

@@ -1,8 +1,8 @@
 """Reducers: what a worker sends instead of a gradient, and what a receiver makes of what has arrived.
 
-A reducer is a table of a scenario (its parameters) with three functions, and no state of its own: what it remembers of a
-worker's tensor is in a `State`, so one reducer serves all workers, and a checkpoint is a dictionary of tensors. Every
-reducer decodes correctly when any subset of its packets is missing: what is missing counts as zero.
+A reducer is a table of a scenario (its parameters) with three functions, and no state of its own: what it remembers
+of a worker's tensor is in a `State`, so one reducer serves all workers, and a checkpoint is a dictionary of tensors.
+Every reducer decodes correctly when any subset of its packets is missing: what is missing counts as zero.
 
 Most need one round: `compress`, the network, `decode`, the mean over the workers. One whose workers have to agree on
 something in between (PowerSGD) has more: `follow` makes the next round's encoding of the mean of the last one.
@@ -64,7 +64,8 @@ class Reducer(Table):
     rounds: ClassVar[int] = 1
     """How often workers and server exchange something in a step."""
     linear: ClassVar[bool] = False
-    """Whether the encodings of several workers may be added up on the way, unit by unit, so that it fits an all-reduce."""
+    """Whether the encodings of several workers may be added up on the way, unit by unit, so that it fits an
+    all-reduce."""
     places: ClassVar[Literal["fixed", "sent"]] = "sent"
     """Whether a receiver knows which elements a packet is about that has not arrived, or these are sent along."""
     remembers_error: ClassVar[bool] = False

@@ -29,10 +29,10 @@ class DGC(Reducer):
     """The elements beyond a threshold, estimated from a sample, of what has added up locally with momentum.
 
     Each worker keeps u <- m u + g and v <- v + u, sends the elements of v beyond the threshold, and clears both there
-    (momentum correction and factor masking, sections 3.1 and 3.3 of the paper), so the optimiser must have no momentum of
-    its own. The threshold is that of a sample, and is multiplied by 0.8 or 1.3 while it lets through too few or too
-    many; beyond 1.3 times as many, the largest are taken. Gradients may be clipped locally to `clip` / sqrt(workers)
-    before they are added (section 3.2). Value and 32-bit index: 8 bytes an element.
+    (momentum correction and factor masking, sections 3.1 and 3.3 of the paper), so the optimiser must have no
+    momentum of its own. The threshold is that of a sample, and is multiplied by 0.8 or 1.3 while it lets through too
+    few or too many; beyond 1.3 times as many, the largest are taken. Gradients may be clipped locally to `clip` /
+    sqrt(workers) before they are added (section 3.2). Value and 32-bit index: 8 bytes an element.
     """
 
     remembers_error: ClassVar[bool] = True

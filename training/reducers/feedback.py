@@ -53,8 +53,8 @@ class Around(Reducer):
 class ErrorFeedback(Around):
     """What was not sent is added to the next gradient (Stich et al., NeurIPS '18; Karimireddy et al., ICML '19).
 
-    A worker encodes x = g + e, and keeps e = x - (what was sent of it). In all steps together, what was sent and what is
-    kept is the sum of the gradients.
+    A worker encodes x = g + e, and keeps e = x - (what was sent of it). In all steps together, what was sent and what
+    is kept is the sum of the gradients.
     """
 
     kind: Literal["error_feedback"] = "error_feedback"
@@ -83,8 +83,8 @@ class ErrorFeedback(Around):
 class MomentumCorrection(Around):
     """Momentum before the reduction instead of in the optimiser (Lin et al., ICLR '18, section 3.1).
 
-    A worker encodes u = m u + g. Around error feedback, what is kept has its momentum in it; with `masking` the momentum
-    of sent elements is cleared (section 3.3). The optimiser must have no momentum of its own.
+    A worker encodes u = m u + g. Around error feedback, what is kept has its momentum in it; with `masking` the
+    momentum of sent elements is cleared (section 3.3). The optimiser must have no momentum of its own.
     """
 
     kind: Literal["momentum_correction"] = "momentum_correction"

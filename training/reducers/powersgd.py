@@ -21,8 +21,8 @@ class PowerSGD(Reducer):
 
     Workers send P = M Q, and agree on its mean, whose columns are then made orthonormal; they send Q = M^T P, and agree
     on its mean (algorithm 1 of the paper). The last step's Q is where the next one starts. Both are linear in M, so it
-    fits an all-reduce. A tensor is a matrix of its first dimension by the rest; vectors go as they are, and so does what
-    would be no smaller. A unit is a row of P or Q; a row that is lost is zero in the mean of that worker.
+    fits an all-reduce. A tensor is a matrix of its first dimension by the rest; vectors go as they are, and so does
+    what would be no smaller. A unit is a row of P or Q; a row that is lost is zero in the mean of that worker.
     """
 
     rounds: ClassVar[int] = 2

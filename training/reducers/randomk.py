@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class RandomK(Reducer):
-    """A `ratio` of the elements, the same for all workers of a step, drawn anew in each: 4 bytes an element, no index."""
+    """A `ratio` of the elements, the same for all workers of a step, drawn anew in each: 4 bytes an element, no
+    index."""
 
     linear: ClassVar[bool] = True
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
@@ -25,8 +26,8 @@ class RandomK(Reducer):
     ratio: Ratio = 0.01
     """Share of the elements of each tensor that are sent, rounded down, at least one."""
     unbiased: Flag = False
-    """Multiply by numel/k, so that the expectation is the gradient. Not together with error feedback, which makes up for
-    what is not sent and would diverge."""
+    """Multiply by numel/k, so that the expectation is the gradient. Not together with error feedback, which makes up
+    for what is not sent and would diverge."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch

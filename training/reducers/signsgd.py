@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class SignSGD(Reducer):
     """The sign of each element in one bit; zero counts as plus.
 
-    With `scale = "mean"` signs are multiplied by the mean magnitude of the tensor, the head of every packet, which makes
-    them a contraction as error feedback wants it (EF-signSGD). With `scale = "none"` they are plus and minus one, as in
-    signSGD, whose learning rate is smaller by as much. A unit is a byte of eight elements.
+    With `scale = "mean"` signs are multiplied by the mean magnitude of the tensor, the head of every packet, which
+    makes them a contraction as error feedback wants it (EF-signSGD). With `scale = "none"` they are plus and minus
+    one, as in signSGD, whose learning rate is smaller by as much. A unit is a byte of eight elements.
     """
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"

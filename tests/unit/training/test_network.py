@@ -67,7 +67,7 @@ def test_quota_and_tail() -> None:
 
 
 def test_rules_out_of_reach_are_refused() -> None:
-    with pytest.raises(ValueError, match="loss 1.5; expected 0 to 1"):
+    with pytest.raises(ValueError, match=r"loss 1.5; expected 0 to 1"):
         Random(1.5)
     with pytest.raises(ValueError, match="expected runs of 1 or more"):
         Random(0.9, burst=3)

@@ -127,7 +127,7 @@ def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
     assert [second.step() for _ in range(2)] == rows[4:]
     assert all(torch.equal(a, b) for a, b in zip(parameters(whole.model), parameters(second.model), strict=True))
     other = Trainer(model(), DATA, Recipe(workers=2, batch=8, steps=7), reducer)
-    with pytest.raises(ValueError, match="of another recipe: .*steps"):
+    with pytest.raises(ValueError, match=r"of another recipe: .*steps"):
         other.load_state_dict(first.state_dict())
 
 
