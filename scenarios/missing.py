@@ -27,6 +27,10 @@ def missing_runs(message: int, missing: NDArray[np.bool_], nbytes: int, payload:
 
 def missing_columns(found: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
     """The table's columns, by message, from what `missing_runs` has found of every message."""
+    return dict(zip(COLUMNS, by_message(found).T, strict=True))
+
+
+def by_message(found: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Its rows, int64[runs, COLUMNS], in the order of the messages."""
     rows = np.concatenate(found) if found else np.zeros((0, len(COLUMNS)), dtype=np.int64)
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    return dict(zip(COLUMNS, rows.T, strict=True))
+    return rows[np.argsort(rows[:, 0], kind="stable")]

@@ -259,6 +259,12 @@ class Coupling:
         self.tracks.append(track)
         return track
 
+    def forget(self, track: Track) -> None:
+        """A part that has come to its end is asked no more, and not in the tables any more."""
+        self.tracks.remove(track)
+        if hasattr(self.fabric, "forget"):
+            self.fabric.forget(track)
+
     def at(self, time_ps: Ps, action: Callable[[Ps], None]) -> None:
         """Have something done to what is played at a time, before anything else that happens then."""
         if self._plays:

@@ -9,7 +9,7 @@ import numpy as np
 from gradwire.components import layout as at
 from gradwire.scenarios.arrays import Columns, Flags, Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
-from gradwire.scenarios.missing import missing_columns
+from gradwire.scenarios.missing import by_message, missing_columns
 from gradwire.sim.fabric.events import Delivery, Event, Settled
 from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Flows
 from gradwire.sim.fabric.logs import Logs
@@ -50,6 +50,12 @@ class Deliveries:
     def missing(self) -> Columns:
         """The columns of the Result's table `missing`."""
         return missing_columns(self._missing or [])
+
+    def take_missing(self) -> Ints:
+        """What `missing` has been told since the last time, int64[runs, COLUMNS] by message; it is told no more
+        then."""
+        found, self._missing = self._missing or [], []
+        return by_message(found)
 
     def _delivered(self, rows: Ints, numbers: Ints, events: list[Event]) -> None:
         """Deliveries by time and message, as rows of the log, and their messages."""

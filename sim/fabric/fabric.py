@@ -213,6 +213,14 @@ class Fabric:
         """Numbers for so many messages, which they are given when they are sent (`number`); returns the first."""
         return self.flows.enter(many)
 
+    def take_missing(self) -> Ints:
+        """Which packets messages were delivered without since the last time (`Deliveries.take_missing`)."""
+        return self._deliveries.take_missing()
+
+    def forget(self, track: Track) -> None:
+        """A part that has come to its end is not asked any more."""
+        self._programs.forget(track)
+
     def play(self, part: Part, logged: bool = True) -> Track:
         """Begin to play a part of a program: its messages start by themselves. `run` does not return for their
         deliveries, only for the end of the part. `logged`: its packets are noted, if any are.

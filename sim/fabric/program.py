@@ -29,15 +29,20 @@ class Programs:
         """`start`: (host, time, base of a sender's record): have a message begin."""
         self.flows, self._start, self._post = flows, start, post
         self.tracks: list[Track] = []
-        self._open = 0
+        self._made = self._open = 0
 
     def play(self, part: Part, now: Ps, logged: bool) -> Track:
         """Begin a part."""
-        track = Track(part, len(self.tracks), self.flows, self._post, logged)
+        track = Track(part, self._made, self.flows, self._post, logged)
+        self._made += 1
         self.tracks.append(track)
         while track.due <= now:
             track.more(now)
         return track
+
+    def forget(self, track: Track) -> None:
+        """A part that has come to its end is not asked any more."""
+        self.tracks.remove(track)
 
     @property
     def _live(self) -> list[tuple[Track, Laid]]:
@@ -71,10 +76,10 @@ class Programs:
         """Lay what has been asked for, in the order of asking: messages are numbered in it, wherever the engine
         stops."""
         while True:
-            due, number = min(((track.due, track.number) for track in self.tracks), default=(at.FOREVER, 0))
-            if due > now:
+            first = min(self.tracks, key=lambda track: (track.due, track.number), default=None)
+            if first is None or first.due > now:
                 break
-            self.tracks[number].more(now)
+            first.more(now)
         for track in self.tracks:
             track.feed(now)
 

@@ -16,7 +16,7 @@ import pytest
 import gradwire
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "analysis", "testing", "benchmarks")
+ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "training", "analysis", "testing", "benchmarks")
 
 ALLOWED = {
     "scenarios": set(),
@@ -25,6 +25,7 @@ ALLOWED = {
     "experiment": {"scenarios", "traces", "components"},
     "sim": {"scenarios", "traces", "components", "experiment"},
     "emu": {"scenarios", "traces", "components", "experiment"},
+    "training": {"scenarios", "traces"},
     "analysis": {"scenarios", "traces"},
     "testing": {"scenarios", "components", "experiment", "sim"},
 }

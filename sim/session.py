@@ -1,0 +1,159 @@
+"""A session: a scenario's network that stays, on which a job's iterations are played one at a time.
+
+`simulate` is told beforehand what a job sends in all its iterations. Here the caller says so iteration by iteration,
+and may wait with the next until it has heard what became of the last: training in the loop. The network rests in
+between; what transports remember of pairs of hosts, caches of switches and random streams go on from step to step.
+
+Flows take memory for as long as the engine lives. So after some hundred thousand messages the network is built anew,
+which is as if it had rested for long: state of pairs is forgotten then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradwire.experiment.jobs import Job
+from gradwire.experiment.program import Messages
+from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.units import Ps
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.patience import patience_ps
+from gradwire.sim.precheck import check_paths, find_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.traces.trace import Trace
+
+PLAYED = "step"
+"""Name of the traces that are played."""
+MOST_MESSAGES = 200_000
+"""Messages after which the network is built anew: about 130 MB of records."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of one iteration.
+
+    time_ps : from its begin until every worker has everything.
+    messages : what was sent.
+    missing : by number in `messages`, of those delivered with something missing: which packets, (packets,) bool.
+    """
+
+    time_ps: int
+    messages: Messages
+    missing: dict[int, Flags]
+
+
+class Session:
+    """The network of a scenario with one job, for that job's iterations one by one.
+
+    Attributes
+    ----------
+    now_ps : the network's time.
+    built : how often the network has been built.
+    """
+
+    def __init__(self, scenario: Scenario | str | Path, *, threads: int = 1) -> None:
+        """Of a scenario, or of one that is named.
+
+        Raises
+        ------
+        ScenarioError
+            It cannot be simulated, or has more or less than one job, a duration, or traffic or faults beside it.
+        """
+        scenario = scenario_of(scenario, "Session(scenario)")
+        if len(scenario.job) != 1:
+            raise ScenarioError(
+                f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose iterations are played"
+            )
+        if scenario.fault or scenario.traffic:
+            raise ScenarioError(
+                "happens at times of a whole run, which one step at a time has not got",
+                f"{scenario.name}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
+            )  # fmt: skip
+        output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
+        job = scenario.job[0].model_copy(update={"phase": None, "trace": PLAYED, "iterations": 1, "start": Ps(0)})
+        self.scenario = scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})
+        self.threads, self.built = threads, 0
+        self._coupling: Coupling | None = None
+        self._sent = 0
+
+    @property
+    def now_ps(self) -> int:
+        return 0 if self._coupling is None else self._coupling.now
+
+    def step(self, trace: Trace) -> Played:
+        """Play one iteration, whose gradients and times are those of the trace, called "step": of rank w for worker w.
+
+        Raises
+        ------
+        TraceError, ScenarioError
+            It is none that the job can send.
+        StallError
+            Nothing can happen any more.
+        """
+        if self._coupling is None or self._sent > MOST_MESSAGES:
+            self._build(trace)
+        coupling, table = self._coupling, self.scenario.job[0]
+        assert coupling is not None
+        job = Job.of(
+            table, trace, self._places, self._cards, seed=self.scenario.seed,
+            payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
+        )  # fmt: skip
+        begin = coupling.now
+        track = coupling.play(job.part)
+        coupling.run(lambda: track.finished)
+        coupling.settle(Ps(track.ended_ps))
+        (seen,) = track.steps
+        runs = coupling.fabric.take_missing()  # type: ignore[attr-defined]  # the packet engine's
+        coupling.forget(track)
+        self._sent += len(seen.numbers)
+        missing = _by_message(runs, seen.numbers, seen.step.messages.nbytes, job.exchange.context.payload)
+        return Played(int(track.ended_ps) - begin, seen.step.messages, missing)
+
+    def close(self) -> None:
+        """End the engine's threads."""
+        if self._coupling is not None and hasattr(self._coupling.fabric, "close"):
+            self._coupling.fabric.close()
+        self._coupling = None
+
+    def _build(self, trace: Trace) -> None:
+        from gradwire.sim.simulate import check_simulated, packet_fabric
+
+        self.close()
+        check_simulated(self.scenario)
+        found = find_all(self.scenario, trace)
+        network = found.needs.network
+        routing = build_routing(network)
+        check_paths(self.scenario, routing)
+        fabric = packet_fabric(_reseeded(self.scenario, self.built), network, routing, self.threads)
+        patience = patience_ps(self.scenario, network, routing)
+        self._coupling = Coupling(fabric, self.scenario.host.software_latency, network.names, False, patience)
+        self._places, self._cards = found.needs.places[0], network.cards
+        self.built, self._sent = self.built + 1, 0
+
+
+def _reseeded(scenario: Scenario, built: int) -> Scenario:
+    """The scenario whose network draws other numbers each time it is built, and the first time its own."""
+    return scenario if not built else scenario.model_copy(update={"seed": (scenario.seed + built * 1_000_003) % 2**31})
+
+
+def _by_message(runs: Ints, numbers: Ints, nbytes: Ints, payload: int) -> dict[int, Flags]:
+    """Masks of what is missing, out of rows of `gradwire.scenarios.missing`."""
+    found: dict[int, Flags] = {}
+    first = int(numbers[0]) if len(numbers) else 0
+    for message, packet, packets, _, _ in runs.tolist():
+        index = message - first
+        mask = found.get(index)
+        if mask is None:
+            mask = found[index] = np.zeros(-(-int(nbytes[index]) // payload), dtype=np.bool_)
+        mask[packet : packet + packets] = True
+    return found

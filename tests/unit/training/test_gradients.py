@@ -1,0 +1,129 @@
+"""Gradients of N workers at once are those of each in turn."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
+from gradwire.training.gradients import Together, gradients_of, of_each_in_turn  # noqa: E402
+
+
+class Text(nn.Module):
+    """A little of everything that texts are learned with."""
+
+    def __init__(self, padding: int | None = None) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(30, 16, padding_idx=padding)
+        self.norm, self.plain = nn.LayerNorm(16), nn.LayerNorm(16, bias=False)
+        self.mix = nn.Conv1d(16, 16, 3, padding=1, groups=2)
+        self.head = nn.Linear(16, 30, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.embedding(tokens))
+        y = y + torch.relu(self.mix(y.transpose(1, 2))).transpose(1, 2)
+        return self.head(self.plain(y))
+
+
+def of_images(model, inputs, targets):
+    return cross_entropy(model(*inputs), targets, reduction="none")
+
+
+def of_text(model, inputs, targets):
+    return cross_entropy(model(*inputs).transpose(1, 2), targets, reduction="none")
+
+
+def made(kind: str):
+    torch.manual_seed(3)
+    if kind == "resnet":
+        model = CifarResNet(1, 10)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.2)
+        return model.double(), of_images, (torch.randn(12, 3, 8, 8).double(),), torch.randint(10, (12,))
+    tokens = torch.randint(30, (12, 7))
+    return Text(5 if kind == "padding" else None).double(), of_text, (tokens,), torch.randint(30, (12, 7))
+
+
+@pytest.mark.parametrize("kind", ["resnet", "text", "padding"])
+@pytest.mark.parametrize("workers", [2, 3, 12])
+def test_together_as_in_turn(kind: str, workers: int) -> None:
+    """To rounding in float64, batch statistics of each worker included."""
+    if kind == "resnet" and workers == 12:
+        pytest.skip("a batch norm over one sample")
+    model, loss, inputs, targets = made(kind)
+    expected = of_each_in_turn(model, loss, inputs, targets, workers)
+    together = Together(model, workers)
+    assert together.possible
+    got = together(loss, inputs, targets)
+    assert got[0] == pytest.approx(expected[0], rel=1e-9)
+    for mine, theirs in zip(got[1], expected[1], strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert torch.allclose(a, b, rtol=1e-7, atol=1e-10)
+    assert any(not torch.allclose(a, b) for a, b in zip(got[1][0], got[1][1], strict=True)), "workers differ"
+
+
+def test_nothing_of_it_stays() -> None:
+    """The model is afterwards what it was: forward functions, and no gradients."""
+    model, loss, inputs, targets = made("resnet")
+    model.eval()
+    before = model(*inputs)
+    model.train()
+    state = {name: value.clone() for name, value in model.state_dict().items() if "running" not in name and "tracked" not in name}
+    Together(model, 3)(loss, inputs, targets)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())
+    assert all(p.grad is None for p in model.parameters())
+    assert all("forward" not in vars(module) for module in model.modules())
+    model.eval()
+    assert not torch.equal(model(*inputs), before), "running statistics have moved"
+
+
+def test_running_statistics_are_the_mean_of_the_workers() -> None:
+    norm, x = nn.BatchNorm2d(4), torch.randn(6, 4, 5, 5)
+    model = nn.Sequential(norm, nn.Flatten(), nn.Linear(100, 3))
+    Together(model, 2)(of_images, (x,), torch.randint(3, (6,)))
+    alone = []
+    for half in x.chunk(2):
+        single = nn.BatchNorm2d(4)
+        single(half)
+        alone.append((single.running_mean, single.running_var))
+    assert torch.allclose(norm.running_mean, (alone[0][0] + alone[1][0]) / 2, atol=1e-6)
+    assert torch.allclose(norm.running_var, (alone[0][1] + alone[1][1]) / 2, atol=1e-6)
+    assert int(norm.num_batches_tracked) == 1
+
+
+def test_a_layer_that_is_used_twice_adds_up() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.one(torch.tanh(self.one(x)))
+
+    model = Twice().double()
+    x, y = torch.randn(8, 6).double(), torch.randint(6, (8,))
+    got, expected = Together(model, 4)(of_images, (x,), y), of_each_in_turn(model, of_images, (x,), y, 4)
+    for mine, theirs in zip(got[1], expected[1], strict=True):
+        assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_models_with_other_parameters_go_in_turn() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Bilinear(4, 4, 2)) if False else nn.LSTM(4, 4)
+    assert not Together(model, 2).possible and "weight_ih_l0" in Together(model, 2).missing
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.unused = nn.LSTM(4, 3, batch_first=True), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0][:, -1]
+
+    head = Head()
+    losses, gradients = gradients_of(head, 2)(of_images, (torch.randn(4, 5, 4),), torch.randint(3, (4,)))
+    assert len(losses) == 2 and [len(each) for each in gradients] == [6, 6]
+    assert gradients[0][-1].abs().sum() == 0, "what is not used has a gradient of zero"

@@ -1,0 +1,103 @@
+"""Networks that need no simulator: what they lose, by count and by place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.traces.trace import TensorInfo  # noqa: E402
+from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.network import Answer, Ideal, Pushed, Random, Recorded, Replay  # noqa: E402
+
+INFOS = [TensorInfo(f"t{n}", (10_000,), 10_000, "float32", n) for n in range(4)]
+
+
+def pushed(step: int = 0, workers: int = 2, payload: int = 40) -> Pushed:
+    """1000 packets of 10 elements per tensor; magnitudes rise within each."""
+    return Pushed(step, 0, payload, INFOS, [[Encoded((torch.arange(10_000).float(),)) for _ in INFOS] for _ in range(workers)])
+
+
+def lost(network, step: int = 0) -> np.ndarray:
+    """(workers, tensors, packets), 1 for lost."""
+    answer = network.carry(pushed(step))
+    return np.array([[np.zeros(1000) if mask is None else (~mask).numpy() for mask in row] for row in answer.arrived])
+
+
+def test_independent_losses_have_their_share() -> None:
+    """Of 8000 packets, within four standard deviations; other ones for every step, worker and tensor."""
+    gone = lost(Random(0.1))
+    assert abs(gone.sum() - 800) < 4 * np.sqrt(8000 * 0.09)
+    flat = gone.reshape(8, -1)
+    assert len({row.tobytes() for row in flat}) == 8
+    assert not np.array_equal(gone, lost(Random(0.1), step=1)) and not np.array_equal(gone, lost(Random(0.1, seed=1)))
+    assert np.array_equal(gone, lost(Random(0.1))), "and the same for the same"
+
+
+def test_nothing_and_everything() -> None:
+    assert lost(Random(0.0)).sum() == 0 and lost(Ideal()).sum() == 0
+    assert lost(Random(1.0)).sum() == 8000
+
+
+def test_bursts_have_their_mean_and_share() -> None:
+    gone = np.concatenate([lost(Random(0.1, burst=5, seed=s)).reshape(-1, 1000) for s in range(20)])
+    starts = (np.diff(gone, axis=1, prepend=0) == 1).sum()
+    assert gone.mean() == pytest.approx(0.1, rel=0.1)
+    assert gone.sum() / starts == pytest.approx(5, rel=0.1)
+    assert gone[:, 0].mean() == pytest.approx(0.1, abs=0.08), "it begins in its steady state"
+
+
+def test_front_back_small_large() -> None:
+    """Layers 0 and 1 of four are in front; of each tensor the first packets are the small ones here."""
+    front = lost(Random(0.5, layers="front"))
+    assert front[:, :2].sum() > 1800 and front[:, 2:].sum() == 0
+    assert lost(Random(0.5, layers="back"))[:, :2].sum() == 0
+    small = lost(Random(0.5, magnitudes="small"))
+    assert small[:, :, 500:].sum() == 0 and small[:, :, :500].sum() > 1800
+    assert lost(Random(0.5, magnitudes="large"))[:, :, :500].sum() == 0
+
+
+def test_quota_and_tail() -> None:
+    assert (lost(Random(0.1, quota=True)).sum(axis=2) == 100).all()
+    tail = lost(Random(0.2, last=True))
+    assert tail[:, :, 800:].all() and tail[:, :, :800].sum() == 0
+    halves = np.concatenate([lost(Random(0.0005, quota=True, seed=s)).sum(axis=2).ravel() for s in range(50)])
+    assert set(halves) == {0, 1} and 0.35 < halves.mean() < 0.65, "half a packet: one in two"
+
+
+def test_rules_out_of_reach_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"loss 1.5; expected 0 to 1"):
+        Random(1.5)
+    with pytest.raises(ValueError, match="expected runs of 1 or more"):
+        Random(0.9, burst=3)
+
+
+def test_magnitudes_of_packets() -> None:
+    """Means of the packet's values; the last, shorter one by what it has."""
+    encoded = Encoded((torch.tensor([1.0, -3.0, 5.0, 7.0, -9.0]),))
+    found = Pushed(0, 0, 8, [TensorInfo("t", (5,), 5, "float32", 0)], [[encoded]]).magnitudes(0, 0)
+    assert found.tolist() == [2, 6, 9]
+
+
+def test_replay_is_what_was_recorded() -> None:
+    recorded = Recorded(Random(0.3))
+    answers = [recorded.carry(pushed(step)) for step in range(3)]
+    replayed = Replay(recorded.answers)
+    for step in range(3):
+        again = replayed.carry(pushed(step))
+        assert all(torch.equal(a, b) for x, y in zip(again.arrived, answers[step].arrived, strict=True) for a, b in zip(x, y, strict=True))
+    assert replayed.carry(pushed(3)) is replayed.carry(pushed(0)), "from the first again"
+
+
+def test_replay_of_something_else_is_refused() -> None:
+    with pytest.raises(ValueError, match="no steps"):
+        Replay([])
+    one = Replay([[Answer([[None] * 4])]])
+    with pytest.raises(ValueError, match="1 workers are replayed, and there are 2"):
+        one.carry(pushed())
+    short = Replay([[Answer([[torch.ones(3, dtype=torch.bool)] * 4] * 2)]])
+    with pytest.raises(ValueError, match="tensor t0: 3 packets are replayed, and 1000 are sent"):
+        short.carry(pushed())
+    with pytest.raises(ValueError, match="has 1 rounds"):
+        Replay([[Answer([[None] * 4] * 2)]]).carry(Pushed(0, 1, 40, INFOS, pushed().encoded))

@@ -1,0 +1,372 @@
+"""Reducers: what they promise of error, of bytes and of lost packets, and cases worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from gradwire.traces.trace import TensorInfo  # noqa: E402
+from gradwire.training.exchange import Exchange  # noqa: E402
+from gradwire.training.network import Answer, Replay  # noqa: E402
+from gradwire.training.reducers.base import Reducer, State  # noqa: E402
+from gradwire.training.reducers.dgc import DGC  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
+from gradwire.training.reducers.fp16 import Half  # noqa: E402
+from gradwire.training.reducers.none import Dense  # noqa: E402
+from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
+from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
+from gradwire.training.reducers.randomk import RandomK  # noqa: E402
+from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
+from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+
+ALL: dict[str, Reducer] = {
+    "none": Dense(),
+    "fp16": Half(),
+    "bf16": Half(format="bfloat16"),
+    "topk": TopK(ratio=0.1),
+    "randomk": RandomK(ratio=0.1),
+    "randomk unbiased": RandomK(ratio=0.25, unbiased=True),
+    "dgc": DGC(ratio=0.1),
+    "qsgd": QSGD(),
+    "qsgd 4 levels": QSGD(levels=4, bucket=33),
+    "terngrad": TernGrad(),
+    "signsgd": SignSGD(),
+    "signsgd bare": SignSGD(scale="none"),
+    "powersgd": PowerSGD(rank=2),
+}
+SHAPES = st.sampled_from([(1,), (7,), (130,), (3, 5), (16, 16, 3, 3), (10, 64), (129, 2)])
+
+
+def info_of(*shape: int) -> TensorInfo:
+    return TensorInfo("t", shape, math.prod(shape), "float32", 0)
+
+
+def drawn(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator) * torch.rand(shape, generator=generator) ** 4
+
+
+def one(reducer: Reducer, tensor: torch.Tensor, state: State | None = None) -> torch.Tensor:
+    """What becomes of a tensor of a single worker without loss."""
+    exchange = Exchange(reducer, [info_of(*tensor.shape)], 1)
+    if state is not None:
+        exchange.states = [[state]]
+    return exchange.step([[tensor]], 0)[0][0]
+
+
+# of all: bytes, packets, masks
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(deadline=None, max_examples=25)
+@given(shape=SHAPES, seed=st.integers(0, 1000), payload=st.integers(140, 700), lost=st.integers(0, 2**32))
+def test_any_packets_may_be_missing(name: str, shape: tuple[int, ...], seed: int, payload: int, lost: int) -> None:
+    """Bytes are those of the serialised form; what is decoded from the packets that are there is what the mask says, and
+    is what a complete decoding has where units are there, and zero elsewhere."""
+    reducer, info = ALL[name], info_of(*shape)
+    encoded = reducer.compress(drawn(shape, seed), info, State(seed, 0, 0))
+    packets = encoded.to_packets(payload)
+    assert len(packets) == encoded.packets(payload) and sum(map(len, packets)) == encoded.nbytes(payload)
+    assert all(len(packet) <= payload for packet in packets)
+    mask = torch.tensor([bool(lost >> (number % 32) & 1) for number in range(len(packets))], dtype=torch.bool)
+    there = encoded.arrived(mask, payload)
+    read, found = encoded.from_packets([each if ok else None for each, ok in zip(packets, mask, strict=True)], payload)
+    assert torch.equal(found, there)
+    whole, part = reducer.decode(encoded, info), reducer.decode(encoded, info, there)
+    assert torch.equal(part, reducer.decode(read, info, found))
+    assert torch.isfinite(part).all() and part.shape == whole.shape
+    assert ((part == whole) | (part == 0)).all(), "an element is what it is, or zero"
+    if reducer.places == "fixed":
+        covered = reducer.covered(encoded, info, there)
+        assert torch.equal(part, whole.where(covered, torch.zeros(())))
+    assert torch.equal(reducer.decode(encoded, info, torch.ones_like(there)), whole)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_each_costs(name: str) -> None:
+    """Of 1000 x 30 float32: in closed form."""
+    n, info = 30_000, info_of(1000, 30)
+    expected = {
+        "none": 4 * n, "fp16": 2 * n, "bf16": 2 * n, "topk": 8 * n // 10, "randomk": 4 * n // 10, "randomk unbiased": n,
+        "qsgd": -(-n // 128) * (128 + 4), "qsgd 4 levels": -(-n // 33) * (33 + 4), "terngrad": n // 4 + 4 * 2,
+        "signsgd": n // 8 + 4, "signsgd bare": n // 8, "powersgd": (1000 + 30) * 2 * 4,
+    }  # fmt: skip
+    exchange = Exchange(ALL[name], [info], 1)
+    _, sent = exchange.step([[drawn((1000, 30), 5)]], 0)
+    if name == "dgc":
+        assert 8 * n // 10 * 0.8 <= sent.nbytes[0] <= 8 * n // 10 * 1.3
+    else:
+        assert sent.nbytes[0] == expected[name]
+
+
+def test_too_small_a_packet_is_refused() -> None:
+    encoded = QSGD().compress(drawn((300,), 1), info_of(300), State(1, 0, 0))
+    with pytest.raises(ValueError, match="a unit of 132 bytes and a head of 0 do not fit a packet of 100"):
+        encoded.packets(100)
+
+
+# of each: its promise
+
+
+def test_half_has_the_nearest_value_and_no_infinity() -> None:
+    got = one(Half(), torch.tensor([1e6, -1e6, 1.0009765625, 3e-8]))
+    assert got.tolist() == [65504, -65504, 1.0009765625, pytest.approx(5.96e-8, rel=1e-3)]
+
+
+def test_topk_by_hand() -> None:
+    got = one(TopK(ratio=0.4), torch.tensor([[0.1, -3.0, 2.0], [0.0, 2.5, -0.2]]))
+    assert got.tolist() == [[0, -3, 0], [0, 2.5, 0]]
+
+
+@settings(deadline=None, max_examples=30)
+@given(shape=SHAPES, seed=st.integers(0, 1000))
+def test_topk_is_a_contraction(shape: tuple[int, ...], seed: int) -> None:
+    """|x - C(x)|^2 <= (1 - k/n) |x|^2 (Stich et al., lemma A.1)."""
+    x, info = drawn(shape, seed), info_of(*shape)
+    kept = max(1, int(info.numel * 0.1))
+    assert (x - one(TopK(ratio=0.1), x)).norm() ** 2 <= (1 - kept / info.numel) * x.norm() ** 2 * (1 + 1e-5)
+
+
+def test_randomk_draws_the_same_for_all_workers_and_other_ones_each_step() -> None:
+    info, reducer = info_of(1000), RandomK(ratio=0.1)
+    seen = [reducer.compress(torch.ones(1000), info, State(7, w, 3, step=s)).known["indices"] for w, s in ((0, 0), (5, 0), (0, 1))]
+    assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
+    assert len(seen[0].unique()) == 100
+
+
+X = drawn((257,), 3)
+
+
+def rounding(values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """The variance of rounding at random to multiples of a step, without bias."""
+    share = (values.abs() / step) % 1
+    return step**2 * share * (1 - share)
+
+
+@pytest.mark.parametrize(("reducer", "variance"), [
+    (RandomK(ratio=0.25, unbiased=True), X**2 * (257 / 64 - 1)),
+    (QSGD(bucket=257), rounding(X, X.norm() / 127)),
+    (QSGD(bucket=257, levels=4), rounding(X, X.norm() / 4)),
+    (TernGrad(clip=0), rounding(X, X.abs().max())),
+], ids=["randomk", "qsgd", "qsgd 4 levels", "terngrad"])  # fmt: skip
+def test_unbiased_with_the_variance_of_its_rule(reducer: Reducer, variance: torch.Tensor) -> None:
+    """The mean of many draws is the tensor, within five standard errors; all variances together are what they should be."""
+    info, draws = info_of(257), 600
+    seen = [reducer.decode(reducer.compress(X, info, State(1, 0, 0, step=s)), info) - X for s in range(draws)]
+    errors = torch.stack(seen)
+    assert (errors.mean(dim=0).abs() <= 5 * (variance / draws).sqrt() + 1e-6).all()
+    assert float(errors.square().sum()) == pytest.approx(float(variance.sum()) * draws, rel=0.1)
+
+
+def test_variance_of_qsgd_is_bounded() -> None:
+    """min(d/s^2, sqrt(d)/s) |x|^2 for each bucket (lemma 3.1)."""
+    x, info, reducer = drawn((66,), 8), info_of(66), QSGD(levels=4, bucket=33)
+    draws = [reducer.decode(reducer.compress(x, info, State(1, 0, 0, step=s)), info) - x for s in range(200)]
+    found = torch.stack(draws).view(-1, 2, 33).square().sum(dim=2).mean(dim=0)
+    bound = min(33 / 16, math.sqrt(33) / 4) * x.view(2, 33).square().sum(dim=1)
+    assert (found <= bound * 1.05).all()
+
+
+def test_terngrad_by_hand() -> None:
+    """The largest always stays, zero stays zero, signs are kept; beyond 2.5 sigma values are cut."""
+    x = torch.tensor([4.0, -4.0, 0.0, 1.0])
+    for seed in range(20):
+        got = one(TernGrad(clip=0), x, State(seed, 0, 0))
+        assert got[:3].tolist() == [4, -4, 0] and float(got[3]) in (0, 4)
+    spike = torch.cat([torch.ones(99), torch.tensor([100.0])])
+    assert float(one(TernGrad(), spike).max()) == pytest.approx(2.5 * float(spike.std(correction=0)), rel=1e-5)
+
+
+def test_signs_by_hand() -> None:
+    x = torch.tensor([3.0, -1.0, 0.0, -2.0, 0.5, 0.5, 0.5, 0.5, -8.0])
+    assert one(SignSGD(scale="none"), x).tolist() == [1, -1, 1, -1, 1, 1, 1, 1, -1]
+    mean = float(x.abs().mean())
+    assert one(SignSGD(), x).tolist() == pytest.approx([mean, -mean, mean, -mean, mean, mean, mean, mean, -mean])
+
+
+def test_powersgd_keeps_a_matrix_of_its_rank() -> None:
+    """Exactly, from the first step on; vectors always."""
+    u, v = drawn((20, 2), 1), drawn((30, 2), 2)
+    assert torch.allclose(one(PowerSGD(rank=2), u @ v.T), u @ v.T, atol=1e-5)
+    assert torch.equal(one(PowerSGD(rank=2), drawn((9,), 4)), drawn((9,), 4))
+
+
+def test_powersgd_finds_the_best_matrix_of_its_rank() -> None:
+    """With warm starts and a matrix that stays, its error falls to that of the singular value decomposition."""
+    left, _ = torch.linalg.qr(drawn((40, 40), 1))
+    right, _ = torch.linalg.qr(drawn((30, 30), 2))
+    sizes = torch.tensor([8.0, 4.0, 1.0] + [0.5] * 27)
+    matrix = left[:, :30] * sizes @ right.T
+    best = float(sizes[2:].norm())
+    exchange = Exchange(PowerSGD(rank=2), [info_of(40, 30)], 3, seed=4)
+    errors = [float((exchange.step([[matrix]] * 3, step)[0][0] - matrix).norm()) for step in range(30)]
+    assert errors[0] > best * 1.001 and errors[-1] == pytest.approx(best, rel=1e-4)
+
+
+def test_powersgd_of_several_workers_is_that_of_their_mean() -> None:
+    """It is linear in the matrix."""
+    each = [drawn((12, 10), seed) for seed in range(4)]
+    together = Exchange(PowerSGD(rank=2), [info_of(12, 10)], 4, seed=9).step([[m] for m in each], 0)[0][0]
+    alone = Exchange(PowerSGD(rank=2), [info_of(12, 10)], 1, seed=9).step([[sum(each) / 4]], 0)[0][0]
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_dgc_by_hand() -> None:
+    """m = 0.5, one element of four a step: u and v of algorithm 4 of the paper, by hand."""
+    reducer, info = DGC(ratio=0.25, momentum=0.5), info_of(4)
+    exchange = Exchange(reducer, [info], 1)
+    first, _ = exchange.step([[torch.tensor([4.0, 1.0, 2.0, 0.0])]], 0)
+    assert first[0].tolist() == [4, 0, 0, 0]  # u = v = (4 1 2 0); after it u = v = (0 1 2 0)
+    second, _ = exchange.step([[torch.tensor([1.0, 1.0, 1.0, 0.0])]], 1)
+    # u = (1 1.5 2 0), v = (1 2.5 4 0): the third goes
+    assert second[0].tolist() == [0, 0, 4, 0]
+    values = exchange.states[0][0].values
+    assert values["momentum"].tolist() == [1, 1.5, 0, 0] and values["total"].tolist() == [1, 2.5, 0, 0]
+    bare = Exchange(DGC(ratio=0.25, momentum=0.5, masking=False), [info], 1)
+    bare.step([[torch.tensor([4.0, 1.0, 2.0, 0.0])]], 0)
+    assert bare.states[0][0].values["momentum"].tolist() == [4, 1, 2, 0]
+
+
+def test_dgc_clips_and_warms_up() -> None:
+    reducer = DGC(ratio=0.001, warmup=10)
+    assert [reducer.ratio_at(step) for step in (0, 9, 10, 29, 39, 40, 10**6)] == [
+        0.25, 0.25, 0.0625, 0.015625, 0.00390625, 0.001, 0.001,
+    ]  # fmt: skip
+    x = torch.tensor([3.0, 4.0])
+    state = State(0, 0, 0, workers=4)
+    DGC(ratio=1.0, clip=2.0, momentum=0.0).compress(x, info_of(2), state)
+    encoded = DGC(ratio=1.0, clip=2.0, momentum=0.0).compress(x, info_of(2), State(0, 0, 0, workers=4))
+    assert float(encoded.fields[0].norm()) == pytest.approx(1.0)  # 2 / sqrt(4)
+
+
+def test_dgc_sends_about_as_much_as_it_is_told() -> None:
+    """From a sample of one in a hundred of 100,000 elements with a heavy tail."""
+    reducer, info = DGC(ratio=0.01), info_of(100_000)
+    for seed in range(5):
+        encoded = reducer.compress(drawn((100_000,), seed), info, State(seed, 0, 0))
+        assert 800 <= encoded.units <= 1300
+
+
+# error feedback and momentum
+
+
+@pytest.mark.parametrize("name", [name for name, each in ALL.items() if not each.remembers_error and "unbiased" not in name])
+def test_error_feedback_conserves_the_sum(name: str) -> None:
+    """All that was sent and what is kept is the sum of the gradients, with lost packets, too, where they are fed back."""
+    shapes = [(40, 30), (17,)]
+    exchange = Exchange(ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed=3, payload=160)
+    total = [torch.zeros(s) for s in shapes]
+    given = [torch.zeros(s) for s in shapes]
+    for step in range(6):
+        gradients = [[drawn(s, 100 * step + 10 * w + t) for t, s in enumerate(shapes)] for w in range(2)]
+        means, _ = exchange.step(gradients, step)
+        for t in range(2):
+            total[t] += means[t]
+            given[t] += (gradients[0][t] + gradients[1][t]) / 2
+    for t in range(2):
+        kept = sum(exchange.states[w][t].values["residual"] for w in range(2)) / 2
+        assert torch.allclose(total[t].flatten() + kept, given[t].flatten(), atol=1e-4)
+
+
+def test_what_the_network_lost_can_be_fed_back() -> None:
+    exchange = Exchange(ErrorFeedback(reducer=Dense()), [info_of(400)], 1, payload=400, feed_back=True)
+    x = drawn((400,), 1)
+    lose = Replay([[Answer([[torch.tensor([True, False, True, True])]])]])
+    got, sent = exchange.step([[x]], 0, lose)
+    assert got[0][100:200].abs().sum() == 0 and sent.lost == [[0.25]]
+    again, _ = exchange.step([[torch.zeros(400)]], 1)
+    assert torch.equal(again[0] + got[0], x)
+
+
+def test_momentum_correction_is_momentum_without_compression() -> None:
+    """Then it is what the optimiser would have done: u <- m u + g."""
+    exchange, velocity = Exchange(MomentumCorrection(reducer=Dense(), momentum=0.9), [info_of(5)], 1), torch.zeros(5)
+    for step in range(5):
+        gradient = drawn((5,), step)
+        velocity = 0.9 * velocity + gradient
+        assert torch.allclose(exchange.step([[gradient]], step)[0][0], velocity)
+
+
+def test_momentum_around_feedback_is_dgc() -> None:
+    """With masking and an exact threshold: algorithm 4 of the paper."""
+    ours = MomentumCorrection(reducer=ErrorFeedback(reducer=TopK(ratio=0.25)), momentum=0.5, masking=True)
+    a, b = Exchange(ours, [info_of(8)], 1), Exchange(DGC(ratio=0.25, momentum=0.5), [info_of(8)], 1)
+    for step in range(6):
+        gradient = drawn((8,), step)
+        left, right = a.step([[gradient]], step)[0][0], b.step([[gradient]], step)[0][0]
+        if int((right != 0).sum()) == 2:  # its threshold may let one more or less through
+            assert torch.allclose(left, right)
+        else:
+            break
+    assert step >= 2
+
+
+def test_feedback_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="dgc remembers by itself"):
+        ErrorFeedback(reducer=DGC())
+    with pytest.raises(ValueError, match="randomk is unbiased"):
+        ErrorFeedback(reducer=RandomK(unbiased=True))
+
+
+@pytest.mark.parametrize(("reducer", "converges"), [
+    (Dense(), True), (TopK(ratio=0.1), False), (SignSGD(), False), (RandomK(ratio=0.1), False),
+    (ErrorFeedback(reducer=TopK(ratio=0.1)), True), (ErrorFeedback(reducer=SignSGD()), True),
+    (ErrorFeedback(reducer=RandomK(ratio=0.1)), True), (ErrorFeedback(reducer=PowerSGD(rank=2)), True),
+    (QSGD(), True), (TernGrad(clip=0), True),
+])  # fmt: skip
+def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> None:
+    """Each worker has another optimum, so its gradient is large where the mean is zero: sparse and signed gradients without
+    feedback do not get there in this many steps, with it they do."""
+    goals = [drawn((12, 10), 50 + w) * 3 for w in range(4)]
+    mean = sum(goals) / 4
+    exchange, x = Exchange(reducer, [info_of(12, 10)], 4, seed=2), torch.zeros(12, 10)
+    for step in range(400):
+        rate = 0.1 / (1 + step / 40)
+        x = x - rate * exchange.step([[x - goal] for goal in goals], step)[0][0]
+    error = float((x - mean).norm() / mean.norm())
+    assert (error < 0.1) is converges, error
+
+
+# lost packets and what stands for them
+
+
+def test_fills_by_hand() -> None:
+    """Two workers, two packets of two elements; the second's second packet is lost in step 1."""
+    x = [[torch.tensor([2.0, 4.0, 6.0, 8.0])], [torch.tensor([4.0, 6.0, 10.0, 12.0])]]
+    gone = Replay([[Answer([[None], [torch.tensor([True, step != 1])]])] for step in (0, 1)])
+    expected = {"zero": [3, 5, 3, 4], "rescaled": [3, 5, 6, 8], "stale": [3, 5, 8, 10]}
+    for fill, values in expected.items():
+        exchange = Exchange(Dense(), [info_of(4)], 2, fill=fill, payload=8)
+        exchange.step(x, 0, gone)
+        got, sent = exchange.step(x, 1, gone)
+        assert got[0].tolist() == values, fill
+        assert sent.lost == [[0.0], [0.5]] and sent.nbytes == [16, 16]
+
+
+def test_stale_before_there_is_anything_is_zero() -> None:
+    exchange = Exchange(Dense(), [info_of(2)], 1, fill="stale", payload=4)
+    got, _ = exchange.step([[torch.tensor([5.0, 7.0])]], 0, Replay([[Answer([[torch.tensor([False, True])]])]]))
+    assert got[0].tolist() == [0, 7]
+
+
+def test_fills_that_want_to_know_places_refuse_topk() -> None:
+    with pytest.raises(ValueError, match="wants to know which elements were lost, and topk sends them"):
+        Exchange(TopK(), [info_of(4)], 2, fill="rescaled")
+
+
+def test_goes_on_from_a_checkpoint() -> None:
+    """State saved and loaded gives the same further steps."""
+    reducer = MomentumCorrection(reducer=ErrorFeedback(reducer=PowerSGD(rank=1)), momentum=0.9)
+    first = Exchange(reducer, [info_of(12, 10)], 1)
+    for step in range(3):
+        first.step([[drawn((12, 10), step)]], step)
+    second = Exchange(reducer, [info_of(12, 10)], 1)
+    second.states[0][0].load_state_dict(first.states[0][0].state_dict())
+    assert torch.equal(first.step([[drawn((12, 10), 9)]], 3)[0][0], second.step([[drawn((12, 10), 9)]], 3)[0][0])

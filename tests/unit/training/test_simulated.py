@@ -1,0 +1,191 @@
+"""The simulator as the network of a training: its steps, masks and times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sim_cases import make_trace as made  # noqa: E402
+
+from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.load import build_scenario  # noqa: E402
+from gradwire.sim.session import Session  # noqa: E402
+from gradwire.sim.simulate import simulate  # noqa: E402
+from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
+from gradwire.traces.trace import TensorInfo  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.network import Pushed, Recorded, Replay  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
+from gradwire.training.reducers.none import Dense  # noqa: E402
+from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.simulated import Simulated  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+
+
+def made_trace(tensors: int = 2, elements: int | list[int] = 100, name: str = "step"):
+    """One iteration; every tensor a layer."""
+    sizes = elements if isinstance(elements, list) else [elements] * tensors
+    found = made([[size] for size in sizes], forward=10**7, backward=10**7)
+    found.manifest["name"] = name
+    return found
+
+
+def scenario(transport: str = "dlcp", workers: int = 4, **more):
+    job = {
+        "name": "job", "trace": "step", "iterations": 1, "workers": workers, "servers": 1, "push_bound": 0.2,
+        "exchange": {"kind": "parameter_server", "partition": "64KiB"}, "tagging": {"magnitude": True, "layer_priority": True},
+    }  # fmt: skip
+    job |= more.pop("job", {})
+    content = {
+        "name": "small", "transport": transport, "topology": {"kind": "star", "hosts": workers + 1},
+        "link": {"rate": "10Gbps", "latency": "1us"}, "job": [job],
+        "switch": {"queues": 8, "buffer": "64KiB", "ecn_threshold": "16KiB", "selective_drop": True}, **more,
+    }  # fmt: skip
+    return build_scenario(content)
+
+
+def trainer(network, reducer=None, steps: int = 4) -> Trainer:
+    torch.manual_seed(1)
+    recipe = Recipe(workers=4, batch=4, steps=steps)
+    return Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, reducer, network)
+
+
+def pushed(values: torch.Tensor, workers: int = 4, step: int = 0) -> Pushed:
+    """One tensor, the same of every worker."""
+    info = TensorInfo("t", (len(values),), len(values), "float32", 0)
+    return Pushed(step, 0, 4096, [info], [[Encoded((values,))] for _ in range(workers)])
+
+
+def test_a_step_is_a_simulation_of_it() -> None:
+    """The first step: same end, same losses as `simulate` has of the same trace and job."""
+    trace = made_trace(3, 60_000)
+    one = scenario(output={"missing": True})
+    whole = simulate(one, trace)
+    session = Session(one)
+    played = session.step(trace)
+    rows = whole.messages.to_pydict()
+    assert played.time_ps == max(rows["end_ps"])
+    seen = {(row["message"], n) for row in whole.missing.to_pylist() for n in range(row["packet"], row["packet"] + row["packets"])}
+    mine = {(index, int(n)) for index, mask in played.missing.items() for n in np.flatnonzero(mask)}
+    assert mine == seen and seen
+    assert session.now_ps == played.time_ps
+    again = session.step(trace)
+    assert session.now_ps == played.time_ps + again.time_ps and session.built == 1
+    session.close()
+
+
+def test_a_network_is_built_anew_after_many_messages(monkeypatch) -> None:
+    monkeypatch.setattr("gradwire.sim.session.MOST_MESSAGES", 20)
+    session, trace = Session(scenario()), made_trace(3, 5_000)
+    for _ in range(3):
+        session.step(trace)
+    assert session.built == 3
+
+
+@pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK(ratio=0.3)), PowerSGD(rank=1)])
+def test_training_over_it_can_be_replayed(reducer) -> None:
+    """Bit by bit, also where a step has two rounds; within the bound; the clock is the sum of the steps."""
+    recorded = Recorded(Simulated(Session(scenario())))
+    first = trainer(recorded, reducer)
+    rows, losses = [], []
+    for _ in range(4):
+        rows.append(first.step())
+        losses.append(first.lost)
+    assert rows[-1].clock_ps == sum(row.time_ps for row in rows) and all(row.time_ps > 0 for row in rows)
+    assert max(max(map(max, each)) for each in losses) <= 0.5
+    second = trainer(Replay(recorded.answers), reducer)
+    again = [second.step() for _ in range(4)]
+    assert again == rows
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+def test_bounds_hold_and_small_packets_go_first() -> None:
+    """40 packets of which the even ones are small: within a bound of 20 % it is these that are missing."""
+    values = torch.ones(40 * 1024)
+    values.view(40, 1024)[::2] *= 0.01
+    network = Simulated(Session(scenario()))
+    for step in range(3):
+        answer = network.carry(pushed(values, step=step))
+        for row in answer.arrived:
+            mask = row[0]
+            assert mask is None or ((~mask).sum() <= 8 and mask[1::2].all())
+    assert any(row[0] is not None for row in answer.arrived)
+
+
+def test_a_bound_of_zero_loses_nothing() -> None:
+    network = Simulated(Session(scenario(job={"push_bound": 0.0})))
+    answer = network.carry(pushed(torch.randn(40 * 1024)))
+    assert all(mask is None for row in answer.arrived for mask in row) and answer.time_ps > 0
+
+
+def test_partitions_are_put_together() -> None:
+    """Messages of 64 KiB; what is lost of the second is in the middle of the tensor's mask."""
+    class Plays:
+        scenario = scenario()
+
+        def step(self, trace):
+            found = Session(self.scenario).step(trace)
+            rows = found.messages
+            wanted = next(n for n in range(len(rows)) if rows.captured[n] == 2 and rows.first[n] == 16 * 1024)
+            mask = np.zeros(16, dtype=bool)
+            mask[3] = True
+            return type(found)(found.time_ps, rows, {wanted: mask})
+
+    answer = Simulated(Plays()).carry(pushed(torch.ones(40 * 1024)))
+    assert [mask is not None for (mask,) in answer.arrived] == [False, False, True, False]
+    assert np.flatnonzero(~answer.arrived[2][0].numpy()).tolist() == [19]
+
+
+def test_computing_takes_the_times_of_a_trace() -> None:
+    """With the same network, a step is longer by no less than what is computed before the last gradient."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
+    data, recipe = images("synthetic", 8, limit=200), Recipe(workers=4, batch=4, steps=1)
+    times = made_trace(elements=[1920, 10])
+    bare = Trainer(model, data, recipe, network=Simulated(Session(scenario()))).step().time_ps
+    busy = Trainer(model, data, recipe, network=Simulated(Session(scenario()), times)).step().time_ps
+    last = int(times.iterations[0].ready_ps.max())
+    assert last > 0 and busy >= max(last, bare) and busy <= last + bare + times.iterations[0].end_ps
+    other = made_trace(2, 100)
+    with pytest.raises(TraceError, match="has other tensors than the trained model"):
+        Trainer(model, data, recipe, network=Simulated(Session(scenario()), other)).step()
+
+
+def test_nothing_to_send_takes_no_time() -> None:
+    assert Simulated(Session(scenario())).carry(pushed(torch.zeros(0))).time_ps == 0
+
+
+def test_what_cannot_be_trained_over_is_refused() -> None:
+    ring = {"exchange": {"kind": "ring"}, "servers": 0}
+    with pytest.raises(ScenarioError, match=r"job\.exchange"):
+        Simulated(Session(scenario(job=ring)))
+    with pytest.raises(ScenarioError, match=r"job\.pull_bound.*expected 0"):
+        Simulated(Session(scenario(job={"pull_bound": 0.1})))
+    with pytest.raises(ScenarioError, match=r"job\.exchange\.partition.*multiple of the payload"):
+        Simulated(Session(scenario(job={"exchange": {"kind": "parameter_server", "partition": "10000B"}})))
+    with pytest.raises(ScenarioError, match="has 0 jobs"):
+        Session(build_scenario({**scenario().model_dump(mode="json", exclude_unset=True), "job": [],
+                                "traffic": [{"kind": "incast", "name": "t", "fan_in": 2, "receiver": "h0", "size": "1kB"}]}))
+    with pytest.raises(ValueError, match="3 workers with packets of 4096 bytes; the scenario's job has 4 and 4096"):
+        Simulated(Session(scenario())).carry(pushed(torch.ones(10), workers=3))
+
+
+def test_a_wrapped_reducer_is_as_long_as_it_is() -> None:
+    """The sizes that the simulator is told are those of the encodings, to whole float32 values."""
+    seen = []
+
+    class Plays:
+        scenario = scenario()
+
+        def step(self, trace):
+            seen.append([tensor.bytes for tensor in trace.tensors])
+            return Session(self.scenario).step(trace)
+
+    for reducer in (Dense(), TopK(ratio=0.5)):
+        run = trainer(Simulated(Plays()), reducer)
+        row = run.step()
+        assert sum(seen[-1]) * 4 == pytest.approx(row.sent_bytes, rel=0.001)

@@ -1,0 +1,178 @@
+"""Data for training: whole data sets in memory, dealt to workers step by step from a seed of their own.
+
+In every epoch the samples are shuffled and dealt: step k of an epoch is the k-th run of N x B of them, worker w has the
+w-th slice of that. The order depends on the data seed alone, so that runs that differ in something else are paired
+sample by sample. `gradwire.traces.datasets` reads the files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.datasets.images import ImageDataset, load_images
+from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
+
+SYNTHETIC = "synthetic"
+"""The name of a data set that is made up: small, and yet something can be learned from it."""
+
+
+@dataclass
+class Images:
+    """Pictures float32 [samples, 3, size, size], normalised by the training set's mean and deviation per channel.
+
+    augment : draw a shift of up to an eighth of the size and a mirroring for each picture of each step (He et al.,
+        2016).
+    """
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    classes: int
+    augment: bool = True
+
+    def __len__(self) -> int:
+        return len(self.train[1])
+
+    def batch(self, indices: np.ndarray, draws: np.random.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
+        """(inputs, targets) of these samples."""
+        chosen = torch.from_numpy(indices)
+        pictures, labels = self.train[0][chosen], self.train[1][chosen]
+        if self.augment:
+            pictures = _moved(pictures, draws)
+        return (pictures,), labels
+
+
+@dataclass
+class Text:
+    """A text as tokens int64 [length], of which samples are spans: the k-th begins at k x length. A tenth is held out.
+
+    classes : distinct tokens.
+    length : tokens of a span, each of which is predicted from those before it.
+    """
+
+    train: Tensor
+    test: Tensor
+    classes: int
+    length: int
+
+    def __len__(self) -> int:
+        return (len(self.train) - 1) // self.length
+
+    def batch(self, indices: np.ndarray, draws: np.random.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
+        """(inputs, targets) of these samples, int64 [samples, length] each, from places a little further on each
+        time."""
+        shift = int(draws.integers(0, self.length))
+        starts = np.minimum(indices * self.length + shift, len(self.train) - self.length - 1)
+        spans = self.train[torch.from_numpy(starts[:, None] + np.arange(self.length + 1))]
+        return (spans[:, :-1],), spans[:, 1:]
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) of the text that is not learned from."""
+        count = (len(self.test) - 1) // self.length
+        spans = self.test[: count * self.length + 1].unfold(0, self.length + 1, self.length)
+        return spans[:, :-1], spans[:, 1:]
+
+
+def images(source: str | Path, size: int, augment: bool = True, limit: int | None = None, seed: int = 0) -> Images:
+    """CIFAR-10 or -100, or folders of pictures, at `size` x `size` pixels.
+
+    limit : at most so many pictures of each split, the first ones.
+
+    Raises
+    ------
+    TraceError
+        There is no such data.
+    """
+    if str(source) == SYNTHETIC:
+        return _patterns(size, limit or 4096, seed, augment)
+    splits = [_tensors(load_images(source, split), size, limit) for split in ("train", "test")]
+    mean = splits[0][0].mean(dim=(0, 2, 3), keepdim=True)
+    deviation = splits[0][0].std(dim=(0, 2, 3), keepdim=True).clamp(min=1e-6)
+    (train, labels), (test, answers) = [((pictures - mean) / deviation, given) for pictures, given in splits]
+    return Images((train, labels), (test, answers), int(labels.max()) + 1, augment)
+
+
+def text(source: str | Path, length: int, tokens: str = "char", vocabulary: int = 4096) -> Text:
+    """A text file, or a folder of them, in spans of `length` tokens.
+
+    Raises
+    ------
+    TraceError
+        There is no such text, or it is shorter than ten spans.
+    """
+    found: TextDataset = (
+        synthetic_text(64, 0, 200_000) if str(source) == SYNTHETIC else load_text(source, tokens, vocabulary)
+    )
+    ids = torch.from_numpy(found.ids.astype(np.int64))
+    held = len(ids) // 10
+    if held < length + 1:
+        raise TraceError(f"{len(ids)} tokens", str(source), f"at least {10 * (length + 1)} for spans of {length}")
+    return Text(ids[:-held], ids[-held:], found.distinct, length)
+
+
+class Dealer:
+    """Deals the samples of a data set to workers: step after step, epoch after epoch."""
+
+    def __init__(self, data: Images | Text, workers: int, batch: int, seed: int) -> None:
+        if workers * batch > len(data):
+            raise TraceError(
+                f"{workers} workers with {batch} samples each", "training", f"at most {len(data)} samples in all"
+            )
+        self.data, self.count, self.seed = data, workers * batch, seed
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole steps; what is left over is dropped."""
+        return len(self.data) // self.count
+
+    def step(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        """(inputs, targets) of all workers in a step, slice after slice; any step at any time."""
+        epoch, within = divmod(number, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, np.random.default_rng([self.seed, 0, epoch]).permutation(len(self.data))
+        indices = self._order[within * self.count : (within + 1) * self.count]
+        return self.data.batch(indices, np.random.default_rng([self.seed, 1, number]))
+
+
+def _tensors(dataset: ImageDataset, size: int, limit: int | None) -> tuple[Tensor, Tensor]:
+    count = min(limit or len(dataset), len(dataset))
+    parts = []
+    for first in range(0, count, 1000):
+        pictures = torch.from_numpy(dataset.pictures(np.arange(first, min(first + 1000, count)), size))
+        scaled = pictures.permute(0, 3, 1, 2).float() / 255
+        if scaled.shape[-1] != size:
+            scaled = interpolate(scaled, (size, size), mode="bilinear", antialias=True, align_corners=False)
+        parts.append(scaled)
+    return torch.cat(parts), torch.from_numpy(dataset.labels[:count].astype(np.int64))
+
+
+def _patterns(size: int, count: int, seed: int, augment: bool) -> Images:
+    """Ten patterns with noise: learned in a few hundred steps."""
+    draws = np.random.default_rng([seed, 10])
+    patterns = draws.normal(size=(10, 3, size, size))
+    splits = []
+    for number in (count, max(count // 4, 200)):
+        labels = draws.integers(0, 10, number)
+        pictures = patterns[labels] + draws.normal(scale=2.0, size=(number, 3, size, size))
+        splits.append((torch.from_numpy(pictures).float(), torch.from_numpy(labels)))
+    return Images(splits[0], splits[1], 10, augment)
+
+
+def _moved(pictures: Tensor, draws: np.random.Generator) -> Tensor:
+    """Each picture shifted and perhaps mirrored."""
+    count, _, size, _ = pictures.shape
+    reach = size // 8
+    padded = pad(pictures, (reach,) * 4)
+    rows = torch.from_numpy(draws.integers(0, 2 * reach + 1, count))[:, None] + torch.arange(size)
+    columns = torch.from_numpy(draws.integers(0, 2 * reach + 1, count))[:, None] + torch.arange(size)
+    mirrored = torch.from_numpy(draws.random(count) < 0.5)
+    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    samples = torch.arange(count)
+    return padded[samples[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()

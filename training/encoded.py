@@ -1,0 +1,136 @@
+"""Encoded tensors: what goes onto the wire instead of a tensor, cut into packets of which any may be lost.
+
+An encoded tensor is a run of equal *units* - a value; a value and its index; a bucket of quantised values with its
+norm - and a *head* that every packet repeats, such as the scale of the whole tensor. A unit never spans packets, so a
+packet can be decoded without any other: that is what lets a receiver use whatever subset of them has arrived, in any
+order. The alternative, one buffer cut at arbitrary bytes, makes each lost packet cost its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PAYLOAD = 4096
+"""Bytes of a packet's payload unless told otherwise, as everywhere in gradwire."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tensor in the form in which it is sent; U units.
+
+    fields : tensors of shape (U, ...), contiguous, on one device; row u of all of them is unit u.
+    head : tensors that every packet repeats.
+    known : what the receiver has without its being sent, such as indices drawn from a shared seed. Costs no bytes.
+    """
+
+    fields: tuple[Tensor, ...]
+    head: tuple[Tensor, ...] = ()
+    known: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def units(self) -> int:
+        """How many units there are, U."""
+        return self.fields[0].shape[0]
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one unit."""
+        return sum(_row_bytes(each) for each in self.fields)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes that every packet repeats."""
+        return sum(each.numel() * each.element_size() for each in self.head)
+
+    def units_per_packet(self, payload: int = PAYLOAD) -> int:
+        """How many whole units fit a packet of `payload` bytes beside the head.
+
+        Raises
+        ------
+        ValueError
+            Not even one does.
+        """
+        count = (payload - self.head_bytes) // max(self.unit_bytes, 1)
+        if count < 1:
+            raise ValueError(
+                f"a unit of {self.unit_bytes} bytes and a head of {self.head_bytes} do not fit a packet of {payload}"
+            )
+        return int(count)
+
+    def packets(self, payload: int = PAYLOAD) -> int:
+        """How many packets of at most `payload` bytes it takes; none where there is nothing to send."""
+        return -(-self.units // self.units_per_packet(payload)) if self.units else 0
+
+    def nbytes(self, payload: int = PAYLOAD) -> int:
+        """Bytes of all packets' payloads, the repeated heads included, headers of the network not."""
+        return self.units * self.unit_bytes + self.packets(payload) * self.head_bytes
+
+    def arrived(self, received: Tensor, payload: int = PAYLOAD) -> Tensor:
+        """Which units have arrived, (U,) bool, given which packets have, (packets,) bool."""
+        if received.shape != (self.packets(payload),):
+            raise ValueError(f"a mask of {tuple(received.shape)} for {self.packets(payload)} packets")
+        return received.repeat_interleave(self.units_per_packet(payload))[: self.units]
+
+    def to_packets(self, payload: int = PAYLOAD) -> list[bytes]:
+        """The payloads themselves, little-endian: the head, then the packet's units, each with all of its fields."""
+        import torch
+
+        rows = torch.cat([_bytes(each, self.units) for each in self.fields], dim=1).cpu().numpy()
+        head = b"".join(_bytes(each, 1).cpu().numpy().tobytes() for each in self.head)
+        step = self.units_per_packet(payload)
+        return [head + rows[first : first + step].tobytes() for first in range(0, self.units, step)]
+
+    def from_packets(self, packets: Sequence[bytes | None], payload: int = PAYLOAD) -> tuple[Encoded, Tensor]:
+        """What a receiver makes of payloads, None for each that has not arrived: (encoded, which units arrived).
+
+        `self` gives the layout alone - shapes, types and what is `known` - none of its values is read. Units that have
+        not arrived are zero, and so is the head where nothing has.
+        """
+        import torch
+
+        step, start = self.units_per_packet(payload), self.head_bytes
+        rows = torch.zeros(self.units, self.unit_bytes, dtype=torch.uint8)
+        head = torch.zeros(start, dtype=torch.uint8)
+        there = torch.zeros(self.units, dtype=torch.bool)
+        for number, packet in enumerate(packets):
+            if packet is None:
+                continue
+            content = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
+            head = content[:start]
+            here = slice(number * step, min((number + 1) * step, self.units))
+            rows[here] = content[start:].view(-1, self.unit_bytes)
+            there[here] = True
+        return replace(self, fields=_split(rows, self.fields), head=_split(head[None], self.head, whole=True)), there
+
+
+def _row_bytes(rows: Tensor) -> int:
+    return rows[:1].numel() * rows.element_size() if rows.shape[0] else rows.stride(0) * rows.element_size()
+
+
+def _bytes(values: Tensor, rows: int) -> Tensor:
+    """Any tensor as rows of bytes."""
+    import torch
+
+    return values.contiguous().view(torch.uint8).reshape(rows, -1) if values.numel() else _empty(rows)
+
+
+def _empty(rows: int) -> Tensor:
+    import torch
+
+    return torch.empty(rows, 0, dtype=torch.uint8)
+
+
+def _split(rows: Tensor, like: Sequence[Tensor], whole: bool = False) -> tuple[Tensor, ...]:
+    """Rows of bytes back into tensors of the shapes and types of others."""
+    found, at = [], 0
+    for each in like:
+        width = each.numel() * each.element_size() if whole else _row_bytes(each)
+        part = rows[:, at : at + width].reshape(-1).clone()
+        found.append(part.view(each.dtype).reshape(each.shape))
+        at += width
+    return tuple(found)

@@ -1,0 +1,238 @@
+"""The network seam: what a trainer asks of a network, and networks that need no simulator.
+
+In every step a trainer hands over what all workers send, and hears which packets arrived and how long it took. Who
+answers is exchangeable: nobody loses anything (`Ideal`), a rule does (`Random`), or a run did (`Replay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+    from gradwire.training.encoded import Encoded
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What the workers send in one round of a step; N workers, T tensors.
+
+    step, round : numbers, from 0.
+    payload : bytes of payload of a packet.
+    infos : the tensors, T of them.
+    encoded : what is sent, N x T.
+    """
+
+    step: int
+    round: int
+    payload: int
+    infos: Sequence[TensorInfo]
+    encoded: Sequence[Sequence[Encoded]]
+
+    def packets(self, worker: int, tensor: int) -> int:
+        """How many packets a tensor takes."""
+        return self.encoded[worker][tensor].packets(self.payload)
+
+    def magnitudes(self, worker: int, tensor: int) -> Tensor:
+        """The mean magnitude of each packet's values, (packets,), as a sender can work it out for its tags."""
+        import torch
+
+        mine = self.encoded[worker][tensor]
+        values = mine.fields[0].float().abs().reshape(mine.units, -1).mean(dim=1)
+        step = mine.units_per_packet(self.payload)
+        short = -len(values) % step
+        rows = torch.nn.functional.pad(values, (0, short)).view(-1, step)
+        counts = torch.full((len(rows),), float(step))
+        if short:
+            counts[-1] -= short
+        return rows.sum(dim=1) / counts
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a round.
+
+    arrived : for each worker and tensor which packets have arrived, (packets,) bool; None where all have.
+    time_ps : how long it took, from the first gradient's readiness until everybody has the mean.
+    """
+
+    arrived: Sequence[Sequence[Tensor | None]]
+    time_ps: int = 0
+
+
+class Network(Protocol):
+    """What a trainer asks. Rounds come in order; the same network serves one training only."""
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """Carry one round of a step."""
+        ...
+
+    def state_dict(self) -> dict[str, object]:
+        """What it has to remember for a checkpoint."""
+        ...
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+class Memoryless:
+    """Base of networks that remember nothing."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """Nothing."""
+
+
+class Ideal(Memoryless):
+    """Nothing is lost, and it takes no time."""
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """Everything arrives."""
+        return Answer([[None] * len(each) for each in pushed.encoded])
+
+
+@dataclass
+class Random(Memoryless):
+    """Packets are lost at random by a rule, independently of what the step before lost.
+
+    loss : odds of a packet.
+    seed : of the draws, which depend on seed, step, worker and tensor alone: two trainings lose the same packets.
+    layers : only those of the "front" or "back" half of the layers, or of "all".
+    magnitudes : of each tensor only the "small" or "large" half of its packets by mean magnitude, or "all".
+    burst : mean length of a run of lost packets, of a two-state chain (Gilbert, 1960), 1 for independent losses.
+    quota : lose exactly that share of each tensor, rounded at random, and not a random number around it.
+    last : lose the last packets of each tensor rather than any, as a sender in order does that is stopped early.
+    """
+
+    loss: float
+    seed: int = 0
+    layers: Literal["all", "front", "back"] = "all"
+    magnitudes: Literal["all", "small", "large"] = "all"
+    burst: float = 1.0
+    quota: bool = False
+    last: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss <= 1:
+            raise ValueError(f"loss {self.loss}; expected 0 to 1")
+        if self.burst < 1 or (self.burst > 1 and self.loss >= self.burst / (self.burst + 1)):
+            raise ValueError(
+                f"runs of {self.burst} packets at a loss of {self.loss}; expected runs of 1 or more, and a loss below "
+                "burst / (burst + 1)"
+            )
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """Some of it arrives."""
+        depth = max(info.layer for info in pushed.infos) + 1
+        rows: list[list[Tensor | None]] = []
+        for worker in range(len(pushed.encoded)):
+            rows.append([self._of(pushed, worker, tensor, depth) for tensor in range(len(pushed.infos))])
+        return Answer(rows)
+
+    def _of(self, pushed: Pushed, worker: int, tensor: int, depth: int) -> Tensor | None:
+        import torch
+
+        front = pushed.infos[tensor].layer < depth / 2
+        packets = pushed.packets(worker, tensor)
+        if not packets or (self.layers == "front" and not front) or (self.layers == "back" and front):
+            return None
+        draws = np.random.default_rng([self.seed, pushed.step, pushed.round, worker, tensor])
+        eligible = np.ones(packets, bool)
+        if self.magnitudes != "all":
+            sizes = pushed.magnitudes(worker, tensor).cpu().numpy()
+            ranks = np.argsort(np.argsort(sizes, kind="stable"), kind="stable")
+            eligible = ranks < packets // 2 if self.magnitudes == "small" else ranks >= packets - packets // 2
+        if self.quota or self.last:
+            wanted = self.loss * eligible.sum()
+            count = int(wanted) + int(draws.random() < wanted - int(wanted))
+            places = np.flatnonzero(eligible)
+            lost = np.zeros(packets, bool)
+            lost[places[-count:] if self.last else draws.permutation(places)[:count]] = count > 0
+        else:
+            lost = eligible & _bursts(packets, self.loss, self.burst, draws)
+        return torch.from_numpy(~lost) if lost.any() else None
+
+
+def _bursts(packets: int, loss: float, burst: float, draws: np.random.Generator) -> np.ndarray:
+    """Which packets are lost, with runs that are geometric with the mean `burst`."""
+    if burst == 1:
+        return draws.random(packets) < loss
+    end, begin = 1 / burst, loss / (burst * (1 - loss)) if loss < 1 else 1.0
+    chances, lost = draws.random(packets + 1), np.empty(packets, bool)
+    bad = chances[-1] < loss
+    for number in range(packets):
+        lost[number] = bad
+        bad = chances[number] >= end if bad else chances[number] < begin
+    return lost
+
+
+class Replay(Memoryless):
+    """The masks and times of an earlier run, step by step, from the first again when they are used up.
+
+    answers : by step, by round.
+    """
+
+    def __init__(self, answers: Sequence[Sequence[Answer]]) -> None:
+        if not answers:
+            raise ValueError("no steps to replay")
+        self.answers = answers
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """What became of that round then.
+
+        Raises
+        ------
+        ValueError
+            Other tensors, workers or sizes were sent then.
+        """
+        then = self.answers[pushed.step % len(self.answers)]
+        if pushed.round >= len(then):
+            raise ValueError(
+                f"step {pushed.step} has {len(then)} rounds in what is replayed, and another one is asked for"
+            )
+        answer = then[pushed.round]
+        if len(answer.arrived) != len(pushed.encoded):
+            raise ValueError(f"{len(answer.arrived)} workers are replayed, and there are {len(pushed.encoded)}")
+        for worker, masks in enumerate(answer.arrived):
+            for tensor, mask in enumerate(masks):
+                if mask is not None and len(mask) != (count := pushed.packets(worker, tensor)):
+                    raise ValueError(
+                        f"step {pushed.step}, worker {worker}, tensor {pushed.infos[tensor].name}: {len(mask)} packets "
+                        f"are replayed, and {count} are sent"
+                    )
+        return answer
+
+
+class Recorded:
+    """Another network, whose answers are kept so that they can be replayed."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.answers: list[list[Answer]] = []
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """As the other one does."""
+        answer = self.network.carry(pushed)
+        while len(self.answers) <= pushed.step:
+            self.answers.append([])
+        self.answers[pushed.step].append(answer)
+        return answer
+
+    def state_dict(self) -> dict[str, object]:
+        """The other one's."""
+        return self.network.state_dict()
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """The other one's."""
+        self.network.load_state_dict(saved)
+

@@ -1,0 +1,145 @@
+"""Reducers: what a worker sends instead of a gradient, and what a receiver makes of what has arrived.
+
+A reducer is a table of a scenario (its parameters) with three functions, and no state of its own: what it remembers
+of a worker's tensor is in a `State`, so one reducer serves all workers, and a checkpoint is a dictionary of tensors.
+Every reducer decodes correctly when any subset of its packets is missing: what is missing counts as zero.
+
+Most need one round: `compress`, the network, `decode`, the mean over the workers. One whose workers have to agree on
+something in between (PowerSGD) has more: `follow` makes the next round's encoding of the mean of the last one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from gradwire.scenarios.schema.base import Table
+from gradwire.training.encoded import Encoded
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+
+@dataclass
+class State:
+    """What is remembered of one worker's tensor between steps.
+
+    seed, worker, tensor : what its random draws hang on, besides the step.
+    workers : how many there are.
+    step : how many steps are behind it.
+    values : tensors by name, such as a residual.
+    """
+
+    seed: int
+    worker: int
+    tensor: int
+    workers: int = 1
+    step: int = 0
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def own(self, device: Any = "cpu") -> Generator:
+        """Random numbers of this worker's tensor in this step, and of nobody else."""
+        return _generator(device, self.seed, self.step, self.tensor, self.worker + 1)
+
+    def shared(self, device: Any = "cpu") -> Generator:
+        """Random numbers of this tensor in this step that all workers and the server draw alike."""
+        return _generator(device, self.seed, self.step, self.tensor, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        return {"step": self.step, "values": {name: value.clone() for name, value in self.values.items()}}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.step = int(saved["step"])
+        self.values = {name: value.clone() for name, value in saved["values"].items()}
+
+
+class Reducer(Table):
+    """Base of all reducers. A subclass has a literal `kind` and overrides `compress` and `decode`."""
+
+    rounds: ClassVar[int] = 1
+    """How often workers and server exchange something in a step."""
+    linear: ClassVar[bool] = False
+    """Whether the encodings of several workers may be added up on the way, unit by unit, so that it fits an
+    all-reduce."""
+    places: ClassVar[Literal["fixed", "sent"]] = "sent"
+    """Whether a receiver knows which elements a packet is about that has not arrived, or these are sent along."""
+    remembers_error: ClassVar[bool] = False
+    """Whether it keeps by itself what it did not send, so that error feedback around it would count that twice."""
+
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        """What a worker sends of its gradient, any shape, float32."""
+        raise NotImplementedError
+
+    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
+        """What a receiver makes of it, flat float32: (numel,) after the last round.
+
+        arrived : which units are there, (units,) bool; all of them if absent. The others count as zero.
+        """
+        raise NotImplementedError
+
+    def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
+        """Which elements of `decode`'s answer are not lost, bool, of its shape; only where `places` are fixed.
+
+        An element that was not to be sent is not lost. Here for units of equally many elements, one after the other.
+        """
+        elements = self.elements(encoded)
+        return per_element(arrived, elements, len(arrived) * elements)[: self.decoded(encoded, info)]
+
+    def elements(self, encoded: Encoded) -> int:
+        """How many elements a unit decodes to."""
+        return 1
+
+    def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
+        """How many elements `decode` answers with."""
+        return info.numel
+
+    def follow(self, mean: Tensor, info: TensorInfo, state: State) -> Encoded:
+        """What a worker sends next, given the mean of what was decoded in the round before."""
+        raise NotImplementedError
+
+    def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
+        """The gradient, flat (numel,), out of the mean of what was decoded in the last round."""
+        return mean
+
+    def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
+        """The step is over, and `sent`, flat (numel,), is what this worker's share in it came to."""
+
+
+def _generator(device: Any, *numbers: int) -> Generator:
+    import torch
+
+    words = b"".join(int(each).to_bytes(8, "little", signed=True) for each in numbers)
+    generator = torch.Generator(device=device)
+    generator.manual_seed(zlib.crc32(words) << 32 | zlib.crc32(words, 1))
+    return generator
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """A tensor as one run of float32 values."""
+    return tensor.detach().reshape(-1).float()
+
+
+def scattered(values: Tensor, indices: Tensor, numel: int, arrived: Tensor | None) -> Tensor:
+    """Values at their places in a flat tensor (numel,) of zeros; those that have not arrived are left out."""
+    if arrived is not None:
+        values, indices = values[arrived], indices[arrived]
+    dense = values.new_zeros(numel)
+    dense[indices.long()] = values
+    return dense
+
+
+def per_element(arrived: Tensor, elements: int, numel: int) -> Tensor:
+    """Which elements have arrived, (numel,) bool, given which units of so many elements each have."""
+    return arrived.repeat_interleave(elements)[:numel]
+
+
+def grouped(values: Tensor, elements: int) -> Tensor:
+    """A flat tensor as rows of so many elements, (units, elements), the last one filled with zeros."""
+    from torch.nn.functional import pad
+
+    return pad(values, (0, -len(values) % elements)).view(-1, elements)

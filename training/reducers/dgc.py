@@ -1,0 +1,101 @@
+"""Deep gradient compression: sparse gradients whose momentum is not lost (Lin et al., ICLR '18)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gradwire.scenarios.schema.base import Flag, Natural
+from gradwire.training.encoded import Encoded
+from gradwire.training.reducers.base import Reducer, State, flat, scattered
+from gradwire.training.reducers.fields import Ratio, kept
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+LOWER, UPPER = 0.8, 1.3
+"""How far from the wanted number of elements the threshold may lead [code]."""
+TRIES = 10
+"""How often the threshold is adapted at most [code]."""
+WARMUP = 0.25
+"""Ratio of the first stage of the warm-up, and what each stage multiplies it by [code]."""
+
+
+class DGC(Reducer):
+    """The elements beyond a threshold, estimated from a sample, of what has added up locally with momentum.
+
+    Each worker keeps u <- m u + g and v <- v + u, sends the elements of v beyond the threshold, and clears both there
+    (momentum correction and factor masking, sections 3.1 and 3.3 of the paper), so the optimiser must have no
+    momentum of its own. The threshold is that of a sample, and is multiplied by 0.8 or 1.3 while it lets through too
+    few or too many; beyond 1.3 times as many, the largest are taken. Gradients may be clipped locally to `clip` /
+    sqrt(workers) before they are added (section 3.2). Value and 32-bit index: 8 bytes an element.
+    """
+
+    remembers_error: ClassVar[bool] = True
+
+    kind: Literal["dgc"] = "dgc"
+    ratio: Ratio = 0.001
+    """Share of the elements that is aimed at after the warm-up."""
+    sample: Ratio = 0.01
+    """Share of the elements from which the threshold is estimated."""
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    """m; with 0 what is left is error feedback."""
+    masking: Flag = True
+    """Whether the momentum of sent elements is cleared, too."""
+    clip: Annotated[float, Field(ge=0, le=1e6, strict=True)] = 0.0
+    """Norm to which a tensor's gradient of all workers would be clipped; 0 does not clip."""
+    warmup: Natural = 0
+    """Steps of each stage of the warm-up, whose ratios are 0.25, 0.0625, ... as long as they are above `ratio`."""
+
+    def ratio_at(self, step: int) -> float:
+        """The ratio aimed at in a step, counted from 0."""
+        stage = step // self.warmup if self.warmup else math.inf
+        return max(self.ratio, WARMUP ** (stage + 1)) if stage < 64 else self.ratio
+
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        import torch
+
+        gradient = flat(tensor)
+        if self.clip:
+            gradient = gradient * min(1.0, self.clip / math.sqrt(state.workers) / max(float(gradient.norm()), 1e-30))
+        momentum = state.values.get("momentum", torch.zeros_like(gradient)) * self.momentum + gradient
+        total = state.values.get("total", torch.zeros_like(gradient)) + momentum
+        indices = self._chosen(total.abs(), self.ratio_at(state.step), state)
+        values = total[indices]
+        total[indices] = 0
+        if self.masking:
+            momentum[indices] = 0
+        state.values.update(momentum=momentum, total=total)
+        return Encoded((values, indices.to(torch.int32)))
+
+    def _chosen(self, sizes: Tensor, ratio: float, state: State) -> Tensor:
+        """Indices of about `ratio` of the elements, the largest."""
+        import torch
+
+        numel = len(sizes)
+        wanted = kept(ratio, numel)
+        count = max(min(numel, 1000), int(numel * self.sample))  # a handful says nothing of a tail
+        sampled = sizes
+        if count < numel:
+            sampled = sizes[torch.randint(numel, (count,), generator=state.own(sizes.device), device=sizes.device)]
+        threshold = float(sampled.topk(max(1, round(count * wanted / numel))).values[-1])
+        for _ in range(TRIES):
+            found = int((sizes >= threshold).sum())
+            if found > UPPER * wanted:
+                threshold *= UPPER
+            elif found < LOWER * wanted:
+                threshold *= LOWER
+            else:
+                break
+        indices = (sizes >= threshold).nonzero().view(-1)
+        if len(indices) > UPPER * wanted:
+            indices = indices[sizes[indices].topk(wanted, sorted=False).indices]
+        return indices if len(indices) else sizes.topk(wanted, sorted=False).indices
+
+    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
+        values, indices = encoded.fields
+        return scattered(values, indices, info.numel, arrived)

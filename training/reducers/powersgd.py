@@ -1,0 +1,96 @@
+"""PowerSGD: gradients as matrices of low rank (Vogels, Karimireddy and Jaggi, NeurIPS '19)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gradwire.scenarios.schema.base import Flag
+from gradwire.training.encoded import Encoded
+from gradwire.training.reducers.base import Reducer, State, flat
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+
+class PowerSGD(Reducer):
+    """One step of power iteration a step: the gradient matrix M, n rows by m columns, as P Q^T of rank r.
+
+    Workers send P = M Q, and agree on its mean, whose columns are then made orthonormal; they send Q = M^T P, and agree
+    on its mean (algorithm 1 of the paper). The last step's Q is where the next one starts. Both are linear in M, so it
+    fits an all-reduce. A tensor is a matrix of its first dimension by the rest; vectors go as they are, and so does
+    what would be no smaller. A unit is a row of P or Q; a row that is lost is zero in the mean of that worker.
+    """
+
+    rounds: ClassVar[int] = 2
+    linear: ClassVar[bool] = True
+    places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+
+    kind: Literal["powersgd"] = "powersgd"
+    rank: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
+    """Columns of P and Q, r."""
+    warm_start: Flag = True
+    """Start from the Q of the last step; without it from a random one."""
+
+    def low_rank(self, info: TensorInfo) -> bool:
+        """Whether a tensor is sent as a product."""
+        rows, columns = _sides(info)
+        return len(info.shape) > 1 and (rows + columns) * self.rank < rows * columns
+
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        import torch
+
+        values = flat(tensor)
+        if not self.low_rank(info):
+            return Encoded((values,))
+        matrix = values.view(_sides(info))
+        start = state.values.get("q") if self.warm_start else None
+        if start is None:
+            shape = (matrix.shape[1], self.rank)
+            start = torch.randn(shape, generator=state.shared(values.device), device=values.device)
+        state.values["matrix"] = matrix
+        return Encoded((matrix @ start,))
+
+    def follow(self, mean: Tensor, info: TensorInfo, state: State) -> Encoded:
+        if not self.low_rank(info):
+            state.values["raw"] = mean
+            return Encoded((mean[:0],))
+        state.values["p"] = orthonormal(mean.view(-1, self.rank))
+        return Encoded((state.values.pop("matrix").T @ state.values["p"],))
+
+    def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
+        if not self.low_rank(info):
+            return state.values.pop("raw")
+        state.values["q"] = mean.view(-1, self.rank)
+        return (state.values.pop("p") @ state.values["q"].T).reshape(-1)
+
+    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
+        (rows,) = encoded.fields
+        return (rows if arrived is None else rows * arrived.view(-1, *[1] * (rows.dim() - 1))).reshape(-1)
+
+    def elements(self, encoded: Encoded) -> int:
+        return encoded.fields[0][:1].numel() or 1
+
+    def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
+        return encoded.fields[0].numel()
+
+
+def orthonormal(matrix: Tensor) -> Tensor:
+    """The columns of a matrix made orthonormal one after the other (Gram-Schmidt, twice for float32)."""
+    import torch
+
+    columns: list[Tensor] = []
+    for column in matrix.unbind(dim=1):
+        for _ in range(2):
+            for other in columns:
+                column = column - (column @ other) * other
+        columns.append(column / column.norm().clamp(min=1e-12))
+    return torch.stack(columns, dim=1)
+
+
+def _sides(info: TensorInfo) -> tuple[int, int]:
+    rows = info.shape[0] if info.shape else 1
+    return rows, info.numel // rows

@@ -1,0 +1,52 @@
+"""QSGD: stochastic quantisation of buckets to a few levels (Alistarh et al., NeurIPS '17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gradwire.training.encoded import Encoded
+from gradwire.training.reducers.base import Reducer, State, flat, grouped, per_element
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+
+class QSGD(Reducer):
+    """Each bucket of elements as its Euclidean norm and one signed level per element, rounded at random, unbiased.
+
+    An element x of a bucket with norm n becomes the level s |x| / n, rounded up with the probability of its fraction,
+    with the sign of x; it is decoded as n/s times that. The expectation is x, the variance of a bucket of d elements at
+    most min(d/s^2, sqrt(d)/s) n^2 (lemma 3.1 of the paper). A unit is a bucket: 4 bytes and one per element. The paper
+    codes levels with fewer bits (Elias); public implementations use a byte, and so do we.
+    """
+
+    places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+
+    kind: Literal["qsgd"] = "qsgd"
+    levels: Annotated[int, Field(ge=1, le=127, strict=True)] = 127
+    """Levels s between 0 and the norm; 127 are what a signed byte has."""
+    bucket: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] = 128
+    """Elements with one norm; a tensor that is shorter is one bucket."""
+
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        import torch
+
+        values = flat(tensor)
+        rows = grouped(values, min(self.bucket, len(values)))
+        norms = rows.norm(dim=1, keepdim=True)
+        scaled = rows.abs() * (self.levels / norms.clamp(min=torch.finfo(torch.float32).tiny))
+        draws = torch.rand(rows.shape, generator=state.own(rows.device), device=rows.device)
+        levels = (scaled + draws).floor().clamp(max=self.levels)  # a single element is its own norm
+        return Encoded((norms, (levels * rows.sign()).to(torch.int8)))
+
+    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
+        norms, levels = encoded.fields
+        values = (levels.float() * (norms / self.levels)).view(-1)[: info.numel]
+        return values if arrived is None else values * per_element(arrived, levels.shape[1], info.numel)
+
+    def elements(self, encoded: Encoded) -> int:
+        return encoded.fields[1].shape[1]

@@ -1,0 +1,56 @@
+"""TernGrad: minus one, zero or one per element, times one scale (Wen et al., NeurIPS '17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gradwire.training.encoded import Encoded
+from gradwire.training.reducers.base import Reducer, State, flat, grouped, per_element
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+
+class TernGrad(Reducer):
+    """Each element as a sign or zero in two bits, at random and without bias, and the largest magnitude as scale.
+
+    Elements beyond `clip` standard deviations are cut first (section 4 of the paper: 2.5), which bounds the scale. An
+    element x then becomes sign(x) with the probability |x| / scale. A unit is a byte of four elements; the scale is the
+    head of every packet.
+    """
+
+    places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+
+    kind: Literal["terngrad"] = "terngrad"
+    clip: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.5
+    """Standard deviations at which elements are cut; 0 cuts none."""
+
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        import torch
+
+        values = flat(tensor)
+        if self.clip and len(values) > 1:
+            most = float(values.std(correction=0)) * self.clip
+            values = values.clamp(-most, most)
+        scale = values.abs().max().view(1)
+        draws = torch.rand(values.shape, generator=state.own(values.device), device=values.device)
+        signs = values.sign() * (draws * scale < values.abs())
+        codes = grouped(signs + 1, 4).to(torch.uint8)  # 0, 1, 2 for -1, 0, 1
+        shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=values.device)
+        return Encoded(((codes << shifts).sum(dim=1, dtype=torch.uint8),), (scale,))
+
+    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
+        import torch
+
+        packed = encoded.fields[0]
+        shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=packed.device)
+        signs = ((packed[:, None] >> shifts) & 3).float().view(-1)[: info.numel] - 1
+        values = signs * encoded.head[0]
+        return values if arrived is None else values * per_element(arrived, 4, info.numel)
+
+    def elements(self, encoded: Encoded) -> int:
+        return 4

@@ -1,0 +1,33 @@
+"""Top-k: the largest elements with their indices (Aji and Heafield, EMNLP '17; Lin et al., ICLR '18)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from gradwire.training.encoded import Encoded
+from gradwire.training.reducers.base import Reducer, State, flat, scattered
+from gradwire.training.reducers.fields import Ratio, kept
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+
+
+class TopK(Reducer):
+    """The `ratio` of the elements that are largest in magnitude, each with a 32-bit index: 8 bytes an element."""
+
+    kind: Literal["topk"] = "topk"
+    ratio: Ratio = 0.01
+    """Share of the elements of each tensor that are sent, rounded down, at least one."""
+
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        import torch
+
+        values = flat(tensor)
+        indices = values.abs().topk(kept(self.ratio, len(values)), sorted=False).indices
+        return Encoded((values[indices], indices.to(torch.int32)))
+
+    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
+        values, indices = encoded.fields
+        return scattered(values, indices, info.numel, arrived)

@@ -1,0 +1,249 @@
+"""The packet simulator as the network of a training: what it loses is lost in the update, and its time is the clock.
+
+Every step becomes a trace of one iteration - tensors as long as their encodings, magnitudes of what the workers really
+send, times of another trace or none - which a simulator plays on a network that stays (`Plays`). Packets are the
+reducer's own: a message of the simulator is cut where the encoding is. The workers' messages to the servers may lose
+packets up to their bound; what the servers send back may not, so that all workers keep the same parameters.
+
+A tensor's message is as long as the longest of the workers' encodings, where these differ (DGC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.scenarios.errors import ScenarioError, TraceError
+from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
+from gradwire.training.network import Answer, Pushed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.training.encoded import Encoded
+
+CHUNK_BYTES = 4 * CHUNK_ELEMENTS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Outcome(Protocol):
+    """What became of an iteration: `gradwire.sim.session.Played`."""
+
+    time_ps: int
+    messages: Any
+    missing: dict[int, NDArray[np.bool_]]
+
+
+class Plays(Protocol):
+    """What plays one iteration at a time: `gradwire.sim.session.Session`."""
+
+    scenario: Scenario
+
+    def step(self, trace: Trace) -> Any:
+        """Play an iteration."""
+        ...
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the units of a step's encodings lie in their messages; C chunks of all tensors that are sent.
+
+    sizes : int64[tensors], bytes of each message, whole float32 values; 0 for what is not sent.
+    chunk : int64[units of all], the chunk that each unit begins in, counted through the tensors.
+    starts : int64[filled], the first unit of every chunk in which one begins, and `filled`, which chunks these are.
+    chunks : C.
+    """
+
+    sizes: Ints
+    starts: Ints
+    filled: Ints
+    chunks: int
+
+
+class Simulated:
+    """A network of the simulator."""
+
+    def __init__(self, plays: Plays, times: Trace | None = None) -> None:
+        """
+        Parameters
+        ----------
+        times : whose computing the workers do, iteration by iteration; it has the trained model's tensors. Computing
+            takes
+            no time if absent. The scenario's job scales it.
+
+        Raises
+        ------
+        ScenarioError
+            The job's exchange is none with servers, what comes back may be lost, or partitions cut packets.
+        """
+        job = plays.scenario.job[0]
+        payload = (job.transport or plays.scenario.transport).payload
+        if job.exchange.kind != "parameter_server":
+            raise ScenarioError(
+                f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server"
+            )
+        partition = int(getattr(job.exchange, "partition", 0))
+        if partition % payload:
+            raise ScenarioError(
+                f"{partition} bytes cut packets", "job.exchange.partition",
+                expected=f"a multiple of the payload, {payload} bytes",
+            )  # fmt: skip
+        if job.pull_bound:
+            raise ScenarioError(
+                f"{job.pull_bound} would leave workers with different parameters", "job.pull_bound",
+                expected="0: nothing is lost on the way back",
+            )  # fmt: skip
+        self.plays, self.times, self.payload, self.workers = plays, times, int(payload), int(job.workers)
+        self._layouts: dict[tuple[tuple[int, int, int], ...], Layout] = {}
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """Play one round of a step.
+
+        Raises
+        ------
+        ValueError
+            Workers or packets are not those of the scenario's job.
+        """
+        if len(pushed.encoded) != self.workers or pushed.payload != self.payload:
+            raise ValueError(
+                f"{len(pushed.encoded)} workers with packets of {pushed.payload} bytes; the scenario's job has "
+                f"{self.workers} and {self.payload}"
+            )
+        longest = [max(column, key=lambda each: each.units) for column in zip(*pushed.encoded, strict=True)]
+        layout = self._layout(longest)
+        if not layout.sizes.any():
+            return Answer([[None] * len(pushed.infos)] * self.workers)
+        sent = np.flatnonzero(layout.sizes)
+        played = self.plays.step(self._trace(pushed, layout, sent))
+        return Answer(self._masks(pushed, sent, played), int(played.time_ps))
+
+    def state_dict(self) -> dict[str, object]:
+        """Nothing: what transports remember of an idle network is forgotten by a checkpoint."""
+        return {}
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """Nothing."""
+
+    # --- from a step to a trace ---------------------------------------------------------------------------------
+
+    def _layout(self, encoded: Sequence[Encoded]) -> Layout:
+        key = tuple((each.units, each.unit_bytes, each.head_bytes) for each in encoded)
+        if key not in self._layouts:
+            if len(self._layouts) > 8:
+                self._layouts.clear()
+            self._layouts[key] = _laid_out(encoded, self.payload)
+        return self._layouts[key]
+
+    def _trace(self, pushed: Pushed, layout: Layout, sent: Ints) -> Trace:
+        infos, layers = self._model(pushed)
+        means, largest = zip(*[self._magnitudes(row, layout) for row in pushed.encoded], strict=True)
+        mean, most = np.stack(means), np.stack(largest)  # [workers, chunks]
+        counts = -(-layout.sizes[sent] // CHUNK_BYTES)
+        first = np.cumsum(counts) - counts
+        exponents = scale_exponents(np.maximum.reduceat(most.max(axis=0), first))
+        per_chunk = np.repeat(exponents, counts)
+        tensors = [
+            TensorInfo(info.name, (size // 4,), size // 4, "float32", info.layer, exponent)
+            for info, size, exponent in zip(
+                [infos[index] for index in sent], layout.sizes[sent].tolist(), exponents.tolist(), strict=True
+            )
+        ]
+        iterations = [self._iteration(pushed, worker, len(layers), sent) for worker in range(self.workers)]
+        return Trace(
+            {"name": "step"}, layers, tensors, iterations,
+            _halves(mean, per_chunk), _halves(most, per_chunk),
+        )  # fmt: skip
+
+    def _model(self, pushed: Pushed) -> tuple[Sequence[TensorInfo], list[str]]:
+        """Tensors and layers, those of the trace whose times are taken where there is one."""
+        times = self.times
+        if times is None:
+            return pushed.infos, [f"layer {number}" for number in range(max(info.layer for info in pushed.infos) + 1)]
+        if [tensor.numel for tensor in times.tensors] != [info.numel for info in pushed.infos]:
+            raise TraceError("has other tensors than the trained model", times.name, "a trace of this model")
+        return times.tensors, times.layers
+
+    def _magnitudes(self, encoded: Sequence[Encoded], layout: Layout) -> tuple[Floats, Floats]:
+        """(mean, largest) magnitude of each chunk's units, (C,) each."""
+        sizes = np.concatenate([_unit_magnitudes(each) for each in encoded if each.units])
+        mean, most = np.zeros(layout.chunks), np.zeros(layout.chunks)
+        if len(sizes):
+            starts = layout.starts[layout.starts < len(sizes)]
+            filled = layout.filled[: len(starts)]
+            counts = np.diff(np.append(starts, len(sizes)))
+            mean[filled] = np.add.reduceat(sizes, starts) / counts
+            most[filled] = np.maximum.reduceat(sizes, starts)
+            last = np.zeros(layout.chunks, dtype=np.int64)
+            last[filled] = filled
+            last = np.maximum.accumulate(last)
+            mean, most = mean[last], most[last]  # a chunk inside of a long unit has that one's
+        return mean, most
+
+    def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
+        nothing = np.zeros(layers, dtype=np.int64)
+        if self.times is None or pushed.round:
+            ready = np.zeros(len(sent), dtype=np.int64)
+            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, 0, 0, 0, worker)
+        then = self.times.iterations[pushed.step % len(self.times.iterations)]
+        return Iteration(
+            worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, then.ready_ps[sent],
+            then.backward_end_ps, then.optimizer_ps, then.end_ps, worker,
+        )  # fmt: skip
+
+    # --- from what was played to masks --------------------------------------------------------------------------
+
+    def _masks(self, pushed: Pushed, sent: Ints, played: Outcome) -> list[list[Tensor | None]]:
+        import torch
+
+        masks: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in range(self.workers)]
+        rows = played.messages
+        for index, missing in played.missing.items():
+            worker, tensor = int(rows.captured[index]), int(sent[rows.tensor[index]])
+            mask = masks[worker][tensor]
+            if mask is None:
+                count = pushed.packets(worker, tensor)
+                mask = masks[worker][tensor] = torch.ones(count, dtype=torch.bool)
+            begin = int(rows.first[index]) * 4 // self.payload
+            there = torch.from_numpy(~missing)[: max(len(mask) - begin, 0)]
+            mask[begin : begin + len(there)] = there
+        return masks
+
+
+def _laid_out(encoded: Sequence[Encoded], payload: int) -> Layout:
+    """Where units lie, given the longest encoding of each tensor."""
+    sizes, places, before = [], [], 0
+    for each in encoded:
+        if not each.units:
+            sizes.append(0)
+            continue
+        fit, packets = each.units_per_packet(payload), each.packets(payload)
+        units = np.arange(each.units)
+        packet, within = np.divmod(units, fit)
+        begin = packet * payload + each.head_bytes + within * each.unit_bytes
+        size = (packets - 1) * payload + each.head_bytes + (each.units - (packets - 1) * fit) * each.unit_bytes
+        size = -(-size // 4) * 4
+        places.append(before + begin // CHUNK_BYTES)
+        before += -(-size // CHUNK_BYTES)
+        sizes.append(size)
+    chunk = np.concatenate(places) if places else np.zeros(0, dtype=np.int64)
+    filled, starts = np.unique(chunk, return_index=True)
+    return Layout(np.array(sizes, dtype=np.int64), starts, filled, before)
+
+
+def _unit_magnitudes(encoded: Encoded) -> Floats:
+    """The mean magnitude of each unit's first field, times its scale where that is the head, (units,)."""
+    values = encoded.fields[0].detach().float().abs().reshape(encoded.units, -1).mean(dim=1)
+    return values.double().cpu().numpy()
+
+
+def _halves(values: Floats, exponents: Ints) -> NDArray[np.float16]:
+    halves = np.ldexp(values, exponents).astype(np.float16)
+    halves[(halves == 0) & (values > 0)] = np.finfo(np.float16).smallest_subnormal
+    return halves

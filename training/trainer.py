@@ -1,0 +1,227 @@
+"""The trainer: data-parallel training of N workers in one process, with a reducer and a network between them.
+
+A step: every worker's gradients of its own samples, reduced, carried by the network, averaged from what arrived, and
+one update that all workers make alike (synchronous; a parameter server and an all-reduce differ in the network only).
+Initialisation, data and everything drawn by reducers and networks have seeds of their own, so that two trainings that
+differ in one thing are paired in everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gradwire.traces.trace import TensorInfo
+from gradwire.training.data import Dealer, Images, Text
+from gradwire.training.exchange import Exchange, Fill
+from gradwire.training.gradients import Loss, gradients_of
+from gradwire.training.network import Ideal, Network
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.none import Dense
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained; defaults suit a small residual network.
+
+    workers, batch : N, and samples of each worker in a step.
+    steps : of the whole training, which the schedule needs to know.
+    rate : the learning rate at its highest.
+    schedule : "constant"; "triangle", linearly up to `rate` for the first `rise` of the steps and down to zero; or
+        "steps",
+        a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
+    momentum, nesterov, weight_decay : of SGD; no momentum where a reducer corrects for it.
+    clip : norm that the mean gradient is scaled down to; 0 does not.
+    fill, feed_back, payload : see `Exchange`.
+    data_seed, seed : what the order of samples hangs on, and what reducers draw from.
+    """
+
+    workers: int = 8
+    batch: int = 16
+    steps: int = 1000
+    rate: float = 0.1
+    schedule: Literal["constant", "triangle", "steps"] = "triangle"
+    rise: float = 0.3
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    clip: float = 0.0
+    fill: Fill = "zero"
+    feed_back: bool = False
+    payload: int = 4096
+    data_seed: int = 0
+    seed: int = 0
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        share = step / max(self.steps, 1)
+        if self.schedule == "triangle":
+            up, down = (step + 1) / max(self.rise * self.steps, 1), (1 - share) / max(1 - self.rise, 1e-9)
+            return self.rate * min(up, down, 1.0)
+        if self.schedule == "steps":
+            return self.rate * (1.0 if share < 0.5 else 0.1 if share < 0.75 else 0.01)
+        return self.rate
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One step: numbers for a table.
+
+    loss : mean of the workers.
+    sent_bytes : payload that all workers sent.
+    lost : share of it that did not arrive, mean over workers and tensors by what they hold.
+    time_ps : how long the network took; `clock_ps` all steps until here.
+    """
+
+    step: int
+    loss: float
+    sent_bytes: int
+    lost: float
+    time_ps: int
+    clock_ps: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model is worth after some steps, on data that it has not seen."""
+
+    step: int
+    loss: float
+    accuracy: float
+    clock_ps: int
+    sent_bytes: int
+
+
+def losses_of(model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Cross entropy of each sample, (samples,), or of each token, (samples, length)."""
+    logits = model(*inputs)
+    return cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+
+
+def tensors_of(model: nn.Module) -> list[TensorInfo]:
+    """The parameters in the order of `model.parameters()`; a layer is a module that has some, in order of
+    registration."""
+    layers: dict[str, int] = {}
+    infos = []
+    for name, parameter in model.named_parameters():
+        owner = name.rpartition(".")[0]
+        layer = layers.setdefault(owner, len(layers))
+        infos.append(TensorInfo(name, tuple(parameter.shape), parameter.numel(), "float32", layer))
+    return infos
+
+
+class Trainer:
+    """Trains a model on data as a recipe says. Ask `step`, or iterate `run`; stop and go on at any step."""
+
+    def __init__(
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
+        network: Network | None = None, loss: Loss = losses_of,
+    ) -> None:  # fmt: skip
+        self.model, self.data, self.recipe, self.loss = model, data, recipe, loss
+        self.network = network or Ideal()
+        self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed)
+        self.infos = tensors_of(model)
+        self.exchange = Exchange(
+            reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back
+        )
+        self.gradients = gradients_of(model, recipe.workers)
+        self.optimizer = torch.optim.SGD(
+            model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
+        )
+        self.done, self.clock_ps, self.sent_bytes = 0, 0, 0
+        self.lost: list[list[float]] = []
+        """Of the last step, for each worker and tensor, the share that did not arrive."""
+
+    def step(self) -> StepRow:
+        """One step of all workers."""
+        number, recipe = self.done, self.recipe
+        self.model.train()
+        inputs, targets = self.dealer.step(number)
+        losses, gradients = self.gradients(self.loss, inputs, targets)
+        means, sent = self.exchange.step(gradients, number, self.network)
+        for parameter, mean in zip(self.model.parameters(), means, strict=True):
+            parameter.grad = mean
+        if recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.rate_at(number)
+        self.optimizer.step()
+        self.done += 1
+        self.clock_ps += sent.time_ps
+        self.sent_bytes += sum(sent.nbytes)
+        self.lost = sent.lost
+        numel = sum(info.numel for info in self.infos) * recipe.workers
+        lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
+        return StepRow(
+            number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
+            recipe.rate_at(number),
+        )  # fmt: skip
+
+    def score(self, batch: int = 500) -> Score:
+        """Loss and accuracy on held-out data."""
+        inputs, targets = self.data.held_out() if isinstance(self.data, Text) else self.data.test
+        self.model.eval()
+        total, right = 0.0, 0
+        with torch.no_grad():
+            for mine, answers in zip(inputs.split(batch), targets.split(batch), strict=True):
+                logits = self.model(mine)
+                total += float(cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="sum"))
+                right += int((logits.argmax(dim=-1) == answers).sum())
+        count = targets.numel()
+        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes)
+
+    def run(
+        self, score_every: int = 0, until: float | None = None, progress: Callable[[float, str], None] | None = None
+    ) -> Iterator[StepRow | Score]:
+        """Steps until the recipe's are done, with a score every so many steps and at the end.
+
+        until : accuracy with which training is over, seen when a score is taken.
+        progress : hears the share that is done, and words.
+        """
+        began, first = time.monotonic(), self.done
+        while self.done < self.recipe.steps:
+            row = self.step()
+            yield row
+            if progress is not None:
+                left = (time.monotonic() - began) / (self.done - first) * (self.recipe.steps - self.done)
+                progress(self.done / self.recipe.steps, f"step {self.done}, loss {row.loss:.3f}, {left:.0f} s left")
+            if self.done == self.recipe.steps or (score_every and self.done % score_every == 0):
+                score = self.score()
+                yield score
+                if until is not None and score.accuracy >= until:
+                    return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a later process needs to go on as if nothing had been, tensors copied."""
+        return {
+            "recipe": asdict(self.recipe),
+            "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
+            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "exchange": self.exchange.state_dict(),
+            "network": self.network.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from there.
+
+        Raises
+        ------
+        ValueError
+            It is of another recipe.
+        """
+        differing = [name for name, value in asdict(self.recipe).items() if saved["recipe"].get(name) != value]
+        if differing:
+            raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
+        self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.exchange.load_state_dict(saved["exchange"])
+        self.network.load_state_dict(saved["network"])
