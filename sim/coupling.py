@@ -80,7 +80,6 @@ class FabricLike(Protocol):
         important: Importance = None,
         settled: bool = False,
         logged: bool = True,
-        number: int | None = None,
     ) -> int: ...
 
     def run(self, until_ps: Ps) -> Sequence[Event]: ...
@@ -229,7 +228,7 @@ class Coupling:
             important=message.important,
             settled=message.settled is not None,
             logged=self._logged(message.job),
-            number=None if message.number < 0 else message.number,
+            **({} if message.number < 0 else {"number": message.number}),
         )
         message.number = number
         if message.sent is _nothing:
