@@ -80,7 +80,6 @@ class FabricLike(Protocol):
         important: Importance = None,
         settled: bool = False,
         logged: bool = True,
-        number: int | None = None,
         share: float | None = None,
         pool: int = 0,
         turn: int | None = None,
@@ -236,10 +235,10 @@ class Coupling:
             important=message.important,
             settled=message.settled is not None,
             logged=self._logged(message.job),
-            number=None if message.number < 0 else message.number,
             share=message.share,
             pool=message.pool,
             turn=message.turn,
+            **({} if message.number < 0 else {"number": message.number}),
         )
         message.number = number
         if message.sent is _nothing:
