@@ -28,6 +28,7 @@ PLACES: Mapping[str, str] = {
     "exchange": "gradwire.experiment.collectives.kinds",
     "topology": "gradwire.experiment.topology.kinds",
     "traffic": "gradwire.experiment.traffic.kinds",
+    "reducer": "gradwire.training.reducers",
     "trace_format": "gradwire.traces.formats.kinds",
     "switch": "gradwire.emu.switches.kinds",
 }

@@ -67,7 +67,7 @@ class Exchange:
     def __post_init__(self) -> None:
         if self.fill != "zero" and self.reducer.places != "fixed":
             raise ValueError(
-                f"fill = {self.fill!r} wants to know which elements were lost, and {self.reducer.kind} sends "  # type: ignore[attr-defined]
+                f"fill = {self.fill!r} wants to know which elements were lost, and {self.reducer.kind} sends "
                 "them with their places; expected zero, or a reducer whose elements have fixed places"
             )
         self.states = [

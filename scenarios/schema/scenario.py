@@ -13,6 +13,7 @@
       output
       emulation                                       gradwire.scenarios.schema.emulation
       fidelity                                        gradwire.scenarios.schema.fidelity
+      training                                        gradwire.scenarios.schema.training
 
 What is chosen by name - topology, transport, exchange, traffic, fault - is a model of its own for each kind, found by
 `gradwire.scenarios.components`; the modules named here have what all kinds share.
@@ -45,6 +46,7 @@ from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
 from gradwire.scenarios.schema.topology import TopologyTable
 from gradwire.scenarios.schema.traffic import Traffic
+from gradwire.scenarios.schema.training import Training
 from gradwire.scenarios.schema.transport import (
     DEFAULT_KIND,
     USER_CLASS,
@@ -133,6 +135,7 @@ class Scenario(Table):
     output: Output = Output()
     emulation: Emulation = Emulation()
     fidelity: Fidelity = Fidelity()
+    training: Training | None = None
 
     _applied: Policy | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)

@@ -70,6 +70,11 @@ class Reducer(Table):
     """Whether a receiver knows which elements a packet is about that has not arrived, or these are sent along."""
     remembers_error: ClassVar[bool] = False
     """Whether it keeps by itself what it did not send, so that error feedback around it would count that twice."""
+    if TYPE_CHECKING:
+
+        @property
+        def kind(self) -> str:
+            """By which it is chosen."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         """What a worker sends of its gradient, any shape, float32."""

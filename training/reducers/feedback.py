@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -21,6 +21,11 @@ class Around(Reducer):
 
     reducer: SerializeAsAny[Reducer]
     """What is wrapped."""
+
+    @property
+    def kind(self) -> str:
+        """That of what is wrapped."""
+        return self.reducer.kind
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
@@ -57,7 +62,6 @@ class ErrorFeedback(Around):
     is kept is the sum of the gradients.
     """
 
-    kind: Literal["error_feedback"] = "error_feedback"
     decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     """Factor on what was kept, below 1 to forget what is old."""
 
@@ -65,7 +69,7 @@ class ErrorFeedback(Around):
     def _once(self) -> ErrorFeedback:
         if self.reducer.remembers_error or getattr(self.reducer, "unbiased", False):
             what = "remembers by itself what it does not send" if self.reducer.remembers_error else "is unbiased"
-            raise refuse("error_feedback", f"{self.reducer.kind} {what}", True, "no error feedback")  # type: ignore[attr-defined]
+            raise refuse("error_feedback", f"{self.reducer.kind} {what}", True, "no error feedback")
         return self
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
@@ -87,7 +91,6 @@ class MomentumCorrection(Around):
     momentum of sent elements is cleared (section 3.3). The optimiser must have no momentum of its own.
     """
 
-    kind: Literal["momentum_correction"] = "momentum_correction"
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
     """m."""
     masking: Flag = False

@@ -111,6 +111,39 @@ def test_a_layer_that_is_used_twice_adds_up() -> None:
         assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(mine, theirs, strict=True))
 
 
+class Placed(nn.Module):
+    """Has an embedding of positions, whose input is no run of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.position, self.head = nn.Embedding(30, 8), nn.Embedding(12, 8), nn.Linear(8, 30)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.embedding(tokens) + self.position(torch.arange(tokens.shape[1]))))
+
+
+@pytest.mark.parametrize("length", [7, 12], ids=["does not come apart", "comes apart wrongly"])
+def test_what_does_not_come_apart_goes_in_turn(length: int) -> None:
+    model = Placed().double()
+    inputs, targets = (torch.randint(30, (12, length)),), torch.randint(30, (12, length))
+    expected = of_each_in_turn(model, of_text, inputs, targets, 4)
+    gradients = gradients_of(model, 4)
+    for _ in range(2):
+        losses, got = gradients(of_text, inputs, targets)
+        assert losses == expected[0]
+        for mine, theirs in zip(got, expected[1], strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_the_first_step_counts_once() -> None:
+    """Done both ways, it leaves running statistics as one way does."""
+    model, loss, inputs, targets = made("resnet")
+    other, *_ = made("resnet")
+    Together(other, 3)(loss, inputs, targets)
+    gradients_of(model, 3)(loss, inputs, targets)
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), other.buffers(), strict=True))
+
+
 def test_models_with_other_parameters_go_in_turn() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Bilinear(4, 4, 2)) if False else nn.LSTM(4, 4)
     assert not Together(model, 2).possible and "weight_ih_l0" in Together(model, 2).missing

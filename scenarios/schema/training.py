@@ -1,0 +1,107 @@
+"""What is trained while a network carries the gradients: the table [training] of a scenario, for `gradwire train`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gradwire.scenarios.components import chosen
+from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
+from gradwire.scenarios.units import Fraction
+
+if TYPE_CHECKING:
+    AnyReducer = Table
+else:
+    AnyReducer = chosen("reducer")
+
+Number = Annotated[float, Field(ge=0, le=1e6, strict=True)]
+
+
+class Optimizer(Table):
+    """Stochastic gradient descent with momentum."""
+
+    rate: Annotated[float, Field(gt=0, le=1e3, strict=True)] = 0.1
+    """The learning rate at its highest."""
+    schedule: Literal["triangle", "constant", "steps"] = "triangle"
+    """triangle: linearly up for the first `rise` of the steps, and down to zero; steps: a tenth after half, a hundredth
+    after three quarters of them."""
+    rise: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.3
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    """Of the optimiser; with `momentum_correction` give 0 here."""
+    nesterov: Flag = False
+    weight_decay: Number = 1e-4
+    clip: Number = 0.0
+    """Norm that the mean gradient is scaled down to; 0 does not."""
+
+
+class RandomLoss(Table):
+    """Packets are lost at random instead of by the network; it takes no time then."""
+
+    loss: Fraction
+    """Odds of a packet."""
+    layers: Literal["all", "front", "back"] = "all"
+    """Half of the layers that lose any."""
+    magnitudes: Literal["all", "small", "large"] = "all"
+    """Half of each tensor's packets, by mean magnitude, that may be lost."""
+    burst: Annotated[float, Field(ge=1, le=1e4, strict=True)] = 1.0
+    """Mean length of a run of lost packets."""
+    quota: Flag = False
+    """Lose exactly that share of each tensor."""
+    last: Flag = False
+    """Lose the last packets of each tensor rather than any."""
+    seed: Natural = 0
+
+
+class Training(Table):
+    """Data-parallel training of a model by the workers of the scenario's one job, step by step over its network."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """A model of `gradwire capture` that learns pictures or texts, such as "resnet8" or "char-lstm"."""
+    data: Annotated[str, Field(min_length=1)] = "synthetic"
+    """Folder or file of the data, relative to where one stands; "synthetic" makes something up that can be learned."""
+    size: Count | None = None
+    """Pixels of a side, or tokens of a sample; what the model is meant for if absent."""
+    samples: Count | None = None
+    """At most so many pictures of each split; all if absent."""
+    augment: Flag = True
+    """Shift and mirror pictures."""
+    batch: Count = 16
+    """Samples of each worker in a step."""
+    steps: Count | None = None
+    """Steps of the training; instead of `epochs`."""
+    epochs: Annotated[float, Field(gt=0, le=1e5, strict=True)] = 1.0
+    optimizer: Optimizer = Optimizer()
+    reducer: AnyReducer | None = None
+    """What is sent instead of gradients; float32 as it is if absent."""
+    error_feedback: Flag = False
+    """What the reducer did not send is added to the next gradient."""
+    feed_back: Flag = False
+    """With error feedback: what the network lost counts as not sent."""
+    momentum_correction: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    """Momentum before the reduction; the optimiser has to have none."""
+    network: Annotated[Literal["simulated", "ideal"] | RandomLoss, Field(union_mode="left_to_right")] = "simulated"
+    """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
+    compute: Literal["trace", "none"] = "none"
+    """trace: computing takes the times of the job's trace, which must be one of this model; none: no time."""
+    score_every: Natural = 0
+    """Steps between two looks at data that is not learned from; ten in a training if 0."""
+    model_seed: Natural = 1
+    """Of the initial parameters."""
+    data_seed: Natural = 0
+    """Of the order of samples."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Training:
+        if self.momentum_correction and self.optimizer.momentum:
+            raise refuse(
+                "momentum_correction", "is momentum besides that of the optimiser", self.momentum_correction,
+                "optimizer.momentum = 0",
+            )  # fmt: skip
+        if self.feed_back and not self.error_feedback:
+            raise refuse("feed_back", "has no error feedback to go into", True, "error_feedback = true")
+        if isinstance(self.network, RandomLoss):
+            most = self.network.burst / (self.network.burst + 1)
+            if self.network.burst > 1 and self.network.loss >= most:
+                raise refuse("network.loss", "leaves no room between runs", self.network.loss, f"less than {most:.3g}")
+        return self
