@@ -39,8 +39,6 @@ from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.transport_base import Transport
 
-KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
-"""What the kernel does by itself."""
 BASE = RECORD
 """Where a flow's record begins, behind its parameters."""
 BEYOND_SENDER, BEYOND_RECEIVER = BASE + at.SENDER_WORDS, BASE + at.RECEIVER_WORDS
