@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from gradwire.emu.planning.ability import available
-from gradwire.emu.planning.plan import KERNEL_TCP
 from gradwire.scenarios import wire
 from gradwire.scenarios.components import components
 
@@ -89,7 +88,7 @@ def _control_sizes() -> list[str]:
         if owner.simulated:
             name = "acknowledgement and the like" if owner.acknowledges else "Stop"
             there = owner.control_bytes if kind in testbed else "does not run there"
-            there = "the kernel's" if kind in KERNEL_TCP else there
+            there = "the kernel's" if components("transport")[kind].kernel_tcp else there
             lines.append(f"| `{kind}`: {name} | {there} | {owner.control_bytes} |")
     return lines
 

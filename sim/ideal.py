@@ -24,7 +24,7 @@ from gradwire.components import layout as at
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Ints
-from gradwire.scenarios.units import Bps, Bytes
+from gradwire.scenarios.inner_units import Bps, Bytes
 from gradwire.scenarios.wire import MIN_FRAME, speed_of
 
 ONE_PATH = ("ecmp", "ecmp_weighted")

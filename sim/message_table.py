@@ -9,8 +9,8 @@ import numpy as np
 
 from gradwire.experiment.program import BACKWARD_END, END, FORWARD_END, START
 from gradwire.scenarios.arrays import AnyArray, Columns, Flags, Ints
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.result import KINDS
-from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import Message, Track
 from gradwire.sim.fabric.over import NOTES, Over
 

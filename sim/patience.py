@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gradwire.scenarios.units import Ps
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.wire import frame_bytes
 
 if TYPE_CHECKING:

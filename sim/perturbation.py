@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.experiment.topology import build_network
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.network import LinkOverride
-from gradwire.scenarios.units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import MAX_FRAME, serialisation_ps
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import simpy
 
 from gradwire.experiment.program import COMPUTE, FIFO, FIRE, NOTE, UNTIL, WAIT, Part, Step
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.result import KINDS
-from gradwire.scenarios.units import Bytes, Ps
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.fabric.over import NOTES, Over
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.interrupt import CtrlC
-from gradwire.scenarios.units import Ps
 
 
 class Standing(NamedTuple):

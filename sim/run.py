@@ -12,7 +12,7 @@ from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
-from gradwire.scenarios.units import Ps
+from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.coupling import Coupling, Track
 from gradwire.sim.message_table import iteration_columns, message_columns, seen
 from gradwire.sim.progress import Standing

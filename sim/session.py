@@ -20,8 +20,8 @@ from gradwire.experiment.program import Messages
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.load import scenario_of
-from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all

@@ -16,7 +16,7 @@ from gradwire.components import layout as at
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.units import Ps
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.wire import PACKET_KINDS
 
 if TYPE_CHECKING:

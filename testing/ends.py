@@ -13,8 +13,8 @@ from typing import Any
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
 from gradwire.components.transports.base import Context
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.scenarios.units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import speed_of
 from gradwire.testing.oracle.uncompiled import uncompiled
 

@@ -16,8 +16,8 @@ import numpy as np
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.units import Ps
 from gradwire.sim.coupling import FabricLike
 from gradwire.sim.fabric.agenda import Action
 from gradwire.sim.fabric.fabric import Fabric

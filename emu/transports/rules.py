@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,11 +34,11 @@ from gradwire.emu.wire.header import ECHO
 from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 
-KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
-"""What the kernel does by itself."""
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.transport_base import Transport
+
 BASE = RECORD
 """Where a flow's record begins, behind its parameters."""
 BEYOND_SENDER, BEYOND_RECEIVER = BASE + at.SENDER_WORDS, BASE + at.RECEIVER_WORDS

@@ -15,12 +15,12 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gradwire
-from gradwire.components.compiled import Rule
 from gradwire.emu.switches.base import TestbedError
 from gradwire.scenarios.cache import cache_folder
 
@@ -50,7 +50,7 @@ def folder() -> Path:
     return cache_folder() / f"switch-{digest.hexdigest()[:20]}"
 
 
-def compiled(function: Rule) -> Dispatcher:
+def compiled(function: Callable[..., object]) -> Dispatcher:
     """Decorator: machine code, from the cache or made at the first call."""
     import numba
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradwire.experiment.topology import Network
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.schema.network import Switch as SwitchTable
 from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.scenarios.units import Ps
 from gradwire.testing.oracle.packets import Arrival, Counters, Drop, Transmission
 
 FOREVER = 10**13  # 10 s: longer than any case takes

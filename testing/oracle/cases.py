@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.missing import COLUMNS
-from gradwire.scenarios.units import Bytes, Ps
 from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.events import Delivery
 from gradwire.sim.fabric.fabric import Fabric

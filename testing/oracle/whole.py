@@ -12,9 +12,9 @@ from gradwire.components.find import resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, persists, shares
 from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.inner_units import Ps, PsPerByte
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loss import Allowance
-from gradwire.scenarios.units import Ps, PsPerByte
 from gradwire.sim.fabric import records, streams
 from gradwire.testing.oracle.case import (
     Case,

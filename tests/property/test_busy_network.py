@@ -50,13 +50,13 @@ def test_threads_that_come_and_go_do_not_show(case, alone, threads):
     ways = []
 
     def watch(fabric):
-        advance = fabric._team.advance
+        advance = fabric._workers.advance
 
         def noted(alone):
             ways.append(alone)
             advance(alone)
 
-        fabric._team.advance = noted
+        fabric._workers.advance = noted
 
     assert first_difference(run_engine(case, threads=threads, prepare=watch), alone) == ""
     assert set(ways) == {True, False}, "the case is meant to be worked on both by one thread and by all"

@@ -27,20 +27,20 @@ def tables():
 
 def together(fabric):
     """Let all threads take part in every window, however little there is to do in it."""
-    advance = fabric._team.advance
-    fabric._team.advance = lambda alone: advance(False)
+    advance = fabric._workers.advance
+    fabric._workers.advance = lambda alone: advance(False)
 
 
 def hurried(fabric):
     """Come back to Python after every single window."""
     fabric._budget = 1
-    advance = fabric._team.advance
+    advance = fabric._workers.advance
 
     def one(alone):
         fabric._budget = fabric.memory.M[gradwire.components.layout.H_BUDGET] = 1
         advance(alone)
 
-    fabric._team.advance = one
+    fabric._workers.advance = one
 
 
 @budget(0.5)

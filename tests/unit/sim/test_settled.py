@@ -77,12 +77,12 @@ def test_every_transport_tells_in_the_end_over_a_lossy_link(kind):
     network = star_of(5, loss=0.05)
     switch = Switch(buffer="1MB", trim_threshold="100kB") if kind == "ndp" else Switch(buffer="1MB")
     fabric = Fabric(network, build_routing(network), switch=switch, transports=[transport(kind, **more)])
-    for number in range(40):
+    for number in range(80):
         fabric.send(0, 1 + number % 4, 0, 30_000, settled=True)
     found = events_of(fabric, until=2 * 10**12)
     times = {(what, message): time for what, message, time in found}
-    assert len(times) == len(found) == 80
-    gaps = [times[Settled, number] - times[Delivered, number] for number in range(40)]
+    assert len(times) == len(found) == 160
+    gaps = [times[Settled, number] - times[Delivered, number] for number in range(80)]
     assert min(gaps) >= 2 * US
     assert max(gaps) > 10 * US  # what told it was lost
 
