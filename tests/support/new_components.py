@@ -177,11 +177,13 @@ class Sending(Exchange):
         host = np.concatenate((nodes[dst], np.repeat(nodes, tensors), nodes))
         gates = np.full((workers, len(context.trace.layers) + 1), -1, dtype=np.int64)
         gates[:, -1] = gate
-        bound = context.table.push_bound
+        layers = [(layer,) for layer in range(len(context.trace.layers))]
+        layer = np.array([infos[t].layer for t in tensor])
+        loss = context.bounds.of(number, np.zeros(n, dtype=np.bool_), src, layers, layer)
         sent = messages(
-            context, np.full(n, "push"), Importance((), np.full(n, Importance.AS_SENT)), iteration=number, tensor=tensor,
-            layer=np.array([infos[t].layer for t in tensor]), part=copy, src=nodes[src], dst=nodes[dst],
-            nbytes=np.array([infos[t].bytes for t in tensor]), priority=np.array(context.priorities)[tensor], bound=bound,
+            context, np.full(n, "push"), Importance((), np.full(n, Importance.AS_SENT)), loss, iteration=number,
+            tensor=tensor, layer=layer, part=copy, src=nodes[src], dst=nodes[dst],
+            nbytes=np.array([infos[t].bytes for t in tensor]), priority=np.array(context.priorities)[tensor],
             rank=np.array([infos[t].layer for t in tensor]), first=0,
             captured=np.array([context.captured(w, number) for w in src]),
         )
