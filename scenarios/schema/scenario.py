@@ -136,6 +136,7 @@ class Scenario(Table):
     emulation: Emulation = Emulation()
     fidelity: Fidelity = Fidelity()
     training: Training | None = None
+    """What `gradwire train` trains over this network."""
 
     _applied: Policy | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)

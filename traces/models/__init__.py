@@ -63,6 +63,7 @@ MODELS: dict[str, ModelKind] = {
     "vgg19-cifar": ModelKind("cnn:vgg19_cifar", "images", 10, 20_040_522, 32, 32, (32, MANY)),
     "resnet18": ModelKind("resnet:resnet18", "images", 1000, 11_689_512, 32, 64, (32, MANY)),
     "resnet50": ModelKind("resnet:resnet50", "images", 1000, 25_557_032, 32, 64, (32, MANY)),
+    "resnet8": ModelKind("resnet:resnet8", "images", 10, 75_290, 128, 32, (8, MANY), learning_rate=0.1, warmup=20),
     "resnet20": ModelKind(
         "resnet:resnet20", "images", 10, 269_722, 128, 32, (8, MANY), learning_rate=0.1, warmup=20
     ),
@@ -74,6 +75,9 @@ MODELS: dict[str, ModelKind] = {
     "inception-v3": ModelKind("inception:inception_v3", "images", 1000, 27_161_264, 16, 96, (75, MANY)),
     "inception-v3-plain": ModelKind(
         "inception:inception_v3_plain", "images", 1000, 23_834_568, 16, 96, (75, MANY)
+    ),
+    "char-lstm": ModelKind(
+        "recurrent:char_lstm", "next", 128, 345_728, 20, 64, (1, MANY), "adamw", learning_rate=2e-3
     ),
     "lstm": ModelKind(
         "recurrent:lstm", "next", 10_000, 19_780_400, 20, 35, (1, MANY), "adamw", learning_rate=1e-3

@@ -38,6 +38,11 @@ class LSTMModel(nn.Module):
         return self.head(y)
 
 
+def char_lstm(vocabulary: int = 128) -> nn.Module:
+    """A small model of characters, one layer of 192 units without dropout: 345,728 parameters with 128 of them."""
+    return LSTMModel(vocabulary, 192, layers=1, dropout=0.0)
+
+
 def lstm(vocabulary: int = 10_000) -> nn.Module:
     """The medium model, 650 units: 19,780,400 parameters with 10,000 tokens."""
     return LSTMModel(vocabulary, 650)

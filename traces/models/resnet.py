@@ -171,6 +171,11 @@ def resnet50(classes: int = 1000) -> nn.Module:
     return ResNet(Bottleneck, [3, 4, 6, 3], classes)
 
 
+def resnet8(classes: int = 10) -> nn.Module:
+    """A residual network for CIFAR with one block a stage: 75,290 parameters with 10 classes."""
+    return CifarResNet(1, classes)
+
+
 def resnet20(classes: int = 10) -> nn.Module:
     """ResNet-20 for CIFAR: 269,722 parameters with 10 classes."""
     return CifarResNet(3, classes)

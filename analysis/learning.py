@@ -1,0 +1,82 @@
+"""Trainings side by side: a table, and accuracy against steps, bytes and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.analysis.plots import look
+from gradwire.analysis.tables import Row, print_rows, share_text, size_text, time_text
+from gradwire.scenarios.learned import Learned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES = (
+    ("step", "steps", 1.0),
+    ("sent_bytes", "sent by all workers, MB", 1e6),
+    ("clock_ps", "simulated time, ms", 1e9),
+)
+"""What accuracy is drawn against: column of the scores, words, unit."""
+
+
+def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Row]:
+    """The table: a row per figure, a column per training."""
+    last = [each.scores[-1] if each.scores else None for each in trainings]
+    lost = [_mean([row["lost"] for row in each.steps]) for each in trainings]
+    found = [
+        ("steps", [f"{each.summary['steps_done']:,}" for each in trainings]),
+        ("accuracy at the end", [f"{each['accuracy']:.2%}" if each else "none" for each in last]),
+        ("loss at the end", [f"{each['loss']:.4f}" if each else "none" for each in last]),
+        ("sent by all workers", [size_text(sum(row["sent_bytes"] for row in each.steps)) for each in trainings]),
+        ("lost of it, mean of the steps", [share_text(share) for share in lost]),
+        ("simulated time", [time_text(each.steps[-1]["clock_ps"]) if each.steps else "none" for each in trainings]),
+        ("  per step, mean", [time_text(_mean([row["time_ps"] for row in each.steps])) for each in trainings]),
+    ]
+    if until is not None:
+        found.append((f"simulated time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
+    return [Row(label, cells) for label, cells in found]
+
+
+def print_learned(trainings: Sequence[Learned], until: float | None = None) -> None:
+    """The table, for people."""
+    print_rows([each.name for each in trainings], rows_of(trainings, until), "training")
+
+
+def draw_learned(trainings: Sequence[Learned]) -> Figure:
+    """Accuracy on data that is not learned from, against steps, bytes sent and simulated time where there is any."""
+    from matplotlib.figure import Figure
+
+    timed = any(row["clock_ps"] for each in trainings for row in each.scores)
+    shown = [each for each in MEASURES if timed or each[0] != "clock_ps"]
+    figure = Figure(figsize=(4.2 * len(shown), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (column, words, unit) in zip(panels, shown, strict=True):
+        for number, each in enumerate(trainings):
+            points = [row for row in each.scores if column != "clock_ps" or row["clock_ps"]]
+            axes.plot([row[column] / unit for row in points], [100 * row["accuracy"] for row in points],
+                      label=each.name, marker="o", markersize=3, **look(number))  # fmt: skip
+        axes.set_xlabel(words)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy, %")
+    panels[-1].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def save_learned(trainings: Sequence[Learned], path: Path) -> None:
+    """Write the picture in the format of the path's ending."""
+    from gradwire.analysis.figures import save_figure
+
+    save_figure(draw_learned(trainings), path)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _reached(training: Learned, until: float) -> str:
+    for row in training.scores:
+        if row["accuracy"] >= until:
+            return time_text(row["clock_ps"])
+    return "not reached"

@@ -1,0 +1,72 @@
+"""The command that trains over a network: train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradwire.cli.options import Json, PolicyName, ScenarioName, Set, TraceName, known_format, overrides_of
+from gradwire.cli.terminal import for_people, progress
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.learned import Learned
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the door's."""
+    example = "Example: gradwire train train-tiny --all --out results/tiny"
+    app.command("train", epilog=example)(cmd_train)
+
+
+@for_people
+def cmd_train(
+    scenario: ScenarioName,
+    policy: PolicyName = None,
+    every: Annotated[bool, typer.Option("--all", help="Under each of its policies, one after the other.")] = False,
+    trace: TraceName = None,
+    set_: Set = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="accuracy=X", help="Stop when held-out data is predicted that well.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, max=128, help="Threads of torch; bits may depend on it.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the trainings; what is there of the same scenario is gone on with.")
+    ] = None,
+    plots: Annotated[
+        str, typer.Option("--plots", metavar="FORMAT", help="Format of the picture that --out writes: png, pdf or svg.")
+    ] = "png",
+    as_json: Json = False,
+) -> None:
+    """Train a model over the scenario's network: what the network loses is lost in the update, and its time is the
+    clock. Needs the extra "capture"."""
+    from gradwire.scenarios.errors import ScenarioError
+    from gradwire.scenarios.load import load_scenario
+    from gradwire.train import target_of, train
+
+    known_format(plots)
+    target = target_of(until)
+    if every and policy is not None:
+        raise ScenarioError("names one policy", "--policy", expected="either that or --all")
+    loaded = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
+    chosen = loaded.variants() if every else (loaded,)
+    trainings: list[Learned] = []
+    for each in chosen:
+        with progress(f"train {each.name} {each.policy_name}", as_json) as show:
+            place = None if out is None else out / each.policy_name
+            trainings.append(train(each, place, until=target, threads=threads, told=show))
+    if as_json:
+        typer.echo(json.dumps([{**each.summary, "scores": each.scores} for each in trainings]))
+    else:
+        from gradwire.analysis.learning import print_learned
+
+        print_learned(trainings, target)
+    if out is not None:
+        from gradwire.analysis.learning import save_learned
+
+        picture = out / f"accuracy.{plots}"
+        save_learned(trainings, picture)
+        if not as_json:
+            typer.echo(f"trainings and picture: {out}")

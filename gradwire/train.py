@@ -1,0 +1,183 @@
+"""Training over a network: what `gradwire train` does, and `gradwire.train` for programs.
+
+It takes a trainer (`gradwire.training`), and hands it the network that the scenario asks for, which may be the
+simulator's (`gradwire.sim.session`). What has been trained is in a folder at every checkpoint, and is gone on with
+from there.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned, replaced
+from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.record import scenario_text
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.training.network import Network
+    from gradwire.training.trainer import Trainer
+
+SCORES = 10
+"""Looks at data that is not learned from in a training, unless the scenario says how often."""
+
+
+def train(
+    scenario: Scenario | str | Path, out: str | Path | None = None, *, until: float | None = None, threads: int = 1,
+    told: Callable[[float, str], None] | None = None,
+) -> Learned:  # fmt: skip
+    """Train the model of a scenario's table [training] over its network.
+
+    Parameters
+    ----------
+    scenario : as loaded, or its name or file, then without a policy.
+    out : folder of the training; what is there of the same scenario is gone on with.
+    until : accuracy with which it is over, seen when data is looked at that is not learned from.
+    threads : of torch.
+    told : hears the share that is done and words.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        It cannot be trained; before anything is.
+    ResultError
+        `out` holds something else, or cannot be written.
+    MissingExtraError
+        torch is not installed.
+    KeyboardInterrupt
+        Ctrl-C; what was trained until the last checkpoint is in `out`.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "capture") from error
+    from gradwire.training.build import data_of, table_of, trainer_of
+
+    scenario = scenario_of(scenario, "train(scenario)")
+    table, text = table_of(scenario), scenario_text(scenario)
+    place = None if out is None else _place(Path(out), text)
+    torch.set_num_threads(threads)
+    data = data_of(table)
+    trainer = trainer_of(scenario, data, _network(scenario))
+    tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
+    if place is not None and (place / CHECKPOINT).is_file():
+        tables = _resumed(place, trainer)
+    every = table.score_every or max(1, -(-trainer.recipe.steps // SCORES))
+
+    def learned() -> Learned:
+        return Learned(_summary(scenario, trainer), tables)
+
+    def keep() -> None:
+        if place is None:
+            return
+        try:
+            with replaced(place / CHECKPOINT) as partial:
+                torch.save(trainer.state_dict(), partial)
+            learned().write(place, text)
+        except OSError as error:
+            raise ResultError(f"cannot be written: {error.strerror}", str(place), "a folder with room") from None
+
+    from gradwire.training.trainer import Score
+
+    if until is not None and any(row["accuracy"] >= until for row in tables["scores"]):
+        return learned()
+    for row in trainer.run(every, until, told):
+        if isinstance(row, Score):
+            tables["scores"].append(asdict(row))
+            keep()
+            continue
+        tables["steps"].append(asdict(row))
+        tables["lost"] += [
+            {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
+            for worker, shares in enumerate(trainer.lost)
+            for tensor, share in enumerate(shares)
+            if share
+        ]
+    return learned()
+
+
+def _network(scenario: Scenario) -> Network | None:
+    """The simulator's, if that is what is asked for."""
+    assert scenario.training is not None
+    if scenario.training.network != "simulated":
+        return None
+    from gradwire.sim.session import Session
+    from gradwire.traces.trace import load_trace
+    from gradwire.training.simulated import Simulated
+
+    times = load_trace(scenario.job[0].trace) if scenario.training.compute == "trace" else None
+    return Simulated(Session(scenario), times)
+
+
+def _place(folder: Path, text: str) -> Path:
+    """The folder of a training, new or of the same scenario."""
+    if folder.exists() and not folder.is_dir():
+        raise ResultError("is a file", str(folder), "a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        kept = folder / SCENARIO
+        if not kept.is_file() or not (folder / CHECKPOINT).is_file():
+            raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
+        if kept.read_text(encoding="utf-8") != text:
+            raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultError(f"cannot be made: {error.strerror}", str(folder), "a folder that can be written to") from None
+    return folder
+
+
+def _resumed(place: Path, trainer: Trainer) -> dict[str, list[dict[str, Any]]]:
+    """Bring a trainer to where its folder's checkpoint is, and return the rows until there."""
+    import torch
+
+    try:
+        trainer.load_state_dict(torch.load(place / CHECKPOINT, weights_only=True))
+    except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
+        raise ResultError(f"cannot be gone on with ({str(error).splitlines()[0]})", str(place / CHECKPOINT)) from None
+    until = {"scores": trainer.done}  # a score is taken after its step
+    return {
+        name: [dict(row) for row in rows if row["step"] <= until.get(name, trainer.done - 1)]
+        for name, rows in Learned.read(place).tables.items()
+    }
+
+
+def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
+    import torch
+
+    from gradwire import __version__
+
+    return {
+        "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
+        "steps_done": trainer.done, "steps": trainer.recipe.steps, "workers": trainer.recipe.workers,
+        "parameters": sum(info.numel for info in trainer.infos),
+        "tensors": [info.name for info in trainer.infos],
+        "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "command": shlex.join(["gradwire", *sys.argv[1:]]),
+    }  # fmt: skip
+
+
+def target_of(words: str | None) -> float | None:
+    """The accuracy of "accuracy=0.9".
+
+    Raises
+    ------
+    ScenarioError
+        It is no such words.
+    """
+    if words is None:
+        return None
+    name, _, value = words.partition("=")
+    try:
+        accuracy = float(value)
+    except ValueError:
+        accuracy = -1.0
+    if name.strip() != "accuracy" or not 0 < accuracy <= 1:
+        raise ScenarioError(f"is no target: {words}", "--until", "such as accuracy=0.9")
+    return accuracy

@@ -1,0 +1,143 @@
+"""What a training left behind: its steps, its scores, and what was lost, as tables in a folder.
+
+A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each checkpoint.
+
+    scenario.toml       what was trained, with everything laid over
+    training.json       how far it is, versions, and the command
+    steps.parquet       a row per step
+    scores.parquet      a row per look at data that is not learned from
+    lost.parquet        per step, worker and tensor what did not arrive, where anything was lost
+    checkpoint.pt       what torch needs to go on
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import ResultError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FORMAT = 1
+SUMMARY, CHECKPOINT, SCENARIO = "training.json", "checkpoint.pt", "scenario.toml"
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "steps": {
+        "step": "int64", "loss": "float64", "rate": "float64", "sent_bytes": "int64", "lost": "float64",
+        "time_ps": "int64", "clock_ps": "int64",
+    },
+    "scores": {"step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64"},
+    "lost": {"step": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},
+}  # fmt: skip
+"""Columns and their types, by table."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One training.
+
+    Attributes
+    ----------
+    summary : name, policy, label, steps done and wanted, parameters, versions, command.
+    tables : rows by table, as `TABLES` names their columns.
+    """
+
+    summary: Mapping[str, Any]
+    tables: Mapping[str, Rows] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What it is called beside others."""
+        return str(self.summary.get("label") or self.summary.get("policy") or "?")
+
+    @property
+    def steps(self) -> Rows:
+        """See `TABLES`."""
+        return self.tables.get("steps", ())
+
+    @property
+    def scores(self) -> Rows:
+        """See `TABLES`."""
+        return self.tables.get("scores", ())
+
+    def write(self, folder: Path, scenario: str) -> None:
+        """Write or replace everything but the checkpoint, file by file.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        import pyarrow.parquet
+
+        for name, columns in TABLES.items():
+            rows = self.tables.get(name, ())
+            table = _table(rows, columns)
+            place = folder / f"{name}.parquet"
+            with replaced(place) as partial:
+                pyarrow.parquet.write_table(table, partial)
+        with replaced(folder / SCENARIO) as partial:
+            partial.write_text(scenario, encoding="utf-8")
+        with replaced(folder / SUMMARY) as partial:
+            partial.write_text(json.dumps({"format": FORMAT, **self.summary}, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Learned:
+        """What `write` wrote.
+
+        Raises
+        ------
+        ResultError
+            It is no training, or damaged.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        place = Path(folder)
+        try:
+            summary = json.loads((place / SUMMARY).read_text(encoding="utf-8"))
+        except OSError:
+            raise ResultError("holds no training", str(place), f"a folder with {SUMMARY}") from None
+        except ValueError:
+            raise ResultError("is damaged", str(place / SUMMARY), "a training") from None
+        if not isinstance(summary, dict) or summary.get("format") != FORMAT:
+            raise ResultError("is of another format", str(place / SUMMARY), f"format {FORMAT}")
+        tables: dict[str, Rows] = {}
+        for name, columns in TABLES.items():
+            try:
+                table = pyarrow.parquet.read_table(place / f"{name}.parquet")
+                tables[name] = table.select(list(columns)).to_pylist()
+            except (OSError, KeyError, pyarrow.ArrowException):
+                raise ResultError("is damaged", str(place / f"{name}.parquet"), "a table of a training") from None
+        return cls({key: value for key, value in summary.items() if key != "format"}, tables)
+
+
+class replaced:  # reads as what it does
+    """A file that is written under another name and then takes its place: `with replaced(path) as partial`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+
+    def __enter__(self) -> Path:
+        return self.partial
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            os.replace(self.partial, self.path)
+        else:
+            self.partial.unlink(missing_ok=True)
+
+
+def _table(rows: Rows, columns: Mapping[str, str]) -> pyarrow.Table:
+    import pyarrow
+
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()])
+    return pyarrow.Table.from_pylist([{name: row[name] for name in columns} for row in rows], schema=schema)

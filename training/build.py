@@ -1,0 +1,129 @@
+"""From a scenario to a trainer: model, data, recipe and reducer of its table [training]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwire.scenarios.errors import ScenarioError, TraceError
+from gradwire.scenarios.schema.training import RandomLoss, Training
+from gradwire.traces.models import ModelKind, find_model
+from gradwire.training.data import Dealer, Images, Text, images, text
+from gradwire.training.network import Ideal, Network, Random
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
+from gradwire.training.reducers.none import Dense
+from gradwire.training.trainer import Recipe, Trainer
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+
+def table_of(scenario: Scenario) -> Training:
+    """The table [training] of a scenario with one job.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such table, or other than one job.
+    """
+    if scenario.training is None:
+        raise ScenarioError("says nothing of training", scenario.name, expected="a table [training] (docs/training.md)")
+    if len(scenario.job) != 1:
+        raise ScenarioError(
+            f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose workers train the model"
+        )
+    return scenario.training
+
+
+def model_kind(table: Training) -> ModelKind:
+    """The model that is trained.
+
+    Raises
+    ------
+    ScenarioError
+        There is none of that name, or it learns something else than pictures or texts.
+    """
+    try:
+        kind = find_model(table.model)
+    except TraceError as error:
+        raise ScenarioError(error.what, "training.model", error.expected) from None
+    if kind.task not in ("images", "next"):
+        raise ScenarioError(f"{table.model} learns {kind.task}", "training.model", "a model of pictures or texts")
+    return kind
+
+
+def data_of(table: Training) -> Images | Text:
+    """The data that is learned from.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        There is no such model or data.
+    """
+    kind = model_kind(table)
+    if kind.task == "images":
+        return images(table.data, table.size or kind.size, table.augment, table.samples)
+    return text(table.data, table.size or kind.size)
+
+
+def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None = None) -> Trainer:
+    """The trainer of a scenario.
+
+    Parameters
+    ----------
+    network : where the scenario says "simulated".
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        What is asked cannot be trained.
+    """
+    table, job = table_of(scenario), scenario.job[0]
+    steps_per_epoch = Dealer(data, job.workers, table.batch, 0).steps_per_epoch
+    optimizer = table.optimizer
+    recipe = Recipe(
+        workers=job.workers, batch=table.batch, steps=table.steps or max(1, round(table.epochs * steps_per_epoch)),
+        rate=optimizer.rate, schedule=optimizer.schedule, rise=optimizer.rise, momentum=optimizer.momentum,
+        nesterov=optimizer.nesterov, weight_decay=optimizer.weight_decay, clip=optimizer.clip, fill=job.fill,
+        feed_back=table.feed_back, payload=int((job.transport or scenario.transport).payload),
+        data_seed=table.data_seed, seed=scenario.seed,
+    )  # fmt: skip
+    if optimizer.nesterov and not optimizer.momentum:
+        raise ScenarioError("has no momentum to look ahead with", "training.optimizer.nesterov", "momentum above 0")
+    torch.manual_seed(table.model_seed)
+    model = model_kind(table).build(data.classes)
+    if network is None or table.network != "simulated":
+        network = _network(table)
+    try:
+        return Trainer(model, data, recipe, reducer_of(table), network)
+    except ValueError as error:
+        raise ScenarioError(str(error), "job.fill") from None
+
+
+def reducer_of(table: Training) -> Reducer:
+    """What is sent instead of gradients, with error feedback and momentum correction around it.
+
+    Raises
+    ------
+    ScenarioError
+        Error feedback does not go around it.
+    """
+    reducer: Reducer = table.reducer or Dense()  # type: ignore[assignment]
+    try:
+        if table.error_feedback:
+            reducer = ErrorFeedback(reducer=reducer)
+        if table.momentum_correction:
+            reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
+    except ValueError as error:
+        said = "; ".join(str(each["ctx"]["error"]) for each in error.errors())  # type: ignore[attr-defined]
+        raise ScenarioError(said, "training.error_feedback", "no error feedback around it") from None
+    return reducer
+
+
+def _network(table: Training) -> Network:
+    if isinstance(table.network, RandomLoss):
+        rule = table.network
+        return Random(rule.loss, rule.seed, rule.layers, rule.magnitudes, rule.burst, rule.quota, rule.last)
+    return Ideal()
