@@ -65,6 +65,8 @@ class Job:
     transport: int
     source: int
     """number of the trace among those of the program"""
+    begin: int = 0
+    """number of its first iteration"""
 
     @classmethod
     def of(
@@ -104,9 +106,10 @@ class Job:
         first, before = 0, None
         last = self.table.iterations - 1
         for iteration in range(self.table.iterations):
-            times = [self.replay.timetable(worker, iteration) for worker in range(self.table.workers)]
+            number = self.begin + iteration
+            times = [self.replay.timetable(worker, number) for worker in range(self.table.workers)]
             ready = np.stack([_ready(each) for each in times])
-            exchanged = self.exchange.iteration(iteration, ready, iteration == last)
+            exchanged = self.exchange.iteration(number, ready, iteration == last)
             courses = tuple(
                 Course(worker, self._course(worker, iteration, plan, exchanged, first, before))
                 for worker, plan in enumerate(times)

@@ -84,7 +84,7 @@ class Session:
         self.scenario = scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})
         self.threads, self.built = threads, 0
         self._coupling: Coupling | None = None
-        self._sent = 0
+        self._sent = self._steps = 0
 
     @property
     def now_ps(self) -> int:
@@ -108,6 +108,7 @@ class Session:
             table, trace, self._places, self._cards, seed=self.scenario.seed,
             payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
         )  # fmt: skip
+        job.begin = self._steps  # what rotates by iteration goes on
         begin = coupling.now
         track = coupling.play(job.part)
         coupling.run(lambda: track.finished)
@@ -116,8 +117,20 @@ class Session:
         runs = coupling.fabric.take_missing()  # type: ignore[attr-defined]  # the packet engine's
         coupling.forget(track)
         self._sent += len(seen.numbers)
+        self._steps += 1
         missing = _by_message(runs, seen.numbers, seen.step.messages.nbytes, job.exchange.context.payload)
         return Played(int(track.ended_ps) - begin, seen.step.messages, missing)
+
+    def rest(self) -> tuple[int, int]:
+        """Let the network rest so long that it forgets everything: the next step is on one built anew. Returns what
+        `resume` wants, so that another session goes on from here as this one does."""
+        self.close()
+        return self.built, self._steps
+
+    def resume(self, built: int, steps: int) -> None:
+        """Go on where another session rested: so often its network had been built, so many steps it had played."""
+        self.close()
+        self.built, self._steps = built, steps
 
     def close(self) -> None:
         """End the engine's threads."""

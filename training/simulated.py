@@ -50,6 +50,14 @@ class Plays(Protocol):
         """Play an iteration."""
         ...
 
+    def rest(self) -> tuple[int, int]:
+        """Let the network rest, and say where it is."""
+        ...
+
+    def resume(self, built: int, steps: int) -> None:
+        """Go on from there."""
+        ...
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -125,11 +133,14 @@ class Simulated:
         return Answer(self._masks(pushed, sent, played), int(played.time_ps))
 
     def state_dict(self) -> dict[str, object]:
-        """Nothing: what transports remember of an idle network is forgotten by a checkpoint."""
-        return {}
+        """Where it is. The network rests for it, and forgets what transports remember of pairs: so whoever goes on from
+        here, now or later, goes on alike."""
+        built, steps = self.plays.rest()
+        return {"built": built, "steps": steps}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        """Nothing."""
+        """Go on from there."""
+        self.plays.resume(int(str(saved["built"])), int(str(saved["steps"])))
 
     # --- from a step to a trace ---------------------------------------------------------------------------------
 

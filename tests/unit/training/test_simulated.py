@@ -103,6 +103,27 @@ def test_training_over_it_can_be_replayed(reducer) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
 
 
+def test_what_is_lost_rotates_from_step_to_step() -> None:
+    """Droppable packets that are all alike: other ones are last in other steps."""
+    network = Simulated(Session(scenario(job={"tagging": {"magnitude": True, "important_fraction": 0.0}})))
+    lost = []
+    for step in range(6):
+        mask = network.carry(pushed(torch.ones(40 * 1024), step=step)).arrived[0][0]
+        lost.append(() if mask is None else tuple(np.flatnonzero(~mask.numpy()).tolist()))
+    assert len(set(lost)) > 3 and len({packet for each in lost for packet in each}) > 12
+
+
+def test_a_checkpoint_lets_the_network_rest(tmp_path) -> None:
+    """Whoever goes on, the one that wrote it or another one, goes on alike."""
+    first = trainer(Simulated(Session(scenario())), steps=6)
+    for _ in range(3):
+        first.step()
+    torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
+    second = trainer(Simulated(Session(scenario())), steps=6)
+    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
+    assert [first.step() for _ in range(3)] == [second.step() for _ in range(3)]
+
+
 def test_bounds_hold_and_small_packets_go_first() -> None:
     """40 packets of which the even ones are small: within a bound of 20 % it is these that are missing."""
     values = torch.ones(40 * 1024)
