@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.components.compiled import njit
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.units import Bytes, Ps, PsPerByte
+from gradwire.scenarios.inner_units import Bytes, Ps, PsPerByte
 
 if TYPE_CHECKING:
     from gradwire.scenarios.json_data import JsonView

@@ -7,10 +7,14 @@ first message that needs them, begin at zero and stay for the run.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gradwire.components.layout import PAIR_USER
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import Group
-from gradwire.scenarios.schema.transport_base import Transport
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.transport_base import Transport
 
 
 class Pairs:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,8 +34,10 @@ from gradwire.emu.wire.header import ECHO
 from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.transport_base import Transport
 
 KERNEL = ("tcp_newreno", "cubic", "dctcp", "bbr")
 """What the kernel does by itself."""
