@@ -27,6 +27,7 @@ from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.traffic import Traffic
+from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Training
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
@@ -63,6 +64,10 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
     ("[fidelity]", Fidelity),
+    ("[training]", Training),
+    ("[training.optimizer]", Optimizer),
+    ("[training.network]", RandomLoss),
+    *_kinds("[training.reducer]", "reducer"),
 )
 
 MORE: dict[tuple[str, str], str] = {
@@ -105,6 +110,8 @@ VALUES = {
     ("Job", "push_bound"): "number or table",
     ("Job", "pull_bound"): "number or table",
     ("Traffic", "transport"): "name or table",
+    ("Training", "reducer"): "table",
+    ("Training", "network"): '`"simulated"`, `"ideal"` or table',
     ("Traffic", "hosts"): '`"all"` or list of names',
 }
 

@@ -139,8 +139,11 @@ def _resumed(place: Path, trainer: Trainer) -> dict[str, list[dict[str, Any]]]:
 
     try:
         trainer.load_state_dict(torch.load(place / CHECKPOINT, weights_only=True))
-    except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
-        raise ResultError(f"cannot be gone on with ({str(error).splitlines()[0]})", str(place / CHECKPOINT)) from None
+    except Exception as error:  # a damaged file makes torch raise almost anything
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ResultError(
+            f"cannot be gone on with ({said})", str(place / CHECKPOINT), "a new folder, or what the training left there"
+        ) from None
     until = {"scores": trainer.done}  # a score is taken after its step
     return {
         name: [dict(row) for row in rows if row["step"] <= until.get(name, trainer.done - 1)]

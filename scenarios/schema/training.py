@@ -27,10 +27,13 @@ class Optimizer(Table):
     """triangle: linearly up for the first `rise` of the steps, and down to zero; steps: a tenth after half, a hundredth
     after three quarters of them."""
     rise: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.3
+    """Share of the steps in which a triangle rises."""
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
     """Of the optimiser; with `momentum_correction` give 0 here."""
     nesterov: Flag = False
+    """Look ahead by the momentum."""
     weight_decay: Number = 1e-4
+    """Share of a parameter that is added to its gradient."""
     clip: Number = 0.0
     """Norm that the mean gradient is scaled down to; 0 does not."""
 
@@ -51,6 +54,7 @@ class RandomLoss(Table):
     last: Flag = False
     """Lose the last packets of each tensor rather than any."""
     seed: Natural = 0
+    """Of the draws."""
 
 
 class Training(Table):
@@ -71,7 +75,9 @@ class Training(Table):
     steps: Count | None = None
     """Steps of the training; instead of `epochs`."""
     epochs: Annotated[float, Field(gt=0, le=1e5, strict=True)] = 1.0
+    """Times that all samples are learned from."""
     optimizer: Optimizer = Optimizer()
+    """See below."""
     reducer: AnyReducer | None = None
     """What is sent instead of gradients; float32 as it is if absent."""
     error_feedback: Flag = False

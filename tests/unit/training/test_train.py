@@ -1,0 +1,185 @@
+"""`gradwire train`: from a scenario to a folder, stopped and gone on with, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradwire.train as door  # noqa: E402
+from gradwire.analysis.learning import draw_learned, rows_of  # noqa: E402
+from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.learned import Learned  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.train import target_of, train  # noqa: E402
+from gradwire.training.build import data_of, reducer_of, trainer_of  # noqa: E402
+
+SHORT = ["training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
+
+
+def tiny(*more: str, policy: str = "dlcp"):
+    return load_scenario("train-tiny", set=[*SHORT, *more], policy=policy)
+
+
+def test_a_scenario_says_everything() -> None:
+    """Recipe, reducer and network are those of the tables."""
+    scenario = tiny(
+        "training.optimizer.momentum=0.0", 'training.reducer={kind="qsgd", levels=7}', "training.error_feedback=true",
+        "training.momentum_correction=0.8", 'training.network={loss=0.25, burst=2.0}', "training.feed_back=true", 'job.fill="stale"',
+    )  # fmt: skip
+    trainer = trainer_of(scenario, data_of(scenario.training))
+    recipe = trainer.recipe
+    assert (recipe.workers, recipe.batch, recipe.steps, recipe.payload) == (2, 4, 6, 4096)
+    assert (recipe.fill, recipe.feed_back, recipe.momentum) == ("stale", True, 0.0)
+    reducer = trainer.exchange.reducer
+    assert reducer.momentum == 0.8 and reducer.reducer.reducer.levels == 7
+    assert (trainer.network.loss, trainer.network.burst) == (0.25, 2.0)
+    assert reducer_of(tiny().training).kind == "none"
+
+
+def test_epochs_become_steps() -> None:
+    """200 samples by 2 x 4 are 25 steps an epoch."""
+    scenario = load_scenario("train-tiny", set=[*SHORT[1:], "training.epochs=1.5"])
+    assert trainer_of(scenario, data_of(scenario.training)).recipe.steps == 38
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Learned]:
+    """A training in one go."""
+    folder = tmp_path_factory.mktemp("whole") / "new" / "dlcp"
+    return folder, train(tiny("training.score_every=2"), folder)
+
+
+def test_a_folder_has_everything(whole: tuple[Path, Learned]) -> None:
+    folder, learned = whole
+    assert [row["step"] for row in learned.scores] == [2, 4, 6] and len(learned.steps) == 6
+    read = Learned.read(folder)
+    assert read.steps == learned.steps and read.scores == learned.scores and read.summary == learned.summary
+    assert read.tables["lost"] and all(0 < row["lost"] <= 0.1 + 1e-9 or row["lost"] == 1 / 9 for row in read.tables["lost"])
+    assert sum(row["time_ps"] for row in read.steps) == read.steps[-1]["clock_ps"] > 0
+    assert load_scenario(folder / "scenario.toml", policy="dlcp").training.model == "resnet8"
+    assert not list(folder.glob(".*"))
+
+
+def test_it_goes_on_after_it_was_killed(whole: tuple[Path, Learned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the fifth step, after a checkpoint at the fourth: in the end everything is as in one go."""
+    def stop(share: float, words: str) -> None:
+        if "step 5" in words:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny("training.score_every=2"), tmp_path / "dlcp", told=stop)
+    assert Learned.read(tmp_path / "dlcp").summary["steps_done"] == 4
+    learned = train(tiny("training.score_every=2"), tmp_path / "dlcp")
+    assert learned.steps == whole[1].steps and learned.scores == whole[1].scores
+    assert learned.tables["lost"] == whole[1].tables["lost"]
+    one, two = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (whole[0], tmp_path / "dlcp"))
+    assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
+    monkeypatch.setattr(door, "_resumed", lambda *_: pytest.fail("what is done is not read again"))
+
+
+def test_what_is_done_is_not_done_again(whole: tuple[Path, Learned]) -> None:
+    again = train(tiny("training.score_every=2"), whole[0])
+    assert again.steps == whole[1].steps and again.scores == whole[1].scores
+
+
+def test_it_stops_when_it_is_good_enough() -> None:
+    learned = train(tiny("training.score_every=2"), until=1e-6)
+    assert [row["step"] for row in learned.scores] == [2] and learned.summary["steps_done"] == 2
+    assert rows_of([learned], 1e-6)[-1].cells[0] != "not reached" and rows_of([learned], 1.0)[-1].cells == ["not reached"]
+
+
+def test_folders_of_something_else_are_refused(whole: tuple[Path, Learned], tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="holds the training of another scenario"):
+        train(tiny("training.score_every=3"), whole[0])
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ResultError, match="holds something else"):
+        train(tiny(), tmp_path)
+    with pytest.raises(ResultError, match="is a file"):
+        train(tiny(), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_damaged_folders_are_refused(whole: tuple[Path, Learned], tmp_path: Path) -> None:
+    import shutil
+
+    for name, words in (("checkpoint.pt", "cannot be gone on with"), ("steps.parquet", "is damaged"), ("training.json", "is damaged")):
+        folder = tmp_path / name
+        shutil.copytree(whole[0], folder)
+        (folder / name).write_bytes(b"\x80rubbish")
+        with pytest.raises(ResultError, match=words):
+            train(tiny("training.score_every=2"), folder)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    (['training.model="resnet9"'], "training.model.*did you mean"),
+    (['training.model="bert-base"'], "learns masked"),
+    (['training.data="nowhere"'], "no such data folder"),
+    (["training.batch=500"], "at most"),
+    (['training.error_feedback=true', 'training.reducer={kind="dgc"}'], "remembers by itself"),
+    (['job.fill="rescaled"', 'training.reducer={kind="topk"}'], "wants to know which elements"),
+    (["job.pull_bound=0.1"], "pull_bound"),
+    (['training.compute="trace"'], "other tensors"),
+    (["training.optimizer.nesterov=true", "training.optimizer.momentum=0.0"], "look ahead"),
+])  # fmt: skip
+def test_what_cannot_be_trained_is_said(settings: list[str], words: str, tmp_path: Path) -> None:
+    with pytest.raises((ScenarioError, TraceError), match=f"(?s){words}"):
+        train(tiny(*settings), tmp_path / "new")
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ("training.momentum_correction=0.5", "is momentum besides that of the optimiser"),
+    ("training.feed_back=true", "has no error feedback to go into"),
+    ("training.network={loss=0.9, burst=2.0}", "leaves no room between runs"),
+    ('training.reducer={kind="topk", ratio=0.0}', "ratio"),
+    ('training.reducer={kind="zip"}', "zip"),
+    ("training.speed=3", "unknown key"),
+])  # fmt: skip
+def test_mistakes_of_the_table(setting: str, words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        tiny(setting)
+
+
+def test_scenarios_that_train_nothing() -> None:
+    with pytest.raises(ScenarioError, match="says nothing of training"):
+        train(load_scenario("incast"))
+
+
+def test_targets() -> None:
+    assert target_of("accuracy=0.9") == 0.9 and target_of(None) is None
+    for wrong in ("0.9", "accuracy=2", "loss=1", "accuracy=much"):
+        with pytest.raises(ScenarioError, match=r"such as accuracy=0\.9"):
+            target_of(wrong)
+
+
+def test_the_picture_has_a_curve_per_training(whole: tuple[Path, Learned]) -> None:
+    """Time only where there is any."""
+    figure = draw_learned([whole[1], whole[1]])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["steps", "sent by all workers, MB", "simulated time, ms"]
+    assert all(len(axes.get_lines()) == 2 for axes in figure.axes)
+    ideal = train(tiny('training.network="ideal"'))
+    assert len(draw_learned([ideal]).axes) == 2
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Under all policies, with a picture; as JSON; bad input is one line and exit code 2."""
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "gradwire", "train", "train-tiny", *words]
+        return subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+
+    sets = [word for each in SHORT for word in ("--set", each)]
+    done = run("--all", *sets, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "accuracy at the end" in done.stdout and "DLCP, 10 %" in done.stdout
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["accuracy.png", "dctcp", "dlcp", "topk"]
+    again = run("--policy", "topk", *sets, "--json", "--out", "out")
+    (found,) = json.loads(again.stdout)
+    assert found["steps_done"] == 6 and found["scores"]
+    for words in (["--until", "soon"], ["--all", "--policy", "dlcp"], ["--set", "training.batch=0"], ["--plots", "gif"]):
+        wrong = run(*words)
+        assert wrong.returncode == 2 and wrong.stderr.startswith("gradwire: ") and "Traceback" not in wrong.stderr
