@@ -143,14 +143,16 @@ def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[L
         important: Any = draw(st.sampled_from((None, True, False, "mixed")))
         if important == "mixed":
             important = draw(st.lists(st.booleans(), min_size=packets, max_size=packets))
+        bound = draw(st.sampled_from((0.0, 0.1, 0.5, 1.0, hair))) if transport == DLCP else 0.0
+        share = draw(st.sampled_from((None, 0.0, 0.05))) if transport == DLCP else None
         found.append(
             Letter(
                 time, src, dst, nbytes, transport,
                 priority=draw(st.sampled_from(classes)),
-                bound=draw(st.sampled_from((0.0, 0.1, 0.5, 1.0, hair))) if transport == DLCP else 0.0,
+                bound=bound,
                 important=important,
                 after=after,
-                share=draw(st.sampled_from((None, 0.0, 0.05))) if transport == DLCP else None,
+                share=None if share is None else min(share, bound),  # a part of it
                 pool=draw(st.sampled_from((0, 2, 2, 3, 4))) if transport == DLCP else 0,
                 turn=draw(st.sampled_from((None, 0, 1, 65_600))),
             )
