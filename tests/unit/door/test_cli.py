@@ -64,9 +64,11 @@ def test_check_says_what_was_checked():
     assert run("check", "demo").stdout == (
         "demo is valid: dctcp, dctcp-priority, dlcp\n"
         "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.67 us to 9.35 us\n"
+        "note: dlcp: the thresholds of the 7 queues that carry data are 672KiB together, more than switch.buffer, "
+        "512KiB: low classes can crowd high ones out (switch.buffer_share keeps room for them)\n"
     )
     done = run(
-        "check", "demo", "--set", 'switch.ecn_threshold="600KiB"', "--set", "switch.buffer=1MiB", "--json"
+        "check", "demo", "--set", 'switch.ecn_threshold="600KiB"', "--set", "switch.buffer=8MiB", "--json"
     )
     assert json.loads(done.stdout) == {
         "name": "demo",

@@ -10,12 +10,15 @@ import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "analysis", "testing", "benchmarks")
+ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "training", "analysis", "testing", "benchmarks")
 FOR_TYPES = {
-    # a model of the schema is checked by functions that name it
-    ("scenarios.checks.scenario", "scenarios.checks.switch", "scenarios.checks.traffic", "scenarios.schema.scenario"),
-    # the cards of a network are made by what a network is made of
-    ("experiment.topology.cards", "experiment.topology.network"),
+    # a model of the schema is checked by functions that name it, and a topology checks what surrounds it
+    ("scenarios.checks.scenario", "scenarios.checks.switch", "scenarios.checks.traffic", "scenarios.schema.scenario",
+     "scenarios.schema.topology"),
+    # an exchange checks the job that chooses it
+    ("scenarios.schema.exchange", "scenarios.schema.job"),
+    # cables and cards of a network are made by what a network is made of
+    ("experiment.topology.cables", "experiment.topology.cards", "experiment.topology.network"),
 }
 """Circles that only type checkers see, each for a reason. None is to be added without one."""
 

@@ -19,7 +19,7 @@ from gradwire.scenarios.components import PLACES, components
 from gradwire.scenarios.wire import UDP_OVERHEAD, frame_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "analysis", "docs")
+ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "training", "analysis", "docs")
 PAYLOAD, PACKETS = 1400, 20
 SCENARIO = """
 name = "new"
