@@ -68,8 +68,6 @@ def broken(how: str, wait_s: float = 1.5, victim: int = 2) -> dict[str, Any]:
     transport, made = "dlcp", parts
     if how == "nothing arrives":
         lossy(1, 1000)
-    elif how == "no such transport":
-        transport = "tcp_newreno"
     plan = plan_of(sends, hosts=3, rate=50 * MBPS, wait_s=wait_s, transport=transport)
     if how == "no such transport":
         object.__setattr__(plan.transports[0], "kind", "carrier_pigeon")

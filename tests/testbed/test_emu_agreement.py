@@ -103,6 +103,7 @@ link = { rate = "500Mbps", latency = "20us" }
 host = { software_latency = "50us" }
 switch = { buffer = "64KiB", ecn_threshold = "32KiB", selective_drop = true }
 transport = { kind = "dlcp", payload = "8900B", stop_policy = "eager", rate_control = "dctcp" }
+emulation = { side_channel = "udp" }  # of one queue: TCP's own acknowledgements would be marked, too
 link_override = [{ between = ["h2", "s0"], latency = "27110ns" }]
 
 [[traffic]]
