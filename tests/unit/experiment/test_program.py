@@ -40,8 +40,24 @@ def compare(case, trace=None):
         jobs = {job.name for job in case.job}
         wanted = {key: row for key, row in wanted.items() if key[0] in jobs or row[-1] >= 0}
         found = {key: row for key, row in found.items() if key[0] in jobs or key in wanted}
-    assert found == wanted
+    shifts = {table.name for table in case.traffic if getattr(table, "order", "") == "shifts"}
+    assert untied(found, shifts) == untied(wanted, shifts)
     return scripts
+
+
+def untied(rows, shifts):
+    """Rows in which flows of shifts that one host begins at the same picosecond have their ends in the order of their keys:
+    two deliveries have released them, and neither world says which of these comes first."""
+    tied = {}
+    for key, row in rows.items():
+        if key[0] in shifts:
+            tied.setdefault((key[0], key[5], row[1], row[-2]), []).append(key)
+    rows = dict(rows)
+    for keys in tied.values():
+        ends = sorted(rows[key][-1] for key in keys)
+        for key, end in zip(sorted(keys), ends, strict=True):
+            rows[key] = (*rows[key][:-1], end)
+    return rows
 
 
 TRACE = make_trace(
