@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from gradwire.scenarios.components import components
 from tests.soak import ANSWERS
 from tests.soak.drawn import COMMON, Scenarios, combination
 from tests.soak.played import Difference, play
