@@ -117,12 +117,12 @@ from gradwire.components.transports.dlcp_words import (
     PROBING,
     RANDOM,
     REACHED,
+    RESEND,
     SENDER_BITMAPS,
     SENT,
     SEQUENTIAL,
     TIMED,
     TIMED_AT,
-    TODO,
     WAIT,
     WAITING,
     WANTED,
@@ -225,9 +225,9 @@ def _ask_again(M, k, f, now):
 @njit
 def _repeat(M, f, now):
     """The next important packet that was found missing in the middle of the pass."""
-    todo = M[f + S_BITS] + TODO * M[f + S_WORDS]
+    resend = M[f + S_BITS] + RESEND * M[f + S_WORDS]
     sequence = M[f + FROM]
-    while bit(M, todo, sequence) == 0:
+    while bit(M, resend, sequence) == 0:
         sequence += 1
     M[f + FROM] = sequence + 1
     M[f + AGAIN] -= 1
@@ -273,7 +273,7 @@ def on_timer(M, k, f, now):
 def _missing(M, f, part):
     """Take one part of a Bitmap: what it shows as missing is to be sent."""
     words = M[f + S_WORDS]
-    todo = M[f + S_BITS] + TODO * words
+    resend = M[f + S_BITS] + RESEND * words
     got = M[f + S_PEER] + words  # the receiver's snapshot, its second bitmap
     packets = M[f + S_PACKETS]
     first = part * ANSWER_WORDS
@@ -283,7 +283,7 @@ def _missing(M, f, part):
         if M[f + MIDWAY] == ASKED:
             missing &= M[M[f + S_TAGS] + word]
             M[f + AGAIN] += ones(missing)
-        M[todo + word] = missing
+        M[resend + word] = missing
 
 
 @njit

@@ -47,8 +47,8 @@ from gradwire.components.transports.dlcp_words import (
     QUOTA,
     RANDOM,
     REACHED,
+    RESEND,
     STRIDE,
-    TODO,
     TURN,
     URGENT,
 )
@@ -137,13 +137,13 @@ def first_pass(M, k, f):
 
 @njit
 def another_pass(M, k, f):
-    """All parts of a Bitmap are there: what it shows as missing (TODO) is sent, as far as it is needed."""
-    todo = M[f + S_BITS] + TODO * M[f + S_WORDS]
+    """All parts of a Bitmap are there: what it shows as missing (RESEND) is sent, as far as it is needed."""
+    resend = M[f + S_BITS] + RESEND * M[f + S_WORDS]
     tags = M[f + S_TAGS]
     absent = 0
     urgent = 0
     for word in range(M[f + S_WORDS]):
-        missing = M[todo + word]
+        missing = M[resend + word]
         absent += ones(missing)
         if tags > 1:
             urgent += ones(missing & M[tags + word])
@@ -161,7 +161,7 @@ def next_packet(M, k, f):
         return BLOCKED
     packets = M[f + S_PACKETS]
     tags = M[f + S_TAGS]
-    todo = M[f + S_BITS] + TODO * M[f + S_WORDS]
+    resend = M[f + S_BITS] + RESEND * M[f + S_WORDS]
     again = M[f + PASS]
     in_turns = M[k + K_ORDER] == IMPORTANT_FIRST and tags > 1
     position = M[f + POSITION]
@@ -176,7 +176,7 @@ def next_packet(M, k, f):
                 M[f + MIDWAY] = REACHED
         sequence = (M[f + OFFSET] + position * M[f + STRIDE]) % packets
         position += 1
-        if again and bit(M, todo, sequence) == 0:
+        if again and bit(M, resend, sequence) == 0:
             continue
         important = tags if tags <= 1 else bit(M, tags, sequence)
         if in_turns and important == M[f + TURN]:

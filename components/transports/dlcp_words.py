@@ -14,7 +14,7 @@ BY_RECEIVER, BY_MARKS, BY_DELAY = 0, 1, 2
 IMPORTANT_FIRST, SEQUENTIAL, RANDOM = 0, 1, 2
 
 # a sender's bitmaps: packets to send in this pass, parts of a Bitmap that are awaited, packets that have been sent
-TODO, AWAITED, SENT, SENDER_BITMAPS = 0, 1, 2, 3
+RESEND, AWAITED, SENT, SENDER_BITMAPS = 0, 1, 2, 3
 # a sender's own words
 NEW = S_USER  # packets that have been sent at least once
 QUOTA = S_USER + 1  # packets that this pass still sends
@@ -33,7 +33,7 @@ PROBING = S_USER + 13  # IDLE, QUIET, DUE, or how many parts of the answer are s
 WAIT = S_USER + 14  # how long until a probe is repeated
 ASKING = S_USER + 15  # the next part to be asked for again, counted from 1; 0 = none
 MIDWAY = S_USER + 16  # what has become of the question about important packets in the middle of the first pass
-AGAIN = S_USER + 17  # important packets (TODO) that its answer has shown as missing
+AGAIN = S_USER + 17  # important packets (RESEND) that its answer has shown as missing
 FROM = S_USER + 18  # where the next of them is looked for
 NOT_YET, REACHED, WAITING, ASKED, ANSWERED_MIDWAY = 0, 1, 2, 3, 4  # of MIDWAY
 
