@@ -1,4 +1,4 @@
-"""Training over a network: what `gradwire train` does, and `gradwire.train` for programs.
+"""Training over a network: what `gradwire train` does; `train` is for programs.
 
 It takes a trainer (`gradwire.training`), and hands it the network that the scenario asks for, which may be the
 simulator's (`gradwire.sim.session`). What has been trained is in a folder at every checkpoint, and is gone on with

@@ -140,7 +140,7 @@ class Exchange:
                 there = None if mask is None else mine.arrived(mask, self.payload)
                 got = self.reducer.decode(mine, info, there)
                 if there is not None and len(there):
-                    loss = 1 - float(there.float().mean())
+                    loss = 1 - int(there.sum()) / len(there)
                     sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)
                 share = got if there is None or self.feed_back else self.reducer.decode(mine, info)
                 shares[worker].append(share)

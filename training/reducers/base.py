@@ -63,9 +63,6 @@ class Reducer(Table):
 
     rounds: ClassVar[int] = 1
     """How often workers and server exchange something in a step."""
-    linear: ClassVar[bool] = False
-    """Whether the encodings of several workers may be added up on the way, unit by unit, so that it fits an
-    all-reduce."""
     places: ClassVar[Literal["fixed", "sent"]] = "sent"
     """Whether a receiver knows which elements a packet is about that has not arrived, or these are sent along."""
     remembers_error: ClassVar[bool] = False

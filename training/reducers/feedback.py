@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -30,10 +30,6 @@ class Around(Reducer):
     @property
     def rounds(self) -> int:  # type: ignore[override]
         return self.reducer.rounds
-
-    @property
-    def linear(self) -> bool:  # type: ignore[override]
-        return self.reducer.linear
 
     @property
     def places(self) -> str:  # type: ignore[override]
@@ -107,12 +103,3 @@ class MomentumCorrection(Around):
         if self.masking:
             state.values["momentum"] = state.values["momentum"] * (sent == 0)
         super().settle(sent, info, state)
-
-
-def wrapped(reducer: Reducer, error_feedback: bool = False, momentum: float = 0.0, **more: Any) -> Reducer:
-    """A reducer with error feedback, with momentum correction, with both (momentum outside), or as it is."""
-    if error_feedback:
-        reducer = ErrorFeedback(reducer=reducer)
-    if momentum:
-        reducer = MomentumCorrection(reducer=reducer, momentum=momentum, **more)
-    return reducer

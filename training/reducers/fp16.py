@@ -20,7 +20,6 @@ class Half(Reducer):
     range of float32 and 8 bits of precision.
     """
 
-    linear: ClassVar[bool] = True
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
 
     kind: Literal["fp16"] = "fp16"

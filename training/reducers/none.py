@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 class Dense(Reducer):
     """Every element as float32."""
 
-    linear: ClassVar[bool] = True
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
 
     kind: Literal["none"] = "none"

@@ -26,7 +26,6 @@ class PowerSGD(Reducer):
     """
 
     rounds: ClassVar[int] = 2
-    linear: ClassVar[bool] = True
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
 
     kind: Literal["powersgd"] = "powersgd"

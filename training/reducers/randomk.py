@@ -19,7 +19,6 @@ class RandomK(Reducer):
     """A `ratio` of the elements, the same for all workers of a step, drawn anew in each: 4 bytes an element, no
     index."""
 
-    linear: ClassVar[bool] = True
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
 
     kind: Literal["randomk"] = "randomk"
