@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Setting
 from gradwire.analysis.claims.judge import Judgement
 from gradwire.analysis.claims.measures import TIMES, WORDS
-from gradwire.analysis.claims.policies import POLICIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def picture(judgement: Judgement) -> Figure | None:
         for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
             measure = setting.shown or claim.shown
             _bars(panel, judgement, setting, measure, colours)
-            labels = [POLICIES[policy].label for policy in setting.policies]
+            labels = [label_of(policy) for policy in setting.policies]
             panel.set_yticks(
                 range(len(labels)), labels if not alike or number % columns == 0 else [""] * len(labels)
             )

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
-from gradwire.analysis.claims.policies import POLICIES
 from gradwire.analysis.figures import save_figure
 from gradwire.scenarios.json_data import Json
 
@@ -27,15 +27,14 @@ th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; text-align: left; v
 td.n { text-align: right; white-space: nowrap } img { max-width: 100% }
 .shown { color: #00704f } .part { color: #9a6200 } .not { color: #b03a00 } .remark { color: #595959 }
 """
-CLASSES = {"shown": "shown", "shown under a condition": "part"}
+CLASSES = {"shown": "shown", "shown under a condition": "part", "unresolved": "part"}
+HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
 
 
 def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
     """(id, claim, published, measured, verdict) of a judgement, texts."""
     claim = judgement.claim
-    measured = "; ".join(
-        f"{each.expect.text} {each.spread.text(each.expect.unit)}" for each in judgement.findings
-    )
+    measured = "; ".join(f"{each.expect.text} {each.measured}" for each in judgement.findings)
     return [(claim.id, claim.sentence, claim.published, measured or "-", judgement.verdict)]
 
 
@@ -78,8 +77,8 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
         for each in judgement.findings:
             what = f"{each.expect.text}{f' ({each.expect.condition})' if each.expect.condition else ''}"
             lines.append(
-                f"<tr><td>{escape(what)}</td><td class='n'>{each.spread.text(each.expect.unit)}</td>"
-                f"<td class='n'>{escape(each.wanted)}</td><td>{'holds' if each.holds else 'does not hold'}"
+                f"<tr><td>{escape(what)}</td><td class='n'>{each.measured}</td>"
+                f"<td class='n'>{escape(each.wanted)}</td><td>{HOLDS[each.holds]}"
                 f"{f'; time-outs: {escape(each.because)}' if each.because else ''}</td></tr>"
             )
         lines.append("</table>")
@@ -100,7 +99,7 @@ def _everything(judgement: Judgement) -> list[str]:
         for name in names:
             spread = judgement.spread(setting, policy, name)
             cells += f"<td class='n'>{value_text(spread.median, unit_of(name)) if spread else '-'}</td>"
-        lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(POLICIES[policy].label)}</td>{cells}</tr>")
+        lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(label_of(policy))}</td>{cells}</tr>")
     return [*lines, "</table></details>"]
 
 
