@@ -1,20 +1,22 @@
 """One step's exchange: the reduced gradients of all workers, over a network that may lose packets, and back as one
 mean.
 
-What a server does, or what an all-reduce comes to: every worker's encodings are cut into packets, some of which do not
-arrive; what has arrived is decoded, and averaged as `fill` says. Which packets those are is not decided here, but by
-who asks (`Arrivals`): nothing lost, a rule, a simulated fabric, the masks of an earlier run.
+What servers do: every worker's encodings are cut into packets, some of which do not arrive; what has arrived is
+decoded, and averaged as `fill` says. Or a ring does it, in which sums are lost on their way, and workers may end up with
+different means (`gradwire.training.ring`). Which packets are lost is not decided here, but by the network: none, by a
+rule, in a simulated fabric, those of an earlier run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.training.encoded import PAYLOAD, Encoded
-from gradwire.training.network import Ideal, Network, Pushed
-from gradwire.training.reducers.base import Reducer, State
+from gradwire.training.network import Answer, Ideal, Network, Pushed
+from gradwire.training.reducers.base import Reducer, State, flat, per_element
+from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,11 +35,17 @@ class Sent:
     nbytes : bytes of payload that each worker sent, all rounds.
     lost : share of its packets' content that did not arrive, for each worker and tensor, of the round that lost most.
     time_ps : how long the network took.
+    pulled : of what comes back from servers, by worker and tensor which elements arrived, (numel,) bool, None where all
+        did; nothing where all of it did.
+    views : the means that the workers have after a ring that gave them different ones, N lists of T tensors; else
+        nothing.
     """
 
     nbytes: list[int]
     lost: list[list[float]]
     time_ps: int = 0
+    pulled: list[list[Tensor | None]] = field(default_factory=list)
+    views: list[list[Tensor]] = field(default_factory=list)
 
 
 @dataclass
@@ -52,6 +60,9 @@ class Exchange:
     payload : bytes of payload of a packet.
     feed_back : whether error feedback counts what the network lost as not sent, as a sender can whose receiver tells
         it.
+    collective : whether servers add up, or a ring, which adds up float32 only.
+    bucket : bytes of a ring's buckets.
+    pull_fill : what stands for what a ring lost in all-gather; see `Ring`.
     """
 
     reducer: Reducer
@@ -61,6 +72,10 @@ class Exchange:
     fill: Fill = "zero"
     payload: int = PAYLOAD
     feed_back: bool = False
+    collective: Literal["parameter_server", "ring"] = "parameter_server"
+    bucket: int = 25 * 2**20
+    pull_fill: Literal["stale", "zero"] = "stale"
+    ring: Ring | None = field(init=False, default=None)
     states: list[list[State]] = field(init=False)
     last: list[dict[int, Tensor]] = field(init=False)
 
@@ -75,6 +90,13 @@ class Exchange:
             for worker in range(self.workers)
         ]
         self.last = [{} for _ in range(self.workers)]
+        if self.collective == "ring":
+            if self.reducer.kind != "none" or self.workers < 2 or self.payload % VALUE:
+                raise ValueError(
+                    f"a ring of {self.workers} with packets of {self.payload} bytes adds up no {self.reducer.kind}; "
+                    "expected two workers or more, packets of whole float32 values, and no reducer"
+                )
+            self.ring = Ring(self.fill, self.pull_fill)
 
     def step(
         self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
@@ -86,6 +108,8 @@ class Exchange:
         network : what carries it; nothing is lost if absent.
         """
         network = network or Ideal()
+        if self.ring is not None:
+            return self._round_the_ring(self.ring, gradients, number, network)
         sent = Sent([0] * self.workers, [[0.0] * len(self.infos) for _ in range(self.workers)])
         for states in self.states:
             for state in states:
@@ -109,6 +133,7 @@ class Exchange:
         return {
             "states": [[state.state_dict() for state in states] for states in self.states],
             "last": [{tensor: value.clone() for tensor, value in each.items()} for each in self.last],
+            "ring": None if self.ring is None else self.ring.state_dict(),
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -117,6 +142,36 @@ class Exchange:
             for state, their in zip(states, theirs, strict=True):
                 state.load_state_dict(their)
         self.last = [{tensor: value.clone() for tensor, value in each.items()} for each in saved["last"]]
+        if self.ring is not None:
+            self.ring.load_state_dict(saved["ring"])
+
+    def _round_the_ring(
+        self, ring: Ring, gradients: Sequence[Sequence[Tensor]], number: int, network: Network
+    ) -> tuple[list[Tensor], Sent]:
+        numels = tuple(info.numel for info in self.infos)
+        layout = RingLayout(numels, buckets_of(numels, self.bucket), self.workers, self.payload)
+        encoded = [[Encoded((flat(each),)) for each in mine] for mine in gradients]
+        answer = network.carry(Pushed(number, 0, self.payload, self.infos, encoded, layout))
+        masks: Sequence[Tensor | None] = [None] * len(layout.buckets)
+        if answer.hops is not None:
+            layout = replace(layout, buckets=answer.hops.buckets)
+            layout.check(answer.hops)
+            masks = answer.hops.masks
+        means = ring.reduce(layout, gradients, masks)
+        shaped = [
+            [each.view(info.shape) for each, info in zip(mine, self.infos, strict=True)] for mine in means
+        ]
+        sent = Sent([layout.nbytes] * self.workers, layout.lost(masks), answer.time_ps)
+        sent.views = shaped if len(shaped) > 1 else []
+        return shaped[0], sent
+
+    def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
+        elements = self.payload // VALUE
+        return [
+            [None if mask is None else per_element(mask, elements, info.numel)
+             for mask, info in zip(row, self.infos, strict=True)]
+            for row in answer.pulled
+        ]  # fmt: skip
 
     def _following(self, means: list[Tensor]) -> list[list[Encoded]]:
         return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]))
@@ -130,6 +185,7 @@ class Exchange:
         """What each worker counts as sent, by tensor, and the mean of what has arrived."""
         answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded))
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
+        sent.pulled = self._pulled(answer)
         shares: list[list[Tensor]] = [[] for _ in range(self.workers)]
         means = []
         for tensor, info in enumerate(self.infos):
