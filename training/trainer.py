@@ -84,7 +84,8 @@ class StepRow:
 
     loss : mean of the workers.
     sent_bytes : payload that all workers sent.
-    lost : share of it that did not arrive, mean over workers and tensors by what they hold.
+    lost : share of it that did not arrive, mean over workers and tensors by what they hold; `lost_back` the same of what
+        servers sent back (a ring's hops are all in `lost`).
     time_ps : how long the network took; `clock_ps` all steps until here.
     apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
         mean square over workers and parameters; 0 where all have the same.
@@ -99,6 +100,7 @@ class StepRow:
     rate: float
     apart_max: float = 0.0
     apart_rms: float = 0.0
+    lost_back: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -170,9 +172,10 @@ class Trainer:
         self.lost = sent.lost
         numel = sum(info.numel for info in self.infos) * recipe.workers
         lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
+        back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
         return StepRow(
             number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
-            recipe.rate_at(number), *apart,
+            recipe.rate_at(number), *apart, back,
         )  # fmt: skip
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

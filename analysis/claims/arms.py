@@ -28,6 +28,36 @@ SHARES = (0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
 TAIL = 0.2
 """The share with which ways of losing it are compared."""
 
+EVEN = 0.05
+"""Share of all packets of a ring that is lost, wherever."""
+WORKERS = 8
+WHERE: dict[str, tuple[str, Json]] = {
+    "even": ("everywhere", {"loss": EVEN, "way": "both"}),
+    "scatter": ("reduce-scatter only", {"loss": 2 * EVEN, "way": "push"}),
+    "gather": ("all-gather only", {"loss": 2 * EVEN, "way": "pull"}),
+    "one": ("behind one worker only", {"loss": WORKERS * EVEN, "way": "both", "worker": 0}),
+}
+"""Where in a ring of eight the same number of packets is lost."""
+FILLS: dict[str, tuple[str, Json]] = {
+    "zero": ("zero", {"fill": "zero", "pull_fill": "zero"}),
+    "rescaled": ("rescaled", {"fill": "rescaled", "pull_fill": "stale"}),
+    "stale": ("stale", {"fill": "stale", "pull_fill": "stale"}),
+}
+"""What stands for it. Of what is lost in all-gather nothing can be rescaled: the last step's mean stays."""
+
+
+def _rings() -> dict[str, Arm]:
+    """Losses in a ring, by where they are and what stands for them, and with workers brought together again."""
+    found = {}
+    for where, (place, network) in WHERE.items():
+        for fill, (words, job) in FILLS.items():
+            job = {**job, "exchange": {"kind": "ring"}, "servers": 0}
+            found[f"{where}-{fill}"] = Arm(f"{place}, {words}", {"training": {"network": network}}, job)
+    together = {"training": {"network": WHERE["gather"][1], "resync": 20}}
+    found["gather-resync"] = Arm("all-gather only, stale, together every 20 steps", together, found["gather-stale"].job)
+    return found
+
+
 ARMS: dict[str, Arm] = {
     "lossless": Arm("nothing lost", {}, number=0.0),
     **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
@@ -38,6 +68,7 @@ ARMS: dict[str, Arm] = {
     "bursts": _lost("20 %, in runs of 16", TAIL, burst=16.0),
     "exactly": _lost("20 %, exactly, any packets", TAIL, quota=True),
     "tail": _lost("20 %, always the last ones", TAIL, last=True),
+    **_rings(),
 }
 
 

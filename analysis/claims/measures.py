@@ -28,6 +28,8 @@ WORDS = {
     "loss": "loss (cross entropy) on data that was not learned from",
     "lost": "share of what was sent that did not arrive",
     "step_bytes": "bytes that a worker sends in a step",
+    "apart": "distance of the workers' parameters from their mean, root mean square at the end",
+    "apart_max": "largest distance of a worker's parameter from their mean, at the end",
 }
 TIMES = ("iteration", "p99", "mean", "p50", "push_p99")
 
@@ -80,6 +82,8 @@ def learned_figures(training: Learned) -> dict[str, float]:
         "accuracy": float(last["accuracy"]),
         "loss": float(last["loss"]),
         "lost": float(np.mean([row["lost"] for row in training.steps])),
+        "apart": float(training.steps[-1]["apart_rms"]),
+        "apart_max": float(training.steps[-1]["apart_max"]),
         "step_bytes": float(np.mean([row["sent_bytes"] for row in training.steps])) / workers,
     }
 

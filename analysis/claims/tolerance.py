@@ -6,7 +6,7 @@ where both lose something, random streams in common. Limits in points are ours: 
 
 from __future__ import annotations
 
-from gradwire.analysis.claims.arms import SHARES
+from gradwire.analysis.claims.arms import FILLS, SHARES
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, difference
 from gradwire.scenarios.json_data import Json
 
@@ -158,4 +158,43 @@ T2 = Claim(
     "accuracy",
 )
 
-CLAIMS = [S6, S7, T1, T2]
+_SCATTERED = tuple(f"{where}-{fill}" for where in ("even", "scatter", "one") for fill in FILLS)
+_GATHERED = ("gather-stale", "gather-zero", "gather-resync")
+_UNEVEN = (
+    ("even-{0}", "scatter-{0}", "5 % lost everywhere, less that with all of it in reduce-scatter, {0}"),
+    ("even-{0}", "one-{0}", "5 % lost everywhere, less that with all of it behind one worker, {0}"),
+)
+T3 = Claim(
+    "T3",
+    "[ours]; nobody has published it",
+    "In a ring it matters where packets are lost: evenly is better than all in reduce-scatter, where every loss takes a "
+    "sum along, or all behind one worker.",
+    "nothing published",
+    (pictures(*_SCATTERED, *_GATHERED), pictures(*_SCATTERED, *_GATHERED, full_only=True)),
+    _pairs(tuple(
+        (good.format(fill), bad.format(fill), words.format(fill), f"{fill}: {bad.partition('-')[0]}")
+        for fill in ("zero", "rescaled")
+        for good, bad, words in _UNEVEN
+    )),
+    "accuracy",
+    "5 % of all packets of the ring are lost in each arm: 10 % of a half of the hops, 40 % of those behind one worker of "
+    "eight. Of lost sums of all-gather none can be rescaled: there the last step's mean stays.",
+)  # fmt: skip
+
+T4 = Claim(
+    "T4",
+    "[ours]; [notes] on the options for a ring",
+    "What stands for a lost sum matters: counting who is in it and dividing by that is better than zero.",
+    "no measurement published",
+    (pictures(*_SCATTERED, *_GATHERED), pictures(*_SCATTERED, *_GATHERED, full_only=True)),
+    _pairs((
+        ("scatter-rescaled", "scatter-zero", "rescaled, less that with zero", "reduce-scatter"),
+        ("even-rescaled", "even-zero", "rescaled, less that with zero", "everywhere"),
+        ("one-rescaled", "one-zero", "rescaled, less that with zero", "behind one worker"),
+        ("gather-stale", "gather-zero", "the last step's mean, less that with zero", "all-gather"),
+    )),
+    "accuracy",
+    "In all-gather workers get different means and drift apart: how far is among the measures.",
+)  # fmt: skip
+
+CLAIMS = [S6, S7, T1, T2, T3, T4]
