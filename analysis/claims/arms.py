@@ -58,6 +58,13 @@ def _rings() -> dict[str, Arm]:
     return found
 
 
+def _reduced(label: str, feedback: bool = False, momentum: float = 0.9, **reducer: object) -> Arm:
+    training = {
+        "reducer": {"ratio": 0.01, **reducer}, "error_feedback": feedback, "optimizer": {"momentum": momentum},
+    }  # fmt: skip
+    return Arm(label, {"training": training})
+
+
 ARMS: dict[str, Arm] = {
     "lossless": Arm("nothing lost", {}, number=0.0),
     **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
@@ -69,6 +76,14 @@ ARMS: dict[str, Arm] = {
     "exactly": _lost("20 %, exactly, any packets", TAIL, quota=True),
     "tail": _lost("20 %, always the last ones", TAIL, last=True),
     **_rings(),
+    "topk": _reduced("Top-k, 1 %", kind="topk"),
+    "topk-ef": _reduced("Top-k, 1 %, error feedback", feedback=True, kind="topk"),
+    "dgc": _reduced("DGC, 1 %", momentum=0.0, kind="dgc"),
+    "sgd": Arm("dense, without momentum", {"training": {"optimizer": {"momentum": 0.0}}}),
+    "randomk": _reduced("Random-k, 1 %, without momentum", momentum=0.0, kind="randomk"),
+    "randomk-ef": _reduced(
+        "Random-k, 1 %, error feedback, without momentum", feedback=True, momentum=0.0, kind="randomk"
+    ),
 }
 
 
