@@ -52,8 +52,8 @@ def reproduce(
     ----------
     name : one of `gradwire.analysis.claims.SETS`. `claims` : ids of those that are wanted; all if empty.
     out : folder of the Results and the page; one of an earlier reproduction is gone on with.
-    full : also the settings that take long. `seeds` : how often each run is made, 3 of simulations and 5 of trainings if
-        absent. `jobs` : processes at a time.
+    full : also the settings that take long. `jobs` : processes at a time.
+    seeds : how often each run is made, 3 of simulations and 5 of trainings if absent.
     data : for trainings, where "pictures" and "text" are.
     told : called with the share that is done, and words.
 

@@ -2,9 +2,9 @@
 mean.
 
 What servers do: every worker's encodings are cut into packets, some of which do not arrive; what has arrived is
-decoded, and averaged as `fill` says. Or a ring does it, in which sums are lost on their way, and workers may end up with
-different means (`gradwire.training.ring`). Which packets are lost is not decided here, but by the network: none, by a
-rule, in a simulated fabric, those of an earlier run.
+decoded, and averaged as `fill` says. Or a ring does it, in which sums are lost on their way, and workers may end up
+with different means (`gradwire.training.ring`). Which packets are lost is not decided here, but by the network: none,
+by a rule, in a simulated fabric, those of an earlier run.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class Replicas:
                     value.copy_(torch.where(there, true, value if fill == "stale" else torch.zeros_like(value)))
 
     def update(self, means: Sequence[Sequence[Tensor]], rate: float, clip: float) -> None:
-        """Each worker's own update by the mean that it has, of N or, if all have the same, of one. The model becomes the
-        mean of the copies."""
+        """Each worker's own update by the mean that it has, of N or, if all have the same, of one. The model becomes
+        the mean of the copies."""
         for number, (mine, optimizer) in enumerate(zip(self.values, self.optimizers, strict=True)):
             for parameter, mean in zip(mine, means[number if len(means) > 1 else 0], strict=True):
                 parameter.grad = mean.clone() if len(means) == 1 else mean

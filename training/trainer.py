@@ -1,8 +1,8 @@
 """The trainer: data-parallel training of N workers in one process, with a reducer and a network between them.
 
 A step: every worker's gradients of its own samples, reduced, carried by the network, averaged from what arrived, and
-one update that all workers make alike (synchronous). Where something is lost on the way back from the servers, or in the
-all-gather of a ring, workers have parameters of their own from then on (`gradwire.training.replicas`).
+one update that all workers make alike (synchronous). Where something is lost on the way back from the servers, or in
+the all-gather of a ring, workers have parameters of their own from then on (`gradwire.training.replicas`).
 Initialisation, data and everything drawn by reducers and networks have seeds of their own, so that two trainings that
 differ in one thing are paired in everything else.
 """
@@ -84,8 +84,8 @@ class StepRow:
 
     loss : mean of the workers.
     sent_bytes : payload that all workers sent.
-    lost : share of it that did not arrive, mean over workers and tensors by what they hold; `lost_back` the same of what
-        servers sent back (a ring's hops are all in `lost`).
+    lost : share of it that did not arrive, mean over workers and tensors by what they hold; `lost_back` the same of
+        what servers sent back (a ring's hops are all in `lost`).
     time_ps : how long the network took; `clock_ps` all steps until here.
     apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
         mean square over workers and parameters; 0 where all have the same.
@@ -216,7 +216,8 @@ class Trainer:
             total, right = self._judged(inputs, targets, batch)
         else:
             total, right = 0.0, 0
-            parts = zip(inputs.tensor_split(self.recipe.workers), targets.tensor_split(self.recipe.workers), strict=True)
+            count = self.recipe.workers
+            parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
             for values, (mine, answers) in zip(self.replicas.values, parts, strict=True):
                 with self.replicas.lent(values):
                     loss, correct = self._judged(mine, answers, batch)

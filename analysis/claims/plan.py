@@ -25,8 +25,8 @@ from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import Scenario
 
 EDITION = 1
-"""Of what a training gives for the same settings: to be raised when that changes. Trainings take hours, so that they are
-not run again for a changed comment, as simulations are."""
+"""Of what a training gives for the same settings: to be raised when that changes. Trainings take hours, so they are not
+run again for a changed comment, as simulations are."""
 NO_DATA: Mapping[str, str] = MappingProxyType({})
 
 SOURCES = ("components", "experiment", "scenarios", "sim", "traces")

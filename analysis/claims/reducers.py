@@ -28,7 +28,7 @@ G1 = Claim(
     SOURCE,
     "What a worker sends in a step of ResNet-20 is as many bytes as theirs, to one percent.",
     "dense 1,077,868, Top-k 21,680, DGC 23,909, Random-k 10,840 bytes, ratios of 1 %",
-    (Setting(STEP, "train-tiny", tuple(PUBLISHED), NETWORK, baseline="lossless"),),
+    (Setting(STEP, "train-tiny", tuple(PUBLISHED), NETWORK),),
     tuple(
         Expect(
             f"bytes of {words} over theirs", lambda at, arm=arm: at(STEP, arm, "step_bytes") / PUBLISHED[arm],  # type: ignore[misc]

@@ -65,16 +65,11 @@ def than(
 
 
 def _by_share(setting: str, flat: tuple[float, ...], slower: tuple[float, ...]) -> tuple[Expect, ...]:
-    return (
-        *(
-            than(setting, f"p{p:g}", "lossless", f"{p:.0%} lost, less that without", low=-POINT, condition=f"{p:.0%} is harmless")
-            for p in flat
-        ),
-        *(
-            than(setting, f"p{p:g}", "lossless", f"{p:.0%} lost, less that without", high=0.0, condition=f"{p:.0%} is slower")
-            for p in slower
-        ),
-    )  # fmt: skip
+    limits = [(p, -POINT, None, "is harmless") for p in flat] + [(p, None, 0.0, "is slower") for p in slower]
+    return tuple(
+        than(setting, f"p{p:g}", "lossless", f"{p:.0%} lost, less that without", low, high, f"{p:.0%} {words}")
+        for p, low, high, words in limits
+    )
 
 
 S6 = Claim(
@@ -90,7 +85,8 @@ S6 = Claim(
         pictures(*ARMS_OF_S6[1:], full_only=True),
         _text(*ARMS_OF_S6[1:], full_only=True),
         Setting(
-            DEEP, "train-tiny", ("lossless", "p0.03", "p0.1", "p0.3"), RESNET20, True, data="pictures", baseline="lossless"
+            DEEP, "train-tiny", ("lossless", "p0.03", "p0.1", "p0.3"), RESNET20, True, data="pictures",
+            baseline="lossless",
         ),
     ),
     (
@@ -147,8 +143,8 @@ T1 = Claim(
 T2 = Claim(
     "T2",
     "[notes] on an independent group's measurement of eager Stop",
-    "A receiver that stops a sender in order always goes without the same tail, and that costs more than losing as much "
-    "of what changes from step to step.",
+    "A receiver that stops a sender in order always goes without the same tail, and that costs more than losing as "
+    "much of what changes from step to step.",
     "eager Stop spends the whole bound, always on the same tail; no accuracy published",
     (pictures("exactly", "tail"), _text("tail"), pictures("exactly", "tail", full_only=True)),
     (
@@ -173,8 +169,8 @@ _UNEVEN = (
 T3 = Claim(
     "T3",
     "[ours]; nobody has published it",
-    "In a ring it matters where packets are lost: evenly is better than all in reduce-scatter, where every loss takes a "
-    "sum along, or all behind one worker.",
+    "In a ring it matters where packets are lost: evenly is better than all in reduce-scatter, where every loss takes "
+    "a sum along, or all behind one worker.",
     "nothing published",
     (pictures(*_QUICK_RING), pictures(*_RING, full_only=True)),
     _pairs(tuple(
@@ -183,8 +179,8 @@ T3 = Claim(
         for good, bad, words in _UNEVEN
     )),
     "accuracy",
-    "5 % of all packets of the ring are lost in each arm: 10 % of a half of the hops, 40 % of those behind one worker of "
-    "eight. Of lost sums of all-gather none can be rescaled: there the last step's mean stays.",
+    "5 % of all packets of the ring are lost in each arm: 10 % of a half of the hops, 40 % of those behind one worker "
+    "of eight. Of lost sums of all-gather none can be rescaled: there the last step's mean stays.",
 )  # fmt: skip
 
 T4 = Claim(
