@@ -136,14 +136,17 @@ class Ring:
 
     fill : "zero", "rescaled" or "stale", in reduce-scatter.
     pull_fill : "stale" or "zero", in all-gather.
-    came : by bucket, (N - 1, N, segment): hop, receiver; where `fill` is "stale".
+    came : by bucket, (N - 1, N, segment): hop, sender; where `fill` is "stale".
     had : by bucket, (N, N, segment): worker, segment; or (1, N, segment) where all had the same.
+    buckets : of the last step. Where others follow, as where gradients become ready in another order, there is no last
+        step to go by.
     """
 
     fill: Literal["zero", "rescaled", "stale"] = "zero"
     pull_fill: Literal["stale", "zero"] = "stale"
     came: dict[int, Tensor] = field(default_factory=dict)
     had: dict[int, Tensor] = field(default_factory=dict)
+    buckets: tuple[tuple[int, ...], ...] = ()
 
     def reduce(
         self, layout: RingLayout, gradients: Sequence[Sequence[Tensor]], masks: Sequence[Tensor | None]
@@ -155,6 +158,8 @@ class Ring:
         """
         import torch
 
+        if layout.buckets != self.buckets:
+            self.came, self.had, self.buckets = {}, {}, layout.buckets
         found = []
         for number, mask in enumerate(masks):
             every = torch.stack([layout.gathered(mine, number) for mine in gradients])
@@ -190,12 +195,14 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """What it remembers, for a checkpoint."""
-        return {name: {key: value.clone() for key, value in getattr(self, name).items()} for name in ("came", "had")}
+        found = {name: {key: value.clone() for key, value in getattr(self, name).items()} for name in ("came", "had")}
+        return {**found, "buckets": self.buckets}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from there."""
         for name in ("came", "had"):
             setattr(self, name, {key: value.clone() for key, value in saved[name].items()})
+        self.buckets = tuple(tuple(each) for each in saved["buckets"])
 
     def _scattered(self, number: int, gradients: Tensor, arrived: Tensor | None) -> Tensor:
         """The finished mean of every segment, (N, segment), at the worker that has it first."""
