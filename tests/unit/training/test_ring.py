@@ -14,11 +14,12 @@ from torch import nn  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.gradients import Together  # noqa: E402
-from gradwire.training.network import Answer, Hops, Pushed, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.network import Answer, Hops, Random, Recorded, Replay  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.replicas import Replicas  # noqa: E402
 from gradwire.training.ring import Ring, RingLayout, buckets_of  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer, losses_of  # noqa: E402
+from tests.support.training_cases import pushed_round  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -109,35 +110,26 @@ def test_the_surviving_share_is_the_closed_form() -> None:
     """(1 / N) sum of (1 - q)^d over d < N: 0.712 for eight workers at 10 %."""
     layout = RingLayout((80_000,), ((0,),), 8, 4)
     ones = [[torch.ones(80_000)] for _ in range(8)]
-    hops = Random(0.1, way="push").carry(_pushed(layout)).hops
+    hops = Random(0.1, way="push").carry(pushed_round(layout)).hops
     (view,) = Ring("zero").reduce(layout, ones, hops.masks)
     assert float(view[0].mean()) == pytest.approx(sum(0.9**d for d in range(8)) / 8, abs=0.01)
     (view,) = Ring("rescaled").reduce(layout, ones, hops.masks)
     assert torch.allclose(view[0], torch.ones(80_000))
 
 
-def _pushed(layout: RingLayout, step: int = 0) -> Pushed:
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.encoded import Encoded
-
-    infos = [TensorInfo(f"t{n}", (numel,), numel, "float32", n) for n, numel in enumerate(layout.numels)]
-    encoded = [[Encoded((torch.ones(info.numel),)) for info in infos] for _ in range(layout.workers)]
-    return Pushed(step, 0, layout.payload, infos, encoded, layout)
-
-
 def test_random_losses_are_where_they_are_said_to_be() -> None:
     layout = RingLayout((3000, 300), buckets_of((3000, 300), 100), 4, 40)
     assert layout.buckets == ((1,), (0,)), "from the last, closed at 100 bytes"
     for way, hops in (("push", range(3)), ("pull", range(3, 6)), ("both", range(6))):
-        mask = Random(0.5, way=way, worker=2).carry(_pushed(layout)).hops.masks[1]
+        mask = Random(0.5, way=way, worker=2).carry(pushed_round(layout)).hops.masks[1]
         assert {int(h) for h in (~mask).nonzero()[:, 0]} == set(hops)
         assert {int(w) for w in (~mask).nonzero()[:, 1]} == {2}
-    exact = Random(0.1, quota=True, last=True, way="both").carry(_pushed(layout)).hops.masks[1]
+    exact = Random(0.1, quota=True, last=True, way="both").carry(pushed_round(layout)).hops.masks[1]
     packets = layout.packets(1)
     assert packets == 75 and set((~exact).sum(dim=2).flatten().tolist()) == {7, 8}
     assert not exact[..., -7:].any() and exact[..., :-8].all()
     with pytest.raises(ValueError, match="expected all"):
-        Random(0.1, layers="front").carry(_pushed(layout))
+        Random(0.1, layers="front").carry(pushed_round(layout))
 
 
 def test_shares_lost_are_counted_by_who_sent_them() -> None:
