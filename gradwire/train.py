@@ -162,6 +162,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
         "steps_done": trainer.done, "steps": trainer.recipe.steps, "workers": trainer.recipe.workers,
         "parameters": sum(info.numel for info in trainer.infos),
+        "encode_time": trainer.recipe.encode_time,
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": shlex.join(["gradwire", *sys.argv[1:]]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.training.encoded import PAYLOAD, Encoded
@@ -34,7 +35,8 @@ class Sent:
 
     nbytes : bytes of payload that each worker sent, all rounds.
     lost : share of its packets' content that did not arrive, for each worker and tensor, of the round that lost most.
-    time_ps : how long the network took.
+    time_ps : how long the network took, encoding and decoding included where these count.
+    encode_ps, decode_ps : how long these took; see `Exchange`.
     pulled : of what comes back from servers, by worker and tensor which elements arrived, (numel,) bool, None where all
         did; nothing where all of it did.
     views : the means that the workers have after a ring that gave them different ones, N lists of T tensors; else
@@ -46,6 +48,8 @@ class Sent:
     time_ps: int = 0
     pulled: list[list[Tensor | None]] = field(default_factory=list)
     views: list[list[Tensor]] = field(default_factory=list)
+    encode_ps: int = 0
+    decode_ps: int = 0
 
 
 @dataclass
@@ -63,6 +67,10 @@ class Exchange:
     collective : whether servers add up, or a ring, which adds up float32 only.
     bucket : bytes of a ring's buckets.
     pull_fill : what stands for what a ring lost in all-gather; see `Ring`.
+    encode_time : how long encoding and decoding take on the clock: nothing; as long as they take here, as processor
+        time of one thread ("measured"); or so many nanoseconds for each element of a tensor. Every worker encodes by
+        itself, tensor after tensor; one server decodes what all have sent, one after the other [ours]. A ring encodes
+        nothing.
     """
 
     reducer: Reducer
@@ -75,6 +83,7 @@ class Exchange:
     collective: Literal["parameter_server", "ring"] = "parameter_server"
     bucket: int = 25 * 2**20
     pull_fill: Literal["stale", "zero"] = "stale"
+    encode_time: Literal["none", "measured"] | float = "none"
     ring: Ring | None = field(init=False, default=None)
     states: list[list[State]] = field(init=False)
     last: list[dict[int, Tensor]] = field(init=False)
@@ -114,11 +123,13 @@ class Exchange:
         for states in self.states:
             for state in states:
                 state.step = number
-        encoded = self._each(lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]))
+        encoded, times = self._each(
+            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])
+        )
         for round_ in range(self.reducer.rounds):
-            shares, means = self._round(round_, number, encoded, network, sent)
+            shares, means = self._round(round_, number, encoded, times, network, sent)
             if round_ + 1 < self.reducer.rounds:
-                encoded = self._following(means)
+                encoded, times = self._following(means)
         whole = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
@@ -173,18 +184,40 @@ class Exchange:
             for row in answer.pulled
         ]  # fmt: skip
 
-    def _following(self, means: list[Tensor]) -> list[list[Encoded]]:
+    def _following(self, means: list[Tensor]) -> tuple[list[list[Encoded]], list[list[int]]]:
         return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]))
 
-    def _each(self, make: Callable[[int, int], Encoded]) -> list[list[Encoded]]:
-        return [[make(worker, tensor) for tensor in range(len(self.infos))] for worker in range(self.workers)]
+    def _each(self, make: Callable[[int, int], Encoded]) -> tuple[list[list[Encoded]], list[list[int]]]:
+        """All encodings, and how long each took, in picoseconds."""
+        encoded: list[list[Encoded]] = []
+        times: list[list[int]] = []
+        for worker in range(self.workers):
+            encoded.append([])
+            times.append([])
+            for tensor in range(len(self.infos)):
+                began = thread_time_ns()
+                encoded[-1].append(make(worker, tensor))
+                times[-1].append(self._took(tensor, began))
+        return encoded, times
+
+    def _took(self, tensor: int, began: int) -> int:
+        """Picoseconds that something took with a tensor that began then."""
+        if self.encode_time == "none":
+            return 0
+        if self.encode_time == "measured":
+            return (thread_time_ns() - began) * 1000
+        return round(float(self.encode_time) * 1000 * self.infos[tensor].numel)
 
     def _round(
-        self, round_: int, number: int, encoded: list[list[Encoded]], network: Network, sent: Sent
-    ) -> tuple[list[list[Tensor]], list[Tensor]]:
+        self, round_: int, number: int, encoded: list[list[Encoded]], times: list[list[int]], network: Network,
+        sent: Sent,
+    ) -> tuple[list[list[Tensor]], list[Tensor]]:  # fmt: skip
         """What each worker counts as sent, by tensor, and the mean of what has arrived."""
-        answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded))
+        counted = () if self.encode_time == "none" else times
+        answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded, encode_ps=counted))
+        encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
+        sent.time_ps += 0 if answer.with_encoding else encoding
         sent.pulled = self._pulled(answer)
         shares: list[list[Tensor]] = [[] for _ in range(self.workers)]
         means = []
@@ -194,7 +227,9 @@ class Exchange:
                 mine, mask = encoded[worker][tensor], masks[worker][tensor]
                 sent.nbytes[worker] += mine.nbytes(self.payload)
                 there = None if mask is None else mine.arrived(mask, self.payload)
+                began = thread_time_ns()
                 got = self.reducer.decode(mine, info, there)
+                decoding += self._took(tensor, began)
                 if there is not None and len(there):
                     loss = 1 - int(there.sum()) / len(there)
                     sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)
@@ -213,4 +248,7 @@ class Exchange:
                 total = got.clone() if total is None else total.add_(got)
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
+        sent.encode_ps += encoding
+        sent.decode_ps += decoding
+        sent.time_ps += decoding
         return shares, means

@@ -32,6 +32,8 @@ class Pushed:
     infos : the tensors, T of them.
     encoded : what is sent, N x T.
     layout : of a ring, if it is one; a network that knows better says so in its answer.
+    encode_ps : how long encoding takes, by worker and tensor, of which a worker does one after the other; no time if
+        absent.
     """
 
     step: int
@@ -40,6 +42,7 @@ class Pushed:
     infos: Sequence[TensorInfo]
     encoded: Sequence[Sequence[Encoded]]
     layout: RingLayout | None = None
+    encode_ps: Sequence[Sequence[int]] = ()
 
     def pull_packets(self, tensor: int) -> int:
         """How many packets a tensor takes on the way back from the servers, where all of it is float32."""
@@ -84,12 +87,15 @@ class Answer:
     time_ps : how long it took, from the first gradient's readiness until everybody has the mean.
     pulled : the same for what came back from the servers; nothing where all of it has.
     hops : of a ring, instead of both; None where nothing was lost.
+    with_encoding : whether `time_ps` holds the time of encoding, so that computing and sending may overlap with it;
+        else it is added.
     """
 
     arrived: Sequence[Sequence[Tensor | None]]
     time_ps: int = 0
     pulled: Sequence[Sequence[Tensor | None]] = ()
     hops: Hops | None = None
+    with_encoding: bool = False
 
 
 class Network(Protocol):

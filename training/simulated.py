@@ -147,7 +147,8 @@ class Simulated:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
             return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))
         pushes, pulls = self._masks(pushed, sent, played)
-        return Answer(pushes, int(played.time_ps), pulls if self.lossy_back else ())
+        back = pulls if self.lossy_back else ()
+        return Answer(pushes, int(played.time_ps), back, with_encoding=bool(pushed.encode_ps))
 
     def state_dict(self) -> dict[str, object]:
         """Where it is. The network rests for it, and forgets what transports remember of pairs: so whoever goes on from
@@ -217,11 +218,12 @@ class Simulated:
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
         if self.times is None or pushed.round:
-            ready = np.zeros(len(sent), dtype=np.int64)
+            ready = _encoded_by(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64))
             return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, 0, 0, 0, worker)
         then = self.times.iterations[pushed.step % len(self.times.iterations)]
+        ready = _encoded_by(pushed, worker, sent, then.ready_ps[sent])
         return Iteration(
-            worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, then.ready_ps[sent],
+            worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, ready,
             then.backward_end_ps, then.optimizer_ps, then.end_ps, worker,
         )  # fmt: skip
 
@@ -274,6 +276,18 @@ def _hops(layout: RingLayout, sent: Ints, played: Outcome) -> Hops:
             mask = masks[bucket] = torch.ones(2 * count - 2, count, layout.packets(bucket), dtype=torch.bool)
         mask[hop, sender] = torch.from_numpy(~missing)
     return Hops(buckets, masks)
+
+
+def _encoded_by(pushed: Pushed, worker: int, sent: Ints, ready: Ints) -> Ints:
+    """When encodings can be sent of tensors that are ready then: a worker encodes one after the other as they become
+    ready, those of the back first of those that do so together."""
+    if not pushed.encode_ps:
+        return ready
+    found, free = ready.copy(), 0
+    for place in sorted(range(len(sent)), key=lambda each: (ready[each], -each)):
+        free = max(free, int(ready[place])) + pushed.encode_ps[worker][int(sent[place])]
+        found[place] = free
+    return found
 
 
 def _laid_out(encoded: Sequence[Encoded], payload: int) -> Layout:

@@ -40,7 +40,7 @@ class Recipe:
         a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
     momentum, nesterov, weight_decay : of SGD; no momentum where a reducer corrects for it.
     clip : norm that the mean gradient is scaled down to; 0 does not.
-    fill, feed_back, payload, collective, bucket : see `Exchange`.
+    fill, feed_back, payload, collective, bucket, encode_time : see `Exchange`.
     pull_fill : what stands for what is lost on the way back: what was there before, or zero.
     resync : steps after which workers whose parameters differ are given the same ones, 0 for never. It takes no time on
         the clock; in a ring it is another all-reduce of as many bytes.
@@ -64,6 +64,7 @@ class Recipe:
     bucket: int = 25 * 2**20
     pull_fill: Literal["stale", "zero"] = "stale"
     resync: int = 0
+    encode_time: Literal["none", "measured"] | float = "none"
     data_seed: int = 0
     seed: int = 0
 
@@ -86,6 +87,8 @@ class StepRow:
     sent_bytes : payload that all workers sent.
     lost : share of it that did not arrive, mean over workers and tensors by what they hold; `lost_back` the same of
         what servers sent back (a ring's hops are all in `lost`).
+    encode_ps, decode_ps : of `time_ps`, what encoding and decoding took, if that counts (`Exchange.encode_time`); the
+        network may do its part during the first.
     time_ps : how long the network took; `clock_ps` all steps until here.
     apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
         mean square over workers and parameters; 0 where all have the same.
@@ -101,6 +104,8 @@ class StepRow:
     apart_max: float = 0.0
     apart_rms: float = 0.0
     lost_back: float = 0.0
+    encode_ps: int = 0
+    decode_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ class Trainer:
         self.infos = tensors_of(model)
         self.exchange = Exchange(
             reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
-            recipe.collective, recipe.bucket, recipe.pull_fill,
+            recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time,
         )  # fmt: skip
         self.gradients = gradients_of(model, recipe.workers)
         self.optimizer = self._optimizer(list(model.parameters()))
@@ -175,7 +180,7 @@ class Trainer:
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
         return StepRow(
             number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
-            recipe.rate_at(number), *apart, back,
+            recipe.rate_at(number), *apart, back, sent.encode_ps, sent.decode_ps,
         )  # fmt: skip
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

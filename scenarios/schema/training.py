@@ -97,6 +97,12 @@ class Training(Table):
     ones; 0 for never."""
     compute: Literal["trace", "none"] = "none"
     """trace: computing takes the times of the job's trace, which must be one of this model; none: no time."""
+    encode_time: Annotated[
+        Literal["none", "measured"] | Annotated[float, Field(ge=0, le=1e9, strict=True)],
+        Field(union_mode="left_to_right"),
+    ] = "none"
+    """How long encoding and decoding take on the clock: none; measured: the processor time that they take here, which
+    no two runs have alike; or so many nanoseconds for each element of a tensor."""
     score_every: Natural = 0
     """Steps between two looks at data that is not learned from; ten in a training if 0."""
     model_seed: Natural = 1

@@ -25,7 +25,7 @@ from gradwire.training.reducers.none import Dense  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.ring import RingLayout  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
+from gradwire.training.simulated import Simulated, _encoded_by  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 
 
@@ -230,6 +230,28 @@ def test_training_with_loss_on_the_way_back_can_be_replayed(job) -> None:
     assert rows == again
     for mine, theirs in zip(first.replicas.values, second.replicas.values, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_worker_encodes_one_after_the_other() -> None:
+    """Of two that are ready at 0 the last first: 7, then 5 more; the third is ready at 100 and takes 9."""
+    sent = dataclasses.replace(pushed(torch.zeros(1)), encode_ps=[[5, 7, 9]] * 4)
+    assert _encoded_by(sent, 0, np.arange(3), np.array([0, 0, 100])).tolist() == [12, 7, 109]
+    assert _encoded_by(pushed(torch.zeros(1)), 0, np.arange(3), np.array([0, 0, 100])).tolist() == [0, 0, 100]
+
+
+def test_encoding_overlaps_with_sending() -> None:
+    """It delays what is sent, not once more at the end; decoding comes after; a replay has it once, too."""
+    def run(network, how) -> list:
+        torch.manual_seed(1)
+        recipe = Recipe(workers=4, batch=4, steps=2, encode_time=how)
+        made = Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, network=network)
+        return [made.step() for _ in range(2)]
+
+    recorded = Recorded(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0}))))
+    free, busy = run(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0}))), "none")[0], run(recorded, 1.0)[0]
+    assert busy.encode_ps == 75_290 * 1000 and busy.decode_ps == 4 * busy.encode_ps
+    assert busy.encode_ps < busy.time_ps - busy.decode_ps < free.time_ps + busy.encode_ps
+    assert run(Replay(recorded.answers), 1.0)[0] == busy
 
 
 def test_nothing_to_send_takes_no_time() -> None:

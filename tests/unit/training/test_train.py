@@ -30,12 +30,12 @@ def test_a_scenario_says_everything() -> None:
     """Recipe, reducer and network are those of the tables."""
     scenario = tiny(
         "training.optimizer.momentum=0.0", 'training.reducer={kind="qsgd", levels=7}', "training.error_feedback=true",
-        "training.momentum_correction=0.8", 'training.network={loss=0.25, burst=2.0}', "training.feed_back=true", 'job.fill="stale"',
+        "training.momentum_correction=0.8", "training.encode_time=1.5", 'training.network={loss=0.25, burst=2.0}', "training.feed_back=true", 'job.fill="stale"',
     )  # fmt: skip
     trainer = trainer_of(scenario, data_of(scenario.training))
     recipe = trainer.recipe
     assert (recipe.workers, recipe.batch, recipe.steps, recipe.payload) == (2, 4, 6, 4096)
-    assert (recipe.fill, recipe.feed_back, recipe.momentum) == ("stale", True, 0.0)
+    assert (recipe.fill, recipe.feed_back, recipe.momentum, recipe.encode_time) == ("stale", True, 0.0, 1.5)
     reducer = trainer.exchange.reducer
     assert reducer.momentum == 0.8 and reducer.reducer.reducer.levels == 7
     assert (trainer.network.loss, trainer.network.burst) == (0.25, 2.0)
