@@ -115,6 +115,7 @@ class Simulated:
             )  # fmt: skip
         self.lossy_back = job.exchange.kind == "parameter_server" and bool(job.pull_bound)
         self.plays, self.times, self.payload, self.workers = plays, times, int(payload), int(job.workers)
+        self.scale = float(job.compute_scale)
         self._layouts: dict[tuple[tuple[int, int, int], ...], Layout] = {}
 
     def carry(self, pushed: Pushed) -> Answer:
@@ -148,7 +149,7 @@ class Simulated:
             return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))
         pushes, pulls = self._masks(pushed, sent, played)
         back = pulls if self.lossy_back else ()
-        return Answer(pushes, int(played.time_ps), back, with_encoding=bool(pushed.encode_ps))
+        return Answer(pushes, int(played.time_ps), back, with_encoding=bool(pushed.encode_ps and self.scale))
 
     def state_dict(self) -> dict[str, object]:
         """Where it is. The network rests for it, and forgets what transports remember of pairs: so whoever goes on from
@@ -218,13 +219,15 @@ class Simulated:
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
         if self.times is None or pushed.round:
-            ready = _encoded_by(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64))
-            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, 0, 0, 0, worker)
+            ready = _encoded_by(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64), self.scale)
+            done = int(ready.max())
+            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, done, 0, done, worker)
         then = self.times.iterations[pushed.step % len(self.times.iterations)]
-        ready = _encoded_by(pushed, worker, sent, then.ready_ps[sent])
+        ready = _encoded_by(pushed, worker, sent, then.ready_ps[sent], self.scale)
+        late = max(int(ready.max()) - then.backward_end_ps, 0)  # encoding may end after the backward pass
         return Iteration(
             worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, ready,
-            then.backward_end_ps, then.optimizer_ps, then.end_ps, worker,
+            then.backward_end_ps + late, then.optimizer_ps, then.end_ps + late, worker,
         )  # fmt: skip
 
     # --- from what was played to masks --------------------------------------------------------------------------
@@ -278,14 +281,15 @@ def _hops(layout: RingLayout, sent: Ints, played: Outcome) -> Hops:
     return Hops(buckets, masks)
 
 
-def _encoded_by(pushed: Pushed, worker: int, sent: Ints, ready: Ints) -> Ints:
+def _encoded_by(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: float = 1.0) -> Ints:
     """When encodings can be sent of tensors that are ready then: a worker encodes one after the other as they become
-    ready, those of the back first of those that do so together."""
-    if not pushed.encode_ps:
+    ready, those of the back first of those that do so together. `scale`: what the job multiplies computing by, which
+    encoding is not; with 0 it cannot be told apart, and is added by whoever asked."""
+    if not pushed.encode_ps or not scale:
         return ready
     found, free = ready.copy(), 0
     for place in sorted(range(len(sent)), key=lambda each: (ready[each], -each)):
-        free = max(free, int(ready[place])) + pushed.encode_ps[worker][int(sent[place])]
+        free = max(free, int(ready[place])) + round(pushed.encode_ps[worker][int(sent[place])] / scale)
         found[place] = free
     return found
 

@@ -252,6 +252,9 @@ def test_encoding_overlaps_with_sending() -> None:
     assert busy.encode_ps == 75_290 * 1000 and busy.decode_ps == 4 * busy.encode_ps
     assert busy.encode_ps < busy.time_ps - busy.decode_ps < free.time_ps + busy.encode_ps
     assert run(Replay(recorded.answers), 1.0)[0] == busy
+    for scale in (0.0, 2.0):
+        other = run(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0, "compute_scale": scale}))), 1.0)[0]
+        assert other.encode_ps < other.time_ps - other.decode_ps <= free.time_ps + other.encode_ps, "no computing, nor scaled like it"
 
 
 def test_nothing_to_send_takes_no_time() -> None:
