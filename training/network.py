@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from gradwire.training.ring import VALUE, Hops, RingLayout
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.encoded import Encoded
-    from gradwire.training.ring import RingLayout
-
-VALUE = 4
-"""Bytes of a value of what comes back: float32."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +63,6 @@ class Pushed:
         if short:
             counts[-1] -= short
         return rows.sum(dim=1) / counts
-
-
-@dataclass(frozen=True)
-class Hops:
-    """What became of the messages of a ring.
-
-    buckets : tensors of each bucket, as they lie there.
-    masks : by bucket which packets have arrived, (2(N - 1), N, packets) bool: hop, sender; None where all have.
-    """
-
-    buckets: tuple[tuple[int, ...], ...]
-    masks: Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradwire.training.network import Hops
-
 if TYPE_CHECKING:
     from torch import Tensor
 
 VALUE = 4
-"""Bytes of a value: rings add float32."""
+"""Bytes of a value: rings add float32, and that is what servers send back."""
+
+
+@dataclass(frozen=True)
+class Hops:
+    """What became of the messages of a ring.
+
+    buckets : tensors of each bucket, as they lie there.
+    masks : by bucket which packets have arrived, (2(N - 1), N, packets) bool: hop, sender; None where all have.
+    """
+
+    buckets: tuple[tuple[int, ...], ...]
+    masks: Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.result import KINDS
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
-from gradwire.training.network import Answer, Hops, Pushed
-from gradwire.training.ring import RingLayout
+from gradwire.training.network import Answer, Pushed
+from gradwire.training.ring import Hops, RingLayout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,10 +14,10 @@ from torch import nn  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.gradients import Together  # noqa: E402
-from gradwire.training.network import Answer, Hops, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.replicas import Replicas  # noqa: E402
-from gradwire.training.ring import Ring, RingLayout, buckets_of  # noqa: E402
+from gradwire.training.ring import Hops, Ring, RingLayout, buckets_of  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer, losses_of  # noqa: E402
 from tests.support.training_cases import pushed_round  # noqa: E402
 
