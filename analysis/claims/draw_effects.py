@@ -72,7 +72,7 @@ def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> 
         )  # fmt: skip
     panel.axhline(0, color=GREY, linewidth=0.6)
     panel.axhspan(-1, 1, color="#EEEEEE", zorder=0)
-    panel.annotate("within a point", (1, -1), xycoords=("axes fraction", "data"), xytext=(-2, 2), ha="right",
+    panel.annotate("within a point", (1, 1), xycoords=("axes fraction", "data"), xytext=(-3, -8), ha="right",
                    textcoords="offset points", fontsize=6.5, color=GREY)  # fmt: skip
     panel.set_xlabel("packets lost, %")
     panel.set_ylabel("accuracy, less that without loss (points)")
@@ -93,7 +93,7 @@ def _rows(panel: Axes, setting: str, effects: Sequence[Effect]) -> None:
     panel.set_yticks(range(len(effects)), [fill(label_of(each.policy), 34) for each in effects])
     panel.set_ylim(len(effects) - 0.5, -0.5)
     panel.set_title(fill(setting, 40))
-    panel.set_xlabel("accuracy, less that without loss (points)", color=GREY)
+    panel.set_xlabel("accuracy, less that without any of it (points); hollow: unresolved", color=GREY)
     panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
