@@ -22,6 +22,8 @@ LONG_TEXT = "LSTM of characters, 3,000 steps"
 _BASE: Json = {
     "network": "ideal", "batch": 16, "augment": True, "score_every": 1_000_000, "optimizer": {"rate": 0.2},
 }  # fmt: skip
+CHECKPOINTS = 500
+"""Steps after which a long training can be gone on with; a short one is begun again."""
 PAYLOAD: Json = {"transport": {"kind": "dctcp", "payload": "512B"}}
 """Nets this small have packets as many as real ones have of 4096 bytes only if packets are small."""
 
@@ -31,11 +33,13 @@ def _training(**more: object) -> Json:
 
 
 RESNET8 = _training(model="resnet8", size=16, samples=10_000, epochs=3.0)
-RESNET8_LONG = _training(model="resnet8", size=16, samples=50_000, epochs=6.0)
-RESNET20 = _training(model="resnet20", size=32, samples=50_000, epochs=20.0)
+RESNET8_LONG = _training(model="resnet8", size=16, samples=50_000, epochs=6.0, score_every=CHECKPOINTS)
+RESNET20 = _training(model="resnet20", size=32, samples=50_000, epochs=20.0, score_every=CHECKPOINTS)
 _TEXT_RECIPE: Json = {"rate": 2.0, "clip": 1.0, "weight_decay": 0.0}
 LSTM = _training(model="char-lstm", size=32, batch=8, steps=300, optimizer=_TEXT_RECIPE)
-LSTM_LONG = _training(model="char-lstm", size=32, batch=8, steps=3000, optimizer=_TEXT_RECIPE)
+LSTM_LONG = _training(
+    model="char-lstm", size=32, batch=8, steps=3000, optimizer=_TEXT_RECIPE, score_every=CHECKPOINTS
+)
 
 ARMS_OF_S6 = ("lossless", *(f"p{share:g}" for share in SHARES))
 
