@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -315,3 +316,18 @@ def test_what_a_ring_cannot_add_up_is_refused() -> None:
     trainer.network.answers[0][0] = Answer([[None, None]] * 2, hops=Hops(((1, 0),), [mask]))
     with pytest.raises(ValueError, match=r"bucket 0: a mask of \(2, 2, 3\) for hops, senders and packets \(2, 2, 1\)"):
         trainer.step()
+
+
+def test_random_losses_of_servers_are_where_they_are_said_to_be() -> None:
+    """There and back, of one worker; there, as before there was a way back."""
+    layout = RingLayout((3000, 300), ((0, 1),), 4, 40)
+    pushed = dataclasses.replace(pushed_round(layout), layout=None)
+    both = Random(0.5, way="both", worker=2).carry(pushed)
+    for masks in (both.arrived, both.pulled):
+        assert [row == [None, None] for row in masks] == [True, True, False, True]
+        assert 0.4 < float(masks[2][0].float().mean()) < 0.6 and len(masks[2][0]) == 300
+    assert not torch.equal(both.arrived[2][0], both.pulled[2][0])
+    there = Random(0.5).carry(pushed)
+    assert torch.equal(there.arrived[2][0], both.arrived[2][0]) and not there.pulled
+    front = Random(0.5, way="pull", layers="front").carry(pushed)
+    assert front.arrived[0] == [None, None] and front.pulled[0][1] is None and front.pulled[0][0] is not None
