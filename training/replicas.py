@@ -6,14 +6,15 @@ that was lost stays what it was there (`stale`), or is zero, until one arrives. 
 In a ring, gradients come back. Every worker makes its own update of them, with a momentum of its own, and so workers
 that lost different ones go different ways for good, until they are brought together (`together`).
 
-Copies are made when something is lost on the way back for the first time; until then there is one model. Statistics of
-batch norms stay the mean over the workers, as without loss, so that only what is lost makes a difference.
+Copies are made when something is lost on the way back for the first time; until then there is one model. From then on
+workers have statistics of batch norms of their own, too: those of another one's parameters would not fit theirs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -30,12 +31,14 @@ class Replicas:
     Attributes
     ----------
     values : by worker, by parameter.
+    buffers : by worker, by name, what is no parameter.
     optimizers : one for each worker, where workers make their own updates.
     """
 
     def __init__(self, model: nn.Module, workers: int) -> None:
         self.model = model
         self.values = [[nn.Parameter(each.detach().clone()) for each in model.parameters()] for _ in range(workers)]
+        self.buffers = [_buffers(model) for _ in range(workers)]
         self.optimizers: list[torch.optim.Optimizer] = []
 
     def with_optimizers(self, make: MakeOptimizer, state: dict[str, Any]) -> None:
@@ -46,22 +49,18 @@ class Replicas:
 
     def gradients(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """The loss and the gradients of each worker at its own parameters; arguments as in `of_each_in_turn`."""
-        before = {name: value.clone() for name, value in self.model.named_buffers()}
-        seen: list[dict[str, Tensor]] = []
         losses: list[float] = []
         gradients: Gradients = []
-        for mine, *slices in zip(
-            self.values, *[each.chunk(len(self.values)) for each in (*inputs, targets)], strict=True
+        count = len(self.values)
+        for worker, *slices in zip(
+            range(count), *[each.chunk(count) for each in (*inputs, targets)], strict=True
         ):
-            with self.lent(mine):
+            with self.lent(worker):
                 found, theirs = of_each_in_turn(self.model, loss, tuple(slices[:-1]), slices[-1], 1)
             losses += found
             gradients += theirs
-            seen.append({name: value.clone() for name, value in self.model.named_buffers()})
-            for name, value in self.model.named_buffers():
-                value.copy_(before[name])
         for name, value in self.model.named_buffers():
-            every = torch.stack([each[name] for each in seen])
+            every = torch.stack([each[name] for each in self.buffers])
             value.copy_(every.mean(dim=0) if every.is_floating_point() else every[0])
         return losses, gradients
 
@@ -94,8 +93,9 @@ class Replicas:
         self._mean_into_model()
 
     def together(self) -> None:
-        """Give all workers the same parameters again: those of the model."""
+        """Give all workers the same parameters and statistics again: those of the model."""
         self.pull((), "stale")
+        self.buffers = [_buffers(self.model) for _ in self.buffers]
 
     def apart(self) -> tuple[float, float]:
         """(largest, root mean square) distance of the workers' parameters from their mean."""
@@ -108,14 +108,27 @@ class Replicas:
             count += away.numel()
         return largest, (total / count) ** 0.5
 
-    def lent(self, values: Sequence[Tensor]) -> _Lent:
-        """The model with other parameters: `with replicas.lent(values)`."""
-        return _Lent(self.model, values)
+    @contextmanager
+    def lent(self, worker: int) -> Iterator[nn.Module]:
+        """The model with a worker's parameters and statistics: `with replicas.lent(worker)`. What becomes of these in
+        there is the worker's."""
+        own, statistics = [each.data for each in self.model.parameters()], _buffers(self.model)
+        for parameter, value in zip(self.model.parameters(), self.values[worker], strict=True):
+            parameter.data = value.data
+        _put(self.model, self.buffers[worker])
+        try:
+            yield self.model
+        finally:
+            self.buffers[worker] = _buffers(self.model)
+            _put(self.model, statistics)
+            for parameter, before in zip(self.model.parameters(), own, strict=True):
+                parameter.data = before
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
         return {
             "values": [[each.detach().clone() for each in mine] for mine in self.values],
+            "buffers": [{name: value.clone() for name, value in each.items()} for each in self.buffers],
             "optimizers": [copy.deepcopy(each.state_dict()) for each in self.optimizers],
         }
 
@@ -125,6 +138,7 @@ class Replicas:
             for mine, theirs in zip(self.values, saved["values"], strict=True):
                 for value, their in zip(mine, theirs, strict=True):
                     value.copy_(their)
+        self.buffers = [{name: value.clone() for name, value in each.items()} for each in saved["buffers"]]
         self.optimizers = [make(mine) for mine, _ in zip(self.values, saved["optimizers"], strict=False)]
         for each, their in zip(self.optimizers, saved["optimizers"], strict=True):
             each.load_state_dict(copy.deepcopy(their))
@@ -135,19 +149,10 @@ class Replicas:
                 parameter.copy_(torch.stack([each.detach() for each in copies]).mean(dim=0))
 
 
-class _Lent:
-    """A model whose parameters are others for a while."""
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.named_buffers()}
 
-    def __init__(self, model: nn.Module, values: Sequence[Tensor]) -> None:
-        self.model, self.values = model, values
-        self.own: list[Tensor] = []
 
-    def __enter__(self) -> nn.Module:
-        self.own = [each.data for each in self.model.parameters()]
-        for parameter, value in zip(self.model.parameters(), self.values, strict=True):
-            parameter.data = value.data
-        return self.model
-
-    def __exit__(self, *_: object) -> None:
-        for parameter, value in zip(self.model.parameters(), self.own, strict=True):
-            parameter.data = value
+def _put(model: nn.Module, buffers: dict[str, Tensor]) -> None:
+    for name, value in model.named_buffers():
+        value.copy_(buffers[name])

@@ -222,8 +222,8 @@ class Trainer:
             total, right = 0.0, 0
             count = self.recipe.workers
             parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
-            for values, (mine, answers) in zip(self.replicas.values, parts, strict=True):
-                with self.replicas.lent(values):
+            for worker, (mine, answers) in enumerate(parts):
+                with self.replicas.lent(worker):
                     loss, correct = self._judged(mine, answers, batch)
                 total, right = total + loss, right + correct
         count = targets.numel()

@@ -151,7 +151,10 @@ def model() -> nn.Module:
 
 def states(trainer: Trainer) -> list[torch.Tensor]:
     own = [each.detach() for each in trainer.model.parameters()] + list(trainer.model.buffers())
-    return own + ([] if trainer.replicas is None else [v.detach() for mine in trainer.replicas.values for v in mine])
+    if trainer.replicas is None:
+        return own
+    theirs = [v.detach() for mine in trainer.replicas.values for v in mine]
+    return own + theirs + [value for each in trainer.replicas.buffers for value in each.values()]
 
 
 def same(one: Trainer, other: Trainer) -> bool:
@@ -271,8 +274,24 @@ def test_workers_are_brought_together(collective: str) -> None:
     assert [row.apart_max == 0 for row in rows] == [False, False, True] * 2
     ring = collective == "ring"
     assert rows[2].sent_bytes == (2 if ring else 1) * rows[1].sent_bytes and rows[0].sent_bytes == rows[1].sent_bytes
-    for mine in trainer.replicas.values:
+    for mine, statistics in zip(trainer.replicas.values, trainer.replicas.buffers, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, trainer.model.parameters(), strict=True))
+        assert all(torch.equal(value, statistics[name]) for name, value in trainer.model.named_buffers())
+
+
+def test_statistics_are_a_workers_own() -> None:
+    """Of inputs that differ in scale by worker; those of the model are their mean, and what was lent comes back."""
+    net = model().train()
+    replicas = Replicas(net, 2)
+    before = [p.detach().clone() for p in net.parameters()]
+    inputs = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0] * 4 + [5.0] * 4)[:, None, None, None]
+    replicas.gradients(losses_of, (inputs,), torch.arange(8))
+    small, large = (each["bn1.running_var"] for each in replicas.buffers)
+    assert float((large - 0.9).mean() / (small - 0.9).mean()) == pytest.approx(25, rel=0.5)
+    assert torch.allclose(dict(net.named_buffers())["bn1.running_var"], (small + large) / 2)
+    with replicas.lent(1):
+        assert torch.equal(dict(net.named_buffers())["bn1.running_var"], large)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
 
 
 def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
