@@ -139,7 +139,7 @@ class Blocks:
     def _ordered(self, rows: Rows) -> Rows:
         """Rows in the order of their keys."""
         first = rows[self._key[0]]
-        if len(self._key) == 1 and (first[1:] >= first[:-1]).all():
+        if len(self._key) == 1 and np.greater_equal(first[1:], first[:-1]).all():
             return rows
         order = np.lexsort([rows[name] for name in reversed(self._key)])
         return {name: column[order] for name, column in rows.items()}

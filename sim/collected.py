@@ -100,9 +100,10 @@ class Collected:
         for table in self._scenario.traffic:
             transport = self._scenario.transports[self._scenario.transport_of(table)]
             for rows in self.messages.flows_of(table.name):
+                src, dst, nbytes = (rows[name].astype(np.int64) for name in ("src", "dst", "bytes"))
                 ideal = ideal_times(
-                    self._network, routing, *(rows[name].astype(np.int64) for name in ("src", "dst", "bytes")),
-                    transport.payload, transport.overhead, self._scenario.load_balancing,
+                    self._network, routing, src, dst, nbytes, transport.payload, transport.overhead,
+                    self._scenario.load_balancing,
                 )  # fmt: skip
                 found.add({"message": rows["message"], "ideal_ps": ideal})
         return KeptBlocks("flows", found, {})

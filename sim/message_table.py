@@ -4,11 +4,12 @@ sent."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from gradwire.experiment.program import BACKWARD_END, END, FORWARD_END, START, Part, Table
-from gradwire.scenarios.arrays import AnyArray, Flags, Ints
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.blocks import TYPES, Blocks, KeptBlocks, Rows, Shelf
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.result import KINDS, TABLES
@@ -47,7 +48,7 @@ class MessageRows:
         """Those of a step, as far as they have become ready by a time. `table`: of its part."""
         rows = step.step.messages
         ready, start = seen(step, end_ps)
-        columns = {
+        columns: dict[str, Any] = {
             "message": step.numbers, "iteration": rows.iteration, "tensor": rows.tensor, "layer": rows.layer,
             "part": rows.part, "kind": rows.kind, "src": rows.src, "dst": rows.dst, "bytes": rows.nbytes,
             "priority": rows.priority, "start_ps": start, "bound": rows.bound, "share": rows.share,
@@ -61,7 +62,7 @@ class MessageRows:
         """Those of processes."""
         if not messages:
             return
-        columns = {name: np.array([getattr(each, name) for each in messages]) for name in OWN}
+        columns: dict[str, Any] = {name: np.array([getattr(each, name) for each in messages]) for name in OWN}
         columns["message"] = np.array([each.number for each in messages], dtype=np.int64)
         columns["share"] = np.array([each.bound if each.share is None else each.share for each in messages])
         columns["layer"] = np.full(len(messages), -1)
@@ -69,7 +70,7 @@ class MessageRows:
         jobs = np.array([self._job(each.job) for each in messages])
         self._add(columns, jobs, np.array([each.transport for each in messages]), counts)
 
-    def _add(self, columns: dict[str, AnyArray], job: int | Ints, transport: int | Ints, counts: Counts) -> None:
+    def _add(self, columns: dict[str, Any], job: int | Ints, transport: int | Ints, counts: Counts) -> None:
         rows = columns["message"] - counts.first
         nbytes, end, got = columns["bytes"], counts.end_ps[rows], counts.received_bytes[rows]
         lost = np.where(end >= 0, nbytes - got, 0)
