@@ -19,8 +19,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gradwire.scenarios import kept
 from gradwire.scenarios.arrays import AnyArray, AnyInts
-from gradwire.scenarios.kept import GROUP, Kept
+from gradwire.scenarios.kept import Kept, Whole
 from gradwire.scenarios.result import TABLES, schema_of
 
 if TYPE_CHECKING:
@@ -188,10 +189,14 @@ class KeptBlocks(Kept):
     def select(self, names: Sequence[str]) -> pyarrow.Table:
         if self._table is not None:
             return self._table.select(list(names))
-        parts = list(self.parts(names, max(1, self.num_rows)))
-        return parts[0] if parts else schema_of(self.name).empty_table().select(list(names))
+        if not self.num_rows:
+            return schema_of(self.name).empty_table().select(list(names))
+        return next(self._parts(names, self.num_rows))
 
-    def parts(self, names: Sequence[str], rows: int = GROUP) -> Iterator[pyarrow.Table]:
+    def parts(self, names: Sequence[str]) -> Iterator[pyarrow.Table]:
+        return self._parts(names, kept.GROUP)
+
+    def _parts(self, names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
         import pyarrow
 
         for columns in _regrouped(self._blocks.batches(names), rows):
@@ -201,7 +206,7 @@ class KeptBlocks(Kept):
         import pyarrow
 
         schema = schema_of(self.name)
-        for columns in _regrouped(self._blocks.batches(schema.names), GROUP):
+        for columns in _regrouped(self._blocks.batches(schema.names), kept.GROUP):
             arrays = []
             for name in schema.names:
                 made = self._array(name, columns.pop(name))
@@ -216,6 +221,9 @@ class KeptBlocks(Kept):
         if self._table is None:
             self._table = pyarrow.concat_tables(self.groups()).combine_chunks()
         return self._table
+
+    def __reduce__(self) -> tuple[type[Whole], tuple[pyarrow.Table]]:
+        return Whole, (self.table(),)  # in another process there is no file of ours
 
     def _array(self, name: str, values: AnyArray) -> Any:
         import pyarrow

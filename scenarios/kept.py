@@ -35,8 +35,8 @@ class Kept(ABC):
         """Some columns, all rows. Texts may be encoded by dictionary."""
 
     @abstractmethod
-    def parts(self, names: Sequence[str], rows: int = GROUP) -> Iterator[pyarrow.Table]:
-        """The same, so many rows at a time; nothing where there are none."""
+    def parts(self, names: Sequence[str]) -> Iterator[pyarrow.Table]:
+        """The same, `GROUP` rows at a time; nothing where there are none."""
 
     @abstractmethod
     def groups(self) -> Iterator[pyarrow.Table]:
@@ -68,10 +68,10 @@ class Whole(Kept):
     def select(self, names: Sequence[str]) -> pyarrow.Table:
         return self._table.select(list(names))
 
-    def parts(self, names: Sequence[str], rows: int = GROUP) -> Iterator[pyarrow.Table]:
+    def parts(self, names: Sequence[str]) -> Iterator[pyarrow.Table]:
         chosen = self.select(names)
-        for first in range(0, self.num_rows, rows):
-            yield chosen.slice(first, rows)
+        for first in range(0, self.num_rows, GROUP):
+            yield chosen.slice(first, GROUP)
 
     def groups(self) -> Iterator[pyarrow.Table]:
         for first in range(0, max(1, self.num_rows), GROUP):
