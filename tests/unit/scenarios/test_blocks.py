@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def in_blocks(columns: dict[str, AnyArray], cuts: list[int], key: tuple[str, ...
     made = Blocks(Shelf(), types, key)
     count = len(columns["message"])
     edges = sorted({0, count, *(cut % (count + 1) for cut in cuts)})
-    for first, beyond in zip(edges, edges[1:], strict=False):
+    for first, beyond in pairwise(edges):
         made.add({name: column[first:beyond] for name, column in columns.items()})
     return made
 
