@@ -16,7 +16,8 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.fabric.events import Finished
 from gradwire.sim.fabric.flows import Flows
-from gradwire.sim.fabric.track import Laid, Post, Take, Track
+from gradwire.sim.fabric.laid import Laid
+from gradwire.sim.fabric.track import Post, Take, Track
 
 MOST_OPEN = 1 << 16  # messages of programs that may have records at once
 BATCH = 1 << 12  # they are opened when there is room for so many, or for all that are left
