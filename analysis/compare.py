@@ -41,7 +41,7 @@ from gradwire.analysis.unlike import differences
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.result import Result, as_pandas
-from gradwire.scenarios.soundness import Overdraft, Violation, check_loss_invariant
+from gradwire.scenarios.soundness import Unsound, check_loss_invariant
 
 if TYPE_CHECKING:
     import pandas
@@ -65,7 +65,7 @@ class Comparison:
 
     results: list[Result]
     metrics: list[list[Metrics]]
-    violations: list[Violation | Overdraft]
+    violations: list[Unsound]
 
     @property
     def flat(self) -> list[Metrics]:
