@@ -19,7 +19,7 @@ import numpy as np
 
 from gradwire.analysis.links import Bundle, busiest_upstream
 from gradwire.analysis.metrics import Integers, Times, durations, percentile, steady_state, times_of
-from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_words, share_text, time_text
+from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_text, late_words, share_text, time_text
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
@@ -148,10 +148,12 @@ def detail_rows(details: Sequence[Detail]) -> list[Row]:
         rows.append(
             Row(f"completion {label}, p50", [_cell(t, t.p50_ps) for t in all_times], name == "from_ready")
         )
-        rows.append(Row("  " + late_words(all_times), [_late(t) for t in all_times]))
+        late = late_words(all_times)
+        rows.append(Row("  " + late, [late_text(times, late) for times in all_times]))
     for each in sorted({priority for entry in details for priority in entry.by_class}):
-        late = [entry.by_class.get(each, times_of(np.zeros(0, dtype=np.int64))) for entry in details]
-        rows.append(Row(f"class {each}, {late_words(late)}", [_late(t) for t in late], False))
+        all_times = [entry.by_class.get(each, times_of(np.zeros(0, dtype=np.int64))) for entry in details]
+        late = late_words(all_times)
+        rows.append(Row(f"class {each}, {late}", [late_text(times, late) for times in all_times], False))
     upstream = [each.upstream for each in details]
     rows.append(Row("busiest upstream link", [each.busiest if each else "-" for each in upstream], True))
     rows.append(Row("  useful share", [share_text(each.share) if each else "-" for each in upstream]))
@@ -164,7 +166,3 @@ def _known(each: Detail, count: int) -> str:
 
 def _cell(times: Times, value: float) -> str:
     return time_text(value) if times.count else "-"
-
-
-def _late(times: Times) -> str:
-    return _cell(times, times.max_ps if times.p99_ps is None else times.p99_ps)
