@@ -19,8 +19,10 @@ import numpy as np
 
 from gradwire.analysis.links import Bundle, busiest_upstream
 from gradwire.analysis.metrics import Integers, Times, durations, percentile, steady_state, times_of
-from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_words, share_text, time_text
+from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_text, late_words, share_text, time_text
+from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import KINDS, Result
 
 SLOWEST = 0.01
@@ -73,13 +75,7 @@ class Detail:
 
 def detail(result: Result, job: str) -> Detail:
     """The details of one job or traffic, by its name."""
-    table = result.messages
-    mine = np.asarray(table["job"].to_numpy(zero_copy_only=False) == job)
-    columns: Json = {
-        name: table[name].to_numpy(zero_copy_only=False)[mine]
-        for name in ("iteration", "kind", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted",
-                     "timeouts")
-    }  # fmt: skip
+    columns = _messages_of(result, job)
     met: Integers = columns["timeouts"]
     chosen = columns["end_ps"] >= 0
     steady, _ = steady_state(durations(result, job)[0])
@@ -103,10 +99,23 @@ def detail(result: Result, job: str) -> Detail:
     )
 
 
+def _messages_of(result: Result, job: str) -> Json:
+    """Columns of the messages of a job; kinds as indices into `KINDS`."""
+    plain = ("iteration", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted", "timeouts")
+    found: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", *plain)}
+    for part in result.parts("messages", "job", "kind", *plain):
+        (jobs, names), (kind, kinds) = numbered(part["job"]), numbered(part["kind"])
+        mine = jobs == (names.index(job) if job in names else -1)
+        found["kind"].append(np.array([KINDS.index(each) for each in kinds], dtype=np.int8)[kind[mine]])
+        for name in plain:
+            found[name].append(part[name].to_numpy()[mine])
+    return {name: np.concatenate(columns[min(1, len(columns) - 1) :]) for name, columns in found.items()}
+
+
 def _again(columns: Json) -> dict[str, float]:
     found = {}
-    for kind in KINDS:
-        those = columns["kind"] == kind
+    for number, kind in enumerate(KINDS):
+        those = columns["kind"] == number
         packets = int(columns["packets"][those].sum())
         if packets:
             found[kind] = int(columns["retransmitted"][those].sum()) / packets
@@ -139,10 +148,12 @@ def detail_rows(details: Sequence[Detail]) -> list[Row]:
         rows.append(
             Row(f"completion {label}, p50", [_cell(t, t.p50_ps) for t in all_times], name == "from_ready")
         )
-        rows.append(Row("  " + late_words(all_times), [_late(t) for t in all_times]))
+        late = late_words(all_times)
+        rows.append(Row("  " + late, [late_text(times, late) for times in all_times]))
     for each in sorted({priority for entry in details for priority in entry.by_class}):
-        late = [entry.by_class.get(each, times_of(np.zeros(0, dtype=np.int64))) for entry in details]
-        rows.append(Row(f"class {each}, {late_words(late)}", [_late(t) for t in late], False))
+        all_times = [entry.by_class.get(each, times_of(np.zeros(0, dtype=np.int64))) for entry in details]
+        late = late_words(all_times)
+        rows.append(Row(f"class {each}, {late}", [late_text(times, late) for times in all_times], False))
     upstream = [each.upstream for each in details]
     rows.append(Row("busiest upstream link", [each.busiest if each else "-" for each in upstream], True))
     rows.append(Row("  useful share", [share_text(each.share) if each else "-" for each in upstream]))
@@ -155,7 +166,3 @@ def _known(each: Detail, count: int) -> str:
 
 def _cell(times: Times, value: float) -> str:
     return time_text(value) if times.count else "-"
-
-
-def _late(times: Times) -> str:
-    return _cell(times, times.max_ps if times.p99_ps is None else times.p99_ps)

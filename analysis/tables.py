@@ -220,7 +220,7 @@ def _iteration_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         *rows,
         row("  of iterations", lambda m: str(m.steady) if m.iteration.count else "-"),
         row("  samples (worker-iterations)", lambda m: count_text(m.iteration.count)),
-        row(f"iteration time, {late}", lambda m: _late_of(m.iteration, late)),
+        row(f"iteration time, {late}", lambda m: late_text(m.iteration, late)),
         row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
         row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
     ]
@@ -346,10 +346,11 @@ def _median(kind: str, metrics: Metrics) -> str:
 
 def _late(kind: str, words: str, metrics: Metrics) -> str:
     times = metrics.completion.get(kind)
-    return _late_of(times, words) if times else "-"
+    return late_text(times, words) if times else "-"
 
 
-def _late_of(times: Times, words: str) -> str:
+def late_text(times: Times, words: str) -> str:
+    """The 99th percentile, or the largest and of how many, as `late_words` has it for all that stand side by side."""
     if not times.count:
         return "-"
     if words == "p99" and times.p99_ps is not None:

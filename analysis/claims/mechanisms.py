@@ -179,7 +179,7 @@ S10 = Claim(
         ),
         *(
             Expect(
-                "loss over what is allowed, largest",
+                "loss as a share of what is allowed, largest",
                 measure_of(each.name, "dlcp", "worst"),
                 (each.name,),
                 high=1.0,

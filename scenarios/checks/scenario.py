@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from gradwire.scenarios.checks.bounds import bound_remarks
 from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
@@ -56,6 +57,7 @@ def remarks(scenario: Scenario) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     found = list(switch_remarks(scenario))
     for index, job in enumerate(scenario.job):
+        found += [f"job[{index}].{text}" for text in bound_remarks(job)]
         policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
         if job.bound_per == "step" and policy != "on_probe":
             found.append(
@@ -172,7 +174,7 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
             "switch.buffer", what, format_size(switch.buffer), "room for many packets",
             ("transport.payload", "transport.kind"),
         )  # fmt: skip
-    if switch.buffer_share is not None and len(switch.buffer_share) not in (1, switch.queues):
+    if switch.buffer_share is not None and not fits(switch.buffer_share, switch.queues):
         what = f"has {entries(switch.buffer_share)} for {switch.queues} queues"
         expected = f"one fraction without brackets, or a list of {switch.queues}"
         yield Mistake("switch.buffer_share", what, list(switch.buffer_share), expected, ("switch.queues",))
@@ -268,8 +270,9 @@ def _bounds(scenario: Scenario) -> Iterator[Mistake]:
             bound = getattr(job, field)
             if most_of(bound) > 0 and not transport.may_lose:
                 what = f"allows loss, but transport {transport.kind} delivers every byte"
+                given = bound if isinstance(bound, float) else bound.model_dump(exclude_unset=True)
                 yield Mistake(
-                    f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"',
+                    f"job[{index}].{field}", what, given, '0, or transport = "dlcp"',
                     ("transport.kind", f"job[{index}].transport"),
                 )  # fmt: skip
         if job.bound_per == "step" and transport.may_lose and not transport.shares_bound:

@@ -13,7 +13,8 @@ from gradwire.experiment.bounds import Bounds
 from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.soundness import check_loss_invariant
+from gradwire.scenarios.units import format_time
 from gradwire.sim.simulate import simulate
 from gradwire.testing.scenario import Recorder
 from gradwire.traces.trace import Trace
@@ -213,13 +214,63 @@ def test_an_overdraft_is_seen():
     first, second = mine[:2]
     for i, lost in ((first, 6000), (second, allowed - 6000)):
         table["lost_bytes"][i], table["received_bytes"][i] = lost, table["bytes"][i] - lost
-    whole = type(result).build(result.summary, {"messages": table})
-    assert check_loss_invariant(whole) == []
+    last = max(table["end_ps"]) + 1
+    for i in mine:
+        table["end_ps"][i] = last  # all at one time: then they are asked together
+    assert broken_by(result, table) == []
     table["lost_bytes"][second] += 1
     table["received_bytes"][second] -= 1
-    (found,) = check_loss_invariant(type(result).build(result.summary, {"messages": table}))
+    (found,) = broken_by(result, table)
     assert str(found) == (
-        f"push messages of job job0, iteration 0, from h0 to h3: {allowed + 1} bytes lost, {allowed} allowed for all of them"
+        f"push messages of job job0, iteration 0, from h0 to h3: {allowed + 1} bytes lost by {format_time(last)}, "
+        f"{allowed} allowed for those delivered by then"
+    )
+
+
+def test_what_is_lost_before_there_is_a_budget_for_it_is_seen():
+    """The same losses, which are within the budget of all, by messages that are delivered before the others."""
+    _, result = lossy(ps_job(3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.05, bound_per="step", bound_most=1.0))
+    table = result.messages.to_pydict()
+    mine = [i for i in range(len(table["kind"])) if table["kind"][i] == "push" and table["src"][i] == "h0"]
+    for place, i in enumerate(mine):
+        table["lost_bytes"][i], table["received_bytes"][i] = 0, table["bytes"][i]
+        table["end_ps"][i] = 10**9 + place
+    parts = [allowed_loss(table["bytes"][i], 0.05) for i in mine]
+    lost = sum(parts[:3]) + 1
+    assert table["bytes"][mine[2]] > lost <= sum(parts)
+    table["lost_bytes"][mine[2]], table["received_bytes"][mine[2]] = lost, table["bytes"][mine[2]] - lost
+    (found,) = broken_by(result, table)
+    assert (found.end_ps, found.lost_bytes, found.allowed_bytes) == (10**9 + 2, lost, lost - 1)
+    table["lost_bytes"][mine[2]] -= 1
+    table["received_bytes"][mine[2]] += 1
+    assert broken_by(result, table) == []
+
+
+def broken_by(result, table):
+    """What is wrong with a Result that has these messages, and nothing that could contradict them."""
+    summary = result.summary | {"totals": {}}
+    return check_loss_invariant(type(result).build(summary, {"messages": table}))
+
+
+def test_losses_that_are_counted_twice_and_differ_are_seen():
+    """In the messages, in the rows of what is missing, in the totals."""
+    _, result = lossy(ps_job(3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.3))
+    messages, missing = result.messages.to_pydict(), result.missing.to_pydict()
+    assert sum(messages["lost_bytes"]) == sum(missing["bytes"]) == result.summary["totals"]["lost_bytes"] > 0
+
+    def found(summary=result.summary, messages=messages, missing=missing):
+        return check_loss_invariant(type(result).build(summary, {"messages": messages, "missing": missing}))
+
+    assert found() == []
+    total = sum(messages["lost_bytes"])
+    (said,) = found(summary=result.summary | {"totals": {"lost_bytes": total - 1}})
+    assert str(said) == f"the table of messages has {total} bytes lost, the summary {total - 1}"
+    less = {name: column[1:] for name, column in missing.items()}
+    (said,) = found(missing=less)
+    number, size = missing["message"][0], missing["bytes"][0]
+    whole = messages["lost_bytes"][messages["message"].index(number)]
+    assert str(said) == (
+        f"message {number} of the table of messages has {whole} bytes lost, that of missing packets {whole - size}"
     )
 
 

@@ -15,12 +15,8 @@ from gradwire.analysis.capture import Messages
 from gradwire.scenarios import result as results
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.loss import allowed_loss, allowed_losses
-from gradwire.scenarios.result import (
-    Result,
-    check_loss_invariant,
-    make_table,
-    summarise,
-)
+from gradwire.scenarios.result import Result, make_table, summarise
+from gradwire.scenarios.soundness import check_loss_invariant
 
 
 def message(**changes: Any) -> dict[str, list[Any]]:
@@ -153,6 +149,12 @@ def _folder(folder: Path) -> None:
         (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is no TOML"]),
         (lambda folder: (folder / "scenario.toml").write_text(""), ["scenario.toml", "is empty", "the scenario that ran"]),
         (lambda folder: (folder / "scenario.toml").write_text("# nothing\n"), ["scenario.toml", "is empty"]),
+        (lambda folder: (folder / "scenario.toml").write_text("x = 3"), ["scenario.toml", "has no name"]),
+        (lambda folder: (folder / "scenario.toml").write_text("name = 3"), ["has name = 3"]),
+        (lambda folder: (folder / "scenario.toml").write_text('name = "a"'), ["has no topology"]),
+        (lambda folder: (folder / "scenario.toml").write_text('name = "a"\ntopology = [1]'), ["has topology = [1]"]),
+        (lambda folder: (folder / "result.json").write_text('{"format": 6}'), ["result.json", "says nothing of name, totals"]),
+        (lambda folder: (folder / "result.json").write_text('{"format": "6"}'), ['is of format "6"', "format 6"]),
         (lambda folder: (folder / "scenario.toml").write_text("job = 3"), ["job = 3 is no list of tables", "[[job]]"]),
         (lambda folder: (folder / "scenario.toml").write_text("job = [3]"), ["job = [3] is no list of tables"]),
         (lambda folder: (folder / "scenario.toml").write_text("[job]\nx = 1"), ["job = {'x': 1} is no list of tables"]),
