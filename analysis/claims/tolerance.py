@@ -128,8 +128,8 @@ S7 = Claim(
         ("small", "large", "20 % lost of the smaller half, less that of the larger half", "magnitudes"),
     )),
     "accuracy",
-    "The back half of the layers has 87 % of the parameters: half of the packets in front are 6.5 % of all, half of those "
-    "in the back 43 %. By magnitude both arms lose a fifth of all packets.",
+    "The back half of the layers has 87 % of the parameters: half of the packets in front are 6.5 % of all, half of "
+    "those in the back 43 %. By magnitude both arms lose a fifth of all packets.",
 )  # fmt: skip
 
 T1 = Claim(
