@@ -32,11 +32,25 @@ def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Ro
         ("sent by all workers", [size_text(sum(row["sent_bytes"] for row in each.steps)) for each in trainings]),
         ("lost of it, mean of the steps", [share_text(share) for share in lost]),
         ("simulated time", [time_text(each.steps[-1]["clock_ps"]) if each.steps else "none" for each in trainings]),
+        *_coding(trainings),
         ("  per step, mean", [time_text(_mean([row["time_ps"] for row in each.steps])) for each in trainings]),
     ]
     if until is not None:
         found.append((f"simulated time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
     return [Row(label, cells) for label, cells in found]
+
+
+def _coding(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
+    """What encoding and decoding took, where that is on the clock of any of them."""
+    if all(each.summary.get("encode_time", "none") == "none" for each in trainings):
+        return []
+    totals = [sum(row["encode_ps"] + row["decode_ps"] for row in each.steps) for each in trainings]
+    cells = [
+        "not on it" if (how := each.summary.get("encode_time", "none")) == "none"
+        else f"{time_text(total)} ({how if how == 'measured' else f'{how:g} ns an element'})"
+        for total, each in zip(totals, trainings, strict=True)
+    ]  # fmt: skip
+    return [("  of it encoding and decoding", cells)]
 
 
 def print_learned(trainings: Sequence[Learned], until: float | None = None) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.scenarios.errors import GradwireError, ResultError
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from gradwire.analysis.claims.judge import Judgement
     from gradwire.analysis.claims.plan import Run
     from gradwire.analysis.claims.store import Store
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.scenarios.schema.training import Training
+    from gradwire.training.data import Images, Text
 
 Told = Callable[[float, str], None]
 Figures = dict[str, dict[str, float]]
+NO_DATA: Mapping[str, str] = MappingProxyType({})
 
 
 def reproduce(
@@ -36,37 +41,42 @@ def reproduce(
     *,
     claims: Sequence[str] = (),
     full: bool = False,
-    seeds: int = 3,
+    seeds: int | None = None,
     jobs: int = 1,
+    data: Mapping[str, str] = NO_DATA,
     told: Told = lambda share, words: None,
 ) -> list[Judgement]:
     """Run what the claims of a set need, judge them, and write pictures, page.html and claims.json to `out`.
 
     Parameters
     ----------
-    name : "dlcp", "mlt" or "regimes". `claims` : ids of those that are wanted; all if empty.
+    name : one of `gradwire.analysis.claims.SETS`. `claims` : ids of those that are wanted; all if empty.
     out : folder of the Results and the page; one of an earlier reproduction is gone on with.
-    full : also the settings that take long. `seeds` : how often each run is made. `jobs` : processes at a time.
+    full : also the settings that take long. `jobs` : processes at a time.
+    seeds : how often each run is made, 3 of simulations and 5 of trainings if absent.
+    data : for trainings, where "pictures" and "text" are.
     told : called with the share that is done, and words.
 
     Raises
     ------
     ScenarioError
-        There is no such set or claim.
+        There is no such set or claim, or it learns from data that are not given.
     ResultError
         `out` is something else, or cannot be written.
     """
-    from gradwire.analysis.claims import claims_of
+    from gradwire.analysis.claims import LEARNED, claims_of
     from gradwire.analysis.claims.judge import judge
     from gradwire.analysis.claims.plan import all_runs, planned
     from gradwire.analysis.claims.store import Store
 
     chosen = claims_of(name, list(claims))
-    plans = [planned(claim, seeds, full) for claim in chosen]
+    seeds = seeds or (5 if name in LEARNED else 3)
+    plans = [planned(claim, seeds, full, data) for claim in chosen]
     _own(out)
     figures = _results(all_runs(plans), Store(out), jobs, told)
     judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
     options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
+    options += [f"--{key} {place}" for key, place in data.items()]
     _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds)
     return judgements
 
@@ -114,8 +124,10 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
     say(None)
     if not left:
         return found
-    told(len(found) / len(runs), "compiling the packet engines (once, then kept)")
-    compile_ahead([run.scenario for run in left])
+    simulated_ = [run.scenario for run in left if not run.trained]
+    if simulated_:
+        told(len(found) / len(runs), "compiling the packet engines (once, then kept)")
+        compile_ahead(simulated_)
     began = time.monotonic()
     for run in _play(left, store, jobs):
         figures = store.figures(run.key)
@@ -140,7 +152,7 @@ def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:
     )
     try:
         under_way: dict[Future[None], Run] = {
-            pool.submit(_simulated, run.scenario, store.place(run.key)): run for run in runs
+            pool.submit(_one, run, store): run for run in runs
         }
         while under_way:
             done, _ = wait(under_way, return_when=FIRST_COMPLETED)
@@ -156,7 +168,7 @@ def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:
 
 
 def _one(run: Run, store: Store) -> None:
-    _simulated(run.scenario, store.place(run.key))
+    (_trained if run.trained else _simulated)(run.scenario, store.place(run.key))
 
 
 def _begin(parent: int) -> None:
@@ -188,6 +200,28 @@ def _simulated(scenario: object, place: Path) -> None:
     except ResultError:
         if not place.exists():
             raise
+
+
+def _trained(scenario: Scenario, place: Path) -> None:
+    """Train and keep, from where an earlier process was."""
+    from gradwire.train import train
+
+    assert scenario.training is not None
+    train(scenario, place, data=_data_of(scenario.training))
+
+
+_read: dict[tuple[object, ...], Images | Text] = {}
+
+
+def _data_of(table: Training) -> Images | Text:
+    """The data of a training: that of the one before where it learns from the same."""
+    from gradwire.training.build import data_of
+
+    same = (table.model, table.data, table.size, table.augment, table.samples)
+    if same not in _read:
+        _read.clear()
+        _read[same] = data_of(table)
+    return _read[same]
 
 
 def _minutes(seconds: float) -> str:

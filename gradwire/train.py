@@ -22,6 +22,7 @@ from gradwire.scenarios.record import scenario_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.training.data import Images, Text
     from gradwire.training.network import Network
     from gradwire.training.trainer import Trainer
 
@@ -31,7 +32,7 @@ SCORES = 10
 
 def train(
     scenario: Scenario | str | Path, out: str | Path | None = None, *, until: float | None = None, threads: int = 1,
-    told: Callable[[float, str], None] | None = None,
+    told: Callable[[float, str], None] | None = None, data: Images | Text | None = None,
 ) -> Learned:  # fmt: skip
     """Train the model of a scenario's table [training] over its network.
 
@@ -42,6 +43,7 @@ def train(
     until : accuracy with which it is over, seen when data is looked at that is not learned from.
     threads : of torch.
     told : hears the share that is done and words.
+    data : what the scenario says is learned from, where it has been read already.
 
     Raises
     ------
@@ -64,7 +66,7 @@ def train(
     table, text = table_of(scenario), scenario_text(scenario)
     place = None if out is None else _place(Path(out), text)
     torch.set_num_threads(threads)
-    data = data_of(table)
+    data = data_of(table) if data is None else data
     trainer = trainer_of(scenario, data, _network(scenario))
     tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
     if place is not None and (place / CHECKPOINT).is_file():
@@ -160,6 +162,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
         "steps_done": trainer.done, "steps": trainer.recipe.steps, "workers": trainer.recipe.workers,
         "parameters": sum(info.numel for info in trainer.infos),
+        "encode_time": trainer.recipe.encode_time,
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": shlex.join(["gradwire", *sys.argv[1:]]),

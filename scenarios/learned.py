@@ -24,13 +24,14 @@ from gradwire.scenarios.errors import ResultError
 if TYPE_CHECKING:
     import pyarrow
 
-FORMAT = 1
+FORMAT = 2
 SUMMARY, CHECKPOINT, SCENARIO = "training.json", "checkpoint.pt", "scenario.toml"
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
         "step": "int64", "loss": "float64", "rate": "float64", "sent_bytes": "int64", "lost": "float64",
-        "time_ps": "int64", "clock_ps": "int64",
+        "time_ps": "int64", "clock_ps": "int64", "apart_max": "float64", "apart_rms": "float64", "lost_back": "float64",
+        "encode_ps": "int64", "decode_ps": "int64",
     },
     "scores": {"step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64"},
     "lost": {"step": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},

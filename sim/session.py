@@ -22,6 +22,7 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all
@@ -45,11 +46,17 @@ class Played:
     time_ps : from its begin until every worker has everything.
     messages : what was sent.
     missing : by number in `messages`, of those delivered with something missing: which packets, (packets,) bool.
+    workers : int64[messages, 2], which worker sent it, and which one it was for; -1 where that is a server.
+    buckets : of a ring, the tensors of each in the order in which they lie there; else none.
+    segments : into how many parts a bucket is cut.
     """
 
     time_ps: int
     messages: Messages
     missing: dict[int, Flags]
+    workers: Ints
+    buckets: tuple[tuple[int, ...], ...] = ()
+    segments: int = 1
 
 
 class Session:
@@ -119,7 +126,8 @@ class Session:
         self._sent += len(seen.numbers)
         self._steps += 1
         missing = _by_message(runs, seen.numbers, seen.step.messages.nbytes, job.exchange.context.payload)
-        return Played(int(track.ended_ps) - begin, seen.step.messages, missing)
+        sent, (buckets, segments) = seen.step.messages, job.exchange.buckets_and_segments
+        return Played(int(track.ended_ps) - begin, sent, missing, _workers(job, sent), buckets, segments)
 
     def rest(self) -> tuple[int, int]:
         """Let the network rest so long that it forgets everything: the next step is on one built anew. Returns what
@@ -157,6 +165,18 @@ class Session:
 def _reseeded(scenario: Scenario, built: int) -> Scenario:
     """The scenario whose network draws other numbers each time it is built, and the first time its own."""
     return scenario if not built else scenario.model_copy(update={"seed": (scenario.seed + built * 1_000_003) % 2**31})
+
+
+def _workers(job: Job, sent: Messages) -> Ints:
+    """Who sent messages, and for whom they were, as workers. A host may be a server besides: by the messages' kind."""
+    context = job.exchange.context
+    hosts = np.searchsorted(context.cards.first, np.stack((sent.src, sent.dst)), side="right") - 1
+    number = np.full(len(context.cards.hosts), -1, dtype=np.int64)
+    number[list(context.workers)] = np.arange(len(context.workers))
+    found = number[hosts].T.copy()
+    found[sent.kind == KINDS.index("push"), 1] = -1
+    found[sent.kind == KINDS.index("pull"), 0] = -1
+    return found
 
 
 def _by_message(runs: Ints, numbers: Ints, nbytes: Ints, payload: int) -> dict[int, Flags]:

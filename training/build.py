@@ -88,6 +88,9 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         rate=optimizer.rate, schedule=optimizer.schedule, rise=optimizer.rise, momentum=optimizer.momentum,
         nesterov=optimizer.nesterov, weight_decay=optimizer.weight_decay, clip=optimizer.clip, fill=job.fill,
         feed_back=table.feed_back, payload=int((job.transport or scenario.transport).payload),
+        collective="ring" if job.exchange.kind == "ring" else "parameter_server",
+        bucket=int(getattr(job.exchange, "bucket", 0)), pull_fill=job.pull_fill, resync=table.resync,
+        encode_time=table.encode_time,
         data_seed=table.data_seed, seed=scenario.seed,
     )  # fmt: skip
     if optimizer.nesterov and not optimizer.momentum:
@@ -95,11 +98,13 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     torch.manual_seed(table.model_seed)
     model = model_kind(table).build(data.classes)
     if network is None or table.network != "simulated":
-        network = _network(table)
+        network = _network(table, job.workers, recipe.collective)
+    reducer = reducer_of(table)
     try:
-        return Trainer(model, data, recipe, reducer_of(table), network)
+        return Trainer(model, data, recipe, reducer, network)
     except ValueError as error:
-        raise ScenarioError(str(error), "job.fill") from None
+        where = "training.reducer" if recipe.collective == "ring" else "job.fill"
+        raise ScenarioError(str(error), where) from None
 
 
 def reducer_of(table: Training) -> Reducer:
@@ -122,8 +127,16 @@ def reducer_of(table: Training) -> Reducer:
     return reducer
 
 
-def _network(table: Training) -> Network:
-    if isinstance(table.network, RandomLoss):
-        rule = table.network
-        return Random(rule.loss, rule.seed, rule.layers, rule.magnitudes, rule.burst, rule.quota, rule.last)
-    return Ideal()
+def _network(table: Training, workers: int, collective: str) -> Network:
+    if not isinstance(table.network, RandomLoss):
+        return Ideal()
+    rule = table.network
+    if collective == "ring" and (rule.layers != "all" or rule.magnitudes != "all"):
+        raise ScenarioError(
+            "chooses packets by layer or magnitude, of which a ring's have several", "training.network", 'neither'
+        )
+    if rule.worker is not None and rule.worker >= workers:
+        raise ScenarioError(f"is worker {rule.worker} of {workers}", "training.network.worker", f"below {workers}")
+    return Random(
+        rule.loss, rule.seed, rule.layers, rule.magnitudes, rule.burst, rule.quota, rule.last, rule.way, rule.worker
+    )

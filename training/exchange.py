@@ -1,20 +1,23 @@
 """One step's exchange: the reduced gradients of all workers, over a network that may lose packets, and back as one
 mean.
 
-What a server does, or what an all-reduce comes to: every worker's encodings are cut into packets, some of which do not
-arrive; what has arrived is decoded, and averaged as `fill` says. Which packets those are is not decided here, but by
-who asks (`Arrivals`): nothing lost, a rule, a simulated fabric, the masks of an earlier run.
+What servers do: every worker's encodings are cut into packets, some of which do not arrive; what has arrived is
+decoded, and averaged as `fill` says. Or a ring does it, in which sums are lost on their way, and workers may end up
+with different means (`gradwire.training.ring`). Which packets are lost is not decided here, but by the network: none,
+by a rule, in a simulated fabric, those of an earlier run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.training.encoded import PAYLOAD, Encoded
-from gradwire.training.network import Ideal, Network, Pushed
-from gradwire.training.reducers.base import Reducer, State
+from gradwire.training.network import Answer, Ideal, Network, Pushed
+from gradwire.training.reducers.base import Reducer, State, flat, per_element
+from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,12 +35,21 @@ class Sent:
 
     nbytes : bytes of payload that each worker sent, all rounds.
     lost : share of its packets' content that did not arrive, for each worker and tensor, of the round that lost most.
-    time_ps : how long the network took.
+    time_ps : how long the network took, encoding and decoding included where these count.
+    encode_ps, decode_ps : how long these took; see `Exchange`.
+    pulled : of what comes back from servers, by worker and tensor which elements arrived, (numel,) bool, None where all
+        did; nothing where all of it did.
+    views : the means that the workers have after a ring that gave them different ones, N lists of T tensors; else
+        nothing.
     """
 
     nbytes: list[int]
     lost: list[list[float]]
     time_ps: int = 0
+    pulled: list[list[Tensor | None]] = field(default_factory=list)
+    views: list[list[Tensor]] = field(default_factory=list)
+    encode_ps: int = 0
+    decode_ps: int = 0
 
 
 @dataclass
@@ -52,6 +64,13 @@ class Exchange:
     payload : bytes of payload of a packet.
     feed_back : whether error feedback counts what the network lost as not sent, as a sender can whose receiver tells
         it.
+    collective : whether servers add up, or a ring, which adds up float32 only.
+    bucket : bytes of a ring's buckets.
+    pull_fill : what stands for what a ring lost in all-gather; see `Ring`.
+    encode_time : how long encoding and decoding take on the clock: nothing; as long as they take here, as processor
+        time of one thread ("measured"); or so many nanoseconds for each element of a tensor. Every worker encodes by
+        itself, tensor after tensor; one server decodes what all have sent, one after the other [ours]. A ring encodes
+        nothing.
     """
 
     reducer: Reducer
@@ -61,6 +80,11 @@ class Exchange:
     fill: Fill = "zero"
     payload: int = PAYLOAD
     feed_back: bool = False
+    collective: Literal["parameter_server", "ring"] = "parameter_server"
+    bucket: int = 25 * 2**20
+    pull_fill: Literal["stale", "zero"] = "stale"
+    encode_time: Literal["none", "measured"] | float = "none"
+    ring: Ring | None = field(init=False, default=None)
     states: list[list[State]] = field(init=False)
     last: list[dict[int, Tensor]] = field(init=False)
 
@@ -75,6 +99,13 @@ class Exchange:
             for worker in range(self.workers)
         ]
         self.last = [{} for _ in range(self.workers)]
+        if self.collective == "ring":
+            if self.reducer.kind != "none" or self.workers < 2 or self.payload % VALUE:
+                raise ValueError(
+                    f"a ring of {self.workers} with packets of {self.payload} bytes adds up no {self.reducer.kind}; "
+                    "expected two workers or more, packets of whole float32 values, and no reducer"
+                )
+            self.ring = Ring(self.fill, self.pull_fill)
 
     def step(
         self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
@@ -86,15 +117,19 @@ class Exchange:
         network : what carries it; nothing is lost if absent.
         """
         network = network or Ideal()
+        if self.ring is not None:
+            return self._round_the_ring(self.ring, gradients, number, network)
         sent = Sent([0] * self.workers, [[0.0] * len(self.infos) for _ in range(self.workers)])
         for states in self.states:
             for state in states:
                 state.step = number
-        encoded = self._each(lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]))
+        encoded, times = self._each(
+            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])
+        )
         for round_ in range(self.reducer.rounds):
-            shares, means = self._round(round_, number, encoded, network, sent)
+            shares, means = self._round(round_, number, encoded, times, network, sent)
             if round_ + 1 < self.reducer.rounds:
-                encoded = self._following(means)
+                encoded, times = self._following(means)
         whole = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
@@ -109,6 +144,7 @@ class Exchange:
         return {
             "states": [[state.state_dict() for state in states] for states in self.states],
             "last": [{tensor: value.clone() for tensor, value in each.items()} for each in self.last],
+            "ring": None if self.ring is None else self.ring.state_dict(),
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -117,19 +153,72 @@ class Exchange:
             for state, their in zip(states, theirs, strict=True):
                 state.load_state_dict(their)
         self.last = [{tensor: value.clone() for tensor, value in each.items()} for each in saved["last"]]
+        if self.ring is not None:
+            self.ring.load_state_dict(saved["ring"])
 
-    def _following(self, means: list[Tensor]) -> list[list[Encoded]]:
+    def _round_the_ring(
+        self, ring: Ring, gradients: Sequence[Sequence[Tensor]], number: int, network: Network
+    ) -> tuple[list[Tensor], Sent]:
+        numels = tuple(info.numel for info in self.infos)
+        layout = RingLayout(numels, buckets_of(numels, self.bucket), self.workers, self.payload)
+        encoded = [[Encoded((flat(each),)) for each in mine] for mine in gradients]
+        answer = network.carry(Pushed(number, 0, self.payload, self.infos, encoded, layout))
+        masks: Sequence[Tensor | None] = [None] * len(layout.buckets)
+        if answer.hops is not None:
+            layout = replace(layout, buckets=answer.hops.buckets)
+            layout.check(answer.hops)
+            masks = answer.hops.masks
+        means = ring.reduce(layout, gradients, masks)
+        shaped = [
+            [each.view(info.shape) for each, info in zip(mine, self.infos, strict=True)] for mine in means
+        ]
+        sent = Sent([layout.nbytes] * self.workers, layout.lost(masks), answer.time_ps)
+        sent.views = shaped if len(shaped) > 1 else []
+        return shaped[0], sent
+
+    def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
+        elements = self.payload // VALUE
+        return [
+            [None if mask is None else per_element(mask, elements, info.numel)
+             for mask, info in zip(row, self.infos, strict=True)]
+            for row in answer.pulled
+        ]  # fmt: skip
+
+    def _following(self, means: list[Tensor]) -> tuple[list[list[Encoded]], list[list[int]]]:
         return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]))
 
-    def _each(self, make: Callable[[int, int], Encoded]) -> list[list[Encoded]]:
-        return [[make(worker, tensor) for tensor in range(len(self.infos))] for worker in range(self.workers)]
+    def _each(self, make: Callable[[int, int], Encoded]) -> tuple[list[list[Encoded]], list[list[int]]]:
+        """All encodings, and how long each took, in picoseconds."""
+        encoded: list[list[Encoded]] = []
+        times: list[list[int]] = []
+        for worker in range(self.workers):
+            encoded.append([])
+            times.append([])
+            for tensor in range(len(self.infos)):
+                began = thread_time_ns()
+                encoded[-1].append(make(worker, tensor))
+                times[-1].append(self._took(tensor, began))
+        return encoded, times
+
+    def _took(self, tensor: int, began: int) -> int:
+        """Picoseconds that something took with a tensor that began then."""
+        if self.encode_time == "none":
+            return 0
+        if self.encode_time == "measured":
+            return (thread_time_ns() - began) * 1000
+        return round(float(self.encode_time) * 1000 * self.infos[tensor].numel)
 
     def _round(
-        self, round_: int, number: int, encoded: list[list[Encoded]], network: Network, sent: Sent
-    ) -> tuple[list[list[Tensor]], list[Tensor]]:
+        self, round_: int, number: int, encoded: list[list[Encoded]], times: list[list[int]], network: Network,
+        sent: Sent,
+    ) -> tuple[list[list[Tensor]], list[Tensor]]:  # fmt: skip
         """What each worker counts as sent, by tensor, and the mean of what has arrived."""
-        answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded))
+        counted = () if self.encode_time == "none" else times
+        answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded, encode_ps=counted))
+        encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
+        sent.time_ps += 0 if answer.with_encoding else encoding
+        sent.pulled = self._pulled(answer)
         shares: list[list[Tensor]] = [[] for _ in range(self.workers)]
         means = []
         for tensor, info in enumerate(self.infos):
@@ -138,7 +227,9 @@ class Exchange:
                 mine, mask = encoded[worker][tensor], masks[worker][tensor]
                 sent.nbytes[worker] += mine.nbytes(self.payload)
                 there = None if mask is None else mine.arrived(mask, self.payload)
+                began = thread_time_ns()
                 got = self.reducer.decode(mine, info, there)
+                decoding += self._took(tensor, began)
                 if there is not None and len(there):
                     loss = 1 - int(there.sum()) / len(there)
                     sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)
@@ -157,4 +248,7 @@ class Exchange:
                 total = got.clone() if total is None else total.add_(got)
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
+        sent.encode_ps += encoding
+        sent.decode_ps += decoding
+        sent.time_ps += decoding
         return shares, means

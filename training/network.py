@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from gradwire.training.ring import VALUE, Hops, RingLayout
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -27,6 +29,9 @@ class Pushed:
     payload : bytes of payload of a packet.
     infos : the tensors, T of them.
     encoded : what is sent, N x T.
+    layout : of a ring, if it is one; a network that knows better says so in its answer.
+    encode_ps : how long encoding takes, by worker and tensor, of which a worker does one after the other; no time if
+        absent.
     """
 
     step: int
@@ -34,6 +39,12 @@ class Pushed:
     payload: int
     infos: Sequence[TensorInfo]
     encoded: Sequence[Sequence[Encoded]]
+    layout: RingLayout | None = None
+    encode_ps: Sequence[Sequence[int]] = ()
+
+    def pull_packets(self, tensor: int) -> int:
+        """How many packets a tensor takes on the way back from the servers, where all of it is float32."""
+        return -(-self.infos[tensor].numel * VALUE // self.payload)
 
     def packets(self, worker: int, tensor: int) -> int:
         """How many packets a tensor takes."""
@@ -60,10 +71,17 @@ class Answer:
 
     arrived : for each worker and tensor which packets have arrived, (packets,) bool; None where all have.
     time_ps : how long it took, from the first gradient's readiness until everybody has the mean.
+    pulled : the same for what came back from the servers; nothing where all of it has.
+    hops : of a ring, instead of both; None where nothing was lost.
+    with_encoding : whether `time_ps` holds the time of encoding, so that computing and sending may overlap with it;
+        else it is added.
     """
 
     arrived: Sequence[Sequence[Tensor | None]]
     time_ps: int = 0
+    pulled: Sequence[Sequence[Tensor | None]] = ()
+    hops: Hops | None = None
+    with_encoding: bool = False
 
 
 class Network(Protocol):
@@ -112,6 +130,8 @@ class Random(Memoryless):
     burst : mean length of a run of lost packets, of a two-state chain (Gilbert, 1960), 1 for independent losses.
     quota : lose exactly that share of each tensor, rounded at random, and not a random number around it.
     last : lose the last packets of each tensor rather than any, as a sender in order does that is stopped early.
+    way : what goes to the servers (in a ring: reduce-scatter), what comes back (all-gather), or both.
+    worker : only of what this worker sends, or gets back from the servers, if not of all of them.
     """
 
     loss: float
@@ -121,6 +141,8 @@ class Random(Memoryless):
     burst: float = 1.0
     quota: bool = False
     last: bool = False
+    way: Literal["push", "pull", "both"] = "push"
+    worker: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.loss <= 1:
@@ -133,18 +155,53 @@ class Random(Memoryless):
 
     def carry(self, pushed: Pushed) -> Answer:
         """Some of it arrives."""
-        depth = max(info.layer for info in pushed.infos) + 1
-        rows: list[list[Tensor | None]] = []
+        nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in pushed.encoded]
+        if pushed.layout is not None:
+            return Answer(nothing, hops=self._hops(pushed.step, pushed.layout))
+        depth, tensors = max(info.layer for info in pushed.infos) + 1, range(len(pushed.infos))
+        pushes, pulls = nothing, [list(row) for row in nothing]
         for worker in range(len(pushed.encoded)):
-            rows.append([self._of(pushed, worker, tensor, depth) for tensor in range(len(pushed.infos))])
-        return Answer(rows)
+            if self.worker is not None and worker != self.worker:
+                continue
+            if self.way != "pull":
+                pushes[worker] = [self._of(pushed, worker, tensor, depth) for tensor in tensors]
+            if self.way != "push":
+                pulls[worker] = [self._back(pushed, worker, tensor, depth) for tensor in tensors]
+        return Answer(pushes, pulled=pulls if self.way != "push" else ())
 
-    def _of(self, pushed: Pushed, worker: int, tensor: int, depth: int) -> Tensor | None:
+    def _back(self, pushed: Pushed, worker: int, tensor: int, depth: int) -> Tensor | None:
+        """Of what comes back, in which all packets are alike."""
+        if self._spared(pushed, tensor, depth):
+            return None
+        draws = np.random.default_rng([self.seed, pushed.step, pushed.round, worker, tensor, 1])
+        return self._drawn(np.ones(pushed.pull_packets(tensor), bool), draws)
+
+    def _hops(self, step: int, layout: RingLayout) -> Hops:
         import torch
 
+        if self.layers != "all" or self.magnitudes != "all":
+            raise ValueError("a ring's packets are of no one layer, nor of one worker's magnitudes; expected all")
+        count = layout.workers
+        ways = {"push": range(count - 1), "pull": range(count - 1, 2 * count - 2), "both": range(2 * count - 2)}
+        masks: list[Tensor | None] = []
+        for bucket in range(len(layout.buckets)):
+            mask = torch.ones(2 * count - 2, count, layout.packets(bucket), dtype=torch.bool)
+            for hop in ways[self.way]:
+                for worker in range(count) if self.worker is None else (self.worker,):
+                    draws = np.random.default_rng([self.seed, step, bucket, hop, worker, 2])
+                    found = self._drawn(np.ones(layout.packets(bucket), bool), draws)
+                    if found is not None:
+                        mask[hop, worker] = found
+            masks.append(None if bool(mask.all()) else mask)
+        return Hops(layout.buckets, masks)
+
+    def _spared(self, pushed: Pushed, tensor: int, depth: int) -> bool:
         front = pushed.infos[tensor].layer < depth / 2
+        return (self.layers == "front" and not front) or (self.layers == "back" and front)
+
+    def _of(self, pushed: Pushed, worker: int, tensor: int, depth: int) -> Tensor | None:
         packets = pushed.packets(worker, tensor)
-        if not packets or (self.layers == "front" and not front) or (self.layers == "back" and front):
+        if not packets or self._spared(pushed, tensor, depth):
             return None
         draws = np.random.default_rng([self.seed, pushed.step, pushed.round, worker, tensor])
         eligible = np.ones(packets, bool)
@@ -152,6 +209,13 @@ class Random(Memoryless):
             sizes = pushed.magnitudes(worker, tensor).cpu().numpy()
             ranks = np.argsort(np.argsort(sizes, kind="stable"), kind="stable")
             eligible = ranks < packets // 2 if self.magnitudes == "small" else ranks >= packets - packets // 2
+        return self._drawn(eligible, draws)
+
+    def _drawn(self, eligible: np.ndarray, draws: np.random.Generator) -> Tensor | None:
+        """Which packets of a message arrive, of which only some may be lost; None if all do."""
+        import torch
+
+        packets = len(eligible)
         if self.quota or self.last:
             wanted = self.loss * eligible.sum()
             count = int(wanted) + int(draws.random() < wanted - int(wanted))
@@ -210,6 +274,8 @@ class Replay(Memoryless):
                         f"step {pushed.step}, worker {worker}, tensor {pushed.infos[tensor].name}: {len(mask)} packets "
                         f"are replayed, and {count} are sent"
                     )
+        if (answer.hops is not None) and pushed.layout is None:
+            raise ValueError("what is replayed was a ring, and this is none")
         return answer
 
 

@@ -3,7 +3,8 @@
 Every step becomes a trace of one iteration - tensors as long as their encodings, magnitudes of what the workers really
 send, times of another trace or none - which a simulator plays on a network that stays (`Plays`). Packets are the
 reducer's own: a message of the simulator is cut where the encoding is. The workers' messages to the servers may lose
-packets up to their bound; what the servers send back may not, so that all workers keep the same parameters.
+packets up to their bound, and so may what the servers send back, where it is whole float32 tensors, and all messages of
+a ring: then workers have parameters of their own (`gradwire.training.replicas`).
 
 A tensor's message is as long as the longest of the workers' encodings, where these differ (DGC).
 """
@@ -11,15 +12,17 @@ A tensor's message is as long as the longest of the workers' encodings, where th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
+from gradwire.scenarios.result import KINDS
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
 from gradwire.training.network import Answer, Pushed
+from gradwire.training.ring import Hops, RingLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +42,9 @@ class Outcome(Protocol):
     time_ps: int
     messages: Any
     missing: dict[int, NDArray[np.bool_]]
+    workers: Ints
+    buckets: tuple[tuple[int, ...], ...]
+    segments: int
 
 
 class Plays(Protocol):
@@ -88,13 +94,17 @@ class Simulated:
         Raises
         ------
         ScenarioError
-            The job's exchange is none with servers, what comes back may be lost, or partitions cut packets.
+            The job's exchange is neither with servers nor a ring, or packets do not hold whole values of one message.
         """
         job = plays.scenario.job[0]
         payload = (job.transport or plays.scenario.transport).payload
-        if job.exchange.kind != "parameter_server":
+        if job.exchange.kind not in ("parameter_server", "ring"):
             raise ScenarioError(
-                f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server"
+                f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server or ring"
+            )
+        if payload % 4:
+            raise ScenarioError(
+                f"{payload} bytes cut a float32 value", "transport.payload", expected="a multiple of 4 bytes"
             )
         partition = int(getattr(job.exchange, "partition", 0))
         if partition % payload:
@@ -102,12 +112,9 @@ class Simulated:
                 f"{partition} bytes cut packets", "job.exchange.partition",
                 expected=f"a multiple of the payload, {payload} bytes",
             )  # fmt: skip
-        if job.pull_bound:
-            raise ScenarioError(
-                f"{job.pull_bound} would leave workers with different parameters", "job.pull_bound",
-                expected="0: nothing is lost on the way back",
-            )  # fmt: skip
+        self.lossy_back = job.exchange.kind == "parameter_server" and bool(job.pull_bound)
         self.plays, self.times, self.payload, self.workers = plays, times, int(payload), int(job.workers)
+        self.scale = float(job.compute_scale)
         self._layouts: dict[tuple[tuple[int, int, int], ...], Layout] = {}
 
     def carry(self, pushed: Pushed) -> Answer:
@@ -116,12 +123,19 @@ class Simulated:
         Raises
         ------
         ValueError
-            Workers or packets are not those of the scenario's job.
+            Workers or packets are not those of the scenario's job, or something may be lost on the way back that is
+            not whole tensors.
         """
         if len(pushed.encoded) != self.workers or pushed.payload != self.payload:
             raise ValueError(
                 f"{len(pushed.encoded)} workers with packets of {pushed.payload} bytes; the scenario's job has "
                 f"{self.workers} and {self.payload}"
+            )
+        whole = all(each.nbytes(self.payload) == 4 * info.numel for row in pushed.encoded
+                    for each, info in zip(row, pushed.infos, strict=True))  # fmt: skip
+        if self.lossy_back and not whole:
+            raise ValueError(
+                "with a reducer it is not said what comes back from servers; expected job.pull_bound = 0, or no reducer"
             )
         longest = [max(column, key=lambda each: each.units) for column in zip(*pushed.encoded, strict=True)]
         layout = self._layout(longest)
@@ -129,7 +143,12 @@ class Simulated:
             return Answer([[None] * len(pushed.infos)] * self.workers)
         sent = np.flatnonzero(layout.sizes)
         played = self.plays.step(self._trace(pushed, layout, sent))
-        return Answer(self._masks(pushed, sent, played), int(played.time_ps))
+        if pushed.layout is not None:
+            nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
+            return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))
+        pushes, pulls = self._masks(pushed, sent, played)
+        back = pulls if self.lossy_back else ()
+        return Answer(pushes, int(played.time_ps), back, with_encoding=bool(pushed.encode_ps and self.scale))
 
     def state_dict(self) -> dict[str, object]:
         """Where it is. The network rests for it, and forgets what transports remember of pairs: so whoever goes on from
@@ -199,31 +218,79 @@ class Simulated:
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
         if self.times is None or pushed.round:
-            ready = np.zeros(len(sent), dtype=np.int64)
-            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, 0, 0, 0, worker)
+            ready = _encoded_by(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64), self.scale)
+            done = int(ready.max())
+            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, done, 0, done, worker)
         then = self.times.iterations[pushed.step % len(self.times.iterations)]
+        ready = _encoded_by(pushed, worker, sent, then.ready_ps[sent], self.scale)
+        late = max(int(ready.max()) - then.backward_end_ps, 0)  # encoding may end after the backward pass
         return Iteration(
-            worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, then.ready_ps[sent],
-            then.backward_end_ps, then.optimizer_ps, then.end_ps, worker,
+            worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, ready,
+            then.backward_end_ps + late, then.optimizer_ps, then.end_ps + late, worker,
         )  # fmt: skip
 
     # --- from what was played to masks --------------------------------------------------------------------------
 
-    def _masks(self, pushed: Pushed, sent: Ints, played: Outcome) -> list[list[Tensor | None]]:
+    def _masks(
+        self, pushed: Pushed, sent: Ints, played: Outcome
+    ) -> tuple[list[list[Tensor | None]], list[list[Tensor | None]]]:
+        """Of what went to the servers, and of what came back."""
         import torch
 
-        masks: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in range(self.workers)]
+        ways: list[list[list[Tensor | None]]] = [
+            [[None] * len(pushed.infos) for _ in range(self.workers)] for _ in range(2)
+        ]
         rows = played.messages
         for index, missing in played.missing.items():
-            worker, tensor = int(rows.captured[index]), int(sent[rows.tensor[index]])
+            sender, receiver = played.workers[index].tolist()
+            back = sender < 0
+            masks, worker, tensor = ways[back], max(sender, receiver), int(sent[rows.tensor[index]])
             mask = masks[worker][tensor]
             if mask is None:
-                count = pushed.packets(worker, tensor)
+                count = pushed.pull_packets(tensor) if back else pushed.packets(worker, tensor)
                 mask = masks[worker][tensor] = torch.ones(count, dtype=torch.bool)
             begin = int(rows.first[index]) * 4 // self.payload
             there = torch.from_numpy(~missing)[: max(len(mask) - begin, 0)]
             mask[begin : begin + len(there)] = there
-        return masks
+        return ways[0], ways[1]
+
+
+def _hops(layout: RingLayout, sent: Ints, played: Outcome) -> Hops:
+    """Which packets of a ring arrived: who sends a segment in which half of the hops says in which hop."""
+    import torch
+
+    count = layout.workers
+    if played.segments != count:
+        raise ScenarioError(
+            f"has rings side by side, {played.segments // count} of them", "topology", "hosts with one network card"
+        )
+    buckets = tuple(tuple(sent[list(each)].tolist()) for each in played.buckets)
+    layout = replace(layout, buckets=buckets)
+    masks: list[Tensor | None] = [None] * len(buckets)
+    rows = played.messages
+    for index, missing in played.missing.items():
+        bucket, segment = divmod(int(rows.part[index]), count)
+        sender = int(played.workers[index, 0])
+        gathering = KINDS[int(rows.kind[index])] == "all_gather"
+        hop = count - 1 + (sender + 1 - segment) % count if gathering else (sender - segment) % count
+        mask = masks[bucket]
+        if mask is None:
+            mask = masks[bucket] = torch.ones(2 * count - 2, count, layout.packets(bucket), dtype=torch.bool)
+        mask[hop, sender] = torch.from_numpy(~missing)
+    return Hops(buckets, masks)
+
+
+def _encoded_by(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: float = 1.0) -> Ints:
+    """When encodings can be sent of tensors that are ready then: a worker encodes one after the other as they become
+    ready, those of the back first of those that do so together. `scale`: what the job multiplies computing by, which
+    encoding is not; with 0 it cannot be told apart, and is added by whoever asked."""
+    if not pushed.encode_ps or not scale:
+        return ready
+    found, free = ready.copy(), 0
+    for place in sorted(range(len(sent)), key=lambda each: (ready[each], -each)):
+        free = max(free, int(ready[place])) + round(pushed.encode_ps[worker][int(sent[place])] / scale)
+        found[place] = free
+    return found
 
 
 def _laid_out(encoded: Sequence[Encoded], payload: int) -> Layout:

@@ -1,7 +1,8 @@
 """The trainer: data-parallel training of N workers in one process, with a reducer and a network between them.
 
 A step: every worker's gradients of its own samples, reduced, carried by the network, averaged from what arrived, and
-one update that all workers make alike (synchronous; a parameter server and an all-reduce differ in the network only).
+one update that all workers make alike (synchronous). Where something is lost on the way back from the servers, or in
+the all-gather of a ring, workers have parameters of their own from then on (`gradwire.training.replicas`).
 Initialisation, data and everything drawn by reducers and networks have seeds of their own, so that two trainings that
 differ in one thing are paired in everything else.
 """
@@ -19,11 +20,12 @@ from torch.nn.functional import cross_entropy
 
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
-from gradwire.training.exchange import Exchange, Fill
+from gradwire.training.exchange import Exchange, Fill, Sent
 from gradwire.training.gradients import Loss, gradients_of
 from gradwire.training.network import Ideal, Network
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
+from gradwire.training.replicas import Replicas
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,10 @@ class Recipe:
         "steps", a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
     momentum, nesterov, weight_decay : of SGD; no momentum where a reducer corrects for it.
     clip : norm that the mean gradient is scaled down to; 0 does not.
-    fill, feed_back, payload : see `Exchange`.
+    fill, feed_back, payload, collective, bucket, encode_time : see `Exchange`.
+    pull_fill : what stands for what is lost on the way back: what was there before, or zero.
+    resync : steps after which workers whose parameters differ are given the same ones, 0 for never. It takes no time on
+        the clock; in a ring it is another all-reduce of as many bytes.
     data_seed, seed : what the order of samples hangs on, and what reducers draw from.
     """
 
@@ -54,6 +59,11 @@ class Recipe:
     fill: Fill = "zero"
     feed_back: bool = False
     payload: int = 4096
+    collective: Literal["parameter_server", "ring"] = "parameter_server"
+    bucket: int = 25 * 2**20
+    pull_fill: Literal["stale", "zero"] = "stale"
+    resync: int = 0
+    encode_time: Literal["none", "measured"] | float = "none"
     data_seed: int = 0
     seed: int = 0
 
@@ -74,8 +84,13 @@ class StepRow:
 
     loss : mean of the workers.
     sent_bytes : payload that all workers sent.
-    lost : share of it that did not arrive, mean over workers and tensors by what they hold.
+    lost : share of it that did not arrive, mean over workers and tensors by what they hold; `lost_back` the same of
+        what servers sent back (a ring's hops are all in `lost`).
+    encode_ps, decode_ps : of `time_ps`, what encoding and decoding took, if that counts (`Exchange.encode_time`); the
+        network may do its part during the first.
     time_ps : how long the network took; `clock_ps` all steps until here.
+    apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
+        mean square over workers and parameters; 0 where all have the same.
     """
 
     step: int
@@ -85,11 +100,17 @@ class StepRow:
     time_ps: int
     clock_ps: int
     rate: float
+    apart_max: float = 0.0
+    apart_rms: float = 0.0
+    lost_back: float = 0.0
+    encode_ps: int = 0
+    decode_ps: int = 0
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a model is worth after some steps, on data that it has not seen."""
+    """What a model is worth after some steps, on data that it has not seen. Where workers have parameters of their own,
+    each answers an N-th of it."""
 
     step: int
     loss: float
@@ -128,12 +149,13 @@ class Trainer:
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
-            reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back
-        )
+            reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
+            recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time,
+        )  # fmt: skip
         self.gradients = gradients_of(model, recipe.workers)
-        self.optimizer = torch.optim.SGD(
-            model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
-        )
+        self.optimizer = self._optimizer(list(model.parameters()))
+        self.replicas: Replicas | None = None
+        """The workers' own parameters, once they differ."""
         self.done, self.clock_ps, self.sent_bytes = 0, 0, 0
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
@@ -143,29 +165,72 @@ class Trainer:
         number, recipe = self.done, self.recipe
         self.model.train()
         inputs, targets = self.dealer.step(number)
-        losses, gradients = self.gradients(self.loss, inputs, targets)
+        answers = self.gradients if self.replicas is None else self.replicas.gradients
+        losses, gradients = answers(self.loss, inputs, targets)
         means, sent = self.exchange.step(gradients, number, self.network)
-        for parameter, mean in zip(self.model.parameters(), means, strict=True):
-            parameter.grad = mean
-        if recipe.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.rate_at(number)
-        self.optimizer.step()
+        self._update(means, sent, number)
+        apart = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
         self.done += 1
         self.clock_ps += sent.time_ps
         self.sent_bytes += sum(sent.nbytes)
         self.lost = sent.lost
         numel = sum(info.numel for info in self.infos) * recipe.workers
         lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
+        back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
         return StepRow(
             number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
-            recipe.rate_at(number),
+            recipe.rate_at(number), *apart, back, sent.encode_ps, sent.decode_ps,
         )  # fmt: skip
+
+    def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        recipe = self.recipe
+        return torch.optim.SGD(
+            parameters, recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
+        )
+
+    def _update(self, means: list[Tensor], sent: Sent, number: int) -> None:
+        """The update of a step, by all alike or by each worker."""
+        recipe, rate = self.recipe, self.recipe.rate_at(number)
+        ring = recipe.collective == "ring"
+        if self.replicas is None and (sent.views or any(mask is not None for row in sent.pulled for mask in row)):
+            self.replicas = Replicas(self.model, recipe.workers)
+            if ring:
+                self.replicas.with_optimizers(self._optimizer, self.optimizer.state_dict())
+        if ring and self.replicas is not None:
+            self.replicas.update(sent.views or [means], rate, recipe.clip)
+        else:
+            for parameter, mean in zip(self.model.parameters(), means, strict=True):
+                parameter.grad = mean
+            if recipe.clip:
+                nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            if self.replicas is not None:
+                self.replicas.pull(sent.pulled, recipe.pull_fill)
+        if self.replicas is not None and recipe.resync and (number + 1) % recipe.resync == 0:
+            self.replicas.together()
+            if ring:
+                sent.nbytes = [2 * each for each in sent.nbytes]
 
     def score(self, batch: int = 500) -> Score:
         """Loss and accuracy on held-out data."""
         inputs, targets = self.data.held_out() if isinstance(self.data, Text) else self.data.test
+        if self.replicas is None:
+            total, right = self._judged(inputs, targets, batch)
+        else:
+            total, right = 0.0, 0
+            count = self.recipe.workers
+            parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
+            for worker, (mine, answers) in enumerate(parts):
+                with self.replicas.lent(worker):
+                    loss, correct = self._judged(mine, answers, batch)
+                total, right = total + loss, right + correct
+        count = targets.numel()
+        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes)
+
+    def _judged(self, inputs: Tensor, targets: Tensor, batch: int) -> tuple[float, int]:
+        """(sum of the losses, right answers) of the model."""
         self.model.eval()
         total, right = 0.0, 0
         with torch.no_grad():
@@ -173,8 +238,7 @@ class Trainer:
                 logits = self.model(mine)
                 total += float(cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="sum"))
                 right += int((logits.argmax(dim=-1) == answers).sum())
-        count = targets.numel()
-        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes)
+        return total, right
 
     def run(
         self, score_every: int = 0, until: float | None = None, progress: Callable[[float, str], None] | None = None
@@ -206,6 +270,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
             "network": self.network.state_dict(),
+            "replicas": None if self.replicas is None else self.replicas.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -224,3 +289,7 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])
         self.network.load_state_dict(saved["network"])
+        self.replicas = None
+        if saved["replicas"] is not None:
+            self.replicas = Replicas(self.model, self.recipe.workers)
+            self.replicas.load_state_dict(saved["replicas"], self._optimizer)

@@ -29,6 +29,8 @@ class Setting:
     policies : those of `gradwire.analysis.claims.policies` that are run.
     full_only : left out of a quick run.
     shown : the measure in its panel of the plot, if not the claim's.
+    data : what is learned from, "pictures" or "text", where it is a training; whoever reproduces says where it is.
+    baseline : of `policies`, the one that the others are compared with, seed by seed, if there is one.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Setting:
     changes: JsonView = field(default_factory=dict)
     full_only: bool = False
     shown: str = ""
+    data: Literal["", "pictures", "text"] = ""
+    baseline: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,13 @@ class Expect:
     ----------
     text : what it is.
     value : computed from the measures of one seed.
-    low, high : where its median should be; None: no limit.
-    unit : "share", "ratio", "time" (picoseconds), or "count": how it is printed.
+    low, high : where its median should be, or the 95 % interval of its mean; None: no limit.
+    unit : "share", "ratio", "time" (picoseconds), "count", or "points" (of a hundred): how it is printed.
     condition : under which it is looked at, such as "minimum RTO 10 ms"; what is said if others do not hold.
     settings : names of what it needs; with one of them left out it is not looked at.
     blame : (setting, policy) of a baseline whose time-outs may be the reason, to be said if they are.
+    interval : whether seeds differ by chance as much as by what is looked at, so that the interval of the mean over
+        them decides and not their median; a limit inside of it leaves the figure unresolved.
     """
 
     text: str
@@ -59,9 +65,10 @@ class Expect:
     settings: tuple[str, ...]
     low: float | None = None
     high: float | None = None
-    unit: Literal["share", "ratio", "time", "count"] = "ratio"
+    unit: Literal["share", "ratio", "time", "count", "points"] = "ratio"
     condition: str = ""
     blame: tuple[str, str] | None = None
+    interval: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,11 @@ class Claim:
 def ratio(setting: str, policy: str, to: str, measure: str) -> Callable[[At], float]:
     """A policy's figure over another one's."""
     return lambda at: at(setting, policy, measure) / at(setting, to, measure)
+
+
+def difference(setting: str, policy: str, than: str, measure: str = "accuracy") -> Callable[[At], float]:
+    """By how much a policy's figure is above another one's, of the same seed."""
+    return lambda at: at(setting, policy, measure) - at(setting, than, measure)
 
 
 def gain(setting: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:

@@ -1,14 +1,16 @@
-"""Draw: one picture per claim, the measure that it is about by setting and policy; the seeds' range as a bar."""
+"""Draw: one picture per claim, the measure that it is about by setting and policy; the seeds' range as a bar. Where
+settings have a baseline, what the others change against it (`draw_effects`)."""
 
 from __future__ import annotations
 
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Setting
+from gradwire.analysis.claims.draw_effects import effects_picture
 from gradwire.analysis.claims.judge import Judgement
 from gradwire.analysis.claims.measures import TIMES, WORDS
-from gradwire.analysis.claims.policies import POLICIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +29,8 @@ def picture(judgement: Judgement) -> Figure | None:
     from gradwire.analysis.plots import COLOURS, GREY, PAPER, WIDTH
 
     claim = judgement.claim
+    if any(each.baseline for each in claim.settings):
+        return effects_picture(judgement)
     settings = [each for each in claim.settings if any(s == each.name for s, _, _ in judgement.figures)]
     if not settings:
         return None
@@ -48,7 +52,7 @@ def picture(judgement: Judgement) -> Figure | None:
         for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
             measure = setting.shown or claim.shown
             _bars(panel, judgement, setting, measure, colours)
-            labels = [POLICIES[policy].label for policy in setting.policies]
+            labels = [label_of(policy) for policy in setting.policies]
             panel.set_yticks(
                 range(len(labels)), labels if not alike or number % columns == 0 else [""] * len(labels)
             )

@@ -3,20 +3,27 @@
 shown : all hold. not shown : none does. shown under a condition : some hold; which is said. Beside the median stands
 the range over the seeds (smallest to largest): of three seeds no interval says more. Where a baseline is slow because
 its slowest messages met time-outs, that is said.
+
+What seeds change as much as what is looked at (accuracy) is judged by the 95 % interval of the mean of the seeds'
+figures, which are differences between runs of the same seed. It holds if the whole interval is where it should be, it
+does not if none of it is, and is unresolved otherwise. A claim is unresolved if nothing of it is resolved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import inf, isinf
+from statistics import fmean, median
 
+from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Claim, Expect
+from gradwire.analysis.claims.intervals import half_width, interval
 from gradwire.analysis.claims.plan import Run
-from gradwire.analysis.claims.policies import POLICIES
 from gradwire.analysis.tables import three_digits, time_text
 
 SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
+UNRESOLVED = "unresolved"
 MOSTLY = 0.5
 """Of the slowest messages: from this share on the tail is one of time-outs."""
 
@@ -34,6 +41,18 @@ class Spread:
     def median(self) -> float:
         return median(self.values)
 
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    def interval_text(self, unit: str) -> str:
+        """Mean and half of its 95 % interval, such as "-1.2 ± 0.4 points"."""
+        half = half_width(self.values)
+        if isinf(half):
+            return f"{value_text(self.mean, unit)} (one seed)"
+        number, _, words = value_text(self.mean, unit).partition(" ")
+        return f"{number} ± {value_text(half, unit).partition(' ')[0].lstrip('+')}{f' {words}' if words else ''}"
+
     def text(self, unit: str) -> str:
         """Such as "-34 % (-36 to -31 %)"."""
         low, high = min(self.values), max(self.values)
@@ -48,9 +67,16 @@ class Finding:
 
     expect: Expect
     spread: Spread
-    holds: bool
+    holds: bool | None
+    """None if it is unresolved."""
     because: str
     """The baseline whose slowest messages met time-outs, most of them; empty if it is none."""
+
+    @property
+    def measured(self) -> str:
+        """What was measured, in words."""
+        unit = self.expect.unit
+        return self.spread.interval_text(unit) if self.expect.interval else self.spread.text(unit)
 
     @property
     def wanted(self) -> str:
@@ -103,33 +129,43 @@ def _value(expect: Expect, figures: Figures, seed: int) -> float:
 
 
 def _finding(expect: Expect, spread: Spread, figures: Figures) -> Finding:
-    middle = spread.median
-    above = expect.low is None or middle >= expect.low
-    holds = above and (expect.high is None or middle <= expect.high)
+    holds = _holds(expect, spread)
     because = ""
     if expect.blame is not None:
         shares = [
             each.get("tail_timed_out", 0.0) for (s, p, _), each in figures.items() if (s, p) == expect.blame
         ]
         if shares and median(shares) >= MOSTLY:
-            because = POLICIES[expect.blame[1]].label
+            because = label_of(expect.blame[1])
     return Finding(expect, spread, holds, because)
+
+
+def _holds(expect: Expect, spread: Spread) -> bool | None:
+    least = -inf if expect.low is None else expect.low
+    most = inf if expect.high is None else expect.high
+    low, high = interval(spread.values) if expect.interval else (spread.median, spread.median)
+    if least <= low and high <= most:
+        return True
+    return None if high >= least and low <= most else False
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
     if not findings:
         return OPEN, "nothing of it was run"
-    good, bad = [each for each in findings if each.holds], [each for each in findings if not each.holds]
-    if not bad:
+    good = [each for each in findings if each.holds]
+    bad = [each for each in findings if each.holds is False]
+    unknown = [each for each in findings if each.holds is None]
+    if not bad and not unknown:
         words = f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected"
         return SHOWN, _sentence(words, _blame(good))
-    failed = "; ".join(
-        f"{_place(each)} ({each.spread.text(each.expect.unit)}, not {each.wanted})" for each in bad
-    )
+    failed = "; ".join(f"{_place(each)} ({each.measured}, not {each.wanted})" for each in bad)
+    beside = "; ".join(f"{_place(each)} ({each.measured}, {each.wanted} wanted)" for each in unknown)
+    open_ = f"unresolved: {beside}" if beside else ""
     if not good:
-        return NOT_SHOWN, _sentence(failed, _blame(bad))
+        return NOT_SHOWN if bad else UNRESOLVED, _sentence(failed, _blame(bad), open_)
     holds = "; ".join(dict.fromkeys(_place(each) for each in good))
-    return CONDITION, _sentence(f"it holds for: {holds}. Not for: {failed}", _blame(good))
+    not_for = f". Not for: {failed}" if failed else ""
+    return CONDITION, _sentence(f"it holds for: {holds}{not_for}", open_, _blame(good))
 
 
 def _blame(findings: Sequence[Finding]) -> str:
@@ -143,14 +179,15 @@ def _place(finding: Finding) -> str:
 
 
 def _sentence(*parts: str) -> str:
-    text = ". ".join(part for part in parts if part)
-    return text[:1].upper() + text[1:] + "."
+    return "".join(f"{part[:1].upper()}{part[1:]}. " for part in parts if part).strip()
 
 
 def value_text(value: float, unit: str) -> str:
     """A figure in its unit."""
     if unit == "share":
         return f"{three_digits(100 * value)} %"
+    if unit == "points":
+        return f"{100 * value:+.2f} points"
     if unit == "time":
         return time_text(value)
     return f"{value:g}" if unit == "count" else f"{value:.3f}" if abs(value) < 1 else three_digits(value)

@@ -1,4 +1,4 @@
-"""Measures: the figures that claims are about, of one Result. Times are picoseconds, shares 0 to 1."""
+"""Measures: the figures that claims are about, of one Result or training. Times are picoseconds, shares 0 to 1."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.detail import detail
 from gradwire.analysis.metrics import measure, percentile
+from gradwire.scenarios.learned import Learned
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.soundness import check_loss_invariant
@@ -24,6 +25,12 @@ WORDS = {
     "broken": "loss bounds broken",
     "magnitude": "mean |g| of lost gradients over that of their tensors",
     "useful": "useful share of the busiest upstream link",
+    "accuracy": "accuracy on data that was not learned from",
+    "loss": "loss (cross entropy) on data that was not learned from",
+    "lost": "share of what was sent that did not arrive",
+    "step_bytes": "bytes that a worker sends in a step",
+    "apart": "distance of the workers' parameters from their mean, root mean square at the end",
+    "apart_max": "largest distance of a worker's parameter from their mean, at the end",
 }
 TIMES = ("iteration", "p99", "mean", "p50", "push_p99")
 
@@ -66,6 +73,20 @@ def figures(result: Result) -> dict[str, float]:
     if upstream is not None:
         found["useful"] = upstream.share
     return found
+
+
+def learned_figures(training: Learned) -> dict[str, float]:
+    """All measures of a training that is over: accuracy and loss at its end, the others as means of its steps."""
+    workers = int(training.summary["workers"])
+    last = training.scores[-1]
+    return {
+        "accuracy": float(last["accuracy"]),
+        "loss": float(last["loss"]),
+        "lost": float(np.mean([row["lost"] for row in training.steps])),
+        "apart": float(training.steps[-1]["apart_rms"]),
+        "apart_max": float(training.steps[-1]["apart_max"]),
+        "step_bytes": float(np.mean([row["sent_bytes"] for row in training.steps])) / workers,
+    }
 
 
 def _worst(result: Result) -> float:

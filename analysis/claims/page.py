@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from gradwire.analysis.claims.arms import label_of
+from gradwire.analysis.claims.effects import effects_of
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
-from gradwire.analysis.claims.policies import POLICIES
 from gradwire.analysis.figures import save_figure
 from gradwire.scenarios.json_data import Json
 
@@ -27,15 +28,14 @@ th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; text-align: left; v
 td.n { text-align: right; white-space: nowrap } img { max-width: 100% }
 .shown { color: #00704f } .part { color: #9a6200 } .not { color: #b03a00 } .remark { color: #595959 }
 """
-CLASSES = {"shown": "shown", "shown under a condition": "part"}
+CLASSES = {"shown": "shown", "shown under a condition": "part", "unresolved": "part"}
+HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
 
 
 def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
     """(id, claim, published, measured, verdict) of a judgement, texts."""
     claim = judgement.claim
-    measured = "; ".join(
-        f"{each.expect.text} {each.spread.text(each.expect.unit)}" for each in judgement.findings
-    )
+    measured = "; ".join(f"{each.expect.text} {each.measured}" for each in judgement.findings)
     return [(claim.id, claim.sentence, claim.published, measured or "-", judgement.verdict)]
 
 
@@ -46,10 +46,7 @@ def html_page(
     lines = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
-        f"<p>From <code>{escape(how)}</code>. Figures are medians of {seeds} seeds, with the smallest and the largest "
-        "where these differ. Verdicts are computed from them: <b>shown</b> if all expectations hold, "
-        "<b>not shown</b> if none does. Simulated, not measured on hardware. "
-        "Baselines of the TCP family are shown with both minimum time-outs.</p>",
+        f"<p>From <code>{escape(how)}</code>. {_lead(judgements, seeds)}</p>",
         "<table><tr><th></th><th>claim</th><th>published</th><th>verdict</th></tr>",
     ]
     for each in judgements:
@@ -62,6 +59,39 @@ def html_page(
     for each, figure in zip(judgements, figures, strict=True):
         lines += _section(each, figure)
     return "\n".join([*lines, "</body></html>", ""])
+
+
+def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
+    """How the figures of a page are to be read."""
+    if any(each.expect.interval for judgement in judgements for each in judgement.findings):
+        return (
+            f"Figures are means over {seeds} seeds with their 95 % intervals (Student's t); differences are between "
+            "runs of the same seed, which have initial parameters and order of data in common. Verdicts are computed "
+            "from the intervals: <b>shown</b> if all expectations hold, <b>not shown</b> if none does, "
+            "<b>unresolved</b> where an interval holds the limit."
+        )
+    return (
+        f"Figures are medians of {seeds} seeds, with the smallest and the largest where these differ. Verdicts are "
+        "computed from them: <b>shown</b> if all expectations hold, <b>not shown</b> if none does. Simulated, not "
+        "measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
+    )
+
+
+def _effects(judgement: Judgement) -> list[str]:
+    """A table of what each arm changes."""
+    effects = effects_of(judgement)
+    if not effects:
+        return []
+    words = escape(WORDS[judgement.claim.shown])
+    lines = [f"<table><tr><th>setting</th><th>arm</th><th>{words}</th><th>less that of the baseline</th><th></th></tr>"]
+    for each in effects:
+        lines.append(
+            f"<tr><td>{escape(each.setting)}</td><td>{escape(label_of(each.policy))}</td>"
+            f"<td class='n'>{each.figure.interval_text('share')}</td>"
+            f"<td class='n'>{each.change.interval_text('points')}</td>"
+            f"<td>{'' if each.resolved else 'unresolved'}</td></tr>"
+        )
+    return [*lines, "</table>"]
 
 
 def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
@@ -78,16 +108,16 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
         for each in judgement.findings:
             what = f"{each.expect.text}{f' ({each.expect.condition})' if each.expect.condition else ''}"
             lines.append(
-                f"<tr><td>{escape(what)}</td><td class='n'>{each.spread.text(each.expect.unit)}</td>"
-                f"<td class='n'>{escape(each.wanted)}</td><td>{'holds' if each.holds else 'does not hold'}"
+                f"<tr><td>{escape(what)}</td><td class='n'>{each.measured}</td>"
+                f"<td class='n'>{escape(each.wanted)}</td><td>{HOLDS[each.holds]}"
                 f"{f'; time-outs: {escape(each.because)}' if each.because else ''}</td></tr>"
             )
         lines.append("</table>")
     if figure is not None:
         data = base64.b64encode(png_of(figure)).decode()
-        words = f"{WORDS[claim.shown]} by policy, a panel per setting"
+        words = f"{WORDS[claim.shown]} by policy and setting"
         lines.append(f"<img alt='{escape(words)}' src='data:image/png;base64,{data}'>")
-    return [*lines, *_everything(judgement)]
+    return [*lines, *_effects(judgement), *_everything(judgement)]
 
 
 def _everything(judgement: Judgement) -> list[str]:
@@ -100,13 +130,16 @@ def _everything(judgement: Judgement) -> list[str]:
         for name in names:
             spread = judgement.spread(setting, policy, name)
             cells += f"<td class='n'>{value_text(spread.median, unit_of(name)) if spread else '-'}</td>"
-        lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(POLICIES[policy].label)}</td>{cells}</tr>")
+        lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(label_of(policy))}</td>{cells}</tr>")
     return [*lines, "</table></details>"]
 
 
 def unit_of(measure: str) -> str:
     """How a measure is printed."""
-    other = {"broken": "count", "worst": "ratio", "magnitude": "ratio"}
+    other = {
+        "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count",
+        "apart_max": "count", "loss": "ratio",
+    }  # fmt: skip
     return "time" if measure in TIMES else other.get(measure, "share")
 
 
@@ -148,6 +181,20 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                         "because": one.because,
                     }
                     for one in each.findings
+                ],
+                "effects": [
+                    {
+                        "setting": one.setting,
+                        "policy": one.policy,
+                        "label": label_of(one.policy),
+                        "measure": claim.shown,
+                        "mean": one.figure.mean,
+                        "change": one.change.mean,
+                        "interval": list(one.interval) if len(one.change.values) > 1 else None,
+                        "changes": list(one.change.values),
+                        "resolved": one.resolved,
+                    }
+                    for one in effects_of(each)
                 ],
                 "measures": [
                     {"setting": setting, "policy": policy, "seed": seed, **values}

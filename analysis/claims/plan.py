@@ -1,24 +1,33 @@
 """Plan: the runs that claims need, each once, however many claims share it.
 
 A run is known by its key, a SHA-256 over its resolved scenario, the traces it replays and what the simulator is (its
-version and sources): a kept Result is used again for exactly the same run only.
+version and sources): a kept Result is used again for exactly the same run only. A training's is over what it is told,
+the version of torch and `EDITION`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
-from gradwire.analysis.claims.claim import Claim
-from gradwire.analysis.claims.policies import POLICIES, laid_over
+from gradwire.analysis.claims.arms import policy_of, seeded
+from gradwire.analysis.claims.claim import Claim, Setting
+from gradwire.analysis.claims.policies import laid_over
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.load import build_scenario, load_tables
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import Scenario
+
+EDITION = 1
+"""Of what a training gives for the same settings: to be raised when that changes. Trainings take hours, so they are not
+run again for a changed comment, as simulations are."""
+NO_DATA: Mapping[str, str] = MappingProxyType({})
 
 SOURCES = ("components", "experiment", "scenarios", "sim", "traces")
 """Rooms whose Python decides what a run gives."""
@@ -26,7 +35,7 @@ SOURCES = ("components", "experiment", "scenarios", "sim", "traces")
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation: a scenario under a policy with a seed. `name` is for people."""
+    """One simulation, or training: a scenario under a policy with a seed. `name` is for people."""
 
     key: str
     name: str
@@ -35,16 +44,39 @@ class Run:
     seed: int
     scenario: Scenario
 
+    @property
+    def trained(self) -> bool:
+        """Whether it is a training."""
+        return self.scenario.training is not None
 
-def planned(claim: Claim, seeds: int, full: bool) -> list[Run]:
-    """The runs of a claim. Raises `ScenarioError` if a scenario of it is none."""
+
+def planned(claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_DATA) -> list[Run]:
+    """The runs of a claim. `data`: where "pictures" and "text" are, for trainings.
+
+    Raises
+    ------
+    ScenarioError
+        A scenario of it is none, or it learns from data that are not given.
+    """
     return [
-        _run(setting.name, setting.scenario, dict(setting.changes), policy, seed)
+        _run(setting.name, setting.scenario, _with_data(setting, data), policy, seed)
         for setting in claim.settings
         if full or not setting.full_only
         for policy in setting.policies
         for seed in range(1, seeds + 1)
     ]
+
+
+def _with_data(setting: Setting, data: Mapping[str, str]) -> Json:
+    if not setting.data:
+        return dict(setting.changes)
+    if setting.data not in data:
+        expected = {
+            "pictures": "--pictures and a folder with CIFAR-10, or synthetic",
+            "text": "--text and a file, or synthetic",
+        }
+        raise ScenarioError(f"learns from {setting.data}, and none are given", setting.name, expected[setting.data])
+    return overlay(dict(setting.changes), {"training": {"data": data[setting.data]}})
 
 
 def all_runs(plans: Sequence[Sequence[Run]]) -> list[Run]:
@@ -59,12 +91,33 @@ def _size(run: Run) -> int:
 
 def _run(setting: str, name: str, changes: Json, policy: str, seed: int) -> Run:
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
-    chosen = POLICIES[policy]
+    chosen = policy_of(policy)
     tables = laid_over(overlay(tables, changes), chosen) | {"seed": seed, "name": name}
+    if "training" in tables:
+        tables = seeded(tables, seed)
     scenario = build_scenario(tables, f"{name}, {policy}")
+    if scenario.training is not None:
+        apart = ("name", "description")
+        settings = {key: value for key, value in tables.items() if key not in apart}
+        key = _hash([settings, EDITION, _learner()])
+        return Run(key, f"{setting}, {chosen.label}, seed {seed}", setting, policy, seed, scenario)
     asked = (scenario.digest(), *(job.trace for job in scenario.job), engine())
-    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    key = _hash(asked)
     return Run(key, f"{setting}, {chosen.label}, seed {seed}", setting, policy, seed, scenario)
+
+
+def _hash(asked: object) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _learner() -> str:
+    """The version of what computes in a training."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"
 
 
 @cache

@@ -1,7 +1,8 @@
 """Store: the Results of a reproduction, each in a folder named by its run's key.
 
 A Result appears complete or not at all, so what is there after a kill -9 can be used. One that cannot be read, or is of
-another format, is moved out of the way and run again.
+another format, is moved out of the way and run again. A training fills its folder while it runs, and one that is not
+over is gone on with.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from gradwire.analysis.claims.measures import figures
+from gradwire.analysis.claims.measures import figures, learned_figures
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
 from gradwire.scenarios.result import Result
 
 
@@ -30,7 +32,14 @@ class Store:
         if not place.exists():
             return None
         try:
-            return figures(Result.read(place))
+            return self._learned(place) if (place / SUMMARY).exists() else figures(Result.read(place))
         except ResultError:
             shutil.rmtree(place)
             return None
+
+    def _learned(self, place: Path) -> dict[str, float] | None:
+        training = Learned.read(place)
+        if training.summary["steps_done"] < training.summary["steps"]:
+            return None
+        (place / CHECKPOINT).unlink(missing_ok=True)  # there is nothing left to go on with
+        return learned_figures(training)

@@ -89,6 +89,8 @@ def _as_ctrl_c(seen: list[int]) -> Iterator[None]:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         seen.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background by a script
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     if (

@@ -53,6 +53,10 @@ class RandomLoss(Table):
     """Lose exactly that share of each tensor."""
     last: Flag = False
     """Lose the last packets of each tensor rather than any."""
+    way: Literal["push", "pull", "both"] = "push"
+    """What loses: what goes to the servers (in a ring: reduce-scatter), what comes back (all-gather), or both."""
+    worker: Natural | None = None
+    """Only of what this worker sends, or gets back from servers, the first one being 0; of all of them if absent."""
     seed: Natural = 0
     """Of the draws."""
 
@@ -88,8 +92,17 @@ class Training(Table):
     """Momentum before the reduction; the optimiser has to have none."""
     network: Annotated[Literal["simulated", "ideal"] | RandomLoss, Field(union_mode="left_to_right")] = "simulated"
     """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
+    resync: Natural = 0
+    """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
+    ones; 0 for never."""
     compute: Literal["trace", "none"] = "none"
     """trace: computing takes the times of the job's trace, which must be one of this model; none: no time."""
+    encode_time: Annotated[
+        Literal["none", "measured"] | Annotated[float, Field(ge=0, le=1e9, strict=True)],
+        Field(union_mode="left_to_right"),
+    ] = "none"
+    """How long encoding and decoding take on the clock: none; measured: the processor time that they take here, which
+    no two runs have alike; or so many nanoseconds for each element of a tensor."""
     score_every: Natural = 0
     """Steps between two looks at data that is not learned from; ten in a training if 0."""
     model_seed: Natural = 1

@@ -23,6 +23,7 @@ from gradwire.scenarios.result import Result
 from gradwire.traces.trace import load_trace
 from tests.support.analysis_cases import messages, small_result
 
+DATA = {"pictures": "synthetic", "text": "synthetic"}
 BURST = {"traffic": [{"name": "burst", "kind": "incast", "fan_in": 2, "size": "20kB", "rounds": 1}]}
 
 
@@ -102,9 +103,10 @@ def test_a_run_is_made_once_whoever_wants_it() -> None:
 def test_every_claim_can_be_run(name: str) -> None:
     """All scenarios are valid, and what is expected of a claim asks for settings and policies that it runs."""
     for claim in claims_of(name):
-        runs = planned(claim, 1, True)
+        runs = planned(claim, 1, True, DATA)
         figures = {run.key: dict.fromkeys(
-            ("p99", "mean", "p50", "iteration", "timed_out", "tail_timed_out", "broken", "worst", "magnitude"), 1.0)
+            ("p99", "mean", "p50", "iteration", "timed_out", "tail_timed_out", "broken", "worst", "magnitude", "accuracy",
+             "step_bytes"), 1.0)
             for run in runs}  # fmt: skip
         found = judge(claim, runs, figures)
         assert found.verdict != OPEN and len(found.findings) == len(claim.expects)

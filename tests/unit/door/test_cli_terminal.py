@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
@@ -95,3 +99,31 @@ def test_a_line_has_the_name_the_share_and_what_there_is_room_for(
     assert lines[-1].startswith(shown)
     assert re.fullmatch(r"0:00:\d\d", "0:00:" + lines[-1][len(shown):])
     assert max(map(len, written.splitlines())) <= width
+
+
+@pytest.mark.parametrize("interrupts", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_command_can_be_terminated(interrupts: signal.Handlers):
+    """Also one that a script has begun in the background, where shells let Ctrl-C be ignored; it cleans up."""
+    script = """
+        import time
+        from gradwire.cli.terminal import for_people
+        @for_people
+        def work():
+            try:
+                print("begun", flush=True)
+                time.sleep(60)
+            finally:
+                print("kept", flush=True)
+        work()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, interrupts),
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    process.terminate()
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err) == (143, "kept\n", "gradwire: terminated\n")

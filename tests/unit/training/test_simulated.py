@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,8 @@ from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
+from gradwire.training.ring import RingLayout  # noqa: E402
+from gradwire.training.simulated import Simulated, _encoded_by  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 
 
@@ -151,10 +154,10 @@ def test_partitions_are_put_together() -> None:
         def step(self, trace):
             found = Session(self.scenario).step(trace)
             rows = found.messages
-            wanted = next(n for n in range(len(rows)) if rows.captured[n] == 2 and rows.first[n] == 16 * 1024)
+            wanted = next(n for n in range(len(rows)) if rows.captured[n] == 2 and found.workers[n, 0] == 2 and rows.first[n] == 16 * 1024)
             mask = np.zeros(16, dtype=bool)
             mask[3] = True
-            return type(found)(found.time_ps, rows, {wanted: mask})
+            return dataclasses.replace(found, missing={wanted: mask})
 
     answer = Simulated(Plays()).carry(pushed(torch.ones(40 * 1024)))
     assert [mask is not None for (mask,) in answer.arrived] == [False, False, True, False]
@@ -176,16 +179,93 @@ def test_computing_takes_the_times_of_a_trace() -> None:
         Trainer(model, data, recipe, network=Simulated(Session(scenario()), other)).step()
 
 
+RING = {"exchange": {"kind": "ring"}, "servers": 0, "push_bound": 0.3, "pull_bound": 0.3, "pull_important": False,
+        "tagging": {"magnitude": True, "important_fraction": 0.1}}  # fmt: skip
+LOSSY = {"rate": "10Gbps", "latency": "1us", "loss": 0.05}
+
+
+def test_a_ring_loses_what_its_messages_lost() -> None:
+    """Hops are told from who sends what; here from when: of a segment, message after message."""
+    one = scenario(job=RING, link=LOSSY, output={"missing": True})
+    layout = RingLayout((180_000,), ((0,),), 4, 4096)
+    sent = pushed(torch.linspace(1, 2, 180_000))
+    traces = []
+
+    class Plays:
+        scenario = one
+
+        def step(self, trace):
+            traces.append(trace)
+            return Session(one).step(trace)
+
+    answer = Simulated(Plays()).carry(dataclasses.replace(sent, layout=layout))
+    whole = simulate(one, traces[0])
+    rows = whole.messages.to_pylist()
+    order = {part: sorted(row["start_ps"] for row in rows if row["part"] == part) for part in range(4)}
+    expected = torch.ones(6, 4, layout.packets(0), dtype=torch.bool)
+    for each in whole.missing.to_pylist():
+        row = rows[each["message"]]
+        hop, worker = order[row["part"]].index(row["start_ps"]), int(row["src"][1:])
+        expected[hop, worker, each["packet"] : each["packet"] + each["packets"]] = False
+    assert not expected[:3].all() and not expected[3:].all()
+    assert torch.equal(answer.hops.masks[0], expected) and answer.hops.buckets == ((0,),)
+
+
+@pytest.mark.parametrize("job", [RING, {**RING, "exchange": {"kind": "parameter_server"}, "servers": 1}])
+def test_training_with_loss_on_the_way_back_can_be_replayed(job) -> None:
+    """Workers differ, within the bound; bit by bit."""
+    one = scenario(job=job, link=LOSSY)
+    recorded = Recorded(Simulated(Session(one)))
+    recipe = Recipe(workers=4, batch=4, steps=4, collective=one.job[0].exchange.kind)
+
+    def run(network) -> tuple[Trainer, list]:
+        torch.manual_seed(1)
+        made = Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, network=network)
+        return made, [made.step() for _ in range(4)]
+
+    first, rows = run(recorded)
+    assert rows[-1].apart_rms > 0 and all(0 < row.lost <= 0.3 and row.lost_back <= 0.3 for row in rows[-2:])
+    assert all((row.lost_back > 0) == (recipe.collective != "ring") for row in rows[-2:])
+    second, again = run(Replay(recorded.answers))
+    assert rows == again
+    for mine, theirs in zip(first.replicas.values, second.replicas.values, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_worker_encodes_one_after_the_other() -> None:
+    """Of two that are ready at 0 the last first: 7, then 5 more; the third is ready at 100 and takes 9."""
+    sent = dataclasses.replace(pushed(torch.zeros(1)), encode_ps=[[5, 7, 9]] * 4)
+    assert _encoded_by(sent, 0, np.arange(3), np.array([0, 0, 100])).tolist() == [12, 7, 109]
+    assert _encoded_by(pushed(torch.zeros(1)), 0, np.arange(3), np.array([0, 0, 100])).tolist() == [0, 0, 100]
+
+
+def test_encoding_overlaps_with_sending() -> None:
+    """It delays what is sent, not once more at the end; decoding comes after; a replay has it once, too."""
+    def run(network, how) -> list:
+        torch.manual_seed(1)
+        recipe = Recipe(workers=4, batch=4, steps=2, encode_time=how)
+        made = Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, network=network)
+        return [made.step() for _ in range(2)]
+
+    recorded = Recorded(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0}))))
+    free, busy = run(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0}))), "none")[0], run(recorded, 1.0)[0]
+    assert busy.encode_ps == 75_290 * 1000 and busy.decode_ps == 4 * busy.encode_ps
+    assert busy.encode_ps < busy.time_ps - busy.decode_ps < free.time_ps + busy.encode_ps
+    assert run(Replay(recorded.answers), 1.0)[0] == busy
+    for scale in (0.0, 2.0):
+        other = run(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0, "compute_scale": scale}))), 1.0)[0]
+        assert other.encode_ps < other.time_ps - other.decode_ps <= free.time_ps + other.encode_ps, "no computing, nor scaled like it"
+
+
 def test_nothing_to_send_takes_no_time() -> None:
     assert Simulated(Session(scenario())).carry(pushed(torch.zeros(0))).time_ps == 0
 
 
 def test_what_cannot_be_trained_over_is_refused() -> None:
-    ring = {"exchange": {"kind": "ring"}, "servers": 0}
-    with pytest.raises(ScenarioError, match=r"job\.exchange"):
-        Simulated(Session(scenario(job=ring)))
-    with pytest.raises(ScenarioError, match=r"job\.pull_bound.*expected 0"):
-        Simulated(Session(scenario(job={"pull_bound": 0.1})))
+    with pytest.raises(ValueError, match=r"job\.pull_bound = 0, or no reducer"):
+        trainer(Simulated(Session(scenario(job={"pull_bound": 0.1}))), TopK(ratio=0.3)).step()
+    with pytest.raises(ScenarioError, match=r"payload.*multiple of 4 bytes"):
+        Simulated(Session(scenario(transport={"kind": "dlcp", "payload": "1002B"}, job=RING)))
     with pytest.raises(ScenarioError, match=r"job\.exchange\.partition.*multiple of the payload"):
         Simulated(Session(scenario(job={"exchange": {"kind": "parameter_server", "partition": "10000B"}})))
     with pytest.raises(ScenarioError, match="has 0 jobs"):

@@ -30,12 +30,12 @@ def test_a_scenario_says_everything() -> None:
     """Recipe, reducer and network are those of the tables."""
     scenario = tiny(
         "training.optimizer.momentum=0.0", 'training.reducer={kind="qsgd", levels=7}', "training.error_feedback=true",
-        "training.momentum_correction=0.8", 'training.network={loss=0.25, burst=2.0}', "training.feed_back=true", 'job.fill="stale"',
+        "training.momentum_correction=0.8", "training.encode_time=1.5", 'training.network={loss=0.25, burst=2.0}', "training.feed_back=true", 'job.fill="stale"',
     )  # fmt: skip
     trainer = trainer_of(scenario, data_of(scenario.training))
     recipe = trainer.recipe
     assert (recipe.workers, recipe.batch, recipe.steps, recipe.payload) == (2, 4, 6, 4096)
-    assert (recipe.fill, recipe.feed_back, recipe.momentum) == ("stale", True, 0.0)
+    assert (recipe.fill, recipe.feed_back, recipe.momentum, recipe.encode_time) == ("stale", True, 0.0, 1.5)
     reducer = trainer.exchange.reducer
     assert reducer.momentum == 0.8 and reducer.reducer.reducer.levels == 7
     assert (trainer.network.loss, trainer.network.burst) == (0.25, 2.0)
@@ -183,3 +183,44 @@ def test_the_command(tmp_path: Path) -> None:
     for words in (["--until", "soon"], ["--all", "--policy", "dlcp"], ["--set", "training.batch=0"], ["--plots", "gif"]):
         wrong = run(*words)
         assert wrong.returncode == 2 and wrong.stderr.startswith("gradwire: ") and "Traceback" not in wrong.stderr
+
+
+RING = ['job.exchange={kind="ring"}', "job.servers=0"]
+
+
+def test_a_scenario_says_what_workers_keep() -> None:
+    """Of a ring: its buckets, what stands for what, and when workers are brought together."""
+    scenario = tiny(
+        'job.exchange={kind="ring", bucket="64KiB"}', "job.servers=0", 'job.fill="rescaled"', 'job.pull_fill="zero"',
+        "training.resync=7", 'training.network={loss=0.1, way="both", worker=1}',
+    )  # fmt: skip
+    trainer = trainer_of(scenario, data_of(scenario.training))
+    recipe = trainer.recipe
+    assert (recipe.collective, recipe.bucket, recipe.fill, recipe.pull_fill, recipe.resync) == ("ring", 65536, "rescaled", "zero", 7)
+    assert (trainer.network.way, trainer.network.worker) == ("both", 1)
+    assert trainer_of(tiny(), data_of(tiny().training)).recipe.collective == "parameter_server"
+
+
+@pytest.mark.parametrize(("more", "match"), [
+    ([*RING, 'training.reducer={kind="topk"}'], r"training\.reducer.*adds up no topk"),
+    ([*RING, 'training.network={loss=0.1, layers="front"}'], r"training\.network.*of which a ring's have several"),
+    (['training.network={loss=0.1, worker=2}'], r"training\.network\.worker.*is worker 2 of 2"),
+])  # fmt: skip
+def test_what_a_ring_cannot_do_is_said(more: list[str], match: str) -> None:
+    scenario = tiny(*more)
+    with pytest.raises(ScenarioError, match=match):
+        trainer_of(scenario, data_of(scenario.training))
+
+
+def test_a_folder_says_how_far_workers_are_apart(tmp_path: Path) -> None:
+    train(tiny(*RING, 'training.network={loss=0.2, way="pull"}'), tmp_path / "ring")
+    steps = Learned.read(tmp_path / "ring").steps
+    assert steps[-1]["apart_max"] > steps[-1]["apart_rms"] > 0
+
+
+def test_the_table_says_what_encoding_took() -> None:
+    """Only where it is on the clock of any."""
+    rows = lambda *how: {row.label.strip(): row.cells for row in rows_of([train(tiny(f"training.encode_time={each}")) for each in how])}  # noqa: E731
+    assert "of it encoding and decoding" not in rows('"none"')
+    # 75,290 elements by 6 steps; a server that decodes what two have sent
+    assert rows("2.0", '"none"')["of it encoding and decoding"] == [f"{75_290 * 6 * 3 * 2 / 1e6:.2f} ms (2 ns an element)", "not on it"]

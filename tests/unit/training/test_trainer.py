@@ -152,6 +152,20 @@ def test_lost_shares_and_bytes_are_counted() -> None:
     assert row.lost == pytest.approx(0.25, abs=0.02) and len(trainer.lost) == 2 and len(trainer.lost[0]) == len(infos)
 
 
+@pytest.mark.parametrize("reducer", [None, TopK(ratio=0.1), PowerSGD()])
+def test_encoding_takes_time_on_the_clock(reducer) -> None:
+    """2 ns an element: each worker encodes all of them by itself, one server decodes those of both; in every round."""
+    steps = [Trainer(model(), DATA, Recipe(workers=2, batch=8, steps=2, encode_time=how), reducer) for how in ("none", 2.0, "measured")]
+    numel = sum(info.numel for info in steps[0].infos)
+    rounds = steps[0].exchange.reducer.rounds
+    free, fixed, measured = (each.step() for each in steps)
+    assert (free.time_ps, free.encode_ps, free.decode_ps) == (0, 0, 0)
+    assert (fixed.encode_ps, fixed.decode_ps) == (rounds * 2000 * numel, rounds * 4000 * numel)
+    assert fixed.time_ps == fixed.clock_ps == fixed.encode_ps + fixed.decode_ps
+    assert 0 < measured.encode_ps + measured.decode_ps == measured.time_ps
+    assert free.loss == fixed.loss == measured.loss, "it costs time alone"
+
+
 def test_schedules() -> None:
     triangle = Recipe(steps=100, rate=1.0, rise=0.2)
     rates = [triangle.rate_at(step) for step in range(100)]

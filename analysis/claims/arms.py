@@ -1,0 +1,106 @@
+"""Arms of trainings: what is done to the gradients of a training, beside another one to which it is not done.
+
+The one place where they are written, as `policies` is for networks. Each is laid over a scenario with a table
+[training] like a policy. Where `number` is given, arms lie on an axis: shares lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradwire.analysis.claims.policies import POLICIES, PolicyOf
+from gradwire.scenarios.json_data import Json
+
+
+@dataclass(frozen=True)
+class Arm(PolicyOf):
+    """`number` : where it lies on an axis, if on any."""
+
+    number: float | None = None
+
+
+def _lost(label: str, share: float, number: float | None = None, **more: object) -> Arm:
+    return Arm(label, {"training": {"network": {"loss": share, **more}}}, number=number)
+
+
+SHARES = (0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
+"""Shares of the packets that are lost in the papers' figures [notes]."""
+TAIL = 0.2
+"""The share with which ways of losing it are compared."""
+
+EVEN = 0.05
+"""Share of all packets of a ring that is lost, wherever."""
+WORKERS = 8
+WHERE: dict[str, tuple[str, Json]] = {
+    "even": ("everywhere", {"loss": EVEN, "way": "both"}),
+    "scatter": ("reduce-scatter only", {"loss": 2 * EVEN, "way": "push"}),
+    "gather": ("all-gather only", {"loss": 2 * EVEN, "way": "pull"}),
+    "one": ("behind one worker only", {"loss": WORKERS * EVEN, "way": "both", "worker": 0}),
+}
+"""Where in a ring of eight the same number of packets is lost."""
+FILLS: dict[str, tuple[str, Json]] = {
+    "zero": ("zero", {"fill": "zero", "pull_fill": "zero"}),
+    "rescaled": ("rescaled", {"fill": "rescaled", "pull_fill": "stale"}),
+    "stale": ("stale", {"fill": "stale", "pull_fill": "stale"}),
+}
+"""What stands for it. Of what is lost in all-gather nothing can be rescaled: the last step's mean stays."""
+
+
+def _rings() -> dict[str, Arm]:
+    """Losses in a ring, by where they are and what stands for them, and with workers brought together again."""
+    found = {}
+    for where, (place, network) in WHERE.items():
+        for fill, (words, job) in FILLS.items():
+            job = {**job, "exchange": {"kind": "ring"}, "servers": 0}
+            found[f"{where}-{fill}"] = Arm(f"{place}, {words}", {"training": {"network": network}}, job)
+    together = {"training": {"network": WHERE["gather"][1], "resync": 20}}
+    found["gather-resync"] = Arm("all-gather only, stale, together every 20 steps", together, found["gather-stale"].job)
+    return found
+
+
+def _reduced(label: str, feedback: bool = False, momentum: float = 0.9, **reducer: object) -> Arm:
+    training = {
+        "reducer": {"ratio": 0.01, **reducer}, "error_feedback": feedback, "optimizer": {"momentum": momentum},
+    }  # fmt: skip
+    return Arm(label, {"training": training})
+
+
+ARMS: dict[str, Arm] = {
+    "lossless": Arm("nothing lost", {}, number=0.0),
+    **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
+    "front": _lost("50 %, front half of the layers", 0.5, layers="front"),
+    "back": _lost("50 %, back half of the layers", 0.5, layers="back"),
+    "small": _lost("20 %, of the smaller half", 2 * TAIL, magnitudes="small"),
+    "large": _lost("20 %, of the larger half", 2 * TAIL, magnitudes="large"),
+    "bursts": _lost("20 %, in runs of 16", TAIL, burst=16.0),
+    "exactly": _lost("20 %, exactly, any packets", TAIL, quota=True),
+    "tail": _lost("20 %, always the last ones", TAIL, last=True),
+    **_rings(),
+    "topk": _reduced("Top-k, 1 %", kind="topk"),
+    "topk-ef": _reduced("Top-k, 1 %, error feedback", feedback=True, kind="topk"),
+    "dgc": _reduced("DGC, 1 %", momentum=0.0, kind="dgc"),
+    "sgd": Arm("dense, without momentum", {"training": {"optimizer": {"momentum": 0.0}}}),
+    "randomk": _reduced("Random-k, 1 %, without momentum", momentum=0.0, kind="randomk"),
+    "randomk-ef": _reduced(
+        "Random-k, 1 %, error feedback, without momentum", feedback=True, momentum=0.0, kind="randomk"
+    ),
+}
+
+
+def label_of(key: str) -> str:
+    """What a policy or an arm is called. Raises `KeyError` for what is neither."""
+    return policy_of(key).label
+
+
+def policy_of(key: str) -> PolicyOf:
+    """A policy or an arm. Raises `KeyError` for what is neither."""
+    return POLICIES[key] if key in POLICIES else ARMS[key]
+
+
+def seeded(tables: Json, seed: int) -> Json:
+    """A training whose initial parameters, order of data and losses are those of a seed, whatever else differs."""
+    training = dict(tables["training"])
+    training |= {"model_seed": seed, "data_seed": seed}
+    if isinstance(training.get("network"), dict):
+        training["network"] = {**training["network"], "seed": seed}
+    return {**tables, "training": training}

@@ -1,0 +1,105 @@
+"""Reducers beside the results that GRACE (Xu et al., ICDCS '21) has released: ResNet-20, CIFAR-10, 8 workers [data].
+
+Bytes are of the same network and can be held against theirs directly. Accuracies are theirs after a full training of
+ResNet-20, ours after a short one of a smaller net: what can be compared is their order, and what is far apart.
+"""
+
+from __future__ import annotations
+
+from gradwire.analysis.claims.claim import Claim, Expect, Setting
+from gradwire.analysis.claims.tolerance import LONG, PICTURES, RESNET8, RESNET8_LONG, than
+from gradwire.scenarios.json_data import Json
+
+SOURCE = "[data] GRACE's released results, mostly single runs (half a point either way)"
+
+STEP = "one step of ResNet-20, 8 workers"
+NETWORK: Json = {
+    "training": {
+        "model": "resnet20", "data": "synthetic", "size": 8, "samples": 200, "batch": 2, "steps": 5, "network": "ideal",
+        "augment": False, "score_every": 1_000_000,
+    }
+}  # fmt: skip
+"""Bytes do not depend on what is learned, nor on the size of pictures."""
+PUBLISHED = {"lossless": 1_077_868, "topk": 21_680, "dgc": 23_909, "randomk": 10_840}
+"""Bytes that a worker sends in a step, by arm; ratios of 1 %."""
+
+G1 = Claim(
+    "G1",
+    SOURCE,
+    "What a worker sends in a step of ResNet-20 is as many bytes as theirs, to one percent.",
+    "dense 1,077,868, Top-k 21,680, DGC 23,909, Random-k 10,840 bytes, ratios of 1 %",
+    (Setting(STEP, "train-tiny", tuple(PUBLISHED), NETWORK),),
+    tuple(
+        Expect(
+            f"bytes of {words} over theirs", lambda at, arm=arm: at(STEP, arm, "step_bytes") / PUBLISHED[arm],  # type: ignore[misc]
+            (STEP,), 0.99, 1.01, condition=words,
+        )
+        for arm, words in (("lossless", "dense"), ("topk", "Top-k"), ("dgc", "DGC"), ("randomk", "Random-k"))
+    ),
+    "step_bytes",
+    "Payload alone. Theirs has 269,467 parameters, ours 269,722. DGC sends what is beyond a threshold, which it stops "
+    "adapting between 0.8 and 1.3 times the elements that it aims at: its bytes depend on the gradients.",
+)  # fmt: skip
+
+_ARMS = ("topk", "topk-ef", "dgc", "sgd", "randomk", "randomk-ef")
+
+
+def _setting(name: str, changes: Json, full_only: bool) -> Setting:
+    return Setting(name, "train-tiny", ("lossless", *_ARMS), changes, full_only, data="pictures", baseline="lossless")
+
+
+_BOTH = (_setting(PICTURES, RESNET8, False), _setting(LONG, RESNET8_LONG, True))
+
+
+def _each(
+    rows: tuple[tuple[str, str, str, float | None, float | None, str], ...],
+) -> tuple[Expect, ...]:
+    return tuple(
+        than(setting, arm, other, words, low, high, condition)
+        for setting in (PICTURES, LONG)
+        for arm, other, words, low, high, condition in rows
+    )
+
+
+G2 = Claim(
+    "G2",
+    SOURCE,
+    "Of the largest percent of the gradients nothing is lost in accuracy if the rest is kept for later; if it is "
+    "dropped, several points are.",
+    "Top-k 1 %: 90.97 % with and 84.77 % without error feedback, dense 90.97 %",
+    _BOTH,
+    _each((
+        ("topk-ef", "topk", "error feedback, less that without", 0.0, None, "feedback helps"),
+        ("topk", "lossless", "Top-k without feedback, less that of dense", None, -0.03, "lower without"),
+        ("topk-ef", "lossless", "Top-k with feedback, less that of dense", -0.03, None, "close with"),
+    )),
+    "accuracy",
+    "3 points as the limit are ours: in a short training much of what is kept for later has not been sent by its end.",
+)  # fmt: skip
+
+G3 = Claim(
+    "G3",
+    SOURCE,
+    "A random percent of the gradients learns with error feedback, and collapses without.",
+    "Random-k 1 %, SGD without momentum: 88.25 % with and 55.39 % without error feedback, dense 89.13 %",
+    _BOTH,
+    _each((
+        ("randomk", "sgd", "Random-k without feedback, less that of dense", None, -0.10, "collapses without"),
+        ("randomk-ef", "randomk", "error feedback, less that without", 0.0, None, "feedback helps"),
+    )),
+    "accuracy",
+    "Without momentum, as theirs; 10 points as the limit are ours.",
+)  # fmt: skip
+
+G4 = Claim(
+    "G4",
+    SOURCE,
+    "Deep gradient compression to one percent comes close to dense gradients.",
+    "DGC 1 %, 90.69 %; dense 90.97 % with momentum and 89.13 % without",
+    _BOTH,
+    _each((("dgc", "lossless", "DGC, less that of dense", -0.03, None, "close"),)),
+    "accuracy",
+    "3 points as the limit are ours. No warm-up.",
+)  # fmt: skip
+
+CLAIMS = [G1, G2, G3, G4]
