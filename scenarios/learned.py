@@ -30,9 +30,12 @@ SUMMARY, CHECKPOINT, SCENARIO = "training.json", "checkpoint.pt", "scenario.toml
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
         "step": "int64", "loss": "float64", "rate": "float64", "sent_bytes": "int64", "lost": "float64",
-        "time_ps": "int64", "clock_ps": "int64",
+        "time_ps": "int64", "clock_ps": "int64", "pulled_bytes": "int64",
     },
-    "scores": {"step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64"},
+    "scores": {
+        "step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64",
+        "pulled_bytes": "int64",
+    },
     "lost": {"step": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},
 }  # fmt: skip
 """Columns and their types, by table."""

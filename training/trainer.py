@@ -77,6 +77,7 @@ class StepRow:
     sent_bytes : payload that all workers sent.
     lost : share of it that did not arrive, mean over workers and tensors by what they hold.
     time_ps : how long the network took; `clock_ps` all steps until here.
+    pulled_bytes : payload that servers sent back, where a system keeps count of it (`gradwire.training.systems`).
     """
 
     step: int
@@ -86,6 +87,7 @@ class StepRow:
     time_ps: int
     clock_ps: int
     rate: float
+    pulled_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Score:
     accuracy: float
     clock_ps: int
     sent_bytes: int
+    pulled_bytes: int = 0
 
 
 def losses_of(model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
@@ -135,7 +138,7 @@ class Trainer:
         self.optimizer = torch.optim.SGD(
             model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
         )
-        self.done, self.clock_ps, self.sent_bytes = 0, 0, 0
+        self.done, self.clock_ps, self.sent_bytes, self.pulled_bytes = 0, 0, 0, 0
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
 
@@ -175,7 +178,7 @@ class Trainer:
                 total += float(cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="sum"))
                 right += int((logits.argmax(dim=-1) == answers).sum())
         count = targets.numel()
-        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes)
+        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes, self.pulled_bytes)
 
     def run(
         self, score_every: int = 0, until: float | None = None, progress: Callable[[float, str], None] | None = None
@@ -203,6 +206,7 @@ class Trainer:
         return {
             "recipe": asdict(self.recipe),
             "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
+            "pulled_bytes": self.pulled_bytes,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
@@ -221,6 +225,7 @@ class Trainer:
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
+        self.pulled_bytes = saved["pulled_bytes"]
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])
