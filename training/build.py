@@ -14,6 +14,7 @@ from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
+from gradwire.training.systems.base import System
 from gradwire.training.trainer import Recipe, Trainer
 
 if TYPE_CHECKING:
@@ -97,9 +98,12 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     if network is None or table.network != "simulated":
         network = _network(table)
     try:
+        if table.system is not None:
+            system: System = table.system  # type: ignore[assignment]
+            return system.trainer(model, data, recipe, reducer_of(table), network)
         return Trainer(model, data, recipe, reducer_of(table), network)
     except ValueError as error:
-        raise ScenarioError(str(error), "job.fill") from None
+        raise ScenarioError(str(error), "training.system" if table.system else "job.fill") from None
 
 
 def reducer_of(table: Training) -> Reducer:

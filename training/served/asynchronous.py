@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from gradwire.training.data import Images, Text
@@ -82,7 +81,8 @@ class Asynchronous(Trainer):
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
-        network: Network | None = None, loss: Loss = losses_of, *, staleness: int | None = None, pace: Pace | None = None,
+        network: Network | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
+        pace: Pace | None = None,
     ) -> None:  # fmt: skip
         """
         Parameters
