@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss
@@ -105,6 +106,8 @@ class Asynchronous(Trainer):
         self.staleness, self.pace = staleness, pace or Pace()
         count = recipe.workers
         self.copies = Copies(model, count)
+        self.messages: Sequence[TensorInfo] = self.infos
+        """What is pushed: a message for each tensor, or more."""
         self.version = 0
         """Updates that the server has made."""
         self.turns = [0] * count
@@ -159,13 +162,22 @@ class Asynchronous(Trainer):
     def received(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> dict[str, Any]:
         """What has arrived of it, of tensors, lists and numbers only, for `update`; called when it is sent."""
         reducer, found = self.exchange.reducer, []
-        for mine, info, state, mask in zip(encoded, self.infos, self.exchange.states[worker], masks, strict=True):
+        for mine, info, mask in zip(encoded, self.infos, masks, strict=True):
             there = None if mask is None else mine.arrived(mask, self.recipe.payload)
-            got = reducer.decode(mine, info, there)
-            known = there is None or self.recipe.feed_back
-            reducer.settle(got if known else reducer.decode(mine, info), info, state)
-            found.append(reducer.restore(got, info, state).view(info.shape))
+            found.append(reducer.decode(mine, info, there).view(info.shape))
         return {"gradients": found}
+
+    def settle(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> None:
+        """What a worker remembers of what it has pushed."""
+        reducer = self.exchange.reducer
+        for mine, info, state, mask in zip(encoded, self.infos, self.exchange.states[worker], masks, strict=True):
+            told = mask is not None and self.recipe.feed_back
+            there = mine.arrived(mask, self.recipe.payload) if told and mask is not None else None
+            reducer.settle(reducer.decode(mine, info, there), info, state)
+
+    def shares(self, lost: list[float]) -> list[float]:
+        """What was lost of each tensor, given what was lost of each message."""
+        return lost
 
     def update(self, worker: int, received: dict[str, Any], rate: float) -> None:
         """What the server makes of a push."""
@@ -194,11 +206,14 @@ class Asynchronous(Trainer):
         loss, gradients = self.copies.gradients(worker, self.loss, inputs, targets)
         share_out(self.model, before, [buffers_of(self.model)], self.recipe.workers)
         encoded = self.encode(worker, gradients)
-        number = self.batches[worker]
-        answer = self.network.carry(Pushed(number, 0, self.recipe.payload, self.infos, [encoded]))
-        nbytes = sum(each.nbytes(self.recipe.payload) for each in encoded)
+        payload = self.recipe.payload
+        answer = self.network.carry(Pushed(self.batches[worker], 0, payload, self.messages, [encoded]))
+        nbytes = sum(each.nbytes(payload) for each in encoded)
+        began = time.thread_time_ns()
         got = self.received(worker, encoded, answer.arrived[0])
-        lost = lost_of(encoded, answer.arrived[0], self.recipe.payload)
+        self.server_ns += time.thread_time_ns() - began
+        self.settle(worker, encoded, answer.arrived[0])
+        lost = self.shares(lost_of(encoded, answer.arrived[0], payload))
         self.flying[worker] = {"loss": loss, "bytes": nbytes, "got": got, "lost": lost}
         self._plan(self.clock_ps + answer.time_ps + self.pace.moving(nbytes), worker, ARRIVED)
 

@@ -55,7 +55,9 @@ class Copies:
 
     def load_state_dict(self, saved: Sequence[Sequence[Tensor]]) -> None:
         """Go on from there."""
-        self.values = [[each.clone() for each in row] for row in saved]
+        for row, theirs in zip(self.values, saved, strict=True):
+            for each, their in zip(row, theirs, strict=True):
+                each.copy_(their)
 
 
 def buffers_of(model: nn.Module) -> Buffers:
