@@ -25,6 +25,7 @@ from gradwire.training.network import Network
 from gradwire.training.reducers.fields import kept
 from gradwire.training.served.asynchronous import Asynchronous, Pace
 from gradwire.training.served.quantiles import TOGETHER, packed, quantised, restored, unpacked
+from gradwire.training.served.sgd import clipped
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of
 from gradwire.training.trainer import Recipe, losses_of
 
@@ -90,9 +91,7 @@ class Mipd(Asynchronous):
     def encode(self, worker: int, gradients: list[Tensor]) -> list[Encoded]:
         """Codes of the elements that matter, and where these are whenever that is worked out anew."""
         rules, anew = self.rules, self.turns[worker] % self.rules.refresh == 0
-        if self.recipe.clip:
-            norm = float(torch.stack([each.norm() for each in gradients]).norm())
-            gradients = [each * min(1.0, self.recipe.clip / max(norm, 1e-30)) for each in gradients]
+        gradients = clipped(gradients, self.recipe.clip)
         if anew:
             self._look(worker, gradients)
         found = []

@@ -22,6 +22,7 @@ from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import State
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.copies import Copies, buffers_of, put_back, share_out, slice_of
+from gradwire.training.served.sgd import moves
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 CORE, EXPLORER, KEYS = 0, 1, 2
@@ -117,9 +118,6 @@ class SlimTrainer(Trainer):
             put_back(self.model, before)
             loss, found = self.copies.gradients(worker, self.loss, *slice_of(dealt, worker, count))
             after.append(buffers_of(self.model))
-            if self.recipe.clip:
-                norm = float(torch.stack([each.norm() for each in found]).norm())
-                found = [each * min(1.0, self.recipe.clip / max(norm, 1e-30)) for each in found]
             self._descend(worker, found, rate)
             losses.append(loss)
             gradients.append(found)
@@ -127,15 +125,10 @@ class SlimTrainer(Trainer):
         return losses, gradients
 
     def _descend(self, worker: int, gradients: Sequence[Tensor], rate: float) -> None:
-        recipe, new = self.recipe, []
-        for at, (value, gradient) in enumerate(zip(self.copies.values[worker], gradients, strict=True)):
-            move = gradient + recipe.weight_decay * value
-            if recipe.momentum:
-                before = self.velocity[worker][at] if self.velocity[worker] else torch.zeros_like(move)
-                new.append(recipe.momentum * before + move)
-                move = move + recipe.momentum * new[-1] if recipe.nesterov else new[-1]
+        mine = self.copies.values[worker]
+        found, self.velocity[worker] = moves(self.recipe, mine, gradients, self.velocity[worker])
+        for value, move in zip(mine, found, strict=True):
             value -= rate * move
-        self.velocity[worker] = new
 
     def _selected(self, worker: int, gradients: Sequence[Tensor]) -> list[Tensor]:
         """The core of each tensor: the elements of greatest |w| + c |g|, in the order of their places."""
