@@ -1,4 +1,4 @@
-"""Fitting predictors to samples of normal trainings: L1 distance, Adam; what predicts an unseen one best is kept."""
+"""Fitting predictors to samples of normal trainings: L1, Adam; what predicts an unseen training best is kept."""
 
 from __future__ import annotations
 

@@ -38,13 +38,11 @@ def of_blocks(trainer: Trainer, seed: int, told: Progress | None = None, most: i
     found: list[Samples] = []
     history: list[list[Tensor]] = []
     for number in range(steps):
-        if any(start <= number <= start + LENGTH for start in starts) or history:
-            history.append(_now(trainer, chosen))
+        history = [*history[-LENGTH:], _now(trainer, chosen)]
         trainer.step()
         if number - LENGTH in starts:
-            history.append(_now(trainer, chosen))
-            found.append(_windows(history[-LENGTH - 2 :], [kinds[at] == "conv" for at in chosen], draws, most))
-            history = []
+            states = [*history, _now(trainer, chosen)]
+            found.append(_windows(states, [kinds[at] == "conv" for at in chosen], draws, most))
         if told is not None:
             told((number + 1) / steps, f"step {number + 1} of {steps}")
     return {name: torch.cat([each[name] for each in found]) for name in found[0]}
