@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,8 @@ from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.units import Fraction
 
 if TYPE_CHECKING:
-    AnyReducer = AnySystem = Table
+    AnyReducer = Table
+    AnySystem = Table
 else:
     AnyReducer, AnySystem = chosen("reducer"), chosen("system")
 
@@ -116,14 +117,17 @@ class Training(Table):
                 raise refuse("network.loss", "leaves no room between runs", self.network.loss, f"less than {most:.3g}")
         return self
 
-    def _with_a_system(self, system: AnySystem) -> None:
+    def _with_a_system(self, system: Any) -> None:
         """A system says by itself what is sent, and some cannot be played packet by packet."""
         if self.reducer is not None and not system.reduces:
             raise refuse("reducer", f"has no place in {system.kind}, which says what is sent", None, "no reducer")
         if self.momentum_correction or (self.error_feedback and not system.reduces):
             key = "momentum_correction" if self.momentum_correction else "error_feedback"
             raise refuse(key, f"has no place in {system.kind}", getattr(self, key), "none")
+        if self.compute == "trace" and not system.traced:
+            raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
         if self.network == "simulated" and not system.simulated:
             raise refuse(
-                "network", f"{system.kind} cannot be carried packet by packet", self.network, '"ideal" or losses by a rule'
-            )
+                "network", f"{system.kind} cannot be carried packet by packet", self.network,
+                '"ideal" or losses by a rule',
+            )  # fmt: skip

@@ -278,7 +278,7 @@ class Asynchronous(Trainer):
         self.flying = [dict(each) for each in saved["flying"]]
         for name in ORDER:
             setattr(self, name, _plain(saved["order"][name]))
-        self.events = [tuple(each) for each in self.events]
+        self.events = [(when, order, worker, what) for when, order, worker, what in self.events]
 
 
 ORDER = ("version", "turns", "pulled_at", "batches", "begun", "waiting", "events", "planned", "server_ns")

@@ -22,6 +22,7 @@ class WNN(System):
 
     reduces: ClassVar[bool] = True
     simulated: ClassVar[bool] = True
+    traced: ClassVar[bool] = True
 
     kind: Literal["wnn"] = "wnn"
     predictor: Annotated[str, Field(min_length=1)] = "bundled"
