@@ -49,7 +49,8 @@ class Learned:
 
     Attributes
     ----------
-    summary : name, policy, label, steps done and wanted, parameters, versions, command.
+    summary : name, policy, label, steps done and wanted, parameters, versions, command; with an asynchronous server the
+        processor time of its own work, measured.
     tables : rows by table, as `TABLES` names their columns.
     """
 
