@@ -27,7 +27,7 @@ def cmd_predictor(
     data: Annotated[str | None, typer.Option(help="Folder of pictures, or synthetic.")] = None,
     size: Annotated[int | None, typer.Option(min=8, help="Pixels of a side.")] = None,
     samples: Annotated[int | None, typer.Option(min=200, help="At most so many pictures.")] = None,
-    steps: Annotated[int | None, typer.Option(min=200, help="Of each training.")] = None,
+    steps: Annotated[int | None, typer.Option(min=60, help="Of each training.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Of the fitting.")] = None,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Threads of torch.")] = 1,
     as_json: Json = False,

@@ -121,9 +121,9 @@ class Training(Table):
         """A system says by itself what is sent, and some cannot be played packet by packet."""
         if self.reducer is not None and not system.reduces:
             raise refuse("reducer", f"has no place in {system.kind}, which says what is sent", None, "no reducer")
-        if self.momentum_correction or (self.error_feedback and not system.reduces):
-            key = "momentum_correction" if self.momentum_correction else "error_feedback"
-            raise refuse(key, f"has no place in {system.kind}", getattr(self, key), "none")
+        for key in () if system.reduces else ("error_feedback", "momentum_correction"):
+            if getattr(self, key):
+                raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
         if self.compute == "trace" and not system.traced:
             raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
         if self.network == "simulated" and not system.simulated:

@@ -23,6 +23,7 @@ from gradwire.training.gradients import Loss
 from gradwire.training.network import Network, Pushed
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
+from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import moves
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
@@ -95,7 +96,7 @@ class Mp2Trainer(Trainer):
         sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
         back = sum(each.nbytes(recipe.payload) for each in pushed[0])
         pulled = recipe.workers * (4 * sum(info.numel for info in self.infos) if self.rules.pull == "full" else back)
-        return self._row(number, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
+        return counted(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
 
     # --- what is pushed ------------------------------------------------------------------------------------------
 
@@ -203,15 +204,6 @@ class Mp2Trainer(Trainer):
         self.error = FADES * self.error + (1 - FADES) * error if self.error else error
 
     # --- state ---------------------------------------------------------------------------------------------------
-
-    def _row(self, number: int, loss: float, rate: float, sent: int, pulled: int, time_ps: int) -> StepRow:
-        self.done += 1
-        self.clock_ps += time_ps
-        self.sent_bytes += sent
-        self.pulled_bytes += pulled
-        numel = sum(info.numel for info in self.infos) * self.recipe.workers
-        lost = sum(share * info.numel for row in self.lost for share, info in zip(row, self.infos, strict=True)) / numel
-        return StepRow(number, loss, sent, lost, time_ps, self.clock_ps, rate, pulled)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "mp2": {

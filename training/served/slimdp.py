@@ -22,6 +22,7 @@ from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import State
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.copies import Copies, buffers_of, put_back, share_out, slice_of
+from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import moves
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
@@ -94,7 +95,7 @@ class SlimTrainer(Trainer):
         self._merge(sets, pushed, answer.arrived)
         pulled = sum(self._pull(worker, sets[worker]) for worker in range(recipe.workers))
         sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
-        return self._row(number, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
+        return counted(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
 
     def state_dict(self) -> dict[str, Any]:
         kept = {name: [[each.clone() for each in row] for row in getattr(self, name)] for name in KEPT}
@@ -202,15 +203,6 @@ class SlimTrainer(Trainer):
                     there = encoded.arrived(mask, self.recipe.payload)
                     values, indices = values[there], indices[there]
                 self.server[number // 3].view(-1)[indices] += values / self.recipe.workers
-
-    def _row(self, number: int, loss: float, rate: float, sent: int, pulled: int, time_ps: int) -> StepRow:
-        self.done += 1
-        self.clock_ps += time_ps
-        self.sent_bytes += sent
-        self.pulled_bytes += pulled
-        numel = sum(info.numel for info in self.infos) * self.recipe.workers
-        lost = sum(share * info.numel for row in self.lost for share, info in zip(row, self.infos, strict=True)) / numel
-        return StepRow(number, loss, sent, lost, time_ps, self.clock_ps, rate, pulled)
 
 
 KEPT = ("common", "velocity", "cores")

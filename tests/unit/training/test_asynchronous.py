@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.network import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
@@ -77,6 +77,17 @@ def test_bytes_take_time() -> None:
     count = sum(p.numel() for p in plain().parameters())
     way = 4 * count * 8 * 10**9
     assert [when for when, *_ in order(None, 0, turns=3, rate=1000)] == [way, 3 * way, 5 * way]
+
+
+def test_what_the_network_answers_takes_time() -> None:
+    """Pushes of even samples take 10, of odd ones 1, and nothing else takes any: worker 1 has 1 and then takes 2, worker 0 has 0
+    and then takes 3; at 11 both arrive, worker 1's first, which was sent at 1."""
+    net = plain()
+    count = len(list(net.parameters()))
+    answers = [[Answer([[None] * count], time)] for time in (10, 1)]
+    trainer = Asynchronous(net, DATA, Recipe(workers=2, batch=2, steps=9), network=Replay(answers))
+    seen = [trainer.turn() for _ in range(4)]
+    assert [(each.time_ps, each.worker, each.stale) for each in seen] == [(1, 1, 0), (10, 0, 1), (11, 1, 1), (11, 0, 1)]
 
 
 def test_no_slack_is_the_mean_gradient() -> None:

@@ -385,6 +385,19 @@ def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
 
+def test_the_command(tmp_path: Path) -> None:
+    """A predictor and its manifest, as JSON; and the same again, from what is there."""
+    words = ["mp2", "--size", "8", "--samples", "200", "--steps", "60", "--epochs", "1", "--seed", "1", "--seed", "2", "--out", "p.npz"]
+    for more in (["--json"], []):
+        line = [sys.executable, "-m", "gradwire", "predictor", *words, *more]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        if more:
+            manifest = json.loads(done.stdout)
+            assert manifest == load_predictor("mp2", tmp_path / "p.npz")[1] and manifest["plan"]["steps"] == 60
+    assert "relative to these: predicted 0." in done.stdout and done.stdout.endswith("predictor: p.npz\n")
+
+
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "char-lstm"], "does not learn pictures"), (["mp2", "--data", "nowhere"], "no such data")):
         line = [sys.executable, "-m", "gradwire", "predictor", *words, "--out", "p.npz"]

@@ -87,6 +87,7 @@ def test_systems_are_what_their_tables_say() -> None:
     (['training.system={kind="mipd", floor=0.5, ceiling=0.2}', IDEAL], "is above the ceiling"),
     (['training.system={kind="slimdp"}', 'training.reducer={kind="topk"}'], "has no place in slimdp"),
     (['training.system={kind="mp2"}', IDEAL, "training.error_feedback=true"], "error_feedback.*has no place in mp2"),
+    (['training.system={kind="slimdp"}', "training.momentum_correction=0.5", "training.optimizer.momentum=0.0"], "momentum_correction.*has no place"),
     (['training.system={kind="slimdp"}', 'training.compute="trace"'], "does not send what a trace has"),
     (['training.system={kind="hogwild"}', IDEAL], "hogwild"),
     (['training.system={kind="asynchronous", computing=[]}', IDEAL], "computing"),
