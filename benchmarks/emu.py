@@ -1,8 +1,7 @@
 """Speed of the testbed: `gradwire bench emu`.
 
 * `core`: the rules of the userspace switch alone (`gradwire.emu.userspace.fabric`), without input or output: eight
-  hosts that
-  all send, around one switch and on a leaf-spine with packets sprayed.
+  hosts that all send, around one switch and on a leaf-spine with packets sprayed.
 * `tun`: the userspace switch with real TUN devices, in private namespaces: packets of one host to another, of which
   never more than `WINDOW` are under way. The links are much faster than the switch.
 * `agents`: one large DLCP message between two hosts over real UDP sockets, on the wall clock. The links are faster than

@@ -30,6 +30,8 @@ SUMMARY: Mapping[str, Shape] = {
     "totals": {"simulated_ps": int, "finished": bool, "ended_by": str},
 }  # fmt: skip
 """Types of what is read of a summary, as far as it is there; under "": of every key."""
+NEEDED = ("name", "totals")
+"""What every Result has said of itself."""
 TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float)}
 
 
@@ -39,7 +41,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     summary = _read_json(path)
     found = summary.pop("format", None)
     if found != FORMAT:
-        raise ResultError(f"is of format {found}", str(path), f"format {FORMAT}")
+        raise ResultError(f"is of format {json.dumps(found)}", str(path), f"format {FORMAT}")
+    if absent := [key for key in NEEDED if key not in summary]:
+        raise ResultError(f"says nothing of {', '.join(absent)}", str(path), WHOLE)
     _check(summary, SUMMARY, "", path)
     return summary
 
@@ -97,7 +101,11 @@ def read_scenario(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise ResultError(f"cannot be read ({error})", str(path)) from None
-    tables_of(text, str(path))
+    tables = tables_of(text, str(path))
+    for key, kind in (("name", str), ("topology", dict)):
+        if not isinstance(tables.get(key), kind):
+            what = f"has {key} = {shorten(tables[key])}" if key in tables else f"has no {key}"
+            raise ResultError(what, str(path), RAN)
     return text
 
 

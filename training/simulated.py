@@ -83,8 +83,7 @@ class Simulated:
         Parameters
         ----------
         times : whose computing the workers do, iteration by iteration; it has the trained model's tensors. Computing
-            takes
-            no time if absent. The scenario's job scales it.
+            takes no time if absent. The scenario's job scales it.
 
         Raises
         ------

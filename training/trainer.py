@@ -34,8 +34,7 @@ class Recipe:
     steps : of the whole training, which the schedule needs to know.
     rate : the learning rate at its highest.
     schedule : "constant"; "triangle", linearly up to `rate` for the first `rise` of the steps and down to zero; or
-        "steps",
-        a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
+        "steps", a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
     momentum, nesterov, weight_decay : of SGD; no momentum where a reducer corrects for it.
     clip : norm that the mean gradient is scaled down to; 0 does not.
     fill, feed_back, payload : see `Exchange`.

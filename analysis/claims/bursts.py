@@ -38,21 +38,32 @@ def measure_of(setting: str, policy: str, measure: str, per: float = 1.0) -> Any
 KB = 1000
 S1_BURSTS = {8: 1000 * KB, 16: 512 * KB, 32: 256 * KB, 64: 64 * KB}
 S1_ROUNDS = {8: 20, 16: 20, 32: 10, 64: 6}
-S1_NAMES = {fan: f"fan-in {fan}, {size // KB} kB" for fan, size in S1_BURSTS.items()}
+S1_NAMES = {
+    fan: f"fan-in {fan}, {size // KB} kB".replace("1000 kB", "1 MB") for fan, size in S1_BURSTS.items()
+}
+LONG = {fan: f"fan-in {fan}, 1 MB" for fan in (16, 32, 64)}
+"""Bursts long enough for the volume, and not the path, to be what they take; that of 8 senders is so already."""
+FLUID = [
+    *((S1_NAMES[fan], fan, size) for fan, size in S1_BURSTS.items()),
+    *((name, fan, 1000 * KB) for fan, name in LONG.items()),
+]
 
 S1 = Claim(
     "S1",
     "[notes] on DLCP's simulations; limits and fluid bound [ours]",
     "Under incast to a parameter server DLCP cuts the tail of completion times against DCTCP.",
     "p99 -91.8 %, mean -43.1 % against DCTCP; p99 -88.6 %, mean -35.5 % against pFabric",
-    tuple(
-        Setting(
-            S1_NAMES[fan],
-            "incast-mix",
-            ("dlcp", *DCTCP, *PIAS, "pfabric", "ndp", "swift"),
-            burst(fan, f"{size // KB}kB", S1_ROUNDS[fan]),
-        )
-        for fan, size in S1_BURSTS.items()
+    (
+        *(
+            Setting(
+                S1_NAMES[fan],
+                "incast-mix",
+                ("dlcp", *DCTCP, *PIAS, "pfabric", "ndp", "swift"),
+                burst(fan, f"{size // KB}kB", S1_ROUNDS[fan]),
+            )
+            for fan, size in S1_BURSTS.items()
+        ),
+        *(Setting(name, "incast-mix", ("dlcp", "ndp"), burst(fan, "1MB", 5)) for fan, name in LONG.items()),
     ),
     (
         *(
@@ -70,18 +81,18 @@ S1 = Claim(
         *(
             Expect(
                 "p99 of DLCP over (1-p)NS/C",
-                measure_of(S1_NAMES[fan], "dlcp", "p99", fluid_ps(fan, size)),
-                (S1_NAMES[fan],),
+                measure_of(name, "dlcp", "p99", fluid_ps(fan, size)),
+                (name,),
                 high=1.05,
-                condition=f"fluid bound, fan-in {fan}",
+                condition=f"fluid bound, {name}",
             )
-            for fan, size in S1_BURSTS.items()
+            for name, fan, size in FLUID
         ),
     ),
     "p99",
     "Completion times are those of single messages of 64 kB to 1 MB. What stands against 10 ms stands for 2 ms only "
-    "where "
-    "DCTCP meets time-outs at all.",
+    "where DCTCP meets time-outs at all. The fluid bound is payload alone: headers are 1.6 % more, and the path takes "
+    "10 us before the first byte of an acknowledgement is back: of the burst of 64 x 64 kB that is 3.4 %.",
 )
 
 S2_NAME = "fan-in 15 and 16, 512 kB"

@@ -36,13 +36,15 @@ def picture(judgement: Judgement) -> Figure | None:
     alike = len({each.policies for each in settings}) == 1
     columns = min(len(settings), PANELS if alike else 2)
     rows = -(-len(settings) // columns)
-    deepest = max(len(each.policies) for each in settings)
+    heights = [
+        max(len(each.policies) for each in settings[row * columns : (row + 1) * columns]) for row in range(rows)
+    ]
     with matplotlib.rc_context(PAPER):
         figure = Figure(
-            figsize=(WIDTH, rows * (0.7 + 0.2 * deepest + 0.3 * several) + 0.25), layout="constrained"
+            figsize=(WIDTH, 0.2 * sum(heights) + rows * (0.7 + 0.3 * several) + 0.25), layout="constrained"
         )
         FigureCanvasAgg(figure)
-        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+        panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
         for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
             measure = setting.shown or claim.shown
             _bars(panel, judgement, setting, measure, colours)
@@ -50,7 +52,7 @@ def picture(judgement: Judgement) -> Figure | None:
             panel.set_yticks(
                 range(len(labels)), labels if not alike or number % columns == 0 else [""] * len(labels)
             )
-            panel.set_ylim(deepest - 0.4, -0.6)
+            panel.set_ylim(heights[number // columns] - 0.4, -0.6)
             panel.margins(x=0.3)
             panel.set_xlim(left=0)
             panel.set_title(fill(setting.name, 26 if columns > 1 else 60))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from gradwire.analysis.claims.bursts import burst
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, saved
 from gradwire.analysis.claims.mechanisms import degraded, gray_settings, held
-from gradwire.analysis.claims.policies import DCTCP
+from gradwire.analysis.claims.policies import DCTCP, KEPT
 
 JOB, BURST = "parameter servers, 12 workers", "fan-in 32, 256 kB"
-RIVALS = (*DCTCP, "p3-2ms", "p3-10ms", "bytescheduler-2ms", "bytescheduler-10ms", "ndp", "swift")
+RIVALS = (*DCTCP, *KEPT, "p3-2ms", "p3-10ms", "bytescheduler-2ms", "bytescheduler-10ms", "ndp", "swift")
 
 M1 = Claim(
     "M1",

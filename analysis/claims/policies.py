@@ -18,6 +18,9 @@ BOUND = 0.1
 """The loss bound of the papers' evaluations [notes]."""
 
 DCTCP = ("dctcp-2ms", "dctcp-10ms")
+KEPT = ("dctcp-kept-2ms", "dctcp-kept-10ms")
+"""DCTCP that keeps one connection for each pair of hosts, as training frameworks do; the others begin a fresh one, with
+its slow start, for each message, as the papers' simulations of flows do."""
 PIAS = ("pias-2ms", "pias-10ms")
 """Those that come with both minimum time-outs."""
 
@@ -45,6 +48,8 @@ FIFO: Json = {"queues": 1, "selective_drop": False}
 PRIORITY: Json = {"queues": 8, "selective_drop": False}
 TAGS: Json = {"layer_priority": True, "magnitude": True, "important_fraction": 0.5}
 
+
+TO_SWITCHES: Json = {"send_order": "sequential", "stop_policy": "on_probe", "important_must_arrive": False}
 
 NOTHING: JsonView = MappingProxyType({})
 
@@ -76,19 +81,28 @@ def _dlcp(
     )
 
 
-def _dctcp(label: str, min_rto: str, **more: object) -> PolicyOf:
+def _dctcp(label: str, min_rto: str, connections: str = "fresh") -> PolicyOf:
     return PolicyOf(
         f"{label}, RTOmin {min_rto[:-2]} ms",
-        {"transport": {"kind": "dctcp", "min_rto": min_rto}, "load_balancing": "ecmp", "switch": FIFO},
-        {**RELIABLE, "order": "fifo"} | more,
+        {
+            "transport": {"kind": "dctcp", "min_rto": min_rto, "connections": connections},
+            "load_balancing": "ecmp",
+            "switch": FIFO,
+        },
+        {**RELIABLE, "order": "fifo"},
     )
 
 
 def _ordered(label: str, min_rto: str, partition: str) -> PolicyOf:
-    """Layer order in the hosts over TCP, without priorities in switches, as user-space schedulers have it."""
+    """Layer order in the hosts over TCP, without priorities in switches and over connections that are kept, as
+    user-space schedulers have it."""
     return PolicyOf(
         f"{label}, RTOmin {min_rto[:-2]} ms",
-        {"transport": {"kind": "cubic", "min_rto": min_rto}, "load_balancing": "ecmp", "switch": FIFO},
+        {
+            "transport": {"kind": "cubic", "min_rto": min_rto, "connections": "persistent"},
+            "load_balancing": "ecmp",
+            "switch": FIFO,
+        },
         {**RELIABLE, "order": "layer", "exchange": {"partition": partition}},
     )
 
@@ -106,9 +120,14 @@ POLICIES: dict[str, PolicyOf] = {
         "DLCP without layer priority", job={"tagging": {**TAGS, "layer_priority": False}}
     ),
     "dlcp-lossless": _dlcp("DLCP, bound 0", job={"push_bound": 0.0}, traffic={"bound": 0.0}),
-    "dlcp-no-drop": _dlcp("DLCP without selective drop", switch={"selective_drop": False}),
+    # what switches drop is what is lost: sent in order, all of it, and delivered with whatever has come
+    "dlcp-chosen": _dlcp("DLCP, loss left to switches", TO_SWITCHES),
+    "dlcp-chosen-no-drop": _dlcp(
+        "... without selective drop", TO_SWITCHES, switch={"selective_drop": False}
+    ),
     # baselines
     **_both("dctcp", _dctcp, "DCTCP"),
+    **_both("dctcp-kept", _dctcp, "DCTCP, connections kept", "persistent"),
     **_both("p3", _ordered, "P3-like", "200kB"),  # slices of 50,000 parameters
     **_both("bytescheduler", _ordered, "ByteScheduler-like", "4MB"),  # 1 M parameters
     **{

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gradwire.analysis.claims.bursts import burst
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more, saved
+from gradwire.analysis.claims.jobs import S4, WORKERS
 from gradwire.analysis.claims.policies import DCTCP
 from gradwire.scenarios.json_data import Json
 
@@ -139,4 +140,33 @@ R3 = Claim(
     "The same job, with links, buffers and K four times as large: computing takes as long.",
 )
 
-CLAIMS = [R1, R2, R3]
+R4 = Claim(
+    "R4",
+    "[ours]",
+    "Most of what DLCP gains over DCTCP in a job of many workers it gains over connections that begin anew with each "
+    "message.",
+    "the papers do not say whether their baselines keep connections",
+    tuple(setting for setting in S4.settings if setting.name in (WORKERS[32], WORKERS[64])),
+    tuple(
+        Expect(
+            f"gain over DCTCP with {words}, {n} workers",
+            gain(WORKERS[n], "dlcp", key),
+            (WORKERS[n],),
+            low=low,
+            high=high,
+            unit="share",
+            condition=f"{words}, {n} workers",
+            blame=(WORKERS[n], key),
+        )
+        for n, most in ((32, 0.2), (64, 0.1))
+        for key, words, low, high in (
+            ("dctcp-2ms", "fresh connections", 0.35, None),
+            ("dctcp-kept-2ms", "connections kept", 0.0, most),
+        )
+    ),
+    "iteration",
+    "Messages of 1 MiB to a server whose fair share of the line is a few packets a round trip: a fresh connection "
+    "begins with ten, all of them at once. A kept one knows its share.",
+)
+
+CLAIMS = [R1, R2, R3, R4]

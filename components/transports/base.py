@@ -35,11 +35,11 @@ and, if it wants more than that,
   `forget_received(M, k, r, packets)`, the first so many packets are no longer counted (see `window`).
 
 * `pair_words`, `peer_words`, `host_words` - its messages from one host to another share words, and a pace. At the
-sender
-  `pair_words` of its own from `M[f + S_PAIR] + PAIR_USER` on; before them the engine keeps PAIR_NEXT, and PAIR_GAP,
-  which a transport writes instead of S_GAP. Of the messages of a pair the one of the best class sends, and of these the
-  oldest that has something to send. At the receiver `peer_words` from `M[r + R_PAIR]` on for the pair, and `host_words`
-  from `M[r + R_HOST]` on for all messages of the transport to this host. All begin at zero and stay for the run.
+  sender `pair_words` of its own from `M[f + S_PAIR] + PAIR_USER` on; before them the engine keeps PAIR_NEXT, and
+  PAIR_GAP, which a transport writes instead of S_GAP. Of the messages of a pair the one of the best class sends, and of
+  these the oldest that has something to send. At the receiver `peer_words` from `M[r + R_PAIR]` on for the pair, and
+  `host_words` from `M[r + R_HOST]` on for all messages of the transport to this host. All begin at zero and stay for
+  the run.
 
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and

@@ -21,8 +21,7 @@ Our choices, where they are silent:
 * the probe travels in the class of the data, so that it queues behind what it asks about; answers use the control
   class;
 * in the middle of the first pass, when the important packets have been sent and the droppable ones begin, the sender
-asks
-  once what is missing, and sends the important ones that are again at once: what a burst at the start has cost is
+  asks once what is missing, and sends the important ones that are again at once: what a burst at the start has cost is
   there when the last packet is, and no round trip is spent on it at the end (8 senders of 1 MB to one host: p99 4 %
   earlier; 64 of 100 kB: 1.5 % later);
 * the probe is sent when all is sent and nothing has come back for half a smoothed round trip (before anything has
@@ -32,9 +31,8 @@ asks
   the rate; the rule leaves 0, 0 and 3438, and 31, 12 and 598 probes instead of 251, 327 and 793. Waiting a whole round
   trip leaves 2485 of the 3438, and messages there take 5 % longer. The rule costs where packets are dropped (0.5
   droppable, 200 KB buffers): mean completion is 1.5 % later for messages to 1 MB, 9 % for messages to 128 KiB;
-* `stop_policy = "eager"` stops at (1 - p) at once [notes]; `"early"` does, too, and its sender sends no more than
-what is
-  needed for that until it knows what was lost; `"on_probe"` delivers with losses only when the sender has sent
+* `stop_policy = "eager"` stops at (1 - p) at once [notes]; `"early"` does, too, and its sender sends no more than what
+  is needed for that until it knows what was lost; `"on_probe"` delivers with losses only when the sender has sent
   everything, and so spends less of the allowance;
 * `important_must_arrive`: a message is not complete before its important packets are there. Retransmissions are
   always important;

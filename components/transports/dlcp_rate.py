@@ -1,14 +1,12 @@
-"""DLCP over real sockets: `gradwire.components.transports.dlcp`, with Stop, Probe and Bitmap on the side channel.
+"""How fast a pair of hosts sends with DLCP: the three ways of `rate_control`, and what a receiver counts for them.
 
 A worker and a server keep one connection, so the rate belongs to the pair. It begins at line rate, and does so again
 when nothing has been heard of the pair for a while (`IDLE_TRIPS`; ours). Never below line / `floor`.
 
-* `dctcp` - AIMD as DCTCP has it, with a rate for a window [notes: "DCTCP-like"]: down by alpha / 2 on the first mark
-of a
-  round trip, up by one packet per round trip after one without marks. Drops alone do not slow it down.
+* `dctcp` - AIMD as DCTCP has it, with a rate for a window [notes: "DCTCP-like"]: down by alpha / 2 on the first mark of
+  a round trip, up by one packet per round trip after one without marks. Drops alone do not slow it down.
 * `delay` - TIMELY (SIGCOMM '15) with its published parameters [recalled; alpha is the weight of the new difference].
-Its
-  lower threshold, 50 us, is more than a 500 KB buffer can delay at 100 Gbps: on fast links with shallow buffers the
+  Its lower threshold, 50 us, is more than a 500 KB buffer can delay at 100 Gbps: on fast links with shallow buffers the
   rate then never falls, unless `t_low` and `t_high` are set to suit.
 * `receiver` - ours: every acknowledgement says how many pairs are sending to its host now, and a pair sends at most its
   share of the slowest link, line / n; below that as `dctcp`, except that a round trip without marks gives back a

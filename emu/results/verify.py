@@ -2,8 +2,7 @@
 
 Every host keeps a check sum of every packet that it sent and received (`gradwire.emu.agent.contents`). Here they are
 put side by side, and then computed once more from the gradients and from what was lost: whole tensors and whole buckets
-at a time,
-from what a parameter server and a ring are, not from the lists by which the agents added up.
+at a time, from what a parameter server and a ring are, not from the lists by which the agents added up.
 
 Additions are in float32 (or the tensor's type) and in a fixed order, so that everything has to be equal to the bit:
 

@@ -75,8 +75,7 @@ def set_up(
     sysctls: Mapping[str, str] | None = None,
 ) -> None:
     """Address, size and route of a host, and how its kernel's TCP is set (`gradwire.emu.system.kernel_tcp`); compared
-    with
-    what the kernel then says."""
+    with what the kernel then says."""
     metrics, sysctls = metrics or {}, sysctls or {}
     route = f"route add default dev {name} src {address}{metric_words(metrics)}"
     lines = [

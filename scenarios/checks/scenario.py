@@ -16,7 +16,7 @@ from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
-from gradwire.scenarios.schema.bound import most_of
+from gradwire.scenarios.schema.bound import bound_remarks, most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Switch, entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
@@ -56,6 +56,7 @@ def remarks(scenario: Scenario) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     found = list(switch_remarks(scenario))
     for index, job in enumerate(scenario.job):
+        found += [f"job[{index}].{text}" for text in bound_remarks(job)]
         policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
         if job.bound_per == "step" and policy != "on_probe":
             found.append(
@@ -172,7 +173,7 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
             "switch.buffer", what, format_size(switch.buffer), "room for many packets",
             ("transport.payload", "transport.kind"),
         )  # fmt: skip
-    if switch.buffer_share is not None and len(switch.buffer_share) not in (1, switch.queues):
+    if switch.buffer_share is not None and not fits(switch.buffer_share, switch.queues):
         what = f"has {entries(switch.buffer_share)} for {switch.queues} queues"
         expected = f"one fraction without brackets, or a list of {switch.queues}"
         yield Mistake("switch.buffer_share", what, list(switch.buffer_share), expected, ("switch.queues",))
@@ -268,8 +269,9 @@ def _bounds(scenario: Scenario) -> Iterator[Mistake]:
             bound = getattr(job, field)
             if most_of(bound) > 0 and not transport.may_lose:
                 what = f"allows loss, but transport {transport.kind} delivers every byte"
+                given = bound if isinstance(bound, float) else bound.model_dump(exclude_unset=True)
                 yield Mistake(
-                    f"job[{index}].{field}", what, bound, '0, or transport = "dlcp"',
+                    f"job[{index}].{field}", what, given, '0, or transport = "dlcp"',
                     ("transport.kind", f"job[{index}].transport"),
                 )  # fmt: skip
         if job.bound_per == "step" and transport.may_lose and not transport.shares_bound:

@@ -66,12 +66,12 @@ class LinkOverride(Table):
         return self
 
 
-class OneForAll(tuple[int, ...]):
-    """One size that was given for all queues, however many there are; a list has one for each of them."""
+class OneForAll(tuple[Any, ...]):
+    """One size or share that was given for all queues, however many there are; a list has one for each of them."""
 
 
-def fits(sizes: tuple[int, ...], queues: int) -> bool:
-    """Whether there is one size for all queues, or one for each of them."""
+def fits(sizes: tuple[Any, ...], queues: int) -> bool:
+    """Whether there is one for all queues, or one for each of them."""
     return isinstance(sizes, OneForAll) or len(sizes) == queues
 
 
@@ -113,7 +113,7 @@ class Thresholds:
 
 
 class Shares:
-    """Pydantic annotation: one fraction or a list of fractions in the file, a tuple inside, of one entry for all."""
+    """Pydantic annotation: one fraction or a list of fractions in the file, a tuple inside, `OneForAll` for one."""
 
     def parse(self, value: Any) -> tuple[float, ...]:
         given = value if isinstance(value, (list, tuple)) else [value]
@@ -131,10 +131,10 @@ class Shares:
             mistakes.append(Mistake("", "is an empty list", value, "one fraction, or one fraction per queue"))
         if mistakes:
             raise Mistakes(mistakes)
-        return tuple(shares)
+        return tuple(shares) if given is value else OneForAll(shares)
 
     def format(self, shares: tuple[float, ...]) -> float | list[float]:
-        return shares[0] if len(shares) == 1 else list(shares)
+        return shares[0] if isinstance(shares, OneForAll) else list(shares)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")

@@ -28,8 +28,7 @@ class Pairs:
         self, transport: int, src: Ints, dst: Ints, priority: Ints
     ) -> tuple[Ints, ...]:
         """Messages of a transport get records: the bases of their pairs' words at the sender, of their groups'
-        records, of
-        their pairs' words at the receiver, and of its host's; int64[n] each."""
+        records, of their pairs' words at the receiver, and of its host's; int64[n] each."""
         keys, which = np.unique(np.stack((src, dst, priority), axis=1), axis=0, return_inverse=True)
         found = np.array([self._of(transport, *key) for key in keys.tolist()], dtype=np.int64)[which.reshape(-1)]
         return tuple(found.T)

@@ -83,6 +83,8 @@ def read(path: Path, options: ReadOptions) -> Draft:
     for number, line in lines[1:]:
         where = f"{path}, line {number}"
         cells = _cells(line, separator, where)
+        if line.count('"') % 2:
+            raise TraceError("a quote that is not closed", where, "a row on one line, quotes in pairs")
         if len(cells) > len(columns):
             raise TraceError(f"{len(cells)} cells", where, f"{len(columns)}, as the header has columns")
         row = dict(zip(columns, cells, strict=False))
@@ -139,18 +141,26 @@ def _gradient(
         raise TraceError(f"dtype {kind!r}", where, ", ".join(ELEMENT_BYTES))
     mean = _number(row["mean"], "mean", where) if row.get("mean") else None
     shape: tuple[int, ...] = ()
+    said = {
+        each: _whole(row[sizes[each]], sizes[each], where)
+        for each in ("numel", "bytes")
+        if row.get(sizes.get(each, ""))
+    }
     if "shape" in sizes and (text := row.get(sizes["shape"], "")):
         shape = tuple(int(part) for part in re.findall(r"\d+", text)) or (0,)
         if re.search(r"[^\d\sx×*,()\[\]]", text.lower()):
             raise TraceError(f"shape {text!r}", where, "a shape such as 64x3x7x7")
         numel = math.prod(shape)
-    elif "numel" in sizes and row.get(sizes["numel"]):
-        numel = _whole(row[sizes["numel"]], sizes["numel"], where)
-    elif "bytes" in sizes and row.get(sizes["bytes"]):
-        size = _whole(row[sizes["bytes"]], sizes["bytes"], where)
-        numel = gradient_of_bytes(name, size, kind, layer, skipped).numel
+    elif "numel" in said:
+        numel = said["numel"]
+    elif "bytes" in said:
+        numel = gradient_of_bytes(name, said["bytes"], kind, layer, skipped).numel
     else:
         raise TraceError("no size", where, "one of " + ", ".join(_SIZES))
+    for each, width in (("numel", 1), ("bytes", ELEMENT_BYTES[kind])):
+        if each in said and -(-said[each] // width) != numel:
+            what = f"{sizes[each]} is {said[each]}, where the rest of the row makes it {numel * width}"
+            raise TraceError(what, where, "sizes that agree")
     if not 0 < numel < 2**48:
         raise TraceError(f"{numel} elements", where, "a tensor with elements")
     return Gradient(name, numel, kind, layer, shape, mean)

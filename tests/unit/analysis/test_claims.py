@@ -123,7 +123,7 @@ def test_baselines_of_the_tcp_family_come_with_both_time_outs() -> None:
 def test_an_arm_takes_one_thing_away() -> None:
     """Without selective drop packets are tagged all the same."""
     tables = load_tables("demo")
-    whole, arm = (laid_over(tables, POLICIES[key]) for key in ("dlcp", "dlcp-no-drop"))
+    whole, arm = (laid_over(tables, POLICIES[key]) for key in ("dlcp-chosen", "dlcp-chosen-no-drop"))
     assert arm["job"] == whole["job"]
     assert {key for key in whole["switch"] if whole["switch"][key] != arm["switch"][key]} == {"selective_drop"}
 

@@ -202,6 +202,30 @@ def lossy_scenario(transport, **job):
     return star_scenario(transport=transport, job=[shape | job])
 
 
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"push_bound": {"share": 0.1, "critical": 0.2}}, "push_bound.critical has no effect: no layer may lose more than 0.1"),
+        ({"push_bound": {"share": 0.1, "change": 0.5}}, "push_bound.change has no effect without push_bound.critical"),
+        ({"push_bound": {"share": 0.1, "front_part": 0.3}}, "push_bound.front_part has no effect without push_bound.front"),
+        ({"push_bound": 0.1, "bound_most": 0.2}, 'bound_most has no effect with bound_per = "message"'),
+        ({"push_bound": 0.1, "bound_most": 0.05, "bound_per": "step"}, "bound_most has no effect: the bound is 0.1 already"),
+        ({"pull_bound": 0.1, "tagging": {"magnitude": True}}, "pull_bound has no effect with pull_important"),
+    ],
+)  # fmt: skip
+def test_keys_of_bounds_without_effect_are_said(job, said):
+    patient = {"kind": "dlcp", "stop_policy": "on_probe"}
+    assert [each for each in remarks(lossy_scenario(patient, **job)) if each.startswith(f"job[0].{said}")]
+    useful = {"push_bound": {"share": 0.3, "critical": 0.1, "change": 0.5}, "bound_most": 0.5, "bound_per": "step"}
+    assert not remarks(lossy_scenario(patient, **useful))
+
+
+def test_one_share_in_brackets_is_no_share_for_all_queues():
+    assert star_scenario(switch={"queues": 8, "buffer_share": 0.5}).switch.limits() == (256 * 1024,) * 8
+    with pytest.raises(ScenarioError, match="buffer_share: has 1 entry for 8 queues"):
+        star_scenario(switch={"queues": 8, "buffer_share": [0.5]})
+
+
 def test_a_bound_for_a_step_wants_a_transport_that_shares_it_and_leaves_something_over():
     patient = {"kind": "dlcp", "stop_policy": "on_probe"}
     assert not remarks(lossy_scenario(patient, push_bound=0.1, bound_per="step"))

@@ -57,6 +57,20 @@ def test_a_table_has_each_name_once():
         imported(twice)
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("a,3,400", "bytes is 400, where the rest of the row makes it 12"),
+        ("a,10x10,396", "bytes is 396, where the rest of the row makes it 400"),
+        ('"a,3,12', "a quote that is not closed"),
+    ],
+)
+def test_sizes_of_a_row_agree_and_quotes_are_closed(row, said):
+    with pytest.raises(TraceError, match=rf"file.txt, line 2: {said}"):
+        imported(f"name,shape,bytes\n{row}\n")
+    assert imported("name,shape,bytes\na,10x10,400\n").tensors[0].numel == 100
+
+
 def test_names_that_a_trace_has_twice_are_told_apart_in_a_table():
     trace = imported(CSV)
     trace.tensors[2] = dataclasses.replace(trace.tensors[2], name="conv.weight")
