@@ -139,7 +139,7 @@ class Asynchronous(Trainer):
         return StepRow(
             number, sum(each.loss for each in self.log) / count, sum(each.sent_bytes for each in self.log),
             sum(each.lost for each in self.log) / count, self.clock_ps - before, self.clock_ps, rate,
-            sum(each.pulled_bytes for each in self.log),
+            pulled_bytes=sum(each.pulled_bytes for each in self.log),
         )  # fmt: skip
 
     def turn(self) -> Turn:

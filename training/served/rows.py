@@ -15,4 +15,4 @@ def counted(trainer: Trainer, loss: float, rate: float, sent: int, pulled: int, 
     infos, workers = trainer.infos, trainer.recipe.workers
     lost = sum(share * info.numel for row in trainer.lost for share, info in zip(row, infos, strict=True))
     lost /= sum(info.numel for info in infos) * workers
-    return StepRow(number, loss, sent, lost, time_ps, trainer.clock_ps, rate, pulled)
+    return StepRow(number, loss, sent, lost, time_ps, trainer.clock_ps, rate, pulled_bytes=pulled)

@@ -100,6 +100,8 @@ def test_mistakes_of_the_table(settings: list[str], words: str) -> None:
 @pytest.mark.parametrize(("settings", "words"), [
     (['training.system={kind="asynchronous"}', IDEAL, 'training.reducer={kind="powersgd"}'], "powersgd has 2 rounds"),
     (['training.system={kind="mipd"}', IDEAL, 'job.fill="stale"'], "expected zero"),
+    (['training.system={kind="mp2"}', IDEAL, 'job.exchange={kind="ring"}', "job.servers=0"], "ring has no place in mp2"),
+    (['training.system={kind="slimdp"}', IDEAL, "job.pull_bound=0.1"], "would lose what servers send back"),
     (['training.system={kind="mp2", predictor="nowhere.npz"}', IDEAL], r"nowhere.npz: cannot be read"),
 ])  # fmt: skip
 def test_what_cannot_be_trained_is_said(settings: list[str], words: str) -> None:
