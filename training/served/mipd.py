@@ -80,6 +80,8 @@ class Mipd(Asynchronous):
         """The half that each worker's last push updated."""
         self.matters: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
         self.places: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
+        """By worker, of each tensor the places that are sent; `where` has them in the vector."""
+        self.where = [torch.empty(0, dtype=torch.long)] * recipe.workers
         self.messages = [
             TensorInfo(f"{each.name}.{what}", each.shape, each.numel, each.dtype, each.layer)
             for each in self.infos
@@ -113,22 +115,29 @@ class Mipd(Asynchronous):
         self.places[worker] = [
             each.topk(kept(share, len(each))).indices.sort().values for each, share in zip(now, shares, strict=True)
         ]
+        self._told(worker)
+
+    def _told(self, worker: int) -> None:
+        """The server hears of a worker's places."""
+        moved = zip(self.places[worker], self.offsets, strict=False)
+        self.where[worker] = torch.cat([places + first for places, first in moved] or [self.where[worker][:0]])
 
     # --- server --------------------------------------------------------------------------------------------------
 
     def received(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> dict[str, Any]:
         """Places in the vector and values. Keys are taken to arrive, as important packets do."""
-        where, what = [], []
-        for tensor, places in enumerate(self.places[worker]):
-            mine, mask = encoded[2 * tensor], masks[2 * tensor]
-            values = restored(mine, self.rules.bits, len(places)) if self.rules.bits else mine.fields[0]
-            if mask is not None:
-                there = mine.arrived(mask, self.recipe.payload)
-                there = there.repeat_interleave(TOGETHER if self.rules.bits else 1)[: len(places)]
-                places, values = places[there], values[there]
-            where.append(places + self.offsets[tensor])
-            what.append(values)
-        return {"places": torch.cat(where), "values": torch.cat(what)}
+        bits, payload, lost = self.rules.bits, self.recipe.payload, any(mask is not None for mask in masks[::2])
+        sent, arrived = [], []
+        for mine, mask, places in zip(encoded[::2], masks[::2], self.places[worker], strict=True):
+            sent.append(restored(mine, bits, len(places)) if bits else mine.fields[0])
+            if lost:
+                units = torch.ones(mine.units, dtype=torch.bool) if mask is None else mine.arrived(mask, payload)
+                arrived.append(units.repeat_interleave(TOGETHER if bits else 1)[: len(places)])
+        where, values = self.where[worker], torch.cat(sent)
+        if lost:
+            there = torch.cat(arrived)
+            where, values = where[there], values[there]
+        return {"places": where, "values": values}
 
     def settle(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> None:
         """What was not sent is dropped; the server makes up for it."""
@@ -142,10 +151,12 @@ class Mipd(Asynchronous):
         rules, places, values = self.rules, received["places"], received["values"]
         if self.version % (rules.refresh * self.recipe.workers) == 0 and self.version:
             self._choose()
-        smoothed = self.smoothed.view(-1)
         self.pending.view(-1)[places] += values
-        smoothed[places] = rules.smoothing * values + (1 - rules.smoothing) * smoothed[places]
-        self.there.view(-1)[places] = True
+        if rules.compensate or rules.update == "half":
+            smoothed = self.smoothed.view(-1)
+            smoothed[places] = rules.smoothing * values + (1 - rules.smoothing) * smoothed[places]
+        if rules.compensate:
+            self.there.view(-1)[places] = True
         self.since += 1
         self.turned[worker] = int((self.turns[worker] + worker) % rules.rotation == rules.rotation - 1)
         self._descend(slice(None) if rules.update == "all" else self.halves[self.turned[worker]], rate)
@@ -221,6 +232,8 @@ class Mipd(Asynchronous):
         for name in TENSORS:
             getattr(self, name).copy_(mine[name])
         self.halves = [each.clone() for each in mine["halves"]]
+        for worker in range(self.recipe.workers):
+            self._told(worker)
 
 
 NUMBERS = ("turned", "chosen", "known")

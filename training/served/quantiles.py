@@ -80,6 +80,9 @@ def packed(codes: Tensor, bits: int) -> Tensor:
 
 def unpacked(units: Tensor, bits: int, count: int) -> Tensor:
     """Codes again, (count,) int64."""
+    if 8 % bits == 0:  # none spans two bytes: many times faster, and what a server's time is about
+        within = (units.reshape(-1, 1) >> torch.arange(0, 8, bits, dtype=torch.uint8)) & (2**bits - 1)
+        return within.view(-1)[:count].long()
     single = (units.long()[:, :, None] >> torch.arange(8)) & 1
     rows = single.reshape(-1, TOGETHER, bits) << torch.arange(bits)
     return rows.sum(dim=2).view(-1)[:count]

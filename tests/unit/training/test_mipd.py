@@ -194,6 +194,7 @@ def test_dropped_gradients_are_stood_in_for_by_hand() -> None:
     trainer = line(rules, [8.0, 0.0])
     trainer.step()
     trainer.places[0][0] = torch.tensor([1])
+    trainer._told(0)
     seen = [float(trainer.model.w.detach()[0])]
     for _ in range(3):
         trainer.step()
