@@ -151,34 +151,36 @@ class Mipd(Asynchronous):
         rules, places, values = self.rules, received["places"], received["values"]
         if self.version % (rules.refresh * self.recipe.workers) == 0 and self.version:
             self._choose()
-        self.pending.view(-1)[places] += values
+        self.pending.view(-1).index_add_(0, places, values)
         if rules.compensate or rules.update == "half":
             smoothed = self.smoothed.view(-1)
-            smoothed[places] = rules.smoothing * values + (1 - rules.smoothing) * smoothed[places]
+            smoothed.index_copy_(0, places, torch.lerp(smoothed[places], values, rules.smoothing))
         if rules.compensate:
-            self.there.view(-1)[places] = True
+            self.there.view(-1).index_fill_(0, places, True)
         self.since += 1
         self.turned[worker] = int((self.turns[worker] + worker) % rules.rotation == rules.rotation - 1)
-        self._descend(slice(None) if rules.update == "all" else self.halves[self.turned[worker]], rate)
+        self._descend(None if rules.update == "all" else self.halves[self.turned[worker]], rate)
 
-    def _descend(self, rows: Any, rate: float) -> None:
-        """SGD on some blocks, of the gradients of all pushes since they were updated."""
-        recipe, smoothing, pushes = self.recipe, self.rules.smoothing, self.since[rows]
-        gradient, value = self.pending[rows], self.vector[rows]
+    def _descend(self, rows: Tensor | None, rate: float) -> None:
+        """SGD on some blocks, or all, of the gradients of all pushes since they were updated; in place where it can be:
+        to read and write memory is what a server's time goes into."""
+        recipe = self.recipe
+        gradient, value, pushes = _read(self.pending, rows), _read(self.vector, rows), _read(self.since, rows)
         if self.rules.compensate:
-            missing = ~self.there[rows]
-            stood_in = self.smoothed[rows] * missing
-            gradient = gradient + pushes * stood_in
-            self.smoothed[rows] -= smoothing * stood_in
-        gradient = gradient + (pushes * recipe.weight_decay) * value
+            smoothed = _read(self.smoothed, rows)
+            stood_in = smoothed * ~_read(self.there, rows)
+            gradient.addcmul_(stood_in, pushes)
+            _write(self.smoothed, rows, smoothed.sub_(stood_in, alpha=self.rules.smoothing))
+            _clear(self.there, rows)
+        if recipe.weight_decay:
+            gradient.addcmul_(value, pushes, value=recipe.weight_decay)
         if recipe.momentum:
-            velocity = recipe.momentum * self.velocity[rows] + gradient
-            self.velocity[rows] = velocity
-            gradient = gradient + recipe.momentum * velocity if recipe.nesterov else velocity
-        self.vector[rows] = value - rate * gradient
-        self.there[rows] = False
-        self.pending[rows] = 0.0  # last: of all rows, what was read above is a view of it
-        self.since[rows] = 0.0
+            velocity = _read(self.velocity, rows).mul_(recipe.momentum).add_(gradient)
+            _write(self.velocity, rows, velocity)
+            gradient = gradient.add_(velocity, alpha=recipe.momentum) if recipe.nesterov else velocity
+        _write(self.vector, rows, value.sub_(gradient, alpha=rate))
+        _clear(self.pending, rows)
+        _clear(self.since, rows)
 
     def _choose(self) -> None:
         """Choose the halves anew: the blocks that matter most, by what the server knows of gradients, and the rest."""
@@ -194,9 +196,10 @@ class Mipd(Asynchronous):
             self.own[worker].copy_(self.vector)
             return Encoded((self.vector.view(-1)[: self.numel],)).nbytes(self.recipe.payload)
         rows = self.halves[self.turned[worker]]
-        self.own[worker][rows] = self.vector[rows]
+        values = _read(self.vector, rows)
+        _write(self.own[worker], rows, values)
         padding = self.vector.numel() - self.numel if len(rows) and int(rows[-1]) == len(self.vector) - 1 else 0
-        sent = [Encoded((self.vector[rows].view(-1)[: rows.numel() * self.block - padding],))]
+        sent = [Encoded((values.view(-1)[: values.numel() - padding],))]
         if self.known[worker] != self.chosen:
             self.known[worker] = self.chosen
             sent.append(keys_of(self.halves[0], len(self.vector)))
@@ -240,6 +243,25 @@ NUMBERS = ("turned", "chosen", "known")
 LISTS = ("matters", "places")
 TENSORS = ("since", "velocity", "smoothed", "pending", "there")
 """What a checkpoint has of MIPD's own."""
+
+
+def _read(blocks: Tensor, rows: Tensor | None) -> Tensor:
+    """Some of the blocks, copied; or all, themselves."""
+    return blocks if rows is None else blocks.index_select(0, rows)
+
+
+def _write(blocks: Tensor, rows: Tensor | None, values: Tensor) -> None:
+    """Put blocks that `_read` gave back to their places."""
+    if rows is not None:
+        blocks.index_copy_(0, rows, values)
+
+
+def _clear(blocks: Tensor, rows: Tensor | None) -> None:
+    """Zeros instead of some blocks, or all."""
+    if rows is None:
+        blocks.zero_()
+    else:
+        blocks.index_fill_(0, rows, 0)
 
 
 def keys_of(places: Tensor, numel: int) -> Encoded:
