@@ -41,6 +41,8 @@ class Interpretable:
     gamma: float = 0.5
     floor: float = 0.05
     ceiling: float = 1.0
+    small: int = 1024
+    warmup: int = 20
     bits: int = 4
     smoothing: float = 0.4
     compensate: bool = True
@@ -110,8 +112,13 @@ class Mipd(Asynchronous):
         if before := self.matters[worker]:
             now = [rules.decay * old + (1 - rules.decay) * new for old, new in zip(before, now, strict=True)]
         self.matters[worker] = now
-        sums, sizes = [float(each.sum()) for each in now], [info.numel for info in self.infos]
-        shares = ratios_of(sums, sizes, rules.ratio, rules.gamma, rules.floor, rules.ceiling)
+        shares = [1.0] * len(now)
+        large = [at for at, each in enumerate(now) if len(each) > rules.small]
+        if large and self.turns[worker] >= rules.warmup:
+            sums, sizes = [float(now[at].sum()) for at in large], [len(now[at]) for at in large]
+            found = ratios_of(sums, sizes, rules.ratio, rules.gamma, rules.floor, rules.ceiling)
+            for at, share in zip(large, found, strict=True):
+                shares[at] = share
         self.places[worker] = [
             each.topk(kept(share, len(each))).indices.sort().values for each, share in zip(now, shares, strict=True)
         ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from gradwire.scenarios.schema.base import Count, Flag, refuse
+from gradwire.scenarios.schema.base import Count, Flag, Natural, refuse
 from gradwire.scenarios.units import Fraction
 from gradwire.training.reducers.fields import Ratio
 from gradwire.training.systems.asynchronous import Unsynchronised
@@ -30,7 +30,7 @@ class MIPD(Unsynchronised):
 
     kind: Literal["mipd"] = "mipd"
     ratio: Ratio = 0.3
-    """Share of all elements that is sent."""
+    """Share of the elements of large tensors that is sent."""
     significance: Literal["taylor", "fisher", "magnitude"] = "taylor"
     """What makes a parameter w with gradient g matter: |w g|, g^2, or |g|."""
     decay: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
@@ -43,6 +43,11 @@ class MIPD(Unsynchronised):
     """Least share of a tensor; at least one element."""
     ceiling: Ratio = 1.0
     """Greatest share of a tensor."""
+    small: Natural = 1024
+    """Tensors of at most so many elements are sent in full: they cost little, and a parameter that begins as zero, as
+    many of normalisations do, would never matter by |w g|."""
+    warmup: Natural = 20
+    """Turns of a worker until which everything is sent, so that no layer starves that begins to learn late."""
     bits: Annotated[int, Field(ge=0, le=8, strict=True)] = 4
     """Of a value; 0: float32."""
     smoothing: Ratio = 0.4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,7 @@ class Points:
 
 def line(rules: Interpretable, *points: list[float], start=None, network=None, rate: float = 1.0, payload: int = 4096) -> Mipd:
     recipe = Recipe(len(points), 1, 50, rate, "constant", momentum=0.0, weight_decay=0.0, payload=payload)
+    rules = replace(rules, small=0, warmup=0)
     return Mipd(Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network, slope)
 
 
@@ -171,6 +173,17 @@ def test_what_matters_is_sent_and_stays_until_it_is_looked_at_again() -> None:
         assert [row.sent_bytes for row in rows] == [8 + 1, 8, 8, 8 + 1], "two values, and a byte of four bits for their places"
         moved = torch.tensor([1.0, 10.0, 1.0, 0.0]) - trainer.model.w.detach()
         assert moved.nonzero().view(-1).tolist() == places
+
+
+def test_small_tensors_go_in_full_and_everything_at_first() -> None:
+    """Of plain(): 216 and 2880 weights, 8 and 10 biases. For two turns all; then 2880 are large, and 216 are not."""
+    recipe = Recipe(workers=1, batch=8, steps=6)
+    trainer = Mipd(plain(), DATA, recipe, Interpretable(ratio=0.1, small=216, warmup=2, refresh=2, floor=0.0))
+    seen = []
+    for _ in range(4):
+        trainer.step()
+        seen.append([len(each) for each in trainer.places[0]])
+    assert seen == [[216, 8, 2880, 10]] * 2 + [[216, 8, 288, 10]] * 2
 
 
 def test_old_significance_fades() -> None:
@@ -317,6 +330,32 @@ def test_it_learns() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     *_, last = Mipd(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), Interpretable(block=64)).run()
     assert isinstance(last, Score) and last.accuracy > 0.4
+
+
+def distance(model, inputs, targets):
+    return 0.5 * (model.w - inputs[0]).square().sum(dim=1)
+
+
+@pytest.mark.parametrize(("rules", "alike", "arrives"), [
+    (Interpretable(significance="magnitude", block=8, refresh=4), True, True),
+    (Interpretable(significance="fisher", block=8, refresh=4, bits=0, compensate=False), True, True),
+    (Interpretable(significance="magnitude", block=8, refresh=10_000), True, False),
+    (Interpretable(significance="magnitude", block=8, refresh=4), False, False),
+    (Interpretable(ratio=1.0, bits=0, block=8, refresh=10_000), False, True),
+])  # fmt: skip
+def test_least_squares_of_four_workers(rules: Interpretable, alike: bool, arrives: bool) -> None:
+    """Workers that come one by one. If they agree, the optimum is found as long as what matters is looked at again and again;
+    if they do not, what each finds small is dropped though it matters to the mean, as with Top-k without feedback."""
+    points = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)) * 3
+    points = points[:1].expand(4, 64) if alike else points
+    recipe = Recipe(4, 1, 300, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
+    rules = replace(rules, small=0, warmup=0)
+    trainer = Mipd(Line(*[0.0] * 64), Points(*points.tolist()), recipe, rules, None, distance, pace=Pace((3, 4, 5)), staleness=2)
+    for _ in range(300):
+        trainer.step()
+    mean = points.mean(dim=0)
+    error = float((trainer.model.w.detach() - mean).norm() / mean.norm())
+    assert (error < 0.1) is arrives, error
 
 
 def test_a_floor_above_the_ceiling_is_refused() -> None:

@@ -235,6 +235,22 @@ def test_features_are_what_they_say() -> None:
     assert torch.allclose(x, again, atol=1e-5)
 
 
+@pytest.mark.parametrize("predictor", ["bundled", "hold", "none"])
+def test_least_squares_of_four_workers(predictor: str) -> None:
+    """Each worker has another optimum; the mean is found, however the rest is predicted."""
+    def distance(model, inputs, targets):
+        return 0.5 * (model.w[0] - inputs[0]).square().sum(dim=1)
+
+    points = torch.randn(4, 96, generator=torch.Generator().manual_seed(2)) * 3
+    recipe = Recipe(4, 1, 400, 0.1, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
+    trainer = Mp2Trainer(Line(96), Points(*points.tolist()), recipe, Predicted(predictor=predictor, full_every=1000), None, distance)
+    for _ in range(400):
+        trainer.step()
+    mean = points.mean(dim=0)
+    assert float((trainer.model.w.detach()[0] - mean).norm() / mean.norm()) < 0.1
+    assert trainer.full < 400 / 2
+
+
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=9, payload=256)
     make = lambda: Mp2Trainer(resnet(), DATA, recipe, Predicted(full_every=7), Random(0.1))  # noqa: E731
