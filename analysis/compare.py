@@ -40,7 +40,8 @@ from gradwire.analysis.tables import (
 from gradwire.analysis.unlike import differences
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
-from gradwire.scenarios.result import Overdraft, Result, Violation, as_pandas, check_loss_invariant
+from gradwire.scenarios.result import Result, as_pandas
+from gradwire.scenarios.soundness import Overdraft, Violation, check_loss_invariant
 
 if TYPE_CHECKING:
     import pandas

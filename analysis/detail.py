@@ -20,7 +20,9 @@ import numpy as np
 from gradwire.analysis.links import Bundle, busiest_upstream
 from gradwire.analysis.metrics import Integers, Times, durations, percentile, steady_state, times_of
 from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_words, share_text, time_text
+from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import KINDS, Result
 
 SLOWEST = 0.01
@@ -73,13 +75,7 @@ class Detail:
 
 def detail(result: Result, job: str) -> Detail:
     """The details of one job or traffic, by its name."""
-    table = result.messages
-    mine = np.asarray(table["job"].to_numpy(zero_copy_only=False) == job)
-    columns: Json = {
-        name: table[name].to_numpy(zero_copy_only=False)[mine]
-        for name in ("iteration", "kind", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted",
-                     "timeouts")
-    }  # fmt: skip
+    columns = _messages_of(result, job)
     met: Integers = columns["timeouts"]
     chosen = columns["end_ps"] >= 0
     steady, _ = steady_state(durations(result, job)[0])
@@ -103,10 +99,23 @@ def detail(result: Result, job: str) -> Detail:
     )
 
 
+def _messages_of(result: Result, job: str) -> Json:
+    """Columns of the messages of a job; kinds as indices into `KINDS`."""
+    plain = ("iteration", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted", "timeouts")
+    found: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", *plain)}
+    for part in result.parts("messages", "job", "kind", *plain):
+        (jobs, names), (kind, kinds) = numbered(part["job"]), numbered(part["kind"])
+        mine = jobs == (names.index(job) if job in names else -1)
+        found["kind"].append(np.array([KINDS.index(each) for each in kinds], dtype=np.int8)[kind[mine]])
+        for name in plain:
+            found[name].append(part[name].to_numpy()[mine])
+    return {name: np.concatenate(columns[min(1, len(columns) - 1) :]) for name, columns in found.items()}
+
+
 def _again(columns: Json) -> dict[str, float]:
     found = {}
-    for kind in KINDS:
-        those = columns["kind"] == kind
+    for number, kind in enumerate(KINDS):
+        those = columns["kind"] == number
         packets = int(columns["packets"][those].sum())
         if packets:
             found[kind] = int(columns["retransmitted"][those].sum()) / packets

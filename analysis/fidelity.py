@@ -31,8 +31,9 @@ from gradwire.analysis.metrics import percentile
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.scenarios.arrays import AnyInts
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.result import KINDS, Result, check_loss_invariant
+from gradwire.scenarios.result import KINDS, Result
 from gradwire.scenarios.schema.fidelity import Fidelity
+from gradwire.scenarios.soundness import check_loss_invariant
 
 FORMAT = 1
 """Version of fidelity.json."""

@@ -18,6 +18,7 @@ from gradwire.analysis.metrics import ENOUGH, Metrics
 from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_size
 
@@ -87,15 +88,16 @@ class FlowTimes:
 
 def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
     """All flows of a traffic, then those of each range of sizes that has any; empty if the Result has none of it."""
-    messages, numbers = result.messages, result.messages["message"].to_numpy()
+    messages = result.select("messages", "message", "job", "start_ps", "end_ps", "bytes")
+    flows = result.select("flows", "message", "ideal_ps")
+    numbers, (jobs, names) = messages["message"].to_numpy(), numbered(messages["job"])
     order = np.argsort(numbers, kind="stable")
-    rows = order[np.searchsorted(numbers, result.flows["message"].to_numpy(), sorter=order)]
-    ideal = result.flows["ideal_ps"].to_numpy()
-    names = messages["job"].to_numpy(zero_copy_only=False)[rows]
-    mine = rows[names == traffic]
+    rows = order[np.searchsorted(numbers, flows["message"].to_numpy(), sorter=order)]
+    those = jobs[rows] == (names.index(traffic) if traffic in names else -1)
+    mine = rows[those]
     if not len(mine):
         return []
-    ideal = ideal[names == traffic]
+    ideal = flows["ideal_ps"].to_numpy()[those]
     start, end, size = (messages[name].to_numpy()[mine] for name in ("start_ps", "end_ps", "bytes"))
 
     def measured(above: int, up_to: int | None) -> FlowTimes:
@@ -118,7 +120,7 @@ def flow_blocks(
     """(traffic, headings of the runs, lines) of a table per traffic. `metrics` are those of each Result."""
     found: dict[str, list[tuple[Metrics, list[FlowTimes]]]] = {}
     for result, entries in zip(results, metrics, strict=True):
-        for entry in entries if result.flows.num_rows else ():
+        for entry in entries if result.kept("flows").num_rows else ():
             times = flow_times(result, entry.job)
             if times:
                 found.setdefault(entry.job, []).append((entry, times))
@@ -174,7 +176,7 @@ def write_flows(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]],
     names = dict(zip(map(id, flat), headings(flat), strict=True))
     lines = []
     for result, entries in zip(results, metrics, strict=True):
-        for entry in entries if result.flows.num_rows else ():
+        for entry in entries if result.kept("flows").num_rows else ():
             for each in flow_times(result, entry.job):
                 line: Json = {"run": names[id(entry)], "traffic": each.traffic}
                 line |= {"above_bytes": each.above, "up_to_bytes": each.up_to, "flows": each.count}

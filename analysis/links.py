@@ -15,16 +15,15 @@ Probes count as packets. Messages that were under way when the run ended are lef
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrays import AnyInts, Ints
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import Result
-
-if TYPE_CHECKING:
-    import pyarrow
 
 BEYOND = ("link_loss", "link_down")
 """Causes of drops on the link behind a port: the packet was sent on it."""
@@ -55,26 +54,72 @@ class Bundle(NamedTuple):
 def bundles(result: Result) -> list[Bundle]:
     """All bundles over which messages were delivered, the one with the busiest port first. Empty for an emulated run,
     whose drops are not all known."""
-    if result.summary.get("engine", {}).get("kind") == "emulation" or not result.messages.num_rows:
+    if result.summary.get("engine", {}).get("kind") == "emulation" or not result.kept("messages").num_rows:
         return []
     ports = dict(zip(result.ports["port"].to_pylist(), result.ports["bytes"].to_pylist(), strict=True))
-    edge = _edges(result, ports)
-    dropped, useful = _drops(result, edge), _useful(result)
-    table = result.messages
-    columns = (table[name].to_pylist() for name in ("message", "src", "dst", "sent_packets", "end_ps"))
+    delivered = Delivered.of(result)
+    edge = _edges(delivered, ports)
+    lost, useful = _lost(result, delivered, edge), _useful(result, delivered)
     counts: dict[str, list[int]] = {}
-    for number, src, dst, sent, end in zip(*columns, strict=True):
-        if end < 0 or src not in edge or dst not in edge:
+    for pair, (src, dst) in enumerate(delivered.ends):
+        if src not in edge or dst not in edge:
             continue
-        lost = dropped.get(number, [0, 0, 0, 0])
         for stage, name in _way(src, dst, edge):
             entry = counts.setdefault(name, [0, 0])
-            entry[0] += sent - sum(lost[: stage + 1])
-            entry[1] += useful[number]
+            entry[0] += int(delivered.sent[pair] - lost[pair, : stage + 1].sum())
+            entry[1] += int(useful[pair])
     return sorted(
         (_bundle(name, sent, used, ports, edge) for name, (sent, used) in counts.items()),
         key=lambda each: (-each.bytes, each.name),
     )
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The messages that were delivered, by pairs of hosts.
+
+    number : int64[messages], ascending. pair : int64[messages], index into `ends`.
+    ends : (source, destination) of every pair. sent, packets : int64[pairs]: sent in all, and data that there was.
+    hosts : that send or receive any messages, delivered or not.
+    """
+
+    number: Ints
+    pair: Ints
+    ends: list[tuple[str, str]]
+    sent: Ints
+    packets: Ints
+    hosts: set[str]
+
+    @classmethod
+    def of(cls, result: Result) -> Delivered:
+        table = result.select("messages", "message", "src", "dst", "end_ps", "sent_packets", "packets")
+        done = table["end_ps"].to_numpy() >= 0
+        (src, sources), (dst, destinations) = (numbered(table[name]) for name in ("src", "dst"))
+        number = table["message"].to_numpy()[done]
+        both = src[done].astype(np.int64) * max(1, len(destinations)) + dst[done]
+        codes, pair = np.unique(both, return_inverse=True)
+        ends = [
+            (sources[code // len(destinations)], destinations[code % len(destinations)]) for code in codes.tolist()
+        ]
+        sent, packets = (_summed(pair, len(ends), table[name].to_numpy()[done]) for name in ("sent_packets", "packets"))
+        order = np.argsort(number, kind="stable")
+        hosts = {sources[code] for code in np.unique(src).tolist()}
+        hosts |= {destinations[code] for code in np.unique(dst).tolist()}
+        return cls(number[order], pair[order], ends, sent, packets, hosts)
+
+    def pair_of(self, messages: Ints) -> Ints:
+        """The pairs of messages; -1 of those that were not delivered."""
+        if not len(self.number):
+            return np.full(len(messages), -1, dtype=np.int64)
+        place = np.minimum(np.searchsorted(self.number, messages), len(self.number) - 1)
+        return np.where(self.number[place] == messages, self.pair[place], -1)
+
+
+def _summed(group: Ints, groups: int, values: AnyInts) -> Ints:
+    """The sums of values by group."""
+    found = np.zeros(groups, dtype=np.int64)
+    np.add.at(found, group, values)
+    return found
 
 
 def busiest_upstream(result: Result) -> Bundle | None:
@@ -84,11 +129,10 @@ def busiest_upstream(result: Result) -> Bundle | None:
     return next(iter(between or found), None)
 
 
-def _edges(result: Result, ports: Json) -> dict[str, str]:
+def _edges(delivered: Delivered, ports: Json) -> dict[str, str]:
     """The edge switch of every host that sends or receives messages."""
-    hosts = {*result.messages["src"].to_pylist(), *result.messages["dst"].to_pylist()}
     ends = (port.split("->") for port in ports)
-    return {a: b for a, b in ends if a in hosts}
+    return {a: b for a, b in ends if a in delivered.hosts}
 
 
 def _way(src: str, dst: str, edge: dict[str, str]) -> Iterator[tuple[int, str]]:
@@ -100,36 +144,22 @@ def _way(src: str, dst: str, edge: dict[str, str]) -> Iterator[tuple[int, str]]:
     yield 3, f"{edge[dst]}->{dst}"
 
 
-def _drops(result: Result, edge: dict[str, str]) -> dict[int, list[int]]:
-    """Per message, its data packets that never were sent in a stage, by the first such stage. There may be millions:
-    what is the same of a message, a port and a cause is looked at once."""
-    table = result.drops
-    ends = {
-        number: (src, dst)
-        for number, src, dst in zip(
-            *(result.messages[name].to_pylist() for name in ("message", "src", "dst")), strict=True
-        )
-    }
-    port, ports = _numbered(table["port"])
-    cause, causes = _numbered(table["cause"])
-    data = table["packet"].to_numpy() >= 0
-    keys = ((table["message"].to_numpy() * len(ports) + port) * len(causes) + cause)[data]
-    found: dict[int, list[int]] = {}
-    for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
-        number, place, why = key // len(causes) // len(ports), key // len(causes) % len(ports), key % len(causes)
-        if number in ends:
-            stage = _stage(ports[place], *ends[number], edge) + (causes[why] in BEYOND)
+def _lost(result: Result, delivered: Delivered, edge: dict[str, str]) -> Ints:
+    """Of every pair, data packets of delivered messages that never were sent in a stage, by the first such stage:
+    int64[pairs, 4]. There may be millions: what is the same of a pair, a port and a cause is looked at once."""
+    found = np.zeros((len(delivered.ends), 4), dtype=np.int64)
+    for part in result.parts("drops", "message", "port", "cause", "packet"):
+        (port, ports), (cause, causes) = numbered(part["port"]), numbered(part["cause"])
+        pair = delivered.pair_of(part["message"].to_numpy())
+        keys = (pair * len(ports) + port) * len(causes) + cause
+        keys = keys[(part["packet"].to_numpy() >= 0) & (pair >= 0)]
+        for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
+            where, place, why = key // len(causes) // len(ports), key // len(causes) % len(ports), key % len(causes)
+            src, dst = delivered.ends[where]
+            stage = _stage(ports[place], src, dst, edge) + (causes[why] in BEYOND)
             if stage < 4:
-                found.setdefault(number, [0, 0, 0, 0])[stage] += count
+                found[where, stage] += count
     return found
-
-
-def _numbered(column: pyarrow.ChunkedArray) -> tuple[AnyArray, list[str]]:
-    """A column of texts as numbers, and the texts that they stand for."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if not len(encoded):
-        return np.zeros(0, dtype=np.int64), []
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 
 def _stage(port: str, src: str, dst: str, edge: dict[str, str]) -> int:
@@ -142,18 +172,21 @@ def _stage(port: str, src: str, dst: str, edge: dict[str, str]) -> int:
     return 1 if a == edge.get(src) else 2
 
 
-def _useful(result: Result) -> dict[int, int]:
-    """Data packets that every message was delivered with."""
-    table = result.messages
-    kept = dict(zip(table["message"].to_pylist(), table["packets"].to_pylist(), strict=True))
-    missing = result.missing
-    for number, packets in zip(missing["message"].to_pylist(), missing["packets"].to_pylist(), strict=True):
-        kept[number] -= packets
-    if not missing.num_rows:  # `output.missing` is off: by bytes, to the packet
-        size, lost = (table[name].to_numpy().astype(float) for name in ("bytes", "lost_bytes"))
-        absent: AnyArray = np.rint(lost / np.maximum(size, 1) * table["packets"].to_numpy()).astype(int)
-        kept = {n: k - int(a) for (n, k), a in zip(kept.items(), absent, strict=True)}
-    return kept
+def _useful(result: Result, delivered: Delivered) -> Ints:
+    """Data packets that the messages of every pair were delivered with."""
+    absent = np.zeros(len(delivered.ends), dtype=np.int64)
+    noted = False
+    for part in result.parts("missing", "message", "packets"):
+        noted = True
+        pair = delivered.pair_of(part["message"].to_numpy())
+        absent += _summed(pair[pair >= 0], len(absent), part["packets"].to_numpy()[pair >= 0])
+    for part in () if noted else result.parts("messages", "message", "bytes", "lost_bytes", "packets"):
+        # `output.missing` is off: by bytes, to the packet
+        pair = delivered.pair_of(part["message"].to_numpy())
+        size, lost = (part[name].to_numpy().astype(float) for name in ("bytes", "lost_bytes"))
+        packets = np.rint(lost / np.maximum(size, 1) * part["packets"].to_numpy()).astype(np.int64)
+        absent += _summed(pair[pair >= 0], len(absent), packets[pair >= 0])
+    return delivered.packets - absent
 
 
 def _bundle(name: str, sent: int, used: int, ports: Json, edge: dict[str, str]) -> Bundle:

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.kept import numbered
+from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.result import KINDS, Result
 
 if TYPE_CHECKING:
@@ -200,8 +201,15 @@ class Metrics:
 
 def measure(result: Result) -> list[Metrics]:
     """The metrics of every job of a Result, in the order in which the jobs appear; one without a job if it is empty."""
-    names = [*result.iterations["job"].to_pylist(), *result.messages["job"].to_pylist()]
+    names = [text for table in ("iterations", "messages") for text in _occurring(result, table, "job")]
     return [_measure_job(result, job) for job in dict.fromkeys(names)] or [_measure_job(result, "")]
+
+
+def _occurring(result: Result, table: str, column: str) -> list[str]:
+    """The texts of a column in the order in which they appear."""
+    codes, texts = numbered(result.select(table, column)[column])
+    found, first = np.unique(codes, return_index=True)
+    return [texts[code] for code in found[np.argsort(first)].tolist()]
 
 
 def ran_on(result: Result) -> tuple[str, ...]:
@@ -220,7 +228,7 @@ def durations(result: Result, job: str) -> tuple[Integers, Integers, Integers]:
     return table["iteration"].to_numpy()[rows], times, table["exposed_ps"].to_numpy()[rows]
 
 
-def steady_state(numbers: Integers) -> tuple[Span, NDArray[np.bool_]]:
+def steady_state(numbers: Integers) -> tuple[Span, Flags]:
     """The iterations of a job's steady state, and which of `numbers`, the iteration of each row, are among them."""
     span = Span.steady(int(numbers.max()) + 1 if len(numbers) else 0)
     return span, (numbers >= span.first) & (numbers <= span.last)
@@ -229,17 +237,19 @@ def steady_state(numbers: Integers) -> tuple[Span, NDArray[np.bool_]]:
 def completion_times(result: Result, job: str) -> dict[str, Integers]:
     """Picoseconds from ready to delivered of delivered messages, per kind that occurs: of a job those of its steady
     state, as its iteration times; of traffic all."""
-    table = result.messages
-    end = table["end_ps"].to_numpy()
-    wanted = _rows(table, job) & (end >= 0)
     steady, _ = steady_state(durations(result, job)[0])
-    if steady.is_steady:
-        number = table["iteration"].to_numpy()
-        wanted &= (number >= steady.first) & (number <= steady.last)
-    taken = end - table["start_ps"].to_numpy()
-    kinds = _texts(table, "kind")
-    found = {kind: taken[wanted & (kinds == kind)] for kind in KINDS}
-    return {kind: times for kind, times in found.items() if len(times)}
+    found: dict[str, list[Integers]] = {kind: [] for kind in KINDS}
+    for part in result.parts("messages", "job", "kind", "iteration", "start_ps", "end_ps"):
+        end = part["end_ps"].to_numpy()
+        wanted = _rows(part, job) & (end >= 0)
+        if steady.is_steady:
+            number = part["iteration"].to_numpy()
+            wanted &= (number >= steady.first) & (number <= steady.last)
+        taken = end - part["start_ps"].to_numpy()
+        for kind, times in found.items():
+            times.append(taken[wanted & _is(part, "kind", kind)])
+    joined = {kind: np.concatenate(times) for kind, times in found.items() if times}
+    return {kind: times for kind, times in joined.items() if len(times)}
 
 
 def percentile(values: Integers, share: float) -> int:
@@ -254,14 +264,11 @@ def _measure_job(result: Result, job: str) -> Metrics:
     iteration, exposed = iteration[chosen], exposed[chosen]
     completion = completion_times(result, job)
     everything = np.concatenate([*completion.values(), np.zeros(0, dtype=np.int64)])
-    messages, rows = result.messages, _rows(result.messages, job)
+    counted = _in_messages(result, job)
     summary, ports = result.summary, result.ports
     totals = summary.get("totals", {})
     total = int(iteration.sum())
     finished = bool(totals.get("finished", True))
-
-    def in_messages(column: str) -> int:
-        return int(messages[column].to_numpy()[rows].sum())
 
     place = ran_on(result)
 
@@ -284,20 +291,20 @@ def _measure_job(result: Result, job: str) -> Metrics:
             "all": times_of(everything),
             **{kind: times_of(values) for kind, values in completion.items()},
         },
-        under_way=int((messages["end_ps"].to_numpy()[rows] < 0).sum()),
+        under_way=counted["under_way"],
         **{column: at_ports(column) for column in DROPS},
         marks=at_ports("marks"),
         control_marks=at_ports("control_marks"),
         trimmed=at_ports("trimmed"),
         pauses=at_ports("pauses"),
-        retransmitted=in_messages("retransmitted"),
-        sent_packets=in_messages("sent_packets"),
-        data_packets=in_messages("packets"),
-        loss=_loss(result, rows),
+        retransmitted=counted["retransmitted"],
+        sent_packets=counted["sent_packets"],
+        data_packets=counted["packets"],
+        loss=_loss(result, job),
         packet_hops=int(summary.get("engine", {}).get("packet_hops", 0)),
         hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
         simulated_ps=int(totals.get("simulated_ps", 0)),
-        traffic=set(_texts(messages, "kind")[rows]) == {"flow"},
+        traffic=0 < counted["messages"] == counted["flow"],
         ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
         ran_on=place,
         work=_work(result, job),
@@ -312,24 +319,46 @@ def _work(result: Result, job: str) -> str:
     return " ".join(str(mine[0][key]) for key in ("trace", "phase") if key in mine[0]) if mine else ""
 
 
-def _loss(result: Result, rows: NDArray[np.bool_]) -> Loss:
-    table = result.messages
-    rows = rows & (table["end_ps"].to_numpy() >= 0)
-    number, size, lost, bound = (
-        table[name].to_numpy()[rows] for name in ("message", "bytes", "lost_bytes", "bound")
+def _in_messages(result: Result, job: str) -> dict[str, int]:
+    """Sums over the messages of a job: how many, how many of them were not delivered and are flows, and of columns."""
+    columns = ("retransmitted", "sent_packets", "packets")
+    found = dict.fromkeys(("messages", "under_way", "flow", *columns), 0)
+    for part in result.parts("messages", "job", "kind", "end_ps", *columns):
+        mine = _rows(part, job)
+        found["messages"] += int(mine.sum())
+        found["under_way"] += int((part["end_ps"].to_numpy()[mine] < 0).sum())
+        found["flow"] += int((mine & _is(part, "kind", "flow")).sum())
+        for column in columns:
+            found[column] += int(part[column].to_numpy()[mine].sum())
+    return found
+
+
+def _loss(result: Result, job: str) -> Loss:
+    worst = (0.0, 0.0, -1, 0, 0, 0)  # used, share; message; lost, allowed, size: the first of those that used most
+    total = everything = 0
+    for part in result.parts("messages", "job", "end_ps", "message", "bytes", "lost_bytes", "bound"):
+        rows = _rows(part, job) & (part["end_ps"].to_numpy() >= 0)
+        total += int(part["lost_bytes"].to_numpy()[rows].sum())
+        everything += int(part["bytes"].to_numpy()[rows].sum())
+        rows &= part["lost_bytes"].to_numpy() > 0
+        if not rows.any():
+            continue
+        number, size, lost, bound = (
+            part[name].to_numpy()[rows] for name in ("message", "bytes", "lost_bytes", "bound")
+        )
+        allowed = allowed_losses(size, bound)
+        used = np.where(allowed > 0, lost / np.maximum(allowed, 1), np.inf)
+        share = lost / size
+        most = np.flatnonzero(used == used.max())
+        row = int(most[np.argmax(share[most])])
+        if (float(used[row]), float(share[row])) > worst[:2]:
+            worst = (
+                float(used[row]), float(share[row]), int(number[row]), int(lost[row]), int(allowed[row]), int(size[row])
+            )  # fmt: skip
+    _, share_lost, message, lost_bytes, allowed_bytes, nbytes = worst
+    return Loss(
+        message, lost_bytes, allowed_bytes, nbytes, share_lost, total, total / everything if everything else 0.0
     )
-    total, everything = int(lost.sum()), int(size.sum())
-    share = total / everything if everything else 0.0
-    losers = np.flatnonzero(lost > 0)
-    if not len(losers):
-        return Loss(-1, 0, 0, 0, 0.0, total, share)
-    worst: tuple[float, float, int, int] = (-1.0, 0.0, 0, 0)
-    for row in losers.tolist():
-        allowed = allowed_loss(int(size[row]), float(bound[row]))
-        used = int(lost[row]) / allowed if allowed else float("inf")
-        worst = max(worst, (used, int(lost[row]) / int(size[row]), -row, allowed))
-    row, allowed = -worst[2], worst[3]
-    return Loss(int(number[row]), int(lost[row]), allowed, int(size[row]), worst[1], total, share)
 
 
 def times_of(values: Integers) -> Times:
@@ -340,14 +369,11 @@ def times_of(values: Integers) -> Times:
     return Times(len(values), float(values.mean()), percentile(values, 0.5), high, int(values.max()))
 
 
-def _rows(table: pyarrow.Table, job: str) -> NDArray[np.bool_]:
-    return np.asarray(_texts(table, "job") == job, dtype=np.bool_)
+def _rows(table: pyarrow.Table, job: str) -> Flags:
+    return _is(table, "job", job)
 
 
-def _texts(table: pyarrow.Table, column: str) -> AnyArray:
-    """A column of texts for comparing; decoded once per distinct text, since there are few."""
-    encoded = table[column].combine_chunks().dictionary_encode()
-    if not len(encoded):
-        return np.zeros(0, dtype=object)
-    values = np.asarray(encoded.dictionary.to_pylist(), dtype=object)
-    return np.asarray(values[encoded.indices.to_numpy()])
+def _is(table: pyarrow.Table, column: str, text: str) -> Flags:
+    """Which rows have a text."""
+    codes, texts = numbered(table[column])
+    return np.asarray(codes == (texts.index(text) if text in texts else -1), dtype=np.bool_)

@@ -136,7 +136,10 @@ def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
 def _bound(comparison: Comparison) -> str:
     broken = comparison.violations
     if not broken:
-        count = sum(int((result.messages["end_ps"].to_numpy() >= 0).sum()) for result in comparison.results)
+        count = sum(
+            int((part["end_ps"].to_numpy() >= 0).sum())
+            for result in comparison.results for part in result.parts("messages", "end_ps")
+        )  # fmt: skip
         return f"No message of {count:,} was delivered with more loss than its bound."
     shown = "; ".join(str(violation) for violation in broken[:MOST_VIOLATIONS])
     more = f"; and {len(broken) - MOST_VIOLATIONS} more" if len(broken) > MOST_VIOLATIONS else ""

@@ -24,15 +24,15 @@ pyarrow is imported inside functions, because the command line imports this modu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gradwire import __version__
 from gradwire.scenarios.errors import MissingExtraError, ResultError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.kept import Kept, Whole
 from gradwire.scenarios.output import new_folder
 
 if TYPE_CHECKING:
@@ -154,20 +154,39 @@ KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow")
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 
+class _Table:
+    """A table of a Result: given as a `pyarrow.Table` or as `Kept` rows, it is a `pyarrow.Table` to whoever asks."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, result: Result | None, owner: type) -> pyarrow.Table:
+        if result is None:
+            raise AttributeError(self.name)  # so that the field has no default
+        return result.kept(self.name).table()
+
+    def __set__(self, result: Result, value: pyarrow.Table | Kept) -> None:
+        vars(result)[self.name] = value
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """One run. The tables are `pyarrow.Table`s with the columns of `TABLES`."""
+    """One run. The tables are `pyarrow.Table`s with the columns of `TABLES`.
+
+    Of a long run they need not be in memory: a table is made when it is asked for first, and stays then. `select` and
+    `parts` read some columns of it, without the others and without keeping them.
+    """
 
     summary: dict[str, Any]
-    iterations: pyarrow.Table
-    messages: pyarrow.Table
-    flows: pyarrow.Table
-    drops: pyarrow.Table
-    missing: pyarrow.Table
-    ports: pyarrow.Table
-    samples: pyarrow.Table
-    delays: pyarrow.Table
-    packets: pyarrow.Table
+    iterations: pyarrow.Table = _Table()
+    messages: pyarrow.Table = _Table()
+    flows: pyarrow.Table = _Table()
+    drops: pyarrow.Table = _Table()
+    missing: pyarrow.Table = _Table()
+    ports: pyarrow.Table = _Table()
+    samples: pyarrow.Table = _Table()
+    delays: pyarrow.Table = _Table()
+    packets: pyarrow.Table = _Table()
     timing: dict[str, Any] = field(default_factory=dict)
     """Wall-clock figures of the run, such as packet-hops per second, and the command. Kept apart: they never repeat."""
     scenario: str = ""
@@ -185,18 +204,20 @@ class Result:
     def build(
         cls,
         summary: Mapping[str, Any],
-        tables: Mapping[str, Mapping[str, Any]],
+        tables: Mapping[str, Mapping[str, Any] | Kept],
         timing: Mapping[str, Any] | None = None,
         scenario: str = "",
     ) -> Result:
-        """A Result from columns: `tables["ports"]["marks"]` is an array or list, one entry per row.
+        """A Result from columns: `tables["ports"]["marks"]` is an array or list, one entry per row; or from
+        `Kept` rows.
 
         A table not given is empty. Raises ValueError if columns are missing, unknown or of unequal length.
         """
         unknown = set(tables) - set(TABLES)
         if unknown:
             raise ValueError(f"no such table: {', '.join(sorted(unknown))}")
-        built = {name: make_table(name, tables.get(name, {})) for name in TABLES}
+        given = {name: tables.get(name, {}) for name in TABLES}
+        built = {name: each if isinstance(each, Kept) else make_table(name, each) for name, each in given.items()}
         return cls(dict(summary), **built, timing=dict(timing or {}), scenario=scenario)
 
     def __repr__(self) -> str:
@@ -225,7 +246,20 @@ class Result:
         return f"{name} {policy}, {where}{end}, ended by {totals.get('ended_by', '?')}"
 
     def _rows(self) -> dict[str, int]:
-        return {name: rows for name in TABLES if (rows := getattr(self, name).num_rows)}
+        return {name: rows for name in TABLES if (rows := self.kept(name).num_rows)}
+
+    def kept(self, table: str) -> Kept:
+        """The rows of a table, as they are kept."""
+        value = vars(self)[table]
+        return value if isinstance(value, Kept) else Whole(value)
+
+    def select(self, table: str, *columns: str) -> pyarrow.Table:
+        """Some columns of a table, without the others being read. Texts may be encoded by dictionary."""
+        return self.kept(table).select(columns)
+
+    def parts(self, table: str, *columns: str) -> Iterator[pyarrow.Table]:
+        """The same, about a million rows at a time."""
+        return self.kept(table).parts(columns)
 
     def to_pandas(self, table: str = "messages") -> pandas.DataFrame:
         """One of the tables as a pandas DataFrame.
@@ -247,11 +281,9 @@ class Result:
         Raises `ResultError` if something is there already, as results are never overwritten or mixed, and if it cannot
         be written.
         """
-        import pyarrow.parquet
-
         with new_folder(directory) as folder:
             for name in TABLES:
-                pyarrow.parquet.write_table(getattr(self, name), folder / f"{name}.parquet")
+                self.kept(name).write(folder / f"{name}.parquet")
             _write_json(folder / "result.json", {"format": FORMAT, **self.summary})
             _write_json(folder / "timing.json", self.timing)
             if self.scenario:
@@ -337,81 +369,6 @@ def versions() -> dict[str, str]:
     for package in ("numpy", "numba"):
         found[package] = metadata.version(package)
     return found
-
-
-class Violation(NamedTuple):
-    """A message that was delivered with more loss than its bound, or whose bytes do not add up."""
-
-    message: int
-    job: str
-    kind: str
-    bytes: int
-    received_bytes: int
-    lost_bytes: int
-    bound: float
-
-    def __str__(self) -> str:
-        return (
-            f"message {self.message} ({self.kind}, job {self.job}): {self.received_bytes} bytes received and "
-            f"{self.lost_bytes} lost of {self.bytes}, bound {self.bound:g}"
-        )
-
-
-class Overdraft(NamedTuple):
-    """Messages of a step from one host to another that have lost more together than their parts of a budget."""
-
-    job: str
-    kind: str
-    iteration: int
-    src: str
-    dst: str
-    lost_bytes: int
-    allowed_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.kind} messages of job {self.job}, iteration {self.iteration}, from {self.src} to {self.dst}: "
-            f"{self.lost_bytes} bytes lost, {self.allowed_bytes} allowed for all of them"
-        )
-
-
-def check_loss_invariant(result: Result) -> list[Violation | Overdraft]:
-    """Everything that breaks the promise of bounded loss; an empty list if the run was sound.
-
-    A delivered message must have lost at most `allowed_loss` of its bound, and what it received and lost must add up
-    to its size, so that a loss cannot hide by not being counted. Where a bound holds for all messages of a step, those
-    from one host to another that have been delivered must not have lost more than their parts of it together: then
-    nor have those of a worker. Messages still under way promise nothing.
-    """
-    import numpy as np
-
-    table = result.messages
-    columns = {
-        name: table[name].to_numpy() for name in ("bytes", "received_bytes", "lost_bytes", "bound", "end_ps")
-    }
-    size, lost = columns["bytes"], columns["lost_bytes"]
-    allowed = allowed_losses(size, columns["bound"])
-    broken = (lost > allowed) | (columns["received_bytes"] + lost != size) | (lost < 0)
-    rows = table.take(np.flatnonzero(broken & (columns["end_ps"] >= 0))).to_pylist()
-    found: list[Violation | Overdraft] = [Violation(*(row[name] for name in Violation._fields)) for row in rows]
-    return found + overdrafts(table)
-
-
-def overdrafts(table: pyarrow.Table) -> list[Overdraft]:
-    """The groups of messages that have lost more together than they may; see `check_loss_invariant`."""
-    import numpy as np
-
-    numbers = {name: table[name].to_numpy() for name in ("bytes", "lost_bytes", "bound", "share", "end_ps")}
-    if np.array_equal(numbers["share"], numbers["bound"]):
-        return []
-    allowed = allowed_losses(numbers["bytes"], numbers["share"])
-    lost: dict[tuple[Any, ...], list[int]] = {}
-    keys = ("job", "kind", "iteration", "src", "dst")
-    for row in np.flatnonzero(numbers["end_ps"] >= 0).tolist():
-        total = lost.setdefault(tuple(table[name][row].as_py() for name in keys), [0, 0])
-        total[0] += int(numbers["lost_bytes"][row])
-        total[1] += int(allowed[row])
-    return [Overdraft(*key, *total) for key, total in lost.items() if total[0] > total[1]]
 
 
 def schema_of(name: str) -> pyarrow.Schema:

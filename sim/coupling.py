@@ -33,7 +33,7 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.units import Bytes, Ps, format_time
 from gradwire.sim.fabric.events import Event, Finished, Settled
-from gradwire.sim.fabric.over import Over
+from gradwire.sim.fabric.over import Handed, Over
 from gradwire.sim.patience import LEAST_PS
 
 if TYPE_CHECKING:
@@ -166,7 +166,11 @@ class Track(Protocol):
 
     @property
     def steps(self) -> Sequence[Over]:
-        """What is known of every step so far."""
+        """What is known of every step so far, without those that were handed over."""
+
+    @property
+    def handed(self) -> Handed:
+        """How much has been."""
 
     def waiting(self) -> list[tuple[int, int]]:
         """(process, event) of those that wait; events are counted through the part."""

@@ -8,32 +8,33 @@ import numpy as np
 
 from gradwire.experiment.program import Step
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Track
+from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.over import Over
 
 SHOWN = 3
 """Messages that are named of those that somebody waits for."""
 
 
-def waiting(tracks: Sequence[Track], network: Network, ends: Ints) -> list[str]:
-    """One line per worker that waits. `ends`: of messages by number, -1 while under way."""
+def waiting(tracks: Sequence[Track], network: Network, counts: Counts) -> list[str]:
+    """One line per worker that waits. `counts`: of messages that have not been handed over."""
     lines = []
     for track in tracks:
         steps = track.steps
-        begins = np.cumsum([0, *(len(step.step) for step in steps)])
+        first = track.handed.steps
+        begins = track.handed.events + np.cumsum([0, *(len(step.step) for step in steps)])
         for process, event in track.waiting():
             index = int(np.searchsorted(begins, event, side="right")) - 1
             step = steps[index]
-            missing = _missing(step, event - int(begins[index]), ends)
+            missing = _missing(step, event - int(begins[index]), counts)
             layers = set(step.step.messages.layer[missing].tolist())
             what = f"layer {layers.pop()}" if len(layers) == 1 and layers != {-1} else "all layers"
             named = "; ".join(_named(step, message, network.names) for message in missing[:SHOWN])
             more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
             lines.append(
                 f"job {track.part.table.name}: worker {int(track.part.workers[process])} on "
-                f"{_host(network, int(track.part.hosts[process]))} waits for {what} of iteration {index}: "
+                f"{_host(network, int(track.part.hosts[process]))} waits for {what} of iteration {first + index}: "
                 f"{len(missing)} messages: {named}{more}"
             )
     return lines
@@ -45,7 +46,7 @@ def _host(network: Network, node: int) -> str:
     return cards.hosts[int(np.searchsorted(cards.first, node, side="right")) - 1]
 
 
-def _missing(step: Over, event: int, ends: Ints) -> list[int]:
+def _missing(step: Over, event: int, counts: Counts) -> list[int]:
     """The messages of a step that have not been delivered and that an event needs; those that are under way first."""
     before = _needed_by(step.step)
     found, waiting, known = [], [event], {event}
@@ -57,7 +58,7 @@ def _missing(step: Over, event: int, ends: Ints) -> list[int]:
             known.add(each)
             if each >= n:
                 waiting.append(each)
-            elif step.numbers[each] < 0 or ends[step.numbers[each]] < 0:
+            elif step.numbers[each] < 0 or counts.end_ps[step.numbers[each] - counts.first] < 0:
                 found.append(each)
                 if step.ready[each] < 0:  # not even sent: because of what it waits for itself
                     waiting.append(each)

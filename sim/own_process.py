@@ -24,11 +24,12 @@ import simpy
 from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
+from gradwire.scenarios.blocks import Shelf
 from gradwire.scenarios.load import scenario_of
-from gradwire.scenarios.result import KINDS, make_table
+from gradwire.scenarios.result import KINDS
 from gradwire.scenarios.units import Bytes, Ps, parse_size
 from gradwire.sim.coupling import Coupling, Message
-from gradwire.sim.message_table import message_columns
+from gradwire.sim.message_table import MessageRows, counts_of
 from gradwire.sim.patience import patience_ps
 
 if TYPE_CHECKING:
@@ -118,9 +119,11 @@ class Wires:
     @property
     def messages(self) -> pyarrow.Table:
         """The table of the messages sent so far, as in a Result."""
-        coupling, now = self._coupling, int(self.env.now)
-        payloads = [transport.payload for transport in self.scenario.transports]
-        tables = coupling.fabric.finish()
-        return make_table(
-            "messages", message_columns(coupling.messages, coupling.tracks, coupling.names, payloads, tables, Ps(now))
-        )
+        coupling, now = self._coupling, Ps(int(self.env.now))
+        counts = counts_of(coupling.fabric.finish())
+        rows = MessageRows(coupling.names, [transport.payload for transport in self.scenario.transports], Shelf())
+        rows.add_messages(coupling.messages, counts)
+        for track in coupling.tracks:
+            for step in track.steps:
+                rows.add_step(track.part.table, step, counts, now)
+        return rows.kept().table()

@@ -18,7 +18,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling, Message
-from gradwire.sim.fabric.over import NOTES, Over
+from gradwire.sim.fabric.over import NOTES, Handed, Over
 
 SLOW_UNIT = 1_000_000
 
@@ -72,6 +72,7 @@ class Player:
 
     def __init__(self, part: Part, coupling: Coupling) -> None:
         self.part, self._coupling, self._env = part, coupling, coupling.env
+        self.handed = Handed()  # nothing ever is
         self._steps = part.steps()
         self._played: list[Played] = []
         self._events = [0]  # of the steps before each

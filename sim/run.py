@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.inner_units import Ps
+from gradwire.sim.collected import Collected
 from gradwire.sim.coupling import Coupling, Track
-from gradwire.sim.message_table import iteration_columns, message_columns, seen
 from gradwire.sim.progress import Standing
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 
@@ -37,6 +35,7 @@ class Run:
     jobs: Sequence[Job]
     tracks: Sequence[Track]
     """of the jobs, then of traffic"""
+    collected: Collected
     samples: Samples | None = None
     ended_by: str = "interrupt"
     """done, duration, max_wall, stall, or interrupt, which it is unless one of the others becomes known"""
@@ -99,7 +98,7 @@ class Run:
         """(done, in all): iterations that are over at all workers, or without jobs flows."""
         if self.jobs:
             return self.iterations, sum(job.table.iterations for job in self.jobs)
-        submitted = sum(len(step.numbers) for track in self.tracks for step in track.steps)
+        submitted = sum(submitted_by(track) for track in self.tracks)
         return submitted - sum(track.left for track in self.tracks), submitted
 
     def standing(self, now_ps: Ps) -> Standing:
@@ -116,13 +115,19 @@ class Run:
         return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
 
 
+def submitted_by(track: Track) -> int:
+    """Messages of all steps of a part so far."""
+    return track.handed.messages + sum(len(step.numbers) for step in track.steps)
+
+
 def share_of_jobs(run: Run) -> float:
     """How much of the messages of jobs has arrived, of the bytes that they have in all."""
     fabric, jobs = run.engine, run.jobs
     expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
     if not expected or not hasattr(fabric, "settled_bytes"):
         return float(run.iterations / sum(job.table.iterations for job in jobs))
-    others = sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
+    others = sum(track.handed.nbytes for track in run.traffic)
+    others += sum(_settled(fabric, step.numbers) for track in run.traffic for step in track.steps)
     return min(1.0, (fabric.settled_bytes - others) / expected)
 
 
@@ -141,10 +146,10 @@ def share_of_flows(run: Run) -> float:
 def expected_bytes(table: Traffic, track: Track) -> float:
     """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
     steps = track.steps
-    so_far = float(sum(int(step.step.messages.nbytes.sum()) for step in steps))
+    so_far = float(track.handed.nbytes + sum(int(step.step.messages.nbytes.sum()) for step in steps))
     if not steps or not track.more_to_come:
         return so_far
-    last, submitted = steps[-1].step, sum(len(step.numbers) for step in steps)
+    last, submitted = steps[-1].step, submitted_by(track)
     flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
     ahead = []  # how many times as many
     if isinstance(flows, int):
@@ -168,39 +173,26 @@ def collect_result(
     from gradwire.scenarios.record import scenario_text
     from gradwire.scenarios.result import Result, summarise
 
-    scenario, coupling, jobs = state.scenario, state.coupling, state.jobs
+    scenario, coupling, collected = state.scenario, state.coupling, state.collected
     tables = coupling.fabric.finish()
-    iterations = iteration_columns(state.tracks[: len(jobs)])
-    hops = int(tables.packet_hops)
+    collected.rest(coupling, state.tracks, tables, state.counted_ps)
+    hops, messages = int(tables.packet_hops), collected.messages
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
-    messages = message_columns(
-        coupling.messages,
-        state.tracks,
-        state.network.names,
-        [transport.payload for transport in scenario.transports],
-        tables,
-        state.counted_ps,
-    )
-    ends = np.asarray(messages["end_ps"])
     totals = {
         "simulated_ps": state.end_ps,
         "finished": state.finished,
         "ended_by": state.ended_by,
-        "iterations": len(iterations["job"]),
-        "iterations_wanted": sum(job.table.workers * job.table.iterations for job in jobs),
-        "messages": len(ends),
-        "messages_under_way": int((ends < 0).sum()),
-        "bytes": int(np.sum(np.asarray(messages["bytes"]))),
-        "lost_bytes": int(np.sum(np.asarray(messages["lost_bytes"]))),
+        "iterations": len(collected.iterations),
+        "iterations_wanted": sum(job.table.workers * job.table.iterations for job in state.jobs),
+        "messages": messages.count,
+        "messages_under_way": messages.under_way,
+        "bytes": messages.nbytes,
+        "lost_bytes": messages.lost_bytes,
     }
     return Result.build(
         summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
         {
-            "iterations": iterations,
-            "messages": messages,
-            "flows": flow_columns(state),
-            "drops": dict(tables.drops),
-            "missing": dict(tables.missing),
+            **collected.kept(state.routing),
             "ports": dict(tables.ports),
             **telemetry(state),
         },
@@ -225,26 +217,3 @@ def telemetry(state: Run) -> dict[str, Columns]:
     if output.packet_log:
         found["packets"] = packet_columns(engine, network)
     return found
-
-
-def flow_columns(state: Run) -> Columns:
-    """The table of flows: how long each would have taken on an empty network, by number of the message."""
-    from gradwire.sim.ideal import ideal_times
-
-    numbers, ideal = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for track in state.traffic:
-        transport = state.scenario.transports[track.part.table.transport]
-        for step in track.steps:
-            ready, _ = seen(step, state.counted_ps)
-            if ready.any():
-                rows = step.step.messages
-                numbers.append(step.numbers[ready])
-                ideal.append(
-                    ideal_times(
-                        state.network, state.routing, rows.src[ready], rows.dst[ready], rows.nbytes[ready],
-                        transport.payload, transport.overhead, state.scenario.load_balancing,
-                    )
-                )  # fmt: skip
-    message = np.concatenate(numbers)
-    order = np.argsort(message)
-    return {"message": message[order], "ideal_ps": np.concatenate(ideal)[order]}

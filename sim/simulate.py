@@ -20,6 +20,7 @@ from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.given import positive_number, unfit, whole_number
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import scenario_of
+from gradwire.sim.collected import Collected
 from gradwire.sim.coupling import Coupling, FabricLike
 from gradwire.sim.explain import waiting
 from gradwire.sim.patience import patience_ps
@@ -76,7 +77,8 @@ def simulate(
     progress : called now and then (about every 0.1 s) and once at the end.
     max_wall_s : ends the run after so many seconds on the wall clock, counted from the first event on: building the
         network and compiling the engine come before. Where it ends then depends on the machine.
-    fabric : makes the network that the jobs use, by default the packet engine; tests put an ideal one here.
+    fabric : makes the network that the jobs use, by default the packet engine; tests put an ideal one here. One that
+        is made so is not told to forget what is over (`Fabric.hand_over`), so that it can be asked for it afterwards.
 
     Returns
     -------
@@ -104,6 +106,8 @@ def simulate(
     check_simulated(scenario)
     state, traces = _prepare(scenario, trace, threads, fabric or packet_fabric)
     coupling, engine = state.coupling, state.engine
+    if fabric is None:
+        engine.hand_over(state.collected)
     ready = time.perf_counter()
 
     def collect() -> Result:
@@ -119,7 +123,7 @@ def simulate(
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
-                waiting=lambda: waiting(state.tracks, state.network, engine.finish().end_ps),
+                waiting=lambda: waiting(state.tracks, state.network, engine.finish()),
                 tick=observer.between,
             )
             state.ended_by = "done" if reached else "duration"
@@ -162,7 +166,7 @@ def _prepare(
     parts = [job.part for job in jobs] + traffic_of(scenario, network)
     tracks = [coupling.play(part) for part in parts]
     faults.slow_down(coupling, tracks[: len(jobs)])
-    return Run(scenario, network, routing, coupling, jobs, tracks, samples), list(traces)
+    return Run(scenario, network, routing, coupling, jobs, tracks, Collected(scenario, network), samples), list(traces)
 
 
 def packet_fabric(scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:

@@ -44,9 +44,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,69 +54,13 @@ from numpy.typing import NDArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.traces.parts import CHUNK_ELEMENTS, Floats, Halves, Iteration, TensorInfo
+from gradwire.traces.soundness import check_parts, magnitude_rows
 
 SCHEMA_VERSION = 2
-CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
 NAMED_BY = "a trace directory, or the name of a bundled trace"
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-
-Times = NDArray[np.int64]
-Halves = NDArray[np.float16]
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """One parameter's gradient. `layer` indexes `Trace.layers`; the module docstring explains
-    `scale_exponent`.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    numel: int
-    dtype: str
-    layer: int
-    scale_exponent: int = 0
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one element on the wire."""
-        return ELEMENT_BYTES[self.dtype]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return self.numel * self.element_bytes
-
-    @property
-    def chunks(self) -> int:
-        """Runs of 256 elements, the last one shorter."""
-        return -(-self.numel // CHUNK_ELEMENTS)
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """Times of one captured iteration; L layers, T tensors, all picoseconds after its start.
-
-    A layer that runs several times starts with its first run and ends with its last. `ready_ps[t]` is the
-    moment gradient t is final. The backward pass ends at `backward_end_ps`, when the optimiser is called;
-    the optimiser takes `optimizer_ps`, and `end_ps` is their sum: time spent recording between the two is
-    left out. `rank` is the worker that was recorded, 0 where there was one.
-    """
-
-    index: int
-    phase: str
-    step: int
-    loss: float
-    forward_start_ps: Times
-    forward_end_ps: Times
-    ready_ps: Times
-    backward_end_ps: int
-    optimizer_ps: int
-    end_ps: int
-    rank: int = 0
 
 
 class Trace:
@@ -150,8 +92,9 @@ class Trace:
         self._max = _read_only(chunk_max)
         self._rms = None if chunk_rms is None else _read_only(chunk_rms)
         self.sampled = list(range(len(self.iterations))) if sampled is None else [int(i) for i in sampled]
-        _check(self)
-        self._row = _rows(self)
+        chunks = {"chunk_mean": self._mean, "chunk_max": self._max, "chunk_rms": self._rms}
+        check_parts(self.manifest, self.layers, self.tensors, self.iterations, self.sampled, chunks)
+        self._row = magnitude_rows(self.iterations, self.sampled)
 
     @property
     def name(self) -> str:
@@ -263,124 +206,6 @@ def _read_only(values: Halves) -> Halves:
     view = values.view()
     view.flags.writeable = False
     return view
-
-
-def _require(holds: bool, what: str, where: str, expected: str) -> None:
-    if not holds:
-        raise TraceError(what, where, expected)
-
-
-def _check(trace: Trace) -> None:
-    """Raise TraceError unless the parts fit together: counts, shapes, indices, times that are possible."""
-    layers, tensors, iterations = len(trace.layers), len(trace.tensors), len(trace.iterations)
-    counts = f"{layers} layers, {tensors} tensors, {iterations} iterations"
-    _require(min(layers, tensors, iterations) > 0, counts, "trace", "at least one of each")
-    for number, tensor in enumerate(trace.tensors):
-        place = f"tensor {number} ({tensor.name})"
-        _require(tensor.dtype in ELEMENT_BYTES, f"dtype {tensor.dtype!r}", place, ", ".join(ELEMENT_BYTES))
-        elements = math.prod(tensor.shape)
-        _require(tensor.numel == elements > 0, f"numel {tensor.numel}", place, f"{elements} (shape), above 0")
-        _require(0 <= tensor.layer < layers, f"layer {tensor.layer}", place, f"0 to {layers - 1}")
-    rising = trace.sampled == sorted({i for i in trace.sampled if 0 <= i < iterations})
-    _require(rising, f"sampled {trace.sampled}", "trace", f"rising indices, 0 to {iterations - 1}")
-    shape = (len(trace.sampled), int(trace._offsets[-1]))
-    for name, values in (
-        ("chunk_mean", trace._mean),
-        ("chunk_max", trace._max),
-        ("chunk_rms", trace._rms),
-    ):
-        if values is None:
-            continue
-        fits = values.shape == shape and values.dtype == np.float16
-        _require(fits, f"{values.dtype} {values.shape}", name, f"float16 {shape}")
-        # What is neither negative, infinite nor NaN has a bit pattern below that of infinity.
-        possible = bool(np.ascontiguousarray(values).view(np.uint16).max(initial=0) < 0x7C00)
-        _require(possible, "values that are negative or not finite", name, "magnitudes of gradients")
-    layer_of = np.array([tensor.layer for tensor in trace.tensors], dtype=np.int64)
-    for position, iteration in enumerate(trace.iterations):
-        _check_iteration(iteration, position, layers, layer_of)
-        _check_order(trace, iteration, layer_of)
-    _check_manifest(trace.manifest, tensors)
-
-
-def _check_manifest(manifest: JsonView, tensors: int) -> None:
-    """Raise TraceError unless the parts of the manifest that programs rely on are what they should be."""
-    magnitudes = manifest.get("magnitudes", {"source": "measured"})
-    known = isinstance(magnitudes, dict) and magnitudes.get("source") in ("measured", "model")
-    _require(known, f"magnitudes {magnitudes!r}", "manifest", 'a table with source "measured" or "model"')
-    groups = manifest.get("groups", [])
-    _require(isinstance(groups, list), "groups that are no list", "manifest", "a list of tables")
-    for number, group in enumerate(groups):
-        place = f"manifest: groups[{number}]"
-        _require(isinstance(group, dict), f"is {group!r}", place, "a table with kind and tensors")
-        _require(isinstance(group.get("kind"), str), f"kind {group.get('kind')!r}", place, "a name")
-        members = group.get("tensors")
-        fits = isinstance(members, list) and all(type(m) is int and 0 <= m < tensors for m in members)
-        _require(fits, f"tensors {members!r}", place, f"a list of indices, 0 to {tensors - 1}")
-
-
-def _rows(trace: Trace) -> list[int]:
-    """Which row of the chunk arrays each iteration answers with (see `Trace.sample_of`)."""
-    by_moment: dict[tuple[str, int], list[int]] = {}
-    for row, index in enumerate(trace.sampled):
-        iteration = trace.iterations[index]
-        by_moment.setdefault((iteration.phase, iteration.rank), []).append(row)
-    own = {index: row for row, index in enumerate(trace.sampled)}
-    rows = []
-    for iteration in trace.iterations:
-        if iteration.index in own:
-            rows.append(own[iteration.index])
-            continue
-        near = by_moment.get((iteration.phase, iteration.rank), [])
-        _require(
-            bool(near),
-            f"no sampled iteration in phase {iteration.phase!r} of rank {iteration.rank}",
-            "trace",
-            "magnitudes of at least one iteration per phase and rank",
-        )
-        rows.append(min(near, key=lambda row: (abs(trace.sampled[row] - iteration.index), row)))
-    return rows
-
-
-def _check_iteration(iteration: Iteration, position: int, layers: int, layer_of: Times) -> None:
-    where = f"iteration {position}"
-    _require(iteration.index == position, f"index {iteration.index}", where, f"{position}, its place")
-    _require(iteration.rank >= 0, f"rank {iteration.rank}", where, "0 or more")
-    start, end, ready = iteration.forward_start_ps, iteration.forward_end_ps, iteration.ready_ps
-    for name, times, count in (
-        ("forward_start_ps", start, layers),
-        ("forward_end_ps", end, layers),
-        ("ready_ps", ready, len(layer_of)),
-    ):
-        fits = times.shape == (count,) and times.dtype == np.int64
-        _require(fits, f"{name} is {times.dtype} {times.shape}", where, f"int64 ({count},)")
-    ordered = bool((start >= 0).all() and (end >= start).all())
-    _require(ordered, "a layer that ends before it starts", where, "0 <= forward start <= forward end")
-    within = bool(ready.min() >= 0 and ready.max() <= iteration.backward_end_ps)
-    _require(within, "a gradient ready outside it", where, f"0 to {iteration.backward_end_ps} ps")
-    total = iteration.backward_end_ps + iteration.optimizer_ps
-    sums = iteration.optimizer_ps >= 0 and iteration.end_ps == total
-    _require(sums, f"end_ps {iteration.end_ps}", where, f"{total}: end of backward plus optimiser")
-
-
-def _check_order(trace: Trace, iteration: Iteration, layer_of: Times) -> None:
-    """Raise TraceError unless every layer runs forward before the backward pass ends, and before the gradients of
-    its own parameters are ready: times that no training has mean that something else was timed.
-    """
-    where = f"iteration {iteration.index}"
-    end, ready, last = iteration.forward_end_ps, iteration.ready_ps, iteration.backward_end_ps
-    if int(end.max()) > last:
-        what = f"layer {trace.layers[int(end.argmax())]} runs forward until {end.max()} ps"
-        raise TraceError(what, where, f"not beyond the end of the backward pass, {last} ps")
-    early = ready < end[layer_of]
-    if early.any():
-        tensor = int(early.argmax())
-        layer = int(layer_of[tensor])
-        raise TraceError(
-            f"the gradient of {trace.tensors[tensor].name} is ready at {ready[tensor]} ps",
-            where,
-            f"not before its layer has run forward, until {end[layer]} ps",
-        )
 
 
 def scale_exponents(largest: NDArray[np.float64]) -> NDArray[np.int64]:

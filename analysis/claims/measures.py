@@ -8,7 +8,8 @@ from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.detail import detail
 from gradwire.analysis.metrics import measure, percentile
 from gradwire.scenarios.loss import allowed_losses
-from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.soundness import check_loss_invariant
 
 WORDS = {
     "iteration": "iteration time, mean (steady state)",

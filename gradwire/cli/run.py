@@ -155,7 +155,7 @@ def _simulate(
             results.append(stop.result)
         except KeyboardInterrupt as stop:
             cut: Result | None = getattr(stop, "result", None)
-            seen = cut and (cut.iterations.num_rows or cut.messages.num_rows)
+            seen = cut and (cut.kept("iterations").num_rows or cut.kept("messages").num_rows)
             if cut:
                 cut.timing.update(asked)
             return results + ([cut] if cut and seen else []), False

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from gradwire.scenarios.checks.bounds import bound_remarks
 from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
-from gradwire.scenarios.schema.bound import bound_remarks, most_of
+from gradwire.scenarios.schema.bound import most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Switch, entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES

@@ -9,10 +9,10 @@ import numpy as np
 from gradwire.components import layout as at
 from gradwire.scenarios.arrays import Columns, Flags, Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
-from gradwire.scenarios.missing import by_message, missing_columns
+from gradwire.scenarios.missing import COLUMNS, by_message, missing_columns
 from gradwire.sim.fabric.events import Delivery, Event, Settled
 from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Flows
-from gradwire.sim.fabric.logs import Logs
+from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory
 
 
@@ -57,20 +57,27 @@ class Deliveries:
         found, self._missing = self._missing or [], []
         return by_message(found)
 
+    def missing_of(self, first: int, many: int) -> Ints:
+        """The same rows of so many messages from one on; of those it is told no more."""
+        rows = joined(self._missing or [], len(COLUMNS))
+        mine = (rows[:, 0] >= first) & (rows[:, 0] < first + many)
+        if self._missing:
+            self._missing = [rows[~mine]]
+        return rows[mine]
+
     def _delivered(self, rows: Ints, numbers: Ints, events: list[Event]) -> None:
         """Deliveries by time and message, as rows of the log, and their messages."""
-        flows = self._flows
-        flows.book[numbers, END] = rows[:, 0]
-        flows.book[numbers, GOT] = rows[:, 3]
+        flows, places = self._flows, numbers - self._flows.first
+        flows.book[places, END] = rows[:, 0]
+        flows.book[places, GOT] = rows[:, 3]
+        nbytes = flows.book[places, BYTES]
         if self._missing is not None:
-            self._missing += [
-                flows.missing(number) for number in numbers[rows[:, 3] < flows.book[numbers, BYTES]].tolist()
-            ]
+            self._missing += [flows.missing(number) for number in numbers[rows[:, 3] < nbytes].tolist()]
         tell = self._tells(rows[:, 1], at.TELL_DELIVERED)
         self.expected -= int(tell.sum())
         for i in np.flatnonzero(tell).tolist():
             number, got = int(numbers[i]), int(rows[i, 3])
-            lost = int(flows.book[number, BYTES]) - got
+            lost = int(nbytes[i]) - got
             events.append(Delivery(number, Ps(int(rows[i, 0])), Bytes(got), Bytes(lost)))
 
     def _tells(self, records: Ints, what: int) -> Flags:

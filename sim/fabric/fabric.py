@@ -30,9 +30,10 @@ from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.deadlock import find_deadlock
 from gradwire.sim.fabric.deliveries import Deliveries
 from gradwire.sim.fabric.events import Delivery, Event
-from gradwire.sim.fabric.flows import END, GOT, MARKED, RETRANSMITTED, SENT, TIMEOUTS, TRIMMED, Flows
+from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
+from gradwire.sim.fabric.over import Over, Taker
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
 from gradwire.sim.fabric.program import Programs
 from gradwire.sim.fabric.regions import Wanted
@@ -221,6 +222,18 @@ class Fabric:
         """A part that has come to its end is not asked any more."""
         self._programs.forget(track)
 
+    def hand_over(self, taker: Taker) -> None:
+        """Hand over what is over from now on, and keep nothing of it: `finish`, the logs and `Track.steps` tell of the
+        rest only."""
+
+        def take(track: Track, over: Over) -> None:
+            first, many = int(over.numbers[0]) if len(over.numbers) else 0, len(over.numbers)
+            counts, missing = self.flows.counts(first, many), self._deliveries.missing_of(first, many)
+            self.flows.forget(first, many)
+            taker.step(track.part, track.handed.steps, over, counts, missing)
+
+        self._programs.take, self._logs.taker = take, taker.drops
+
     def play(self, part: Part, logged: bool = True) -> Track:
         """Begin to play a part of a program: its messages start by themselves. `run` does not return for their
         deliveries, only for the end of the part. `logged`: its packets are noted, if any are.
@@ -261,10 +274,10 @@ class Fabric:
     @property
     def settled_bytes(self) -> Bytes:
         """Payload bytes of all messages that were delivered, and those that have arrived of the others."""
-        return Bytes(self.flows.settled(0, self.flows.count))
+        return Bytes(self.flows.settled_in_all())
 
     def settled_of(self, first: int, count: int) -> Bytes:
-        """The same of so many messages from one on."""
+        """The same of so many messages from one on, of which none has been handed over."""
         return Bytes(self.flows.settled(first, first + count))
 
     @property
@@ -409,20 +422,14 @@ class Fabric:
     # --- what came out ------------------------------------------------------------------------------------------
 
     def finish(self) -> Tables:
-        """What the network has counted so far, as columns."""
-        book = self.flows.counted()
+        """What the network has counted so far and not handed over, as columns."""
+        first = self.flows.first
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._logs.drops),
             missing=self._deliveries.missing(),
-            sent_packets=book[:, SENT],
-            retransmitted=book[:, RETRANSMITTED],
-            marked=book[:, MARKED],
-            trimmed=book[:, TRIMMED],
-            timeouts=book[:, TIMEOUTS],
-            end_ps=book[:, END],
-            received_bytes=book[:, GOT],
             packet_hops=self.packet_hops,
+            **vars(self.flows.counts(first, self.flows.count - first)),
         )
 
     def packet_log(self) -> Ints:
@@ -430,5 +437,6 @@ class Fabric:
         return joined(self._logs.packets, at.TRACE_WORDS + 1)
 
     def drop_log(self) -> Ints:
-        """Every lost packet so far: rows of time (ps), directed link | cause << 32, A, B, message."""
+        """Every lost packet so far that was not handed over: rows of time (ps), directed link | cause << 32, A, B,
+        message."""
         return joined(self._logs.drops, at.DROP_WORDS + 1)

@@ -17,6 +17,7 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.missing import missing_runs
+from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.pairs import Pairs
 from gradwire.sim.fabric.parameters import Bound, ParameterSets
@@ -35,8 +36,9 @@ class Flows:
 
     Attributes
     ----------
-    book : int64 [messages and room for more, BOOK_WORDS]: what is kept of every message of the run, by number.
-    count : how many messages there are.
+    book : int64 [messages and room for more, BOOK_WORDS]: what is kept of every message from `first` on, by number.
+    first : the first message of which anything is kept: all before it have been forgotten.
+    count : how many messages there are and were.
     records : the records of messages, streams and groups.
     """
 
@@ -54,7 +56,9 @@ class Flows:
         self.arena = self.records.arena
         self.transports = transports
         self.book = np.zeros((1024, BOOK_WORDS), dtype=np.int64)
-        self.count = 0
+        self.first = self.count = 0
+        self._gone: dict[int, int] = {}  # stretches of messages that are forgotten behind `first`: first, beyond
+        self._gone_bytes = 0
         self._sets = sets
         self._closing = np.zeros(0, dtype=np.int64)
         owners = [bound.owner for bound in transports]
@@ -74,14 +78,30 @@ class Flows:
             raise GradwireError(
                 f"more than {at.MASK_KEY_NUMBER} messages", "fabric", "fewer or larger messages"
             )
-        if self.count > len(self.book):
-            room = max(self.count, 2 * len(self.book))
+        beyond = self.count - self.first
+        if beyond > len(self.book):
+            room = max(beyond, 2 * len(self.book))
             self.book = np.concatenate(
                 (self.book, np.zeros((room - len(self.book), BOOK_WORDS), dtype=np.int64))
             )
-        self.book[first : self.count] = 0
-        self.book[first : self.count, [FLOW, END]] = -1
+        self.book[first - self.first : beyond] = 0
+        self.book[first - self.first : beyond, [FLOW, END]] = -1
         return first
+
+    def forget(self, first: int, many: int) -> None:
+        """Keep no more of so many messages from `first` on, which are delivered and whose records are free."""
+        if not many:
+            return
+        place = first - self.first
+        self._gone_bytes += int(self.book[place : place + many, BYTES].sum())
+        self.book[place : place + many, BYTES] = 0
+        self._gone[first] = first + many
+        keep = self.first
+        while keep in self._gone:
+            keep = self._gone.pop(keep)
+        if keep > self.first:
+            self.book[: self.count - keep] = self.book[keep - self.first : self.count - self.first].copy()
+            self.first = keep
 
     def open(
         self,
@@ -118,7 +138,7 @@ class Flows:
             peer = self.arena.allocate(words * kind.owner.receiver_bitmaps)
         number = self.enter(1) if number is None else number
         flow = self.records.allocate(1)[0]
-        self.book[number] = (
+        self.book[number - self.first] = (
             src, dst, nbytes, packets, transport, flow, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip
         self.records.message_of[flow] = number
@@ -164,7 +184,7 @@ class Flows:
         slots = self._sets.slots(chosen, begin.packets)
         stamps = self.arena.allocate_many(slots * at.SLOT_WORDS)
         flows = np.array(self.records.allocate(len(begin.number)), dtype=np.int64)
-        self.book[begin.number, FLOW] = flows
+        self.book[begin.number - self.first, FLOW] = flows
         self.records.message_of[flows] = begin.number
         sender, receiver = self.records.begin(begin, transport, chosen, words, bits, peer, slots, stamps)
         for base, size, pairs in (
@@ -200,11 +220,12 @@ class Flows:
     def note(self, flows: Ints, state: int) -> Ints:
         """Flows whose message was delivered, or whose sender has nothing more to send. Returns their messages."""
         numbers = self.records.message_of[flows]
-        now = self.book[numbers, STATE] | state
-        self.book[numbers, STATE] = now
+        rows = numbers - self.first
+        now = self.book[rows, STATE] | state
+        self.book[rows, STATE] = now
         if state == FINISHED:
-            np.subtract.at(self.records.active, self.book[numbers, SRC], 1)
-            late = numbers[self._late[self.book[numbers, TRANSPORT]]]
+            np.subtract.at(self.records.active, self.book[rows, SRC], 1)
+            late = rows[self._late[self.book[rows, TRANSPORT]]]
             np.subtract.at(self.records.active, self.book[late, DST], 1)
         done = flows[now == DELIVERED | FINISHED]
         if len(done):
@@ -214,8 +235,8 @@ class Flows:
     def missing(self, number: int) -> Ints:
         """The packets that have not arrived of a message whose records are not free yet; see `missing_runs`."""
         M = self.memory.M
-        packets, nbytes, kind = self.book[number, [PACKETS, BYTES, TRANSPORT]].tolist()
-        base = int(M[self.records.receiver(int(self.book[number, FLOW])) + at.R_BITS])
+        packets, nbytes, kind, flow = self.book[number - self.first, [PACKETS, BYTES, TRANSPORT, FLOW]].tolist()
+        base = int(M[self.records.receiver(flow) + at.R_BITS])
         words = M[base : base + -(-packets // 32)].astype("<u4")
         arrived = np.unpackbits(words.view(np.uint8), bitorder="little")[:packets]
         return missing_runs(number, arrived == 0, nbytes, self.transports[kind].payload)
@@ -226,20 +247,32 @@ class Flows:
         return int(self.memory.M[got].sum())
 
     def settled(self, first: int, beyond: int) -> int:
-        """Payload bytes of those messages that were delivered, and those that have arrived of the others."""
-        book = self.book[first:beyond]
+        """Payload bytes of those messages that were delivered, and those that have arrived of the others; none of them
+        may be forgotten."""
+        book = self.book[first - self.first : beyond - self.first]
         delivered = book[:, END] >= 0
         live = book[~delivered & (book[:, FLOW] >= 0), FLOW]
         return int(book[delivered, BYTES].sum() + self.memory.M[self.records.receiver(live) + at.R_GOT].sum())
 
-    def counted(self) -> Ints:
-        """The book of all messages, with what has been counted so far."""
-        self._count(np.flatnonzero(self.book[: self.count, FLOW] >= 0))
-        return self.book[: self.count]
+    def settled_in_all(self) -> int:
+        """The same of all messages that there are and were."""
+        return self._gone_bytes + self.settled(self.first, self.count)
+
+    def counts(self, first: int, many: int) -> Counts:
+        """What has been counted so far of so many messages from one on."""
+        book = self.book[first - self.first : first - self.first + many]
+        self._count(first + np.flatnonzero(book[:, FLOW] >= 0))
+        sent, again, marked, trimmed, timeouts, end, got = (
+            book[:, column].copy() for column in (SENT, RETRANSMITTED, MARKED, TRIMMED, TIMEOUTS, END, GOT)
+        )
+        return Counts(
+            sent_packets=sent, retransmitted=again, marked=marked, trimmed=trimmed, timeouts=timeouts, end_ps=end,
+            received_bytes=got, first=first,
+        )  # fmt: skip
 
     def _count(self, numbers: Ints) -> None:
         """Copy the counters of messages from their records into the book."""
-        M = self.memory.M
+        M, numbers = self.memory.M, numbers - self.first
         kinds = self.book[numbers, TRANSPORT]
         for kind in np.unique(kinds).tolist():
             owner = self.transports[kind].owner
@@ -274,8 +307,8 @@ class Flows:
             return flows
         numbers = self.records.message_of[flows]
         self._count(numbers)
-        book = self.book[numbers]
-        self.book[numbers, FLOW] = -1
+        book = self.book[numbers - self.first]
+        self.book[numbers - self.first, FLOW] = -1
         words = M[f + at.S_WORDS]
         stream = M[f + at.S_STREAM]
         own = np.where(stream == 0, words, 0)

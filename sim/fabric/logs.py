@@ -6,6 +6,8 @@ the threads, and the numbers of flow records, which say nothing, are replaced by
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gradwire.components import layout as at
@@ -13,12 +15,16 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.memory import Memory
 
+MOST_DROPS = 1 << 15
+"""Rows that wait to be handed over."""
+
 
 class Logs:
     """The drops and transmissions of a run so far, as lists of arrays of rows.
 
     Attributes
     ----------
+    taker : who takes drops, if anybody does; those that he has are gone here.
     drops : rows of time (ps), directed link | cause << 32, A, B, message.
     packets : rows of start (ps), directed link, A, B, lost, message.
     """
@@ -26,6 +32,8 @@ class Logs:
     def __init__(self, memory: Memory, flows: Flows) -> None:
         self.drops: list[Ints] = []
         self.packets: list[Ints] = []
+        self.taker: Callable[[Ints], None] | None = None
+        self._waiting = 0
         self._memory, self._flows = memory, flows
 
     def drain(self) -> Ints:
@@ -43,6 +51,10 @@ class Logs:
             lost = drops[:, 3] & at.MASK_FLOW
             np.add.at(flows.records.dropped, lost, 1)
             self.drops.append(np.column_stack((drops, flows.records.message_of[lost])))
+            self._waiting += len(drops)
+            if self.taker is not None and self._waiting >= MOST_DROPS:
+                self.taker(np.concatenate(self.drops))
+                self.drops, self._waiting = [], 0
         return done
 
     def _messages_of(self, second_words: Ints) -> Ints:

@@ -1,10 +1,12 @@
-"""What is known of a step of a program that is played, or was."""
+"""What is known of a step of a program that is played, or was, and who takes it when nothing can change any more."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from gradwire.experiment.program import Ints, Step
+from gradwire.experiment.program import Ints, Part, Step
+from gradwire.sim.fabric.counts import Counts
 
 NOTES = 5
 """Columns of `notes`: the four times that a process notes, and the time spent computing."""
@@ -24,3 +26,25 @@ class Over(NamedTuple):
     ready: Ints
     started: Ints
     notes: Ints
+
+
+@dataclass
+class Handed:
+    """How much of a part has been handed over to a `Taker`: steps, their messages and bytes, their events."""
+
+    steps: int = 0
+    messages: int = 0
+    nbytes: int = 0
+    events: int = 0
+
+
+class Taker(Protocol):
+    """Who takes what is over: the fabric keeps nothing of it then, so that its memory grows with what is under way and
+    not with what is done."""
+
+    def step(self, part: Part, number: int, over: Over, counts: Counts, missing: Ints) -> None:
+        """Take a step of a part, the `number`th: every message of it has been delivered, and its counts are final.
+        `missing`: rows of `gradwire.scenarios.missing` of its messages."""
+
+    def drops(self, rows: Ints) -> None:
+        """Take lost packets, as rows of `Fabric.drop_log`; later ones need not be later in time."""

@@ -16,7 +16,8 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.fabric.events import Finished
 from gradwire.sim.fabric.flows import Flows
-from gradwire.sim.fabric.track import Laid, Post, Track
+from gradwire.sim.fabric.laid import Laid
+from gradwire.sim.fabric.track import Post, Take, Track
 
 MOST_OPEN = 1 << 16  # messages of programs that may have records at once
 BATCH = 1 << 12  # they are opened when there is room for so many, or for all that are left
@@ -28,6 +29,7 @@ class Programs:
     def __init__(self, flows: Flows, start: Post, post: Post) -> None:
         """`start`: (host, time, base of a sender's record): have a message begin."""
         self.flows, self._start, self._post = flows, start, post
+        self.take: Take | None = None  # steps that are over; without it they are kept
         self.tracks: list[Track] = []
         self._made = self._open = 0
 
@@ -121,4 +123,4 @@ class Programs:
             laid.closed += count
             self._open -= count
         for track in self.tracks:
-            track.sweep()
+            track.sweep(self.take)

@@ -8,29 +8,21 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.arrays import Columns, Ints
+from gradwire.scenarios.arrays import AnyArray, Columns, Ints
+from gradwire.scenarios.result import CAUSES, TABLES
+from gradwire.sim.fabric.counts import Counts
+from gradwire.sim.fabric.logs import joined
 from gradwire.sim.fabric.memory import Memory
 
-CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
-
-@dataclass(frozen=True)
-class Tables:
-    """`ports`, `drops` and `missing`: columns by name as in `gradwire.scenarios.result`; the others hold one number per
-    message: packets sent, data packets sent again, data packets that arrived marked, headers that arrived alone,
-    retransmission time-outs that it met, time of delivery (-1: not yet) and payload bytes that had arrived by
-    then, or so far."""
+@dataclass(frozen=True, kw_only=True)
+class Tables(Counts):
+    """What has not been handed over (`gradwire.sim.fabric.over.Taker`). `ports`, `drops` and `missing`: columns by name
+    as in `gradwire.scenarios.result`."""
 
     ports: Columns
     drops: Columns
     missing: Columns
-    sent_packets: Ints
-    retransmitted: Ints
-    marked: Ints
-    trimmed: Ints
-    timeouts: Ints
-    end_ps: Ints
-    received_bytes: Ints
     packet_hops: int
 
 
@@ -62,18 +54,30 @@ def collect_ports(network: Network, memory: Memory) -> Columns:
 
 def collect_drops(network: Network, log: list[Ints]) -> Columns:
     """One row per lost packet, by time. `packet` is -1 for control packets."""
-    rows = np.concatenate(log) if log else np.zeros((0, at.DROP_WORDS + 1), dtype=np.int64)
-    # by time, port, message and packet; not by the number of a flow record, which says nothing
-    rows = rows[np.lexsort((rows[:, 2], rows[:, 3] >> at.B_SEQUENCE, rows[:, 4], rows[:, 1], rows[:, 0]))]
+    found = drop_columns(joined(log, at.DROP_WORDS + 1))
+    order = np.lexsort([found[name] for name in reversed(DROPS_BY)])
+    columns: Columns = {name: found[name][order] for name in TABLES["drops"]}
+    columns["port"] = [network.link_name(link) for link in found["port"][order].tolist()]
+    columns["cause"] = [CAUSES[cause] for cause in found["cause"][order].tolist()]
+    return columns
+
+
+DROPS_BY = ("time_ps", "cause", "port", "message", "place", "word")
+"""What drops are ordered by, not by the number of a flow record, which says nothing."""
+
+
+def drop_columns(rows: Ints) -> dict[str, AnyArray]:
+    """Rows of `Fabric.drop_log` as columns, ports and causes as numbers; `place` and `word` are there to order them."""
     A, B = rows[:, 2], rows[:, 3]
     data = ((A >> at.A_KIND) & 7) == at.DATA
-    links = rows[:, 1] & 0xFFFFFFFF
     return {
         "message": rows[:, 4],
         "packet": np.where(data, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1).astype(np.int32),
-        "port": [network.link_name(link) for link in links.tolist()],
+        "port": rows[:, 1] & 0xFFFFFFFF,
         "time_ps": rows[:, 0],
-        "cause": [CAUSES[cause] for cause in (rows[:, 1] >> 32).tolist()],
+        "cause": rows[:, 1] >> 32,
         "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
         "priority": ((A >> at.A_PRIORITY) & 7).astype(np.int8),
+        "place": B >> at.B_SEQUENCE,
+        "word": A,
     }

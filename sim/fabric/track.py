@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,44 +17,16 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.sim.fabric.flows import BYTES, DST, PACKETS, SRC, TRANSPORT, Flows
-from gradwire.sim.fabric.over import NOTES, Over
+from gradwire.sim.fabric.laid import Laid
+from gradwire.sim.fabric.over import NOTES, Handed, Over
 from gradwire.sim.fabric.records import Records
 
 AHEAD = 2  # steps that are known when the first process begins: one is asked for at the end of every step of it
 
 Post = Callable[[int, Ps, int], None]
 """(base of a host's node or 0, time, key): put something on its heap, or among the timers of programs."""
-
-
-@dataclass(eq=False)
-class Laid:
-    """A step in the state.
-
-    first : number of its first message. event : number of its first event, counted through the part.
-    events, messages, notes, left : bases; `left`: deliveries that are left, and the time of the last one so far.
-    stretches : words that are given back with it, (how many, base).
-    opened : which messages have had a record; `position`: none before it is unopened.
-    soonest : the first start of any message that begins by itself, from a message on.
-    """
-
-    step: Step
-    first: int
-    event: int
-    events: int = 0
-    messages: int = 0
-    notes: int = 0
-    left: int = 0
-    stretches: list[tuple[int, int]] = field(default_factory=list)
-    opened: Flags = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    position: int = 0
-    closed: int = 0
-    soonest: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    tags: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    wanted: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    @property
-    def unopened(self) -> bool:
-        return self.position < len(self.opened)
+Take = Callable[["Track", Over], None]
+"""Take a step that is over."""
 
 
 class Track:
@@ -63,7 +34,8 @@ class Track:
 
     Attributes
     ----------
-    steps : all steps so far, as `Over`.
+    steps : all steps so far, as `Over`, without those that were handed over.
+    handed : how much that was.
     begun : int64[processes]: how many stretches of its course (steps) every process has come to the end of.
     """
 
@@ -75,6 +47,7 @@ class Track:
         self._next: Step | None = next(self._steps, None)
         self.live: list[Laid] = []
         self.over: list[Over] = []
+        self.handed = Handed()
         self.laid = 0
         self._events = 0
         count = len(part.hosts)
@@ -113,7 +86,7 @@ class Track:
 
     @property
     def steps(self) -> list[Over]:
-        """What is known of every step so far."""
+        """What is known of every step so far that has not been handed over."""
         return [*self.over, *(self._seen(laid) for laid in self.live)]
 
     def slow(self, host: int, factor: float) -> None:
@@ -185,7 +158,7 @@ class Track:
         packets = np.maximum(1, -(-rows.nbytes // kind.payload))
         if n and int(packets.max()) > at.MAX_PACKETS:
             raise ValueError(f"a message of {packets.max()} packets")
-        book = flows.book[laid.first : laid.first + n]
+        book = flows.book[laid.first - flows.first :][:n]
         for column, values in (
             (SRC, rows.src), (DST, rows.dst), (BYTES, rows.nbytes), (PACKETS, packets),
             (TRANSPORT, self.part.table.transport),
@@ -362,7 +335,7 @@ class Track:
                 followers = np.diff(laid.step.after[0])[those] + np.diff(laid.step.posts[0])[those]
                 event = np.where(followers > 0, event, 0)
         words = self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)
-        book = flows.book[laid.first + those]
+        book = flows.book[laid.first - flows.first + those]
         begin: Records[Ints] = Records(
             number=laid.first + those, src=book[:, SRC], dst=book[:, DST], nbytes=book[:, BYTES],
             packets=book[:, PACKETS], priority=rows.priority[those],
@@ -386,18 +359,25 @@ class Track:
         ready, started = (self._column(laid, word).copy() for word in (at.G_READY, at.G_RELEASED))
         return Over(laid.step, numbers, ready, started, notes)
 
-    def sweep(self) -> None:
+    def sweep(self, take: Take | None) -> None:
         """Free the first steps, as far as nothing is left of them: no message, no event that is to happen, no process
-        that could ask for one."""
+        that could ask for one. They are handed over to `take`, or kept."""
         while self.live:
             laid = self.live[0]
             if laid.closed < len(laid.opened) or self._M[laid.left]:
                 return
             if len(self.part.hosts):
                 needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
-                if self.begun.min() < len(self.over) + 2 or (needs != at.FIRED).any():
+                if self.begun.min() < self.handed.steps + len(self.over) + 2 or (needs != at.FIRED).any():
                     return
-            self.over.append(self._seen(laid))
+            if take is None:
+                self.over.append(self._seen(laid))
+            else:
+                take(self, self._seen(laid))
+                self.handed.steps += 1
+                self.handed.messages += len(laid.opened)
+                self.handed.nbytes += int(laid.step.messages.nbytes.sum())
+                self.handed.events += len(laid.step)
             self._flows.arena.free_many(*np.array(laid.stretches, dtype=np.int64).T)
             self.last_ps = max(self.last_ps, int(self._M[laid.left + 1]))
             del self.live[0]

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.soundness import check_loss_invariant
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.soundness import check_loss_invariant
 
 ROOT = Path(__file__).resolve().parents[2]
 GRADWIRE = [sys.executable, "-m", "gradwire"]

@@ -36,6 +36,7 @@ class Tables:
     end_ps: list[int]
     received_bytes: list[int]
     packet_hops: int = 0
+    first: int = 0
     ports: dict[str, list[Any]] = field(default_factory=dict)
     drops: dict[str, list[Any]] = field(default_factory=dict)
     missing: dict[str, list[Any]] = field(default_factory=dict)

@@ -21,7 +21,8 @@ from gradwire.analysis.fidelity import agreement
 from gradwire.connect import emulate
 from gradwire.emu.testbed import Request
 from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.perturbation import perturbed
 from gradwire.sim.simulate import simulate
 

@@ -16,7 +16,7 @@ from gradwire.analysis.fidelity import agreement
 from gradwire.connect import emulate
 from gradwire.emu.testbed import Request
 from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 
 

@@ -43,7 +43,8 @@ from gradwire.traces.capture.marks import Marks
 from gradwire.traces.capture.parallel import Units, World, ddp_buckets
 from gradwire.traces.capture.plan import PS_PER_SECOND, Plan, overhead
 from gradwire.traces.capture.statistics import RawFolder, summarise
-from gradwire.traces.trace import CHUNK_ELEMENTS, ELEMENT_BYTES, Trace
+from gradwire.traces.parts import ELEMENT_BYTES
+from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 NOT_KNOWN = float("nan")
 

@@ -22,7 +22,7 @@ from gradwire.traces.formats.draft import (
     gradient_of_bytes,
     spread_forward,
 )
-from gradwire.traces.trace import ELEMENT_BYTES
+from gradwire.traces.parts import ELEMENT_BYTES
 
 COMP, COMM_COLL = 4, 7  # of NodeType
 COLLECTIVES = {

@@ -43,7 +43,7 @@ def import_trace(
     from gradwire.traces.formats.draft import finish
     from gradwire.traces.formats.magnitudes import FITTED_TO
     from gradwire.traces.formats.source import head
-    from gradwire.traces.trace import ELEMENT_BYTES
+    from gradwire.traces.parts import ELEMENT_BYTES
 
     path = path_of(path, "import_trace(path)", "a file", TraceError)
     if dtype not in ELEMENT_BYTES:

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError, shorten
 from gradwire.traces.formats.magnitudes import Model
+from gradwire.traces.parts import ELEMENT_BYTES
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import (
     CHUNK_ELEMENTS,
-    ELEMENT_BYTES,
     Halves,
     Iteration,
     TensorInfo,

@@ -18,7 +18,7 @@ from gradwire.traces.formats.draft import LONGEST_PS, PS_PER_US, Draft, Gradient
 from gradwire.traces.formats.json_events import events
 from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import opened
-from gradwire.traces.trace import ELEMENT_BYTES
+from gradwire.traces.parts import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions

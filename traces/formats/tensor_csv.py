@@ -32,7 +32,7 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import Draft, Gradient, Timing, gradient_of_bytes
 from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import first_line, opened
-from gradwire.traces.trace import ELEMENT_BYTES
+from gradwire.traces.parts import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions

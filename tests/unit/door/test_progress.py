@@ -12,7 +12,7 @@ from gradwire.analysis.compare import compare
 from gradwire.cli.pace import Pace, wall_text
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.scenarios.units import UnitError, parse_wall
 from gradwire.sim import progress as at
 from gradwire.sim.fabric import fabric

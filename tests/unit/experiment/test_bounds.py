@@ -13,7 +13,7 @@ from gradwire.experiment.bounds import Bounds
 from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 from gradwire.testing.scenario import Recorder
 from gradwire.traces.trace import Trace

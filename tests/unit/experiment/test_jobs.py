@@ -13,7 +13,7 @@ import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
 from gradwire.experiment.collectives.parameter_server import partition_tensors
-from gradwire.scenarios.result import check_loss_invariant
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 from gradwire.traces.messages import Tagger, layer_priorities
 from gradwire.traces.trace import Trace

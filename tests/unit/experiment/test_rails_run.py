@@ -16,8 +16,9 @@ from gradwire.experiment.traffic.rails import ends
 from gradwire.experiment.traffic.tables import flows_of
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result
 from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 

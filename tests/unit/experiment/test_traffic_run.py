@@ -18,7 +18,8 @@ from gradwire.experiment.placement import place
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import Result, check_loss_invariant
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 
 US, MS = 10**6, 10**9

@@ -15,12 +15,8 @@ from gradwire.analysis.capture import Messages
 from gradwire.scenarios import result as results
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.loss import allowed_loss, allowed_losses
-from gradwire.scenarios.result import (
-    Result,
-    check_loss_invariant,
-    make_table,
-    summarise,
-)
+from gradwire.scenarios.result import Result, make_table, summarise
+from gradwire.scenarios.soundness import check_loss_invariant
 
 
 def message(**changes: Any) -> dict[str, list[Any]]:

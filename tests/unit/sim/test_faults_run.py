@@ -20,9 +20,9 @@ from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, leaf_spine, rail, star
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import check_loss_invariant
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.scenario import AnyFault
+from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.faults import Faults

@@ -1,0 +1,158 @@
+"""Blocks: rows that come in any order are read in theirs, and are the bytes that a whole table would be."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_cases import budget
+
+from gradwire.scenarios import blocks, kept
+from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.blocks import TYPES, Blocks, KeptBlocks, Shelf
+from gradwire.scenarios.kept import Whole, numbered
+from gradwire.scenarios.result import CAUSES, TABLES, Result, make_table
+
+PORTS = ("a->b", "b->a", "a->b", "c->a")  # two cables of one name
+KEY = ("time_ps", "cause", "port", "message", "place")
+
+
+def drops(rng: np.random.Generator, count: int, spread: int) -> dict[str, AnyArray]:
+    """Rows of the table of drops, about in the order of their times; those of one time in any."""
+    times = rng.integers(0, 1 + count // 2, count)
+    columns = {
+        "message": rng.integers(0, 5, count), "packet": rng.integers(-1, 9, count), "port": rng.integers(0, 4, count),
+        "time_ps": times, "cause": rng.integers(0, 6, count), "important": rng.random(count) < 0.5,
+        "priority": rng.integers(0, 8, count), "place": rng.permutation(count),
+    }  # fmt: skip
+    order = np.argsort(times + rng.integers(0, 1 + spread, count), kind="stable")
+    return {name: column[order] for name, column in columns.items()}
+
+
+def in_blocks(columns: dict[str, AnyArray], cuts: list[int], key: tuple[str, ...] = KEY) -> Blocks:
+    """Added in pieces that end at `cuts`."""
+    types = {name: TYPES[kind] for name, kind in TABLES["drops"].items()} | {"place": np.int64}
+    made = Blocks(Shelf(), types, key)
+    count = len(columns["message"])
+    edges = sorted({0, count, *(cut % (count + 1) for cut in cuts)})
+    for first, beyond in pairwise(edges):
+        made.add({name: column[first:beyond] for name, column in columns.items()})
+    return made
+
+
+def whole(columns: dict[str, AnyArray]) -> pyarrow.Table:
+    """What they have to be: sorted at once, texts as texts."""
+    order = np.lexsort([columns[name] for name in reversed(KEY)])
+    ordered: dict[str, Any] = {name: columns[name][order] for name in TABLES["drops"]}
+    ordered["port"] = [PORTS[code] for code in ordered["port"].tolist()]
+    ordered["cause"] = [CAUSES[code] for code in ordered["cause"].tolist()]
+    return make_table("drops", ordered)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of few rows, most of them in a file, read in small groups."""
+    monkeypatch.setattr(blocks, "ROWS", 7)
+    monkeypatch.setattr(blocks, "IN_MEMORY", 300)
+    monkeypatch.setattr(kept, "GROUP", 10)
+
+
+@budget(0.5)
+@given(
+    count=st.integers(0, 120), spread=st.sampled_from((0, 3, 1000)), seed=st.integers(0, 99),
+    cuts=st.lists(st.integers(0, 120), max_size=30),
+)  # fmt: skip
+def test_rows_are_read_in_their_order(count: int, spread: int, seed: int, cuts: list[int]):
+    columns = drops(np.random.default_rng(seed), count, spread)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "ROWS", 7)
+        patch.setattr(blocks, "IN_MEMORY", 300)
+        patch.setattr(kept, "GROUP", 10)
+        table = KeptBlocks("drops", in_blocks(columns, cuts), {"port": PORTS, "cause": CAUSES})
+        expected = whole(columns)
+        assert table.num_rows == count
+        some = table.select(("cause", "packet"))
+        assert some["packet"].to_pylist() == expected["packet"].to_pylist()
+        assert some["cause"].to_pylist() == expected["cause"].to_pylist()
+        parts = list(table.parts(("port",)))
+        assert [len(part) for part in parts] == [10] * (count // 10) + [count % 10] * (count % 10 > 0)
+        assert [port for part in parts for port in part["port"].to_pylist()] == expected["port"].to_pylist()
+        assert table.table().equals(expected)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 45])
+def test_a_file_has_the_bytes_of_the_whole_table(count: int, small: None, tmp_path: Path):
+    columns = drops(np.random.default_rng(3), count, 4)
+    table = KeptBlocks("drops", in_blocks(columns, [3, 4, 20, 33]), {"port": PORTS, "cause": CAUSES})
+    table.write(tmp_path / "blocks")
+    Whole(whole(columns)).write(tmp_path / "whole")
+    pyarrow.parquet.write_table(whole(columns), tmp_path / "plain", row_group_size=10)
+    found = [(tmp_path / name).read_bytes() for name in ("blocks", "whole", "plain")]
+    assert found[0] == found[2] and found[1] == found[2]
+
+
+def test_rows_of_one_key_that_come_together_stay_in_their_order(small: None):
+    count = 50
+    columns = drops(np.random.default_rng(5), count, 0)
+    columns["message"] = np.sort(columns["message"])
+    made = in_blocks(columns, [], key=("message",))
+    found = np.concatenate([batch["place"] for batch in made.batches(("place",))])
+    assert found.tolist() == columns["place"].tolist()
+
+
+def test_what_lies_in_the_file_is_not_in_memory_and_columns_are_read_alone(small: None, monkeypatch: pytest.MonkeyPatch):
+    """Only the first 300 bytes stay; of the rest, what nobody asks for is not read."""
+    shelf = Shelf()
+    places = [shelf.put(bytes(100)) for _ in range(5)]
+    assert [isinstance(place, bytes) for place in places] == [True] * 3 + [False] * 2
+    assert all(shelf.get(place) == bytes(100) for place in places)
+    columns = drops(np.random.default_rng(1), 70, 0) | {"time_ps": np.arange(70)}
+    made = in_blocks(columns, [])
+    read: list[Any] = []
+    plain = Shelf.get
+
+    def get(self: Shelf, place: Any) -> bytes:
+        read.append(place)
+        return plain(self, place)
+
+    monkeypatch.setattr(Shelf, "get", get)
+    list(made.batches(("packet",)))
+    assert len(read) == 10  # of ten blocks that do not overlap; else what orders them, too
+
+
+def test_a_full_disk_costs_memory_and_no_rows(small: None, monkeypatch: pytest.MonkeyPatch):
+    columns = drops(np.random.default_rng(2), 100, 3)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    table = KeptBlocks("drops", in_blocks(columns, [50]), {"port": PORTS, "cause": CAUSES})
+    assert table.table().equals(whole(columns))
+
+
+def test_a_table_is_made_once_and_goes_into_another_process(small: None):
+    columns = drops(np.random.default_rng(2), 40, 3)
+    table = KeptBlocks("drops", in_blocks(columns, []), {"port": PORTS, "cause": CAUSES})
+    result = Result.build({}, {"drops": table})
+    assert result.drops is result.drops
+    assert result.kept("drops").num_rows == 40 and "40 drops" in repr(result)
+    assert pickle.loads(pickle.dumps(result)).drops.equals(whole(columns))
+    assert copy.copy(result).drops.equals(result.drops)
+
+
+def test_texts_as_numbers():
+    for column in (pyarrow.chunked_array([["b", "a"], ["b"]]), pyarrow.chunked_array([["b", "a"], ["b"]]).dictionary_encode()):
+        codes, texts = numbered(column)
+        assert [texts[code] for code in codes.tolist()] == ["b", "a", "b"] and sorted(texts) == ["a", "b"]
+    assert numbered(pyarrow.chunked_array([], pyarrow.string())) == (pytest.approx(np.zeros(0)), [])

@@ -1,0 +1,136 @@
+"""What is over is handed over while a run goes on: the Result is the same, and memory grows with what is under way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwire.scenarios import blocks, kept
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.result import TABLES, Result
+from gradwire.sim import simulate as module
+from gradwire.sim.fabric import fabric as engine
+from gradwire.sim.fabric import logs
+from gradwire.sim.progress import Standing
+from gradwire.sim.run import submitted_by
+from gradwire.sim.simulate import packet_fabric, simulate
+
+SHORT = {
+    "job": lambda: load_scenario("incast", policy="dlcp", set=["job.iterations=4"]),
+    "traffic": lambda: load_scenario("incast-mix", policy="dlcp"),
+    "both": lambda: load_scenario("shared", policy="dctcp", set=["duration=20ms"]),
+    "cut": lambda: load_scenario("incast", policy="dlcp", set=["job.iterations=4", "duration=3000ms"]),
+}
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is handed over and packed as soon as it can be."""
+    monkeypatch.setattr(engine, "CLOSE_BATCH", 1)
+    monkeypatch.setattr(logs, "MOST_DROPS", 10)
+    monkeypatch.setattr(blocks, "ROWS", 500)
+    monkeypatch.setattr(blocks, "IN_MEMORY", 10_000)
+    monkeypatch.setattr(kept, "GROUP", 700)
+
+
+@pytest.fixture
+def fabrics(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The packet engines that `simulate` makes from now on."""
+    made: list[Any] = []
+
+    def make(*given: Any) -> Any:
+        made.append(packet_fabric(*given))
+        return made[-1]
+
+    monkeypatch.setattr(module, "packet_fabric", make)
+    return made
+
+
+@pytest.mark.parametrize("which", SHORT)
+def test_a_result_is_the_same_whether_the_engine_keeps_what_is_over_or_not(
+    which: str, eager: None, fabrics: list[Any], tmp_path: Path
+) -> None:
+    scenario = SHORT[which]()
+    whole = simulate(scenario, fabric=packet_fabric)
+    streamed = simulate(scenario)
+    (fabric,) = fabrics
+    assert sum(track.handed.messages for track in fabric._programs.tracks) > 0
+    assert fabric.flows.first > 0 or which == "both"  # of which the job's first step is not over yet
+    assert whole.kept("messages").num_rows > 1000
+    assert streamed.summary == whole.summary
+    for name in TABLES:
+        assert getattr(streamed, name).equals(getattr(whole, name)), name
+    files = [result.write(tmp_path / each) for each, result in (("a", whole), ("b", simulate(scenario)))]
+    for path in files[0].iterdir():
+        assert path.name == "timing.json" or path.read_bytes() == (files[1] / path.name).read_bytes(), path.name
+
+
+def test_rows_are_in_their_order(eager: None) -> None:
+    result = simulate(SHORT["job"]())
+    numbers = result.messages["message"].to_numpy()
+    assert numbers.tolist() == list(range(len(numbers)))
+    missing = list(zip(*(result.missing[name].to_pylist() for name in ("message", "packet")), strict=True))
+    assert len(missing) > 1000 and missing == sorted(missing)
+    drops = result.drops["time_ps"].to_numpy()
+    assert len(drops) > 100 and (np.diff(drops) >= 0).all()
+
+
+def live(fabric: Any) -> dict[str, int]:
+    """What an engine still has of messages, by what it is: rows."""
+    (track,) = fabric._programs.tracks
+    return {
+        "steps": len(track.steps),
+        "book": fabric.flows.count - fabric.flows.first,
+        "room": len(fabric.flows.book),
+        "missing": sum(map(len, fabric._deliveries._missing)),
+        "drops": sum(map(len, fabric._logs.drops)),
+        "records": fabric.flows.records.used,
+    }
+
+
+def test_an_engine_has_no_more_after_many_iterations_than_after_few(eager: None, fabrics: list[Any]) -> None:
+    def run(iterations: int) -> tuple[dict[str, int], Result]:
+        result = simulate(load_scenario("incast", policy="dlcp", set=[f"job.iterations={iterations}"]))
+        return live(fabrics.pop()), result
+
+    (few, small), (many, large) = run(5), run(15)
+    assert large.kept("messages").num_rows == 3 * small.kept("messages").num_rows
+    assert 0 < few["steps"] <= 3 and few["book"] <= 3 * small.kept("messages").num_rows // 5
+    assert all(many[name] <= 1.2 * few[name] + 20 for name in few), (few, many)
+
+
+def test_who_makes_the_engine_may_ask_it_for_everything(eager: None) -> None:
+    made = []
+
+    def make(*given: Any) -> Any:
+        made.append(packet_fabric(*given))
+        return made[-1]
+
+    result = simulate(SHORT["job"](), fabric=make)
+    tables = made[0].finish()
+    assert tables.first == 0 and len(tables.end_ps) == result.kept("messages").num_rows
+    assert len(tables.drops["message"]) == result.kept("drops").num_rows
+
+
+@pytest.mark.parametrize("which", ["both", "cut"])
+def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: list[Any]) -> None:
+    """Where a run has been ended, an engine that forgets says of how much has arrived what one says that does not."""
+    told: list[Standing] = []
+    plain: list[Standing] = []
+    keeps: list[Any] = []
+
+    def make(*given: Any) -> Any:
+        keeps.append(packet_fabric(*given))
+        return keeps[-1]
+
+    simulate(SHORT[which](), progress=told.append)
+    simulate(SHORT[which](), progress=plain.append, fabric=make)
+    assert sum(track.handed.nbytes for track in fabrics[0]._programs.tracks) > 0
+    assert fabrics[0].settled_bytes == keeps[0].settled_bytes > 0
+    assert told[-1] == plain[-1]
+    for forgets, whole in zip(fabrics[0]._programs.tracks, keeps[0]._programs.tracks, strict=True):
+        assert submitted_by(forgets) == submitted_by(whole)
+        assert len(whole.steps) == forgets.handed.steps + len(forgets.steps)
