@@ -201,6 +201,23 @@ def test_a_perfect_predictor_is_plain_training(monkeypatch: pytest.MonkeyPatch) 
     assert close(ours.model, theirs.model, 1e-5) and ours.full == 1
 
 
+def test_the_predictor_hears_how_long_ago_each_was_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its place in its cycle; everything was in step 0. What was held out to see how good predictions are, a step longer."""
+    trainer = line(Predicted(full_every=1000, tolerance=1e9), [1.0] * 64)
+    heard = []
+    monkeypatch.setattr(trainer, "_guess", lambda seen, age, *told: (heard.append(age.clone()), torch.zeros_like(seen))[1])
+    for _ in range(20):
+        trainer.step()
+    assert len(heard) == 2 * 19
+    for number in range(1, 20):
+        pushed = [min(back for back in range(number + 1) if back == number or places_at(number - back, 0)[place]) for place in range(BLOCK)]
+        before = [min(back for back in range(1, number + 1) if back == number or places_at(number - back, 0)[place]) for place in range(BLOCK)]
+        watched, whole = heard[2 * number - 2 : 2 * number]
+        now = places_at(number, 0).nonzero().view(-1).tolist()
+        assert whole.tolist() == pushed
+        assert [int(watched[place]) for place in now] == [before[place] if at % 2 == 0 else 0 for at, place in enumerate(now)]
+
+
 def test_everything_is_pushed_when_predictions_fail() -> None:
     """Nothing is predicted, an error of 1, and no more than 1/2 is tolerated: then every second step is full."""
     trainer = line(Predicted(predictor="none", full_every=1000, tolerance=0.5), [1.0] * 64)
