@@ -91,6 +91,7 @@ class StepRow:
     time_ps : how long the network took; `clock_ps` all steps until here.
     apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
         mean square over workers and parameters; 0 where all have the same.
+    pulled_bytes : payload that servers sent back, where a system keeps count of it (`gradwire.training.systems`).
     """
 
     step: int
@@ -105,6 +106,7 @@ class StepRow:
     lost_back: float = 0.0
     encode_ps: int = 0
     decode_ps: int = 0
+    pulled_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Score:
     accuracy: float
     clock_ps: int
     sent_bytes: int
+    pulled_bytes: int = 0
 
 
 def losses_of(model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
@@ -156,7 +159,7 @@ class Trainer:
         self.optimizer = self._optimizer(list(model.parameters()))
         self.replicas: Replicas | None = None
         """The workers' own parameters, once they differ."""
-        self.done, self.clock_ps, self.sent_bytes = 0, 0, 0
+        self.done, self.clock_ps, self.sent_bytes, self.pulled_bytes = 0, 0, 0, 0
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
 
@@ -227,7 +230,7 @@ class Trainer:
                     loss, correct = self._judged(mine, answers, batch)
                 total, right = total + loss, right + correct
         count = targets.numel()
-        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes)
+        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes, self.pulled_bytes)
 
     def _judged(self, inputs: Tensor, targets: Tensor, batch: int) -> tuple[float, int]:
         """(sum of the losses, right answers) of the model."""
@@ -266,6 +269,7 @@ class Trainer:
         return {
             "recipe": asdict(self.recipe),
             "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
+            "pulled_bytes": self.pulled_bytes,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
@@ -285,6 +289,7 @@ class Trainer:
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
+        self.pulled_bytes = saved["pulled_bytes"]
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,8 +12,9 @@ from gradwire.scenarios.units import Fraction
 
 if TYPE_CHECKING:
     AnyReducer = Table
+    AnySystem = Table
 else:
-    AnyReducer = chosen("reducer")
+    AnyReducer, AnySystem = chosen("reducer"), chosen("system")
 
 Number = Annotated[float, Field(ge=0, le=1e6, strict=True)]
 
@@ -90,6 +91,8 @@ class Training(Table):
     """With error feedback: what the network lost counts as not sent."""
     momentum_correction: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     """Momentum before the reduction; the optimiser has to have none."""
+    system: AnySystem | None = None
+    """How workers and servers keep parameters together; all workers make each step with one mean gradient if absent."""
     network: Annotated[Literal["simulated", "ideal"] | RandomLoss, Field(union_mode="left_to_right")] = "simulated"
     """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
     resync: Natural = 0
@@ -119,8 +122,25 @@ class Training(Table):
             )  # fmt: skip
         if self.feed_back and not self.error_feedback:
             raise refuse("feed_back", "has no error feedback to go into", True, "error_feedback = true")
+        if self.system is not None:
+            self._with_a_system(self.system)
         if isinstance(self.network, RandomLoss):
             most = self.network.burst / (self.network.burst + 1)
             if self.network.burst > 1 and self.network.loss >= most:
                 raise refuse("network.loss", "leaves no room between runs", self.network.loss, f"less than {most:.3g}")
         return self
+
+    def _with_a_system(self, system: Any) -> None:
+        """A system says by itself what is sent, and some cannot be played packet by packet."""
+        if self.reducer is not None and not system.reduces:
+            raise refuse("reducer", f"has no place in {system.kind}, which says what is sent", None, "no reducer")
+        for key in () if system.reduces else ("error_feedback", "momentum_correction"):
+            if getattr(self, key):
+                raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
+        if self.compute == "trace" and not system.traced:
+            raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
+        if self.network == "simulated" and not system.simulated:
+            raise refuse(
+                "network", f"{system.kind} cannot be carried packet by packet", self.network,
+                '"ideal" or losses by a rule',
+            )  # fmt: skip
