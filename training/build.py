@@ -85,7 +85,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     table, job = table_of(scenario), scenario.job[0]
     system: System | None = table.system  # type: ignore[assignment]
     if system is not None:
-        _served_by(system, job)
+        _served_by(system, table, job)
     steps_per_epoch = Dealer(data, job.workers, table.batch, 0).steps_per_epoch
     optimizer = table.optimizer
     recipe = Recipe(
@@ -114,7 +114,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         raise ScenarioError(str(error), "training.system" if system else where) from None
 
 
-def _served_by(system: System, job: Job) -> None:
+def _served_by(system: System, table: Training, job: Job) -> None:
     """Systems have servers, and what these send back arrives."""
     if job.exchange.kind != "parameter_server":
         raise ScenarioError(f"{job.exchange.kind} has no place in {system.kind}", "job.exchange", "parameter_server")
@@ -122,6 +122,9 @@ def _served_by(system: System, job: Job) -> None:
         raise ScenarioError(
             f"{job.pull_bound} would lose what servers send back", "job.pull_bound", f"0: {system.kind} needs all of it"
         )
+    for name, unset in (("resync", 0), ("encode_time", "none")):
+        if getattr(table, name) != unset:
+            raise ScenarioError(f"is not known to {system.kind}", f"training.{name}", "none with training.system")
 
 
 def reducer_of(table: Training) -> Reducer:

@@ -123,7 +123,9 @@ def test_damaged_folders_are_refused(whole: tuple[Path, Learned], tmp_path: Path
     (["training.batch=500"], "at most"),
     (['training.error_feedback=true', 'training.reducer={kind="dgc"}'], "remembers by itself"),
     (['job.fill="rescaled"', 'training.reducer={kind="topk"}'], "wants to know which elements"),
-    (["job.pull_bound=0.1"], "pull_bound"),
+    (["job.pull_bound=0.1", 'training.system={kind="slimdp"}'], "would lose what servers send back"),
+    (["training.resync=5", 'training.system={kind="slimdp"}'], "training.resync: is not known to slimdp"),
+    (['training.encode_time="measured"', 'training.system={kind="slimdp"}'], "training.encode_time: is not known to slimdp"),
     (['training.compute="trace"'], "other tensors"),
     (["training.optimizer.nesterov=true", "training.optimizer.momentum=0.0"], "look ahead"),
 ])  # fmt: skip
