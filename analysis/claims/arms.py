@@ -70,6 +70,7 @@ ARMS: dict[str, Arm] = {
     **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
     "front": _lost("50 %, front half of the layers", 0.5, layers="front"),
     "back": _lost("50 %, back half of the layers", 0.5, layers="back"),
+    "few-back": _lost("7.5 %, back half: as many packets as 50 % in front", 0.075, layers="back"),
     "small": _lost("20 %, of the smaller half", 2 * TAIL, magnitudes="small"),
     "large": _lost("20 %, of the larger half", 2 * TAIL, magnitudes="large"),
     "bursts": _lost("20 %, in runs of 16", TAIL, burst=16.0),
