@@ -37,7 +37,7 @@ def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Ro
         ("  per step, mean", [time_text(_mean([row["time_ps"] for row in each.steps])) for each in trainings]),
     ]
     if until is not None:
-        found.append((f"simulated time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
+        found.append((f"time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
     return [Row(label, cells) for label, cells in found]
 
 

@@ -13,6 +13,7 @@ A training is gone on with, so its folder fills while it runs: every file is rep
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,11 @@ class Learned:
     def scores(self) -> Rows:
         """See `TABLES`."""
         return self.tables.get("scores", ())
+
+    @property
+    def diverged(self) -> int | None:
+        """The first step whose loss is no number, if any."""
+        return next((int(row["step"]) for row in self.steps if not math.isfinite(row["loss"])), None)
 
     def write(self, folder: Path, scenario: str) -> None:
         """Write or replace everything but the checkpoint, file by file.

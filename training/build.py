@@ -142,7 +142,8 @@ def reducer_of(table: Training) -> Reducer:
         if table.momentum_correction:
             reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
     except ValueError as error:
-        said = "; ".join(str(each["ctx"]["error"]) for each in error.errors())  # type: ignore[attr-defined]
+        mistakes = [m for each in error.errors() for m in each["ctx"]["error"].mistakes]  # type: ignore[attr-defined]
+        said = "; ".join(mistake.what for mistake in mistakes)
         raise ScenarioError(said, "training.error_feedback", "no error feedback around it") from None
     return reducer
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import instance_of, number_within, one_of, unfit, whole_number
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.exchange import Exchange, Fill, Sent
@@ -44,6 +46,11 @@ class Recipe:
     resync : steps after which workers whose parameters differ are given the same ones, 0 for never. It takes no time on
         the clock; in a ring it is another all-reduce of as many bytes.
     data_seed, seed : what the order of samples hangs on, and what reducers draw from.
+
+    Raises
+    ------
+    ScenarioError
+        A value is none that can be trained with.
     """
 
     workers: int = 8
@@ -66,6 +73,22 @@ class Recipe:
     encode_time: Literal["none", "measured"] | float = "none"
     data_seed: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "batch", "steps", "payload", "bucket", "resync", "data_seed", "seed"):
+            least = 1 if name in ("workers", "batch", "payload") else 0
+            whole_number(getattr(self, name), f"Recipe({name})", least, ScenarioError)
+        for name, most in (("rate", 1e3), ("rise", 1.0), ("momentum", 1.0), ("weight_decay", 1e6), ("clip", 1e6)):
+            number_within(getattr(self, name), f"Recipe({name})", 0, most, ScenarioError)
+        for name, words in (
+            ("schedule", ("constant", "triangle", "steps")),
+            ("fill", ("zero", "rescaled", "stale")),
+            ("collective", ("parameter_server", "ring")),
+            ("pull_fill", ("stale", "zero")),
+        ):
+            one_of(getattr(self, name), f"Recipe({name})", words, ScenarioError)
+        if self.encode_time not in ("none", "measured"):
+            number_within(self.encode_time, "Recipe(encode_time)", 0, 1e9, ScenarioError)
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -149,6 +172,10 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.model, self.data, self.recipe, self.loss = model, data, recipe, loss
         self.network = network or Ideal()
+        instance_of(model, nn.Module, "Trainer(model)", "a torch.nn.Module", ScenarioError)
+        if not (hasattr(data, "batch") and hasattr(data, "__len__")):  # a user's own may be of any type
+            raise unfit(data, "Trainer(data)", "what gradwire.training.data reads", ScenarioError)
+        instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
