@@ -30,13 +30,14 @@ def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Ro
         ("accuracy at the end", [f"{each['accuracy']:.2%}" if each else "none" for each in last]),
         ("loss at the end", [f"{each['loss']:.4f}" if each else "none" for each in last]),
         ("sent by all workers", [size_text(sum(row["sent_bytes"] for row in each.steps)) for each in trainings]),
+        *_pulled(trainings),
         ("lost of it, mean of the steps", [share_text(share) for share in lost]),
         ("simulated time", [time_text(each.steps[-1]["clock_ps"]) if each.steps else "none" for each in trainings]),
         *_coding(trainings),
         ("  per step, mean", [time_text(_mean([row["time_ps"] for row in each.steps])) for each in trainings]),
     ]
     if until is not None:
-        found.append((f"simulated time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
+        found.append((f"time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
     return [Row(label, cells) for label, cells in found]
 
 
@@ -51,6 +52,14 @@ def _coding(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
         for total, each in zip(totals, trainings, strict=True)
     ]  # fmt: skip
     return [("  of it encoding and decoding", cells)]
+
+
+def _pulled(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
+    """What servers sent back, where a system counts it."""
+    sums = [sum(row["pulled_bytes"] for row in each.steps) for each in trainings]
+    if not any(sums):
+        return []
+    return [("sent back by servers", [size_text(each) if each else "not counted" for each in sums])]
 
 
 def print_learned(trainings: Sequence[Learned], until: float | None = None) -> None:

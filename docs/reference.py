@@ -68,6 +68,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[training.optimizer]", Optimizer),
     ("[training.network]", RandomLoss),
     *_kinds("[training.reducer]", "reducer"),
+    *_kinds("[training.system]", "system"),
 )
 
 MORE: dict[tuple[str, str], str] = {
@@ -111,6 +112,7 @@ VALUES = {
     ("Job", "pull_bound"): "number or table",
     ("Traffic", "transport"): "name or table",
     ("Training", "reducer"): "table",
+    ("Training", "system"): "table",
     ("Training", "network"): '`"simulated"`, `"ideal"` or table',
     ("Traffic", "hosts"): '`"all"` or list of names',
 }

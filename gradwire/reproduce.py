@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.scenarios.errors import GradwireError, ResultError
+from gradwire.scenarios.gone_on_with import gone_on_with
 
 if TYPE_CHECKING:
     from gradwire.analysis.claims.judge import Judgement
@@ -72,31 +73,16 @@ def reproduce(
     chosen = claims_of(name, list(claims))
     seeds = seeds or (5 if name in LEARNED else 3)
     plans = [planned(claim, seeds, full, data) for claim in chosen]
-    _own(out)
-    figures = _results(all_runs(plans), Store(out), jobs, told)
-    judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
-    options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
-    options += [f"--{key} {place}" for key, place in data.items()]
-    _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds)
+    with gone_on_with(out, MARK, "a reproduction"):
+        figures = _results(all_runs(plans), Store(out), jobs, told)
+        judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
+        options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
+        options += [f"--{key} {place}" for key, place in data.items()]
+        _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds)
     return judgements
 
 
 MARK = "reproduction.txt"
-
-
-def _own(out: Path) -> None:
-    """Make the folder, or see that it is one of ours."""
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file())):
-        raise ResultError(
-            "is there already, and holds no reproduction", str(out), "a new folder, or one of an earlier run"
-        )
-    try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-        (out / MARK).write_text(
-            "Results and page of `gradwire reproduce`; it goes on with what is here.\n", encoding="utf-8"
-        )
-    except OSError as error:
-        raise ResultError(f"cannot be written ({error.strerror})", str(out), "a folder that can") from error
 
 
 def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figures:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.given import path_of
 from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned, replaced
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.record import scenario_text
@@ -64,7 +65,7 @@ def train(
 
     scenario = scenario_of(scenario, "train(scenario)")
     table, text = table_of(scenario), scenario_text(scenario)
-    place = None if out is None else _place(Path(out), text)
+    place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
     torch.set_num_threads(threads)
     data = data_of(table) if data is None else data
     trainer = trainer_of(scenario, data, _network(scenario))
@@ -157,6 +158,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
     import torch
 
     from gradwire import __version__
+    from gradwire.training.served.asynchronous import Asynchronous
 
     return {
         "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
@@ -166,6 +168,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": shlex.join(["gradwire", *sys.argv[1:]]),
+        **({"server_cpu_s": trainer.server_ns / 1e9} if isinstance(trainer, Asynchronous) else {}),
     }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ PLACES: Mapping[str, str] = {
     "topology": "gradwire.experiment.topology.kinds",
     "traffic": "gradwire.experiment.traffic.kinds",
     "reducer": "gradwire.training.reducers",
+    "system": "gradwire.training.systems",
     "trace_format": "gradwire.traces.formats.kinds",
     "switch": "gradwire.emu.switches.kinds",
 }

@@ -26,7 +26,7 @@ Location = tuple[str | int, ...]
 NOT_YET: Mapping[str, str] = {
     "background": "background traffic is written as [[traffic]] tables",
     "faults": "what goes wrong is written as [[fault]] tables",
-    "reducer": "gradient compression is not part of this version",
+    "reducer": "what is sent instead of gradients is training.reducer",
 }
 
 

@@ -72,6 +72,24 @@ def positive_number(value: Any, where: str, expected: str, error: type[GradwireE
     return float(value)
 
 
+def number_within(value: Any, where: str, least: float, most: float, error: type[GradwireError]) -> float:
+    """A number of `least` to `most`. True, False and nan are none."""
+    expected = f"a number from {least:g} to {most:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise unfit(value, where, expected, error)
+    if not least <= value <= most:
+        raise error(f"is {value:g}", where, expected)
+    return float(value)
+
+
+def one_of(value: Any, where: str, words: Iterable[str], error: type[GradwireError]) -> str:
+    """One of some words."""
+    known = list(words)
+    if not isinstance(value, str) or value not in known:
+        raise unfit(value, where, f"one of {', '.join(known)}", error)
+    return value
+
+
 def unfit(value: Any, where: str, expected: str, error: type[GradwireError]) -> GradwireError:
     """What to raise for a value of a type that cannot be used."""
     if value is None:

@@ -13,6 +13,7 @@ A training is gone on with, so its folder fills while it runs: every file is rep
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,9 +32,12 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
         "step": "int64", "loss": "float64", "rate": "float64", "sent_bytes": "int64", "lost": "float64",
         "time_ps": "int64", "clock_ps": "int64", "apart_max": "float64", "apart_rms": "float64", "lost_back": "float64",
-        "encode_ps": "int64", "decode_ps": "int64",
+        "encode_ps": "int64", "decode_ps": "int64", "pulled_bytes": "int64",
     },
-    "scores": {"step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64"},
+    "scores": {
+        "step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64",
+        "pulled_bytes": "int64",
+    },
     "lost": {"step": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},
 }  # fmt: skip
 """Columns and their types, by table."""
@@ -47,7 +51,8 @@ class Learned:
 
     Attributes
     ----------
-    summary : name, policy, label, steps done and wanted, parameters, versions, command.
+    summary : name, policy, label, steps done and wanted, parameters, versions, command; with an asynchronous server the
+        processor time of its own work, measured.
     tables : rows by table, as `TABLES` names their columns.
     """
 
@@ -68,6 +73,11 @@ class Learned:
     def scores(self) -> Rows:
         """See `TABLES`."""
         return self.tables.get("scores", ())
+
+    @property
+    def diverged(self) -> int | None:
+        """The first step whose loss is no number, if any."""
+        return next((int(row["step"]) for row in self.steps if not math.isfinite(row["loss"])), None)
 
     def write(self, folder: Path, scenario: str) -> None:
         """Write or replace everything but the checkpoint, file by file.

@@ -14,9 +14,11 @@ from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
+from gradwire.training.systems.base import System
 from gradwire.training.trainer import Recipe, Trainer
 
 if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
 
 
@@ -81,6 +83,9 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         What is asked cannot be trained.
     """
     table, job = table_of(scenario), scenario.job[0]
+    system: System | None = table.system  # type: ignore[assignment]
+    if system is not None:
+        _served_by(system, table, job)
     steps_per_epoch = Dealer(data, job.workers, table.batch, 0).steps_per_epoch
     optimizer = table.optimizer
     recipe = Recipe(
@@ -101,10 +106,25 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         network = _network(table, job.workers, recipe.collective)
     reducer = reducer_of(table)
     try:
+        if system is not None:
+            return system.trainer(model, data, recipe, reducer, network)
         return Trainer(model, data, recipe, reducer, network)
     except ValueError as error:
         where = "training.reducer" if recipe.collective == "ring" else "job.fill"
-        raise ScenarioError(str(error), where) from None
+        raise ScenarioError(str(error), "training.system" if system else where) from None
+
+
+def _served_by(system: System, table: Training, job: Job) -> None:
+    """Systems have servers, and what these send back arrives."""
+    if job.exchange.kind != "parameter_server":
+        raise ScenarioError(f"{job.exchange.kind} has no place in {system.kind}", "job.exchange", "parameter_server")
+    if job.pull_bound:
+        raise ScenarioError(
+            f"{job.pull_bound} would lose what servers send back", "job.pull_bound", f"0: {system.kind} needs all of it"
+        )
+    for name, unset in (("resync", 0), ("encode_time", "none")):
+        if getattr(table, name) != unset:
+            raise ScenarioError(f"is not known to {system.kind}", f"training.{name}", "none with training.system")
 
 
 def reducer_of(table: Training) -> Reducer:
@@ -122,7 +142,8 @@ def reducer_of(table: Training) -> Reducer:
         if table.momentum_correction:
             reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
     except ValueError as error:
-        said = "; ".join(str(each["ctx"]["error"]) for each in error.errors())  # type: ignore[attr-defined]
+        mistakes = [m for each in error.errors() for m in each["ctx"]["error"].mistakes]  # type: ignore[attr-defined]
+        said = "; ".join(mistake.what for mistake in mistakes)
         raise ScenarioError(said, "training.error_feedback", "no error feedback around it") from None
     return reducer
 

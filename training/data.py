@@ -16,10 +16,13 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.given import whole_number
 from gradwire.traces.datasets.images import ImageDataset, load_images
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 
 SYNTHETIC = "synthetic"
+LARGEST = 4096
+"""Pixels of a side, at most."""
 """The name of a data set that is made up: small, and yet something can be learned from it."""
 
 
@@ -87,8 +90,10 @@ def images(source: str | Path, size: int, augment: bool = True, limit: int | Non
     Raises
     ------
     TraceError
-        There is no such data.
+        There is no such data, or no such size.
     """
+    if whole_number(size, "images(size)", 1, TraceError) > LARGEST:
+        raise TraceError(f"is {size}", "images(size)", f"at most {LARGEST} pixels of a side")
     if str(source) == SYNTHETIC:
         return _patterns(size, limit or 4096, seed, augment)
     splits = [_tensors(load_images(source, split), size, limit) for split in ("train", "test")]
@@ -122,7 +127,9 @@ class Dealer:
     def __init__(self, data: Images | Text, workers: int, batch: int, seed: int) -> None:
         if workers * batch > len(data):
             raise TraceError(
-                f"{workers} workers with {batch} samples each", "training", f"at most {len(data)} samples in all"
+                f"{len(data)} samples for {workers} workers with {batch} each in a step",
+                "training.samples or the data",
+                f"at least {workers * batch}, or a smaller training.batch",
             )
         self.data, self.count, self.seed = data, workers * batch, seed
         self._epoch, self._order = -1, np.empty(0, np.int64)

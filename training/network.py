@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import number_within, one_of
 from gradwire.training.ring import VALUE, Hops, RingLayout
 
 if TYPE_CHECKING:
@@ -132,6 +134,11 @@ class Random(Memoryless):
     last : lose the last packets of each tensor rather than any, as a sender in order does that is stopped early.
     way : what goes to the servers (in a ring: reduce-scatter), what comes back (all-gather), or both.
     worker : only of what this worker sends, or gets back from the servers, if not of all of them.
+
+    Raises
+    ------
+    ScenarioError
+        An argument is none of these.
     """
 
     loss: float
@@ -145,13 +152,19 @@ class Random(Memoryless):
     worker: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.loss <= 1:
-            raise ValueError(f"loss {self.loss}; expected 0 to 1")
-        if self.burst < 1 or (self.burst > 1 and self.loss >= self.burst / (self.burst + 1)):
-            raise ValueError(
-                f"runs of {self.burst} packets at a loss of {self.loss}; expected runs of 1 or more, and a loss below "
-                "burst / (burst + 1)"
-            )
+        number_within(self.loss, "Random(loss)", 0, 1, ScenarioError)
+        number_within(self.burst, "Random(burst)", 1, 1e4, ScenarioError)
+        for name, words in (
+            ("layers", ("all", "front", "back")),
+            ("magnitudes", ("all", "small", "large")),
+            ("way", ("push", "pull", "both")),
+        ):
+            one_of(getattr(self, name), f"Random({name})", words, ScenarioError)
+        if self.burst > 1 and self.loss >= self.burst / (self.burst + 1):
+            raise ScenarioError(
+                f"is {self.loss:g}, which leaves no room between runs of {self.burst:g}", "Random(loss)",
+                f"less than {self.burst / (self.burst + 1):.3g}",
+            )  # fmt: skip
 
     def carry(self, pushed: Pushed) -> Answer:
         """Some of it arrives."""

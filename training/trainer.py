@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import instance_of, number_within, one_of, unfit, whole_number
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.exchange import Exchange, Fill, Sent
@@ -44,6 +46,11 @@ class Recipe:
     resync : steps after which workers whose parameters differ are given the same ones, 0 for never. It takes no time on
         the clock; in a ring it is another all-reduce of as many bytes.
     data_seed, seed : what the order of samples hangs on, and what reducers draw from.
+
+    Raises
+    ------
+    ScenarioError
+        A value is none that can be trained with.
     """
 
     workers: int = 8
@@ -66,6 +73,22 @@ class Recipe:
     encode_time: Literal["none", "measured"] | float = "none"
     data_seed: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "batch", "steps", "payload", "bucket", "resync", "data_seed", "seed"):
+            least = 1 if name in ("workers", "batch", "payload") else 0
+            whole_number(getattr(self, name), f"Recipe({name})", least, ScenarioError)
+        for name, most in (("rate", 1e3), ("rise", 1.0), ("momentum", 1.0), ("weight_decay", 1e6), ("clip", 1e6)):
+            number_within(getattr(self, name), f"Recipe({name})", 0, most, ScenarioError)
+        for name, words in (
+            ("schedule", ("constant", "triangle", "steps")),
+            ("fill", ("zero", "rescaled", "stale")),
+            ("collective", ("parameter_server", "ring")),
+            ("pull_fill", ("stale", "zero")),
+        ):
+            one_of(getattr(self, name), f"Recipe({name})", words, ScenarioError)
+        if self.encode_time not in ("none", "measured"):
+            number_within(self.encode_time, "Recipe(encode_time)", 0, 1e9, ScenarioError)
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -91,6 +114,7 @@ class StepRow:
     time_ps : how long the network took; `clock_ps` all steps until here.
     apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
         mean square over workers and parameters; 0 where all have the same.
+    pulled_bytes : payload that servers sent back, where a system keeps count of it (`gradwire.training.systems`).
     """
 
     step: int
@@ -105,6 +129,7 @@ class StepRow:
     lost_back: float = 0.0
     encode_ps: int = 0
     decode_ps: int = 0
+    pulled_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +142,7 @@ class Score:
     accuracy: float
     clock_ps: int
     sent_bytes: int
+    pulled_bytes: int = 0
 
 
 def losses_of(model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
@@ -146,6 +172,10 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.model, self.data, self.recipe, self.loss = model, data, recipe, loss
         self.network = network or Ideal()
+        instance_of(model, nn.Module, "Trainer(model)", "a torch.nn.Module", ScenarioError)
+        if not (hasattr(data, "batch") and hasattr(data, "__len__")):  # a user's own may be of any type
+            raise unfit(data, "Trainer(data)", "what gradwire.training.data reads", ScenarioError)
+        instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
@@ -156,7 +186,7 @@ class Trainer:
         self.optimizer = self._optimizer(list(model.parameters()))
         self.replicas: Replicas | None = None
         """The workers' own parameters, once they differ."""
-        self.done, self.clock_ps, self.sent_bytes = 0, 0, 0
+        self.done, self.clock_ps, self.sent_bytes, self.pulled_bytes = 0, 0, 0, 0
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
 
@@ -227,7 +257,7 @@ class Trainer:
                     loss, correct = self._judged(mine, answers, batch)
                 total, right = total + loss, right + correct
         count = targets.numel()
-        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes)
+        return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes, self.pulled_bytes)
 
     def _judged(self, inputs: Tensor, targets: Tensor, batch: int) -> tuple[float, int]:
         """(sum of the losses, right answers) of the model."""
@@ -266,6 +296,7 @@ class Trainer:
         return {
             "recipe": asdict(self.recipe),
             "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
+            "pulled_bytes": self.pulled_bytes,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
@@ -285,6 +316,7 @@ class Trainer:
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
+        self.pulled_bytes = saved["pulled_bytes"]
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +16,9 @@ from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
     from gradwire.scenarios.learned import Learned
+
+
+MARK = "trainings.txt"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +49,7 @@ def cmd_train(
     """Train a model over the scenario's network: what the network loses is lost in the update, and its time is the
     clock. Needs the extra "capture"."""
     from gradwire.scenarios.errors import ScenarioError
+    from gradwire.scenarios.gone_on_with import gone_on_with
     from gradwire.scenarios.load import load_scenario
     from gradwire.train import target_of, train
 
@@ -53,20 +60,34 @@ def cmd_train(
     loaded = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     chosen = loaded.variants() if every else (loaded,)
     trainings: list[Learned] = []
-    for each in chosen:
-        with progress(f"train {each.name} {each.policy_name}", as_json) as show:
-            place = None if out is None else out / each.policy_name
-            trainings.append(train(each, place, until=target, threads=threads, told=show))
-    if as_json:
-        typer.echo(json.dumps([{**each.summary, "scores": each.scores} for each in trainings]))
-    else:
-        from gradwire.analysis.learning import print_learned
+    with nullcontext() if out is None else gone_on_with(out, MARK, "trainings"):
+        for each in chosen:
+            with progress(f"train {each.name} {each.policy_name}", as_json) as show:
+                place = None if out is None else out / each.policy_name
+                trainings.append(train(each, place, until=target, threads=threads, told=show))
+        if as_json:
+            runs = [
+                {**done.summary, "scores": [_plain(row) for row in done.scores], "diverged": done.diverged}
+                for done in trainings
+            ]
+            typer.echo(json.dumps({"trainings": runs}))
+        else:
+            from gradwire.analysis.learning import print_learned
 
-        print_learned(trainings, target)
-    if out is not None:
-        from gradwire.analysis.learning import save_learned
+            print_learned(trainings, target)
+        for done in trainings:
+            if done.diverged is not None:
+                words = f"note: {done.summary['policy']}: the loss is no number from step {done.diverged} on"
+                typer.echo(words, err=True)
+        if out is not None:
+            from gradwire.analysis.learning import save_learned
 
-        picture = out / f"accuracy.{plots}"
-        save_learned(trainings, picture)
-        if not as_json:
-            typer.echo(f"trainings and picture: {out}")
+            save_learned(trainings, out / f"accuracy.{plots}")
+            if not as_json:
+                typer.echo(f"trainings and picture: {out}")
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for JSON, which knows no infinity."""
+    odd = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    return {name: None if name in odd else value for name, value in row.items()}

@@ -64,6 +64,10 @@ def remarks(scenario: Scenario) -> list[str]:
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
                 "and leaves little to others"
             )
+    training = scenario.training
+    if training is not None and training.reducer is None:
+        kept = [name for name in ("error_feedback", "momentum_correction") if getattr(training, name)]
+        found += [f"training.{name} has no effect without training.reducer" for name in kept]
     if scenario.switch.ecn_threshold is None:
         if any(job.tagging.magnitude for job in scenario.job):
             found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.components import chosen
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
@@ -12,8 +12,9 @@ from gradwire.scenarios.units import Fraction
 
 if TYPE_CHECKING:
     AnyReducer = Table
+    AnySystem = Table
 else:
-    AnyReducer = chosen("reducer")
+    AnyReducer, AnySystem = chosen("reducer"), chosen("system")
 
 Number = Annotated[float, Field(ge=0, le=1e6, strict=True)]
 
@@ -41,6 +42,8 @@ class Optimizer(Table):
 class RandomLoss(Table):
     """Packets are lost at random instead of by the network; it takes no time then."""
 
+    union_tag: ClassVar[str] = "rule"
+
     loss: Fraction
     """Odds of a packet."""
     layers: Literal["all", "front", "back"] = "all"
@@ -50,7 +53,7 @@ class RandomLoss(Table):
     burst: Annotated[float, Field(ge=1, le=1e4, strict=True)] = 1.0
     """Mean length of a run of lost packets."""
     quota: Flag = False
-    """Lose exactly that share of each tensor."""
+    """Lose that share of the packets of each tensor, rounded at random, and not a random number around it."""
     last: Flag = False
     """Lose the last packets of each tensor rather than any."""
     way: Literal["push", "pull", "both"] = "push"
@@ -61,6 +64,16 @@ class RandomLoss(Table):
     """Of the draws."""
 
 
+def _tag(value: Any) -> str:
+    return "rule" if isinstance(value, (dict, RandomLoss)) else "name"
+
+
+AnyNetwork = Annotated[
+    Annotated[Literal["simulated", "ideal"], Tag("name")] | Annotated[RandomLoss, Tag("rule")], Discriminator(_tag)
+]
+"""The name of a network, or a rule of loss."""
+
+
 class Training(Table):
     """Data-parallel training of a model by the workers of the scenario's one job, step by step over its network."""
 
@@ -68,7 +81,7 @@ class Training(Table):
     """A model of `gradwire capture` that learns pictures or texts, such as "resnet8" or "char-lstm"."""
     data: Annotated[str, Field(min_length=1)] = "synthetic"
     """Folder or file of the data, relative to where one stands; "synthetic" makes something up that can be learned."""
-    size: Count | None = None
+    size: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Pixels of a side, or tokens of a sample; what the model is meant for if absent."""
     samples: Count | None = None
     """At most so many pictures of each split; all if absent."""
@@ -90,7 +103,9 @@ class Training(Table):
     """With error feedback: what the network lost counts as not sent."""
     momentum_correction: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     """Momentum before the reduction; the optimiser has to have none."""
-    network: Annotated[Literal["simulated", "ideal"] | RandomLoss, Field(union_mode="left_to_right")] = "simulated"
+    system: AnySystem | None = None
+    """How workers and servers keep parameters together; all workers make each step with one mean gradient if absent."""
+    network: AnyNetwork = "simulated"
     """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
     resync: Natural = 0
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
@@ -119,8 +134,25 @@ class Training(Table):
             )  # fmt: skip
         if self.feed_back and not self.error_feedback:
             raise refuse("feed_back", "has no error feedback to go into", True, "error_feedback = true")
+        if self.system is not None:
+            self._with_a_system(self.system)
         if isinstance(self.network, RandomLoss):
             most = self.network.burst / (self.network.burst + 1)
             if self.network.burst > 1 and self.network.loss >= most:
                 raise refuse("network.loss", "leaves no room between runs", self.network.loss, f"less than {most:.3g}")
         return self
+
+    def _with_a_system(self, system: Any) -> None:
+        """A system says by itself what is sent, and some cannot be played packet by packet."""
+        if self.reducer is not None and not system.reduces:
+            raise refuse("reducer", f"has no place in {system.kind}, which says what is sent", None, "no reducer")
+        for key in () if system.reduces else ("error_feedback", "momentum_correction"):
+            if getattr(self, key):
+                raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
+        if self.compute == "trace" and not system.traced:
+            raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
+        if self.network == "simulated" and not system.simulated:
+            raise refuse(
+                "network", f"{system.kind} cannot be carried packet by packet", self.network,
+                '"ideal" or losses by a rule',
+            )  # fmt: skip

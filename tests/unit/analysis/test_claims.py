@@ -209,5 +209,5 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     from gradwire.reproduce import reproduce
 
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(ResultError, match="holds no reproduction"):
+    with pytest.raises(ResultError, match="does not hold a reproduction"):
         reproduce("dlcp", tmp_path, claims=["S2"])

@@ -23,7 +23,7 @@ def row(draw: Any, number: int) -> dict[str, Any]:
     return {
         "message": number, "job": draw(st.sampled_from("jk")), "iteration": draw(st.integers(0, 2)), "tensor": 0, "layer": 0,
         "part": 0, "kind": draw(st.sampled_from(("push", "pull"))), "src": draw(st.sampled_from(("h0", "h1"))), "dst": "h2",
-        "bytes": size, "packets": 1, "priority": 0, "start_ps": 0, "released_ps": 0, "end_ps": draw(st.sampled_from((-1, 5))),
+        "bytes": size, "packets": 1, "priority": 0, "start_ps": 0, "released_ps": 0, "end_ps": draw(st.sampled_from((-1, 5, 6, 7))),
         "received_bytes": size - lost, "lost_bytes": lost, "bound": draw(st.sampled_from((0.1, 0.2, 1.0))),
         "share": draw(st.sampled_from((0.05, 0.1))), "retransmitted": 0, "sent_packets": 1, "marked": 0, "trimmed": 0,
         "timeouts": 0,
@@ -40,16 +40,18 @@ def tables(draw: Any) -> list[dict[str, Any]]:
 def test_what_broke_its_bound_or_its_budget(rows: list[dict[str, Any]], group: int):
     """Row by row, in the words of the rule."""
     result = Result.build({}, {"messages": {name: [each[name] for each in rows] for name in rows[0]}})
-    broken, sums = [], {}
-    for each in rows:
-        if each["end_ps"] < 0:
-            continue
-        if each["lost_bytes"] > allowed_loss(each["bytes"], each["bound"]):
-            broken.append(each["message"])
-        total = sums.setdefault(tuple(each[name] for name in KEYS), [0, 0])
-        total[0] += each["lost_bytes"]
-        total[1] += allowed_loss(each["bytes"], each["share"])
-    expected = [(*key, *total) for key, total in sums.items() if total[0] > total[1]]
+    delivered = [each for each in rows if each["end_ps"] >= 0]
+    broken = [each["message"] for each in delivered if each["lost_bytes"] > allowed_loss(each["bytes"], each["bound"])]
+    expected = []
+    for key in dict.fromkeys(tuple(each[name] for name in KEYS) for each in delivered):
+        group_rows = [each for each in delivered if tuple(each[name] for name in KEYS) == key]
+        for end in sorted({each["end_ps"] for each in group_rows}):
+            by_then = [each for each in group_rows if each["end_ps"] <= end]
+            lost = sum(each["lost_bytes"] for each in by_then)
+            allowed = sum(allowed_loss(each["bytes"], each["share"]) for each in by_then)
+            if lost > allowed:
+                expected.append((*key, lost, allowed, end))
+                break
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept, "GROUP", group)
         found = check_loss_invariant(result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,14 @@ import numpy as np
 import pytest
 
 from gradwire.scenarios import blocks, kept
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.load import build_scenario, load_scenario
 from gradwire.scenarios.result import TABLES, Result
 from gradwire.sim import simulate as module
 from gradwire.sim.fabric import fabric as engine
 from gradwire.sim.fabric import logs
 from gradwire.sim.progress import Standing
 from gradwire.sim.run import submitted_by
-from gradwire.sim.simulate import packet_fabric, simulate
+from gradwire.sim.simulate import Stalled, packet_fabric, simulate
 
 SHORT = {
     "job": lambda: load_scenario("incast", policy="dlcp", set=["job.iterations=4"]),
@@ -63,9 +65,9 @@ def test_a_result_is_the_same_whether_the_engine_keeps_what_is_over_or_not(
     assert streamed.summary == whole.summary
     for name in TABLES:
         assert getattr(streamed, name).equals(getattr(whole, name)), name
-    files = [result.write(tmp_path / each) for each, result in (("a", whole), ("b", simulate(scenario)))]
-    for path in files[0].iterdir():
-        assert path.name == "timing.json" or path.read_bytes() == (files[1] / path.name).read_bytes(), path.name
+    folders = [result.write(tmp_path / each) for each, result in (("a", whole), ("b", simulate(scenario)))]
+    for path in folders[0].iterdir():
+        assert path.name == "timing.json" or path.read_bytes() == (folders[1] / path.name).read_bytes(), path.name
 
 
 def test_rows_are_in_their_order(eager: None) -> None:
@@ -134,3 +136,22 @@ def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: 
     for forgets, whole in zip(fabrics[0]._programs.tracks, keeps[0]._programs.tracks, strict=True):
         assert submitted_by(forgets) == submitted_by(whole)
         assert len(whole.steps) == forgets.handed.steps + len(forgets.steps)
+
+
+def test_who_waits_in_vain_is_named_by_the_same_iteration_and_what_was_seen_is_kept(eager: None) -> None:
+    """A host whose cable is cut in the third iteration, when the first has been handed over."""
+    tables = tomllib.loads((files("gradwire.scenarios") / "library" / "incast.toml").read_text(encoding="utf-8"))
+    tables["job"][0]["iterations"] = 6
+    tables["fault"] = [{"kind": "link_down", "between": ["h1", "s0"], "at": "2600ms"}]
+    scenario = build_scenario(tables).variants()[1]
+    found = []
+    for fabric in (None, packet_fabric):
+        with pytest.raises(Stalled) as caught:
+            simulate(scenario, fabric=fabric)
+        found.append(caught.value)
+    streamed, whole = found
+    assert "of iteration 2" in str(streamed) and str(streamed) == str(whole)
+    assert streamed.result.summary == whole.result.summary
+    assert streamed.result.summary["totals"]["messages_under_way"] > 0
+    for name in TABLES:
+        assert getattr(streamed.result, name).equals(getattr(whole.result, name)), name

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.encoded import Encoded  # noqa: E402
 from gradwire.training.network import Answer, Ideal, Pushed, Random, Recorded, Replay  # noqa: E402
@@ -67,9 +68,9 @@ def test_quota_and_tail() -> None:
 
 
 def test_rules_out_of_reach_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"loss 1.5; expected 0 to 1"):
+    with pytest.raises(ScenarioError, match=r"Random\(loss\): is 1.5; expected a number from 0 to 1"):
         Random(1.5)
-    with pytest.raises(ValueError, match="expected runs of 1 or more"):
+    with pytest.raises(ScenarioError, match=r"leaves no room between runs|Random\(burst\)"):
         Random(0.9, burst=3)
 
 

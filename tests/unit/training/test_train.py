@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
 import gradwire.train as door  # noqa: E402
+from gradwire import cli  # noqa: E402
 from gradwire.analysis.learning import draw_learned, rows_of  # noqa: E402
-from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.gone_on_with import gone_on_with  # noqa: E402
 from gradwire.scenarios.learned import Learned  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.train import target_of, train  # noqa: E402
 from gradwire.training.build import data_of, reducer_of, trainer_of  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 
 SHORT = ["training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
 
@@ -120,10 +128,12 @@ def test_damaged_folders_are_refused(whole: tuple[Path, Learned], tmp_path: Path
     (['training.model="resnet9"'], "training.model.*did you mean"),
     (['training.model="bert-base"'], "learns masked"),
     (['training.data="nowhere"'], "no such data folder"),
-    (["training.batch=500"], "at most"),
+    (["training.batch=500"], "at least"),
     (['training.error_feedback=true', 'training.reducer={kind="dgc"}'], "remembers by itself"),
     (['job.fill="rescaled"', 'training.reducer={kind="topk"}'], "wants to know which elements"),
-    (["job.pull_bound=0.1"], "pull_bound"),
+    (["job.pull_bound=0.1", 'training.system={kind="slimdp"}'], "would lose what servers send back"),
+    (["training.resync=5", 'training.system={kind="slimdp"}'], "training.resync: is not known to slimdp"),
+    (['training.encode_time="measured"', 'training.system={kind="slimdp"}'], "training.encode_time: is not known to slimdp"),
     (['training.compute="trace"'], "other tensors"),
     (["training.optimizer.nesterov=true", "training.optimizer.momentum=0.0"], "look ahead"),
 ])  # fmt: skip
@@ -176,9 +186,9 @@ def test_the_command(tmp_path: Path) -> None:
     done = run("--all", *sets, "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "accuracy at the end" in done.stdout and "DLCP, 10 %" in done.stdout
-    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["accuracy.png", "dctcp", "dlcp", "topk"]
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["accuracy.png", "dctcp", "dlcp", "topk", "trainings.txt"]
     again = run("--policy", "topk", *sets, "--json", "--out", "out")
-    (found,) = json.loads(again.stdout)
+    (found,) = json.loads(again.stdout)["trainings"]
     assert found["steps_done"] == 6 and found["scores"]
     for words in (["--until", "soon"], ["--all", "--policy", "dlcp"], ["--set", "training.batch=0"], ["--plots", "gif"]):
         wrong = run(*words)
@@ -224,3 +234,58 @@ def test_the_table_says_what_encoding_took() -> None:
     assert "of it encoding and decoding" not in rows('"none"')
     # 75,290 elements by 6 steps; a server that decodes what two have sent
     assert rows("2.0", '"none"')["of it encoding and decoding"] == [f"{75_290 * 6 * 3 * 2 / 1e6:.2f} ms (2 ns an element)", "not on it"]
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Exit code and everything that was said by `gradwire train train-tiny`, of a few steps."""
+    short = [word for each in SHORT for word in ("--set", each)]
+    found = CliRunner().invoke(cli.app, ["train", "train-tiny", "--policy", "dctcp", *short, *words])
+    return found.exit_code, found.stdout + "\n" + found.stderr
+
+
+def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "accuracy.png").write_text("mine")
+    code, said = command("--out", str(tmp_path))
+    assert code == 2 and "does not hold trainings" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["accuracy.png"] and (tmp_path / "accuracy.png").read_text() == "mine"
+    assert command("--out", "")[0] == 2
+
+
+def test_two_programs_do_not_share_a_folder(tmp_path: Path) -> None:
+    with gone_on_with(tmp_path / "out", "trainings.txt", "trainings"):
+        code, said = command("--out", str(tmp_path / "out"))
+        assert code == 2 and "another program" in said
+    assert command("--out", str(tmp_path / "out"))[0] == 0
+
+
+def test_a_training_that_diverges_is_said(tmp_path: Path) -> None:
+    code, said = command("--json", "--set", "training.optimizer.rate=1000", "--set", "training.network=ideal", "--set", "training.steps=40")
+    assert code == 0 and "the loss is no number from step" in said
+    (training,) = json.loads(said.splitlines()[0], parse_constant=lambda name: pytest.fail(name))["trainings"]
+    assert training["diverged"] > 0 and training["scores"][-1]["loss"] is None
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Random(2), "Random(loss): is 2"), (lambda: Random("x"), "Random(loss): is 'x', of type str"),
+    (lambda: Random(0.3, layers="mid"), "Random(layers)"), (lambda: Random(0.3, magnitudes="big"), "Random(magnitudes)"),
+    (lambda: Recipe(fill="mean"), "Recipe(fill)"), (lambda: Recipe(rate=float("nan")), "Recipe(rate): is nan"),
+    (lambda: Recipe(workers=0), "Recipe(workers): is 0"), (lambda: Recipe(batch=0), "Recipe(batch): is 0"),
+    (lambda: images("synthetic", size=-8), "images(size): is -8"),
+    (lambda: images("synthetic", size=100_000), "at most 4096 pixels"),
+    (lambda: Trainer(3, None, Recipe()), "Trainer(model): is 3"),
+    (lambda: Trainer(torch.nn.Linear(1, 1), 3, Recipe()), "Trainer(data): is 3"),
+    (lambda: train(tiny(), 3), "train(out): is 3, of type int"),
+])  # fmt: skip
+def test_arguments_are_refused_in_words(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(GradwireError, match=re.escape(words)):
+        make()
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ("training.network={loss=2}", "training.network.loss"), ("training.network={loss=0.1, burst=0.5}", "training.network.burst"),
+    ("training.network=fake", "training.network: is unknown"), ("training.size=100000", "training.size"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_once(setting: str, words: str) -> None:
+    with pytest.raises(ScenarioError, match="is no valid scenario, 1 mistake") as caught:
+        tiny(setting)
+    assert words in str(caught.value)

@@ -184,7 +184,7 @@ def test_every_sample_once_an_epoch_whoever_has_it() -> None:
     rows = {each.numpy().tobytes() for each in itertools.chain(*seen)}
     assert dealer.steps_per_epoch == 6 and len(rows) == 240
     assert not torch.equal(dealer.step(6)[0][0], seen[0]) and torch.equal(dealer.step(0)[0][0], seen[0])
-    with pytest.raises(TraceError, match="at most 240 samples"):
+    with pytest.raises(TraceError, match="240 samples for"):
         Dealer(images("synthetic", 8, limit=240), 25, 10, seed=3)
 
 

@@ -1,0 +1,174 @@
+"""Predictors of parameters for the systems that want one: what `gradwire predictor` does; `make_predictor` is for
+programs.
+
+Normal trainings are run, parameters sampled from them, and a network is fitted to the samples. What is done is in a
+folder beside the file that comes of it, and is not done again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.learned import replaced
+
+if TYPE_CHECKING:
+    from gradwire.training.trainer import Trainer
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The trainings that a predictor is made from, and how it is fitted.
+
+    models, seeds : every model is trained with every seed; what the last seed gives is not learned from, but judged by.
+    data, size, limit : see `gradwire.training.data.images`.
+    workers, batch, steps, rate : of each training.
+    epochs : of the fitting.
+    """
+
+    models: tuple[str, ...] = ("resnet8",)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    data: str = "synthetic"
+    size: int = 16
+    limit: int | None = 4096
+    workers: int = 8
+    batch: int = 16
+    steps: int = 600
+    rate: float = 0.1
+    epochs: int = 40
+
+
+def make_predictor(
+    kind: str, out: str | Path, plan: Plan | None = None, *, threads: int = 1, told: Progress | None = None
+) -> dict[str, Any]:
+    """Make a predictor, and return its manifest.
+
+    Parameters
+    ----------
+    kind : "mp2" or "wnn".
+    out : the file; trainings that are done are in a folder beside it, and are not done again.
+    told : hears the share that is done and words.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        There is no such kind, model or data, or there are not two seeds.
+    ResultError
+        The folder has trainings of another plan, or cannot be written.
+    MissingExtraError
+        torch is not installed.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "capture") from error
+    from gradwire.training.served.predictor import NETS, save_predictor
+
+    plan, place = plan or Plan(), Path(out)
+    if kind not in NETS:
+        raise ScenarioError(f"{kind} has no predictor", "KIND", f"one of {', '.join(NETS)}")
+    if len(set(plan.seeds)) < 2:
+        raise ScenarioError(f"{len(set(plan.seeds))} seeds", "--seed", "two or more: the last one is judged by")
+    torch.set_num_threads(threads)
+    trainings = _trainers(plan)
+    folder = _folder(place, kind, plan)
+    hear = told or (lambda share, words: None)
+    samples = []
+    for number, (name, seed, make) in enumerate(trainings):
+        file = folder / f"{name}-{seed}.pt"
+        if not file.is_file():
+            begin, whole = number / len(trainings), len(trainings)
+            found = _sampled(kind, make(), seed, lambda s, w, b=begin, n=whole, of=f"{name}, seed {seed}":  # type: ignore[misc]
+                             hear(0.8 * (b + s / n), f"{of}, {w}"))  # fmt: skip
+            with replaced(file) as partial:
+                torch.save(found, partial)
+        samples.append((seed, torch.load(file, weights_only=True)))
+    fitting = _fitted(kind, plan, folder, samples, hear)
+    net, errors = fitting.finished()
+    manifest = {
+        "kind": kind, "date": datetime.date.today().isoformat(), "command": shlex.join(["gradwire", *sys.argv[1:]]),
+        "plan": asdict(plan), "error": {name: round(each, 4) for name, each in errors.items()},
+        "torch": torch.__version__,
+    }  # fmt: skip
+    with replaced(place) as partial:
+        save_predictor(partial, net, manifest)
+    return manifest
+
+
+def _trainers(plan: Plan) -> list[tuple[str, int, Callable[[], Trainer]]]:
+    """(model, seed, what makes its trainer); models and data are looked at before anything is trained."""
+    import torch
+
+    from gradwire.scenarios.schema.training import Training
+    from gradwire.training.build import model_kind
+    from gradwire.training.data import images
+    from gradwire.training.trainer import Recipe, Trainer
+
+    kinds = {name: model_kind(Training(model=name)) for name in plan.models}
+    if wrong := [name for name, kind in kinds.items() if kind.task != "images"]:
+        raise ScenarioError(f"{wrong[0]} does not learn pictures", "--model", "a model that does")
+    data = images(plan.data, plan.size, limit=plan.limit)
+
+    def made(name: str, seed: int) -> Trainer:
+        torch.manual_seed(seed)
+        recipe = Recipe(plan.workers, plan.batch, plan.steps, plan.rate, data_seed=seed, seed=seed)
+        return Trainer(kinds[name].build(data.classes), data, recipe)
+
+    return [
+        (name, seed, lambda name=name, seed=seed: made(name, seed)) for name in plan.models for seed in plan.seeds  # type: ignore[misc]
+    ]
+
+
+def _sampled(kind: str, trainer: Trainer, seed: int, told: Progress) -> Any:
+    from gradwire.training.served.samples import of_blocks, of_scalars
+
+    return (of_blocks if kind == "mp2" else of_scalars)(trainer, seed, told)
+
+
+def _fitted(kind: str, plan: Plan, folder: Path, samples: Sequence[tuple[int, Any]], told: Progress) -> Any:
+    """A fitting that is done; gone on with where it was stopped."""
+    import torch
+
+    from gradwire.training.served.fitting import Fitting
+
+    def joined(unseen: bool) -> Any:
+        some = [each for seed, each in samples if (seed == plan.seeds[-1]) is unseen]
+        return {name: torch.cat([each[name] for each in some]) for name in some[0]}
+
+    fitting, file = Fitting(kind, joined(False), joined(True), plan.epochs), folder / "fitting.pt"
+    if file.is_file():
+        fitting.load_state_dict(torch.load(file, weights_only=True))
+    while fitting.done < plan.epochs:
+        error = fitting.step()
+        told(0.8 + 0.2 * fitting.done / plan.epochs, f"epoch {fitting.done}, error {error:.3f}")
+        with replaced(file) as partial:
+            torch.save(fitting.state_dict(), partial)
+    return fitting
+
+
+def _folder(place: Path, kind: str, plan: Plan) -> Path:
+    """Where trainings are kept, new or of the same plan."""
+    folder = place.with_name(f"{place.name}.work")
+    words = json.dumps({"kind": kind, **asdict(plan)}, indent=1)
+    kept = folder / "plan.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if kept.is_file():
+            if kept.read_text(encoding="utf-8") != words:
+                raise ResultError("holds trainings of another plan", str(folder), f"as {kept} says, or another --out")
+        elif any(folder.iterdir()):
+            raise ResultError("holds something else", str(folder), "another --out")
+        else:
+            kept.write_text(words, encoding="utf-8")
+    except OSError as error:
+        raise ResultError(f"cannot be written: {error.strerror}", str(folder), "a folder with room") from None
+    return folder

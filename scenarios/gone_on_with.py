@@ -1,0 +1,55 @@
+"""Folders that a command goes on with, such as a reproduction: known by a file, and one program's at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.given import path_of
+
+
+@contextmanager
+def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
+    """The folder, made if it is not there, while the work goes on.
+
+    Parameters
+    ----------
+    mark : name of the file in it by which it is known.
+    what : what it holds, as in "a reproduction"; the file says so.
+
+    Raises
+    ------
+    ResultError
+        It holds something else, cannot be written, or another program is at it.
+    """
+    place = path_of(folder, "out", "a folder", ResultError)
+    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not (place / mark).is_file())):
+        wrong = f"is there already, and does not hold {what}"
+        raise ResultError(wrong, str(place), "a new folder, or one of an earlier run")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unwritable(place, error) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResultError("is another program's at the moment", str(place), "a folder of its own") from None
+        except OSError:
+            pass  # a file system without locks: nobody can be kept out
+        try:
+            (place / mark).write_text(f"This folder holds {what} by gradwire, which goes on with what is here.\n")
+        except OSError as error:
+            raise _unwritable(place, error) from None
+        yield place
+    finally:
+        os.close(lock)
+
+
+def _unwritable(place: Path, error: OSError) -> ResultError:
+    return ResultError(f"cannot be written ({error.strerror})", str(place), "a folder that can")

@@ -1,0 +1,160 @@
+"""The asynchronous server: its order worked by hand, one worker as synchronous training, and checkpoints that hold."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.network import Answer, Random, Replay  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
+from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.served.asynchronous import Asynchronous, Pace  # noqa: E402
+from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
+
+DATA = images("synthetic", 8, limit=400)
+
+
+def resnet() -> nn.Module:
+    torch.manual_seed(1)
+    return CifarResNet(1, 10)
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK(ratio=0.1))])
+def test_one_worker_is_synchronous_training(reducer) -> None:
+    """Bit by bit, with lost packets, too; and in the rows but for what comes back."""
+    recipe = Recipe(workers=1, batch=16, steps=6, rate=0.05, clip=1.0, payload=512, feed_back=reducer is not None)
+    ours = Asynchronous(resnet(), DATA, recipe, reducer, Random(0.2))
+    theirs = Trainer(resnet(), DATA, recipe, reducer, Random(0.2))
+    for _ in range(6):
+        mine, its = ours.step(), theirs.step()
+        assert (mine.loss, mine.sent_bytes, mine.rate) == (its.loss, its.sent_bytes, its.rate)
+        assert mine.lost == pytest.approx(its.lost) and mine.lost > 0
+        assert mine.pulled_bytes == 4 * sum(info.numel for info in ours.infos)
+    assert same(ours.model, theirs.model)
+
+
+def order(staleness: int | None, *compute: int, turns: int = 8, rate: int = 0) -> list[tuple[int, int, int]]:
+    recipe = Recipe(workers=len(compute), batch=2, steps=9, schedule="constant")
+    trainer = Asynchronous(plain(), DATA, recipe, staleness=staleness, pace=Pace(compute, rate))
+    return [(each.time_ps, each.worker, each.stale) for each in (trainer.turn() for _ in range(turns))]
+
+
+def test_order_by_hand() -> None:
+    """Worker 0 takes 1, worker 1 takes 3. At 3 both are ready; worker 1 has been under way since 0, with the parameters of
+    then: 2 updates behind. Worker 0 has those after its second: worker 1's is new to it."""
+    assert order(None, 1, 3) == [(1, 0, 0), (2, 0, 0), (3, 1, 2), (3, 0, 1), (4, 0, 0), (5, 0, 0), (6, 1, 3), (6, 0, 1)]
+
+
+def test_a_bound_by_hand() -> None:
+    """At most one turn ahead: after its second, at 2, worker 0 waits until worker 1 has one behind it, at 3, and pulls then."""
+    assert order(1, 1, 3) == [(1, 0, 0), (2, 0, 0), (3, 1, 2), (4, 0, 0), (6, 1, 1), (7, 0, 0), (9, 1, 1), (10, 0, 0)]
+
+
+def test_alike_workers_are_all_but_themselves_behind() -> None:
+    assert [stale for *_, stale in order(None, 5, 5, 5, turns=9)] == [0, 1, 2, 2, 2, 2, 2, 2, 2]
+    assert [worker for _, worker, _ in order(None, 0, 0, 0, turns=6)] == [0, 1, 2, 0, 1, 2], "even if nothing takes time"
+
+
+def test_bytes_take_time() -> None:
+    """3,114 parameters of 4 bytes at 1 kbit/s, there and back, between turns of no time."""
+    count = sum(p.numel() for p in plain().parameters())
+    way = 4 * count * 8 * 10**9
+    assert [when for when, *_ in order(None, 0, turns=3, rate=1000)] == [way, 3 * way, 5 * way]
+
+
+def test_what_the_network_answers_takes_time() -> None:
+    """Pushes of even samples take 10, of odd ones 1, and nothing else takes any: worker 1 has 1 and then takes 2, worker 0 has 0
+    and then takes 3; at 11 both arrive, worker 1's first, which was sent at 1."""
+    net = plain()
+    count = len(list(net.parameters()))
+    answers = [[Answer([[None] * count], time)] for time in (10, 1)]
+    trainer = Asynchronous(net, DATA, Recipe(workers=2, batch=2, steps=9), network=Replay(answers))
+    seen = [trainer.turn() for _ in range(4)]
+    assert [(each.time_ps, each.worker, each.stale) for each in seen] == [(1, 1, 0), (10, 0, 1), (11, 1, 1), (11, 0, 1)]
+
+
+def test_no_slack_is_the_mean_gradient() -> None:
+    """All pull together: N updates of an N-th each are one with the mean, without momentum."""
+    recipe = Recipe(workers=4, batch=8, steps=5, rate=0.1, momentum=0.0, weight_decay=0.0)
+    ours = Asynchronous(plain(), DATA, recipe, staleness=0, pace=Pace((1, 2, 3, 4)))
+    theirs = Trainer(plain(), DATA, recipe)
+    for _ in range(5):
+        assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-5)
+    for mine, its in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.allclose(mine, its, atol=1e-6)
+    stale = Asynchronous(plain(), DATA, recipe, pace=Pace((1, 2, 3, 4)))
+    for _ in range(5):
+        stale.step()
+    assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(stale.model.parameters(), theirs.model.parameters(), strict=True))
+
+
+def test_a_gradient_is_of_what_was_pulled() -> None:
+    """An update by hand: worker 1's first push has the gradient at the first parameters, though worker 0 has moved them."""
+    recipe = Recipe(workers=2, batch=4, steps=3, rate=0.4, schedule="constant", momentum=0.0, weight_decay=0.0)
+    net = plain()
+    before = copy.deepcopy(net)
+    trainer = Asynchronous(net, DATA, recipe, pace=Pace((1, 1)))
+    inputs, targets = trainer.dealer.step(0)
+    for worker in range(2):
+        assert trainer.turn().stale == worker
+    expected = [p.detach().clone() for p in before.parameters()]
+    for x, y in zip(inputs[0].chunk(2), targets.chunk(2), strict=True):
+        before.zero_grad()
+        nn.functional.cross_entropy(before(x), y).backward()
+        for value, parameter in zip(expected, before.parameters(), strict=True):
+            value -= 0.4 / 2 * parameter.grad
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(net.parameters(), expected, strict=True))
+
+
+def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
+    """In the midst of turns: pushes under way and workers that wait are in it."""
+    recipe = Recipe(workers=3, batch=8, steps=6)
+    make = lambda: Asynchronous(resnet(), DATA, recipe, ErrorFeedback(reducer=TopK(ratio=0.45)), Random(0.1), staleness=1, pace=Pace((10**9, 4 * 10**9), 10**9))  # noqa: E731
+    whole, first, second = make(), make(), make()
+    rows = [whole.step() for _ in range(6)]
+    assert [first.step() for _ in range(4)] == rows[:4], "and it is repeatable"
+    assert any(first.flying) or first.waiting
+    torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
+    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
+    assert [second.step() for _ in range(2)] == rows[4:]
+    assert same(whole.model, second.model) and whole.log == second.log
+
+
+def test_bytes_both_ways() -> None:
+    """Of 2 workers, top 10 % and all of the parameters back; a step has as many turns as workers."""
+    trainer = Asynchronous(plain(), DATA, Recipe(workers=2, batch=8, steps=2), TopK(ratio=0.1))
+    row = trainer.step()
+    sizes = [info.numel for info in trainer.infos]
+    assert row.sent_bytes == 2 * sum(8 * max(1, size // 10) for size in sizes)
+    assert row.pulled_bytes == 2 * 4 * sum(sizes) == trainer.pulled_bytes
+
+
+def test_it_learns() -> None:
+    data = images("synthetic", 8, augment=False, limit=2000)
+    recipe = Recipe(workers=4, batch=16, steps=90, rate=0.1)
+    *_, last = Asynchronous(resnet(), data, recipe, pace=Pace((10, 11, 12, 30))).run()
+    assert isinstance(last, Score) and last.accuracy > 0.5 and last.pulled_bytes > 0
+
+
+def test_what_needs_all_workers_is_refused() -> None:
+    with pytest.raises(ValueError, match="powersgd has 2 rounds"):
+        Asynchronous(plain(), DATA, Recipe(), PowerSGD())
+    with pytest.raises(ValueError, match="expected zero: they come one by one"):
+        Asynchronous(plain(), DATA, Recipe(fill="stale"))

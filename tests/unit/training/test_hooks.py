@@ -1,0 +1,132 @@
+"""Communication hooks: two real processes over gloo on loopback do what the trainer does with two workers in one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.reducers.base import Reducer  # noqa: E402
+from gradwire.training.reducers.dgc import DGC  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
+from gradwire.training.reducers.fp16 import Half  # noqa: E402
+from gradwire.training.reducers.none import Dense  # noqa: E402
+from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
+from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
+from gradwire.training.reducers.randomk import RandomK  # noqa: E402
+from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
+from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[3]
+STEPS, SEED = 4, 3
+REDUCERS: dict[str, Reducer] = {
+    "none": Dense(),
+    "fp16": Half(),
+    "topk": ErrorFeedback(reducer=TopK(ratio=0.1)),
+    "randomk": ErrorFeedback(reducer=RandomK(ratio=0.2)),
+    "powersgd": ErrorFeedback(reducer=PowerSGD(rank=2)),
+    "momentum": MomentumCorrection(reducer=ErrorFeedback(reducer=PowerSGD(rank=1)), momentum=0.5),
+    "dgc": DGC(ratio=0.05, momentum=0.5),
+    "qsgd": QSGD(levels=4, bucket=33),
+    "terngrad": TernGrad(),
+    "signsgd": ErrorFeedback(reducer=SignSGD()),
+}
+RECIPE = Recipe(workers=2, batch=8, steps=STEPS, rate=0.05, schedule="constant", momentum=0.0, seed=SEED)
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(5)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(288, 40), torch.nn.Tanh(),
+        torch.nn.Linear(40, 10),
+    )  # fmt: skip
+
+
+def worker(rank: int, folder: Path) -> None:
+    """One of two processes: trains with every reducer, and writes what came of it."""
+    import torch.distributed as dist
+    from torch.nn.functional import cross_entropy
+    from torch.nn.parallel import DistributedDataParallel
+
+    from gradwire.training.data import Dealer
+    from gradwire.training.hooks import register
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    data, results = images("synthetic", 8, limit=400), {}
+    for name, reducer in REDUCERS.items():
+        ddp = DistributedDataParallel(model(), bucket_cap_mb=0.02)  # several buckets
+        reduced = register(ddp, reducer, SEED)
+        optimizer = torch.optim.SGD(ddp.parameters(), RECIPE.rate, weight_decay=RECIPE.weight_decay)
+        dealer = Dealer(data, 2, RECIPE.batch, 0)
+        for number in range(STEPS):
+            inputs, targets = dealer.step(number)
+            optimizer.zero_grad()
+            cross_entropy(ddp(inputs[0].chunk(2)[rank]), targets.chunk(2)[rank]).backward()
+            optimizer.step()
+        results[name] = ([each.detach() for each in ddp.parameters()], reduced.sent_bytes, reduced.state_dict())
+    torch.save(results, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("gloo")
+    code = "import sys, pathlib; sys.path.insert(0, {!r}); import test_hooks; test_hooks.worker(int(sys.argv[1]), pathlib.Path(sys.argv[2]))"
+    line = [sys.executable, "-c", code.format(str(Path(__file__).parent))]
+    where = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen([*line, str(rank), str(folder)], cwd=folder, env=where, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        for each in started:
+            _, said = each.communicate(timeout=240)
+            assert each.returncode == 0, said
+    finally:
+        for each in started:
+            each.kill()
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", REDUCERS)
+def test_two_processes_are_two_workers(found: list[dict], name: str) -> None:
+    """Parameters after four steps: the same in both, and those of the trainer, which reduces tensor by tensor as well. fp16 is
+    added up in 16 bits."""
+    trainer = Trainer(model(), images("synthetic", 8, limit=400), RECIPE, REDUCERS[name])
+    sent = [trainer.step().sent_bytes for _ in range(STEPS)]
+    one, other = (each[name] for each in found)
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+    near = 1e-3 if name == "fp16" else 1e-6
+    start = list(model().parameters())
+    for mine, theirs, before in zip(one[0], trainer.model.parameters(), start, strict=True):
+        assert torch.allclose(mine, theirs, atol=near * float((theirs - before).detach().abs().max()) + 1e-7, rtol=0)
+    heads = 8 * STEPS * 2 * 6 if name in ("terngrad", "signsgd") else 0  # the trainer's packets repeat heads
+    assert abs(one[1] + other[1] - sum(sent)) <= heads
+    assert one[2]["step"] == STEPS
+
+
+def test_reducers_differ(found: list[dict]) -> None:
+    ends = [each[0][2] for each in found[0].values()]
+    assert all(not torch.equal(a, b) for at, a in enumerate(ends) for b in ends[:at])
+
+
+def test_encodings_in_one_piece() -> None:
+    """Of different lengths, one after the other, and nothing in between."""
+    from gradwire.training.hooks import _of, _opened, _size, _whole
+
+    mine = [Encoded((torch.tensor([1.0, 2.0]), torch.tensor([4, 7], dtype=torch.int32))), Encoded((torch.ones(3, 2),), (torch.tensor([9.0]),))]
+    box = torch.cat([*map(_whole, mine), torch.zeros(5, dtype=torch.uint8)])
+    assert len(box) == 16 + 28 + 5 == sum(map(_size, mine)) + 5
+    layout = [_of(Encoded((torch.zeros(5), torch.zeros(5, dtype=torch.int32))), 2), mine[1]]
+    read = _opened(box, layout)
+    assert all(torch.equal(a, b) for x, y in zip(read, mine, strict=True) for a, b in zip(x.fields + x.head, y.fields + y.head, strict=True))

@@ -1,0 +1,109 @@
+"""Systems in scenarios: every one trains, goes on where it was stopped, and refuses what it does not go together with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.analysis.learning import rows_of  # noqa: E402
+from gradwire.scenarios.components import components  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.learned import Learned  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.train import train  # noqa: E402
+from gradwire.training.build import data_of, trainer_of  # noqa: E402
+
+SHORT = [
+    "training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2",
+    "training.score_every=2",
+]  # fmt: skip
+IDEAL = 'training.network="ideal"'
+CASES = {
+    "asynchronous": ['training.system={kind="asynchronous", staleness=1, computing=["1ms","3ms"], rate="1Gbps"}', IDEAL],
+    "slimdp": ['training.system={kind="slimdp", every=2}'],
+    "mipd": ['training.system={kind="mipd", refresh=2, computing=["1ms"]}', "training.network={loss=0.1}"],
+    "mp2": ['training.system={kind="mp2", full_every=4}', IDEAL],
+    "wnn": ['training.system={kind="wnn", period=1}', 'training.reducer={kind="topk"}'],
+}
+
+
+def scenario(*settings: str):
+    return load_scenario("train-tiny", set=[*SHORT, *settings], policy="dlcp")
+
+
+def test_there_is_a_case_for_every_system() -> None:
+    assert set(CASES) == set(components("system"))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> None:
+    """In the fifth step, after a checkpoint at the fourth; what its scenario says is written, and read again, as well."""
+    def stop(share: float, words: str) -> None:
+        if "step 5" in words:
+            raise KeyboardInterrupt
+
+    whole = train(scenario(*CASES[kind]), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(scenario(*CASES[kind]), tmp_path / "part", told=stop)
+    assert Learned.read(tmp_path / "part").summary["steps_done"] == 4
+    learned = train(scenario(*CASES[kind]), tmp_path / "part")
+    assert learned.steps == whole.steps and learned.scores == whole.scores == Learned.read(tmp_path / "whole").scores
+    one, two = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("whole", "part"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert all(row["pulled_bytes"] > 0 for row in learned.steps)
+    assert sum(row["pulled_bytes"] for row in learned.steps) == learned.scores[-1]["pulled_bytes"]
+    assert ("server_cpu_s" in learned.summary) is (kind in ("asynchronous", "mipd"))
+    assert any(row.label == "sent back by servers" for row in rows_of([learned]))
+    assert load_scenario(tmp_path / "whole" / "scenario.toml", policy="dlcp").training.system.kind == kind
+
+
+def test_over_the_simulator_it_loses_and_takes_time() -> None:
+    slim, dense = train(scenario(*CASES["slimdp"])), train(scenario())
+    assert 0 < slim.steps[-1]["clock_ps"] < dense.steps[-1]["clock_ps"]
+    assert any(row["lost"] for row in slim.steps)
+    assert not any(row.label == "sent back by servers" for row in rows_of([dense]))
+
+
+def test_systems_are_what_their_tables_say() -> None:
+    asked = scenario(*CASES["asynchronous"], 'training.reducer={kind="qsgd", levels=7}')
+    trainer = trainer_of(asked, data_of(asked.training))
+    assert (trainer.staleness, trainer.pace.compute_ps, trainer.pace.rate) == (1, (10**9, 3 * 10**9), 10**9)
+    assert trainer.exchange.reducer.levels == 7
+    asked = scenario('training.system={kind="mipd", gamma=0.25, ratio=0.2, bits=3}', IDEAL)
+    rules = trainer_of(asked, data_of(asked.training)).rules
+    assert (rules.gamma, rules.ratio, rules.bits) == (0.25, 0.2, 3)
+    asked = scenario('training.system={kind="slimdp", alpha=0.2, beta=0.1, keys=false}', IDEAL)
+    slim = trainer_of(asked, data_of(asked.training)).slim
+    assert (slim.alpha, slim.beta, slim.keys) == (0.2, 0.1, False)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    (['training.system={kind="asynchronous"}'], "asynchronous cannot be carried packet by packet"),
+    (['training.system={kind="mp2"}'], "mp2 cannot be carried packet by packet"),
+    (['training.system={kind="slimdp", alpha=0.1}'], "is more than alpha"),
+    (['training.system={kind="mipd", floor=0.5, ceiling=0.2}', IDEAL], "is above the ceiling"),
+    (['training.system={kind="slimdp"}', 'training.reducer={kind="topk"}'], "has no place in slimdp"),
+    (['training.system={kind="mp2"}', IDEAL, "training.error_feedback=true"], "error_feedback.*has no place in mp2"),
+    (['training.system={kind="slimdp"}', "training.momentum_correction=0.5", "training.optimizer.momentum=0.0"], "momentum_correction.*has no place"),
+    (['training.system={kind="slimdp"}', 'training.compute="trace"'], "does not send what a trace has"),
+    (['training.system={kind="hogwild"}', IDEAL], "hogwild"),
+    (['training.system={kind="asynchronous", computing=[]}', IDEAL], "computing"),
+])  # fmt: skip
+def test_mistakes_of_the_table(settings: list[str], words: str) -> None:
+    with pytest.raises(ScenarioError, match=f"(?s){words}"):
+        scenario(*settings)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    (['training.system={kind="asynchronous"}', IDEAL, 'training.reducer={kind="powersgd"}'], "powersgd has 2 rounds"),
+    (['training.system={kind="mipd"}', IDEAL, 'job.fill="stale"'], "expected zero"),
+    (['training.system={kind="mp2"}', IDEAL, 'job.exchange={kind="ring"}', "job.servers=0"], "ring has no place in mp2"),
+    (['training.system={kind="slimdp"}', IDEAL, "job.pull_bound=0.1"], "would lose what servers send back"),
+    (['training.system={kind="mp2", predictor="nowhere.npz"}', IDEAL], r"nowhere.npz: cannot be read"),
+])  # fmt: skip
+def test_what_cannot_be_trained_is_said(settings: list[str], words: str) -> None:
+    with pytest.raises((ScenarioError, TraceError), match=words):
+        train(scenario(*settings))

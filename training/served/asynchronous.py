@@ -1,0 +1,298 @@
+"""Asynchronous training: workers push, and pull, each when it is ready, and a server makes an update of every push.
+
+A worker computes its gradients at the parameters that it pulled last, while others' updates go on; how many there were
+in between is its staleness. With a bound s on how far workers may get ahead (stale-synchronous parallel, Ho et al.,
+NeurIPS '13) a worker that has s more turns behind it than the slowest waits for that one.
+
+The order of everything is that of simulated time: how long a worker computes is given, how long a push takes is what
+the network answers, or bytes over a rate; what is due at the same time comes in the order in which it was planned. So
+runs are repeatable, and one worker is synchronous training bit by bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradwire.traces.trace import TensorInfo
+from gradwire.training.data import Images, Text
+from gradwire.training.encoded import Encoded
+from gradwire.training.gradients import Loss
+from gradwire.training.network import Network, Pushed
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.served.copies import Copies, buffers_of, share_out, slice_of
+from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+
+COMPUTED, ARRIVED = 0, 1
+SECOND_PS = 10**12
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long things take that no network says.
+
+    compute_ps : a turn's computing, worker by worker, and from the first again where there are more.
+    rate : bits per second of each worker's link, in both directions; 0: none, what it carries takes no time.
+    """
+
+    compute_ps: tuple[int, ...] = (0,)
+    rate: int = 0
+
+    def computing(self, worker: int) -> int:
+        """Picoseconds that a worker computes."""
+        return self.compute_ps[worker % len(self.compute_ps)]
+
+    def moving(self, nbytes: int) -> int:
+        """Picoseconds that bytes take over a worker's link, rounded up."""
+        return -(-8 * nbytes * SECOND_PS // self.rate) if self.rate else 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One push that has been merged.
+
+    number, worker : which one it is of all, and whose.
+    time_ps : when it was merged.
+    stale : updates that others made between this worker's pull and its push.
+    """
+
+    number: int
+    worker: int
+    time_ps: int
+    stale: int
+    loss: float
+    sent_bytes: int
+    pulled_bytes: int
+    lost: float
+
+
+class Asynchronous(Trainer):
+    """Trains with an asynchronous or stale-synchronous parameter server. A step is as many turns as there are workers.
+
+    Samples are dealt as in synchronous training, and whoever begins a turn takes the next slice. An update has an N-th
+    of the learning rate (our choice), so that a step moves the parameters as far as a synchronous one. Running
+    statistics move by an N-th with every turn, and cost no bytes, as in synchronous training. What a push takes is
+    the network's answer and `pace`; pulls take what `pace` says, and nothing of them is lost.
+    """
+
+    def __init__(
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
+        network: Network | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
+        pace: Pace | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Parameters
+        ----------
+        staleness : turns by which a worker may be ahead of the slowest; no bound if absent.
+
+        Raises
+        ------
+        ValueError
+            The reducer wants workers to agree on something, or `fill` is another than zero.
+        """
+        if recipe.fill != "zero":
+            raise ValueError(f"fill = {recipe.fill!r} is about a mean of workers; expected zero: they come one by one")
+        super().__init__(model, data, recipe, reducer, network, loss)
+        if (rounds := self.exchange.reducer.rounds) > 1:
+            raise ValueError(
+                f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree; expected one: they come one "
+                "by one"
+            )
+        self.staleness, self.pace = staleness, pace or Pace()
+        count = recipe.workers
+        self.copies = Copies(model, count)
+        self.messages: Sequence[TensorInfo] = self.infos
+        """What is pushed: a message for each tensor, or more."""
+        self.version = 0
+        """Updates that the server has made."""
+        self.turns = [0] * count
+        """Merged pushes of each worker."""
+        self.pulled_at = [0] * count
+        self.batches = list(range(count))
+        self.begun = count
+        self.flying: list[dict[str, Any]] = [{} for _ in range(count)]
+        self.waiting: list[int] = []
+        self.events = [(self.pace.computing(worker), worker, worker, COMPUTED) for worker in range(count)]
+        heapq.heapify(self.events)
+        self.planned = count
+        self.server_ns = 0
+        """Processor time of the server's own work, measured: no part of what is repeatable."""
+        self.log: list[Turn] = []
+        """The turns of the last step."""
+        self._dealt: dict[int, Any] = {}
+
+    def step(self) -> StepRow:
+        """As many turns as there are workers."""
+        before = self.clock_ps
+        self.log = []
+        self.lost = [[0.0] * len(self.infos) for _ in range(self.recipe.workers)]
+        rate = self.recipe.rate_at(self.done)
+        for _ in range(self.recipe.workers):
+            self.log.append(self.turn())
+        number, count = self.done, len(self.log)
+        self.done += 1
+        return StepRow(
+            number, sum(each.loss for each in self.log) / count, sum(each.sent_bytes for each in self.log),
+            sum(each.lost for each in self.log) / count, self.clock_ps - before, self.clock_ps, rate,
+            pulled_bytes=sum(each.pulled_bytes for each in self.log),
+        )  # fmt: skip
+
+    def turn(self) -> Turn:
+        """Everything until the next push has been merged."""
+        while True:
+            self.clock_ps, _, worker, what = heapq.heappop(self.events)
+            if what == ARRIVED:
+                return self._merge(worker)
+            self._compute(worker)
+
+    # --- what a system may do otherwise ------------------------------------------------------------------------
+
+    def encode(self, worker: int, gradients: list[Tensor]) -> list[Encoded]:
+        """What a worker pushes."""
+        states, reducer = self.exchange.states[worker], self.exchange.reducer
+        for state in states:
+            state.step = self.turns[worker]
+        return [reducer.compress(g, i, s) for g, i, s in zip(gradients, self.infos, states, strict=True)]
+
+    def received(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> dict[str, Any]:
+        """What has arrived of it, of tensors, lists and numbers only, for `update`; called when it is sent."""
+        reducer, found = self.exchange.reducer, []
+        for mine, info, mask in zip(encoded, self.infos, masks, strict=True):
+            there = None if mask is None else mine.arrived(mask, self.recipe.payload)
+            found.append(reducer.decode(mine, info, there).view(info.shape))
+        return {"gradients": found}
+
+    def settle(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> None:
+        """What a worker remembers of what it has pushed."""
+        reducer = self.exchange.reducer
+        for mine, info, state, mask in zip(encoded, self.infos, self.exchange.states[worker], masks, strict=True):
+            told = mask is not None and self.recipe.feed_back
+            there = mine.arrived(mask, self.recipe.payload) if told and mask is not None else None
+            reducer.settle(reducer.decode(mine, info, there), info, state)
+
+    def shares(self, lost: list[float]) -> list[float]:
+        """What was lost of each tensor, given what was lost of each message."""
+        return lost
+
+    def update(self, worker: int, received: dict[str, Any], rate: float) -> None:
+        """What the server makes of a push."""
+        for parameter, gradient in zip(self.model.parameters(), received["gradients"], strict=True):
+            parameter.grad = gradient
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    def pull(self, worker: int) -> int:
+        """Give a worker what it is to know; the bytes."""
+        nbytes = 0
+        for mine, parameter in zip(self.copies.values[worker], self.model.parameters(), strict=True):
+            mine.copy_(parameter.detach())
+            nbytes += Encoded((mine.view(-1),)).nbytes(self.recipe.payload)
+        return nbytes
+
+    # --- the order of things -----------------------------------------------------------------------------------
+
+    def _compute(self, worker: int) -> None:
+        self.model.train()
+        inputs, targets = self._samples(self.batches[worker])
+        before = buffers_of(self.model)
+        loss, gradients = self.copies.gradients(worker, self.loss, inputs, targets)
+        share_out(self.model, before, [buffers_of(self.model)], self.recipe.workers)
+        encoded = self.encode(worker, gradients)
+        payload = self.recipe.payload
+        answer = self.network.carry(Pushed(self.batches[worker], 0, payload, self.messages, [encoded]))
+        nbytes = sum(each.nbytes(payload) for each in encoded)
+        began = time.thread_time_ns()
+        got = self.received(worker, encoded, answer.arrived[0])
+        self.server_ns += time.thread_time_ns() - began
+        self.settle(worker, encoded, answer.arrived[0])
+        lost = self.shares(lost_of(encoded, answer.arrived[0], payload))
+        self.flying[worker] = {"loss": loss, "bytes": nbytes, "got": got, "lost": lost}
+        self._plan(self.clock_ps + answer.time_ps + self.pace.moving(nbytes), worker, ARRIVED)
+
+    def _merge(self, worker: int) -> Turn:
+        mine, self.flying[worker] = self.flying[worker], {}
+        number, stale = self.version, self.version - self.pulled_at[worker]
+        began = time.thread_time_ns()
+        rate = self.recipe.rate_at(number // self.recipe.workers) / self.recipe.workers
+        self.update(worker, mine["got"], rate)
+        self.server_ns += time.thread_time_ns() - began
+        self.version += 1
+        self.turns[worker] += 1
+        self.waiting.append(worker)
+        pulled = self._go_on()
+        self.sent_bytes += mine["bytes"]
+        self.pulled_bytes += pulled
+        if self.lost:
+            self.lost[worker] = mine["lost"]
+        numel = sum(info.numel for info in self.infos)
+        lost = sum(share * info.numel for share, info in zip(mine["lost"], self.infos, strict=True)) / numel
+        return Turn(number, worker, self.clock_ps, stale, mine["loss"], mine["bytes"], pulled, lost)
+
+    def _go_on(self) -> int:
+        """Whoever waits and may go on pulls and begins its next turn; the bytes of all of these."""
+        total, still = 0, []
+        for worker in self.waiting:
+            if self.staleness is not None and self.turns[worker] - min(self.turns) > self.staleness:
+                still.append(worker)
+                continue
+            began = time.thread_time_ns()
+            nbytes = self.pull(worker)
+            self.server_ns += time.thread_time_ns() - began
+            total += nbytes
+            self.pulled_at[worker] = self.version
+            self.batches[worker], self.begun = self.begun, self.begun + 1
+            self._plan(self.clock_ps + self.pace.moving(nbytes) + self.pace.computing(worker), worker, COMPUTED)
+        self.waiting = still
+        return total
+
+    def _plan(self, when: int, worker: int, what: int) -> None:
+        heapq.heappush(self.events, (when, self.planned, worker, what))
+        self.planned += 1
+
+    def _samples(self, batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        number, part = divmod(batch, self.recipe.workers)
+        if number not in self._dealt:
+            if len(self._dealt) > 3:
+                del self._dealt[min(self._dealt)]
+            self._dealt[number] = self.dealer.step(number)
+        return slice_of(self._dealt[number], part, self.recipe.workers)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "copies": self.copies.state_dict(), "flying": [dict(each) for each in self.flying],
+            "order": {name: _plain(getattr(self, name)) for name in ORDER},
+        }  # fmt: skip
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        super().load_state_dict(saved)
+        self.copies.load_state_dict(saved["copies"])
+        self.flying = [dict(each) for each in saved["flying"]]
+        for name in ORDER:
+            setattr(self, name, _plain(saved["order"][name]))
+        self.events = [(when, order, worker, what) for when, order, worker, what in self.events]
+
+
+ORDER = ("version", "turns", "pulled_at", "batches", "begun", "waiting", "events", "planned", "server_ns")
+"""What of the order of things is in a checkpoint."""
+
+
+def _plain(value: Any) -> Any:
+    return [list(each) if isinstance(each, tuple) else each for each in value] if isinstance(value, list) else value
+
+
+def lost_of(encoded: Sequence[Encoded], masks: Sequence[Tensor | None], payload: int) -> list[float]:
+    """Share of each tensor's units that did not arrive."""
+    found = []
+    for each, mask in zip(encoded, masks, strict=True):
+        there = None if mask is None else each.arrived(mask, payload)
+        found.append(0.0 if there is None or not len(there) else 1 - int(there.sum()) / len(there))
+    return found

@@ -1,0 +1,74 @@
+"""Weight nowcasting: every few epochs parameters jump to where a network expects them to be in a while.
+
+The baseline that MP2's abstract names. Each parameter is predicted by itself from its values at the ends of the last
+five epochs [code]; that a prediction aims five epochs ahead is [recalled]. In between it is plain data-parallel
+training, so nothing is saved but the epochs that are skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.training.data import Images, Text
+from gradwire.training.gradients import Loss
+from gradwire.training.network import Network
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.served.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
+from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+
+SEEN = 5
+"""Values that a prediction is made from."""
+
+
+class WnnTrainer(Trainer):
+    """Trains with weight nowcasting. What comes back from the server are parameters, 4 bytes each."""
+
+    def __init__(
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
+        network: Network | None = None, loss: Loss = losses_of, *, predictor: str = "bundled", period: int = 0,
+    ) -> None:  # fmt: skip
+        """
+        Parameters
+        ----------
+        predictor : a file, or "bundled".
+        period : steps between two values; an epoch if 0.
+        """
+        super().__init__(model, data, recipe, reducer, network, loss)
+        net, _ = load_predictor("wnn", "" if predictor == "bundled" else predictor)
+        assert isinstance(net, WeightNowcaster)
+        self.net, self.kinds = net, kinds_of(model)
+        self.period = period or self.dealer.steps_per_epoch
+        self.seen: list[list[Tensor]] = []
+        self.jumps = 0
+
+    def step(self) -> StepRow:
+        """A step, and after each fifth period a jump."""
+        row = super().step()
+        if self.done % self.period == 0:
+            self.seen.append([each.detach().clone() for each in self.model.parameters()])
+            if len(self.seen) == SEEN:
+                self._jump()
+        pulled = 4 * sum(info.numel for info in self.infos) * self.recipe.workers
+        self.pulled_bytes += pulled
+        return replace(row, pulled_bytes=pulled)
+
+    @torch.no_grad()
+    def _jump(self) -> None:
+        for at, (parameter, kind) in enumerate(zip(self.model.parameters(), self.kinds, strict=True)):
+            if kind != "norm":
+                history = torch.stack([row[at].view(-1) for row in self.seen])
+                parameter.copy_(nowcast(self.net.of(kind), history).view(parameter.shape))
+        self.seen, self.jumps = [], self.jumps + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        seen = [[each.clone() for each in row] for row in self.seen]
+        return {**super().state_dict(), "wnn": {"seen": seen, "jumps": self.jumps}}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        super().load_state_dict(saved)
+        self.seen = [[each.clone() for each in row] for row in saved["wnn"]["seen"]]
+        self.jumps = saved["wnn"]["jumps"]

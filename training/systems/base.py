@@ -1,0 +1,41 @@
+"""The base of what a scenario says of a system: who trains by it, and what it goes together with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from gradwire.scenarios.schema.base import Table
+
+if TYPE_CHECKING:
+    from gradwire.training.data import Images, Text
+    from gradwire.training.network import Network
+    from gradwire.training.reducers.base import Reducer
+    from gradwire.training.trainer import Recipe, Trainer
+
+
+class System(Table):
+    """Base of all systems. A subclass has a literal `kind` and overrides `trainer`."""
+
+    reduces: ClassVar[bool] = False
+    """Whether gradients go through a reducer on their way."""
+    simulated: ClassVar[bool] = False
+    """Whether the packet simulator can carry it: all workers push together, and what comes back is as long."""
+    traced: ClassVar[bool] = False
+    """Whether it sends a message for each tensor, so that a trace of the model can say when each is ready."""
+    if TYPE_CHECKING:
+
+        @property
+        def kind(self) -> str:
+            """By which it is chosen."""
+
+    def trainer(
+        self, model: object, data: Images | Text, recipe: Recipe, reducer: Reducer, network: Network
+    ) -> Trainer:
+        """The trainer of a model, a torch module.
+
+        Raises
+        ------
+        ValueError
+            What is asked does not go together; the message says what would.
+        """
+        raise NotImplementedError
