@@ -203,6 +203,7 @@ def test_without_pulls_one_packet_goes_unasked():
     assert flow.pull() == [54]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", ["receiver", "both"])
 @pytest.mark.parametrize("every", [1, 4])
 def test_receivers_share_out_their_line(control, every):

@@ -220,6 +220,7 @@ BACKGROUND = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_transports_side_by_side(tmp_path):
     """A DLCP job and droppable flows lose within their bounds, DCTCP beside them nothing; the same bytes on 1 and 2
     threads."""
@@ -246,6 +247,7 @@ def test_transports_side_by_side(tmp_path):
     assert not all(dropped["important"].to_pylist())
 
 
+@pytest.mark.slow
 def test_a_stall_beside_traffic_is_told():
     """A job whose link loses everything waits in vain; traffic elsewhere goes on, and the run ends all the same."""
     job = [{"name": "job", "trace": "none", **ps_job(1), "placement": {"workers": ["h0"], "servers": ["h1"]}}]

@@ -138,6 +138,7 @@ def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: 
         assert len(whole.steps) == forgets.handed.steps + len(forgets.steps)
 
 
+@pytest.mark.slow
 def test_who_waits_in_vain_is_named_by_the_same_iteration_and_what_was_seen_is_kept(eager: None) -> None:
     """A host whose cable is cut in the third iteration, when the first has been handed over."""
     tables = tomllib.loads((files("gradwire.scenarios") / "library" / "incast.toml").read_text(encoding="utf-8"))
