@@ -116,6 +116,7 @@ def far_away(network: Network, host: int) -> Network:
     return replace(network, link_latency=latency)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_an_idle_host_far_away_changes_nothing(kind):
     """Sixteen hosts send to one; another, which neither sends nor receives, hangs on a long cable, or on one like all."""

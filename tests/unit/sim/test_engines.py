@@ -68,6 +68,7 @@ def test_it_compiles_as_one_program(own_cache):
     assert simulate(scenario()).summary["totals"]["finished"]
 
 
+@pytest.mark.slow
 def test_the_time_that_a_child_took_is_told_of_the_first_run(own_cache):
     compile_ahead([scenario()])
     (kept,) = engines.kept_engines()
