@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import path_of
+from gradwire.scenarios.output import lock_folder
 
 
 @contextmanager
@@ -37,11 +37,9 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
         raise _unwritable(place, error) from None
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_folder(lock, made=True)  # a file system without locks keeps nobody out
         except BlockingIOError:
             raise ResultError("is another program's at the moment", str(place), "a folder of its own") from None
-        except OSError:
-            pass  # a file system without locks: nobody can be kept out
         try:
             (place / mark).write_text(f"This folder holds {what} by gradwire, which goes on with what is here.\n")
         except OSError as error:

@@ -273,7 +273,7 @@ def _locked(path: Path, made: bool = False) -> int:
     except OSError as error:
         raise _taken(path, error) from None
     try:
-        _lock(lock, made)
+        lock_folder(lock, made)
         if not os.path.samestat(os.fstat(lock), os.stat(path)):
             raise FileNotFoundError
         # What lies there now, not what was opened: somebody may have been faster. Nothing can take the place of a mount
@@ -288,7 +288,8 @@ def _locked(path: Path, made: bool = False) -> int:
     return lock  # of what was made and then taken by a faster one nothing is removed: it is theirs
 
 
-def _lock(folder: int, made: bool) -> None:
+def lock_folder(folder: int, made: bool) -> None:
+    """Lock an open folder, or raise `OSError`. `made`: where there are no locks, go on without one."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
