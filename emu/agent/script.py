@@ -21,7 +21,6 @@ from gradwire.emu.agent.base import Loop, MessageRow
 from gradwire.experiment.program import (
     COMPUTE,
     FIRE,
-    LAYER,
     NOTE,
     UNTIL,
     WAIT,
@@ -30,6 +29,7 @@ from gradwire.experiment.program import (
     Program,
     Table,
 )
+from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
 
 PS_PER_NS = 1000
