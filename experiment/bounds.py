@@ -55,7 +55,7 @@ class Bounds:
                 critical = np.array([self._critical(each, iteration, bound.change) for each in workers])
                 mine = (back == bool(way)) & critical[worker]
                 share[mine] = np.minimum(share[mine], bound.critical)
-        if self._table.bound_per == "message":
+        if self._table.bound_per != "step":
             return Allowance(share, share, np.zeros(len(share), dtype=np.int64))
         most = np.where(share > 0, np.maximum(share, self._table.bound_most), 0.0)
         pool = np.where(share > 0, (iteration + 1) << 24 | self._number << 1 | back, 0)

@@ -98,7 +98,7 @@ class Job:
         scheduling = context.scheduling
         order, credit, apart = scheduling.order, scheduling.credit_of(exchange.unit_bytes), scheduling.apart
         if exchange.slots:
-            order, credit, apart = LAYER, exchange.slots * exchange.unit_bytes, True
+            order, credit, apart = LAYER, exchange.slots * exchange.unit_bytes, exchange.slots_apart
         widest = max(tensor.element_bytes for tensor in self.trace.tensors)
         buckets, segments = exchange.buckets_and_segments
         return Part(

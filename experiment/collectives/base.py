@@ -98,13 +98,14 @@ class Exchange(ABC):
     layerwise : forward of a layer waits for this layer only; otherwise for everything.
     worker_optimizes : the workers run the captured optimiser step once everything is there (in a parameter
         server the servers do): layerwise, each layer's share of it before its forward step.
-    slots : how many messages a host has under way to each other one, where the job's scheduler lets all go at once;
-        0: all of them.
+    slots, slots_apart : how many messages a host has under way, in all or to each other one, where the job's scheduler
+        lets all go at once; 0: all of them.
     """
 
     layerwise = False
     worker_optimizes = False
     slots = 0
+    slots_apart = True
 
     def __init__(self, context: JobContext) -> None:
         self.context = context

@@ -23,7 +23,6 @@ is P / ((N - 1) / 2) [notes: 2P/(N-1)]).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +61,7 @@ class Staged(Exchange):
         super().__init__(context)
         scheduling, workers = context.scheduling, len(context.workers)
         self.slots = table.slots if scheduling.order == FIFO else 0
+        self.slots_apart = table.slots_apart
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
         self.plan = plan = table.transfers(workers, context.rails)
         self._links = found = links(plan)
@@ -231,7 +231,7 @@ class Staged(Exchange):
         loss = context.bounds.of(iteration, ~reducing, worker, self._layers, bucket)
         if self._share != (1.0, 1.0):
             part = np.where(reducing, *self._share)
-            loss = replace(loss, bound=loss.bound * part, share=loss.share * part)
+            loss = loss._replace(bound=loss.bound * part, share=loss.share * part)
         return messages(
             context, np.where(reducing, "reduce_scatter", "all_gather"),
             self._importance(captured, bucket, worker, first, count, reducing),

@@ -20,8 +20,10 @@ class StagedTable(ExchangeTable):
     """Buckets of tensors that all workers go through a schedule with."""
 
     slots: ClassVar[int] = 0
-    """How many messages a host has under way to each other one, so that those that follow one another do so on the
-    wire too; 0: no limit."""
+    """How many messages a host has under way, so that those that follow one another do so on the wire too; 0: no
+    limit."""
+    slots_apart: ClassVar[bool] = True
+    """Whether it has so many to each other host, or in all."""
 
     bucket: Size = Bytes(25 * 2**20)
     """Tensors are gathered into buckets of about this size, 25 MiB in PyTorch DDP [code]."""
