@@ -17,7 +17,7 @@ class Run(NamedTuple):
 
     tensor: int
     first: int
-    count: int
+    length: int
 
 
 class Bucket(NamedTuple):
@@ -43,7 +43,7 @@ class Bucket(NamedTuple):
     def of(cls, context: JobContext, runs: Sequence[Run], segments: int) -> Bucket:
         """`segments`: into how many it is cut, of whole elements."""
         infos = [context.trace.tensors[run.tensor] for run in runs]
-        offsets = np.concatenate([[0], np.cumsum([run.count for run in runs])]).tolist()
+        offsets = np.concatenate([[0], np.cumsum([run.length for run in runs])]).tolist()
         layers = tuple(sorted({info.layer for info in infos}))
         priority = min(context.priorities[run.tensor] for run in runs)
         width = max(info.element_bytes for info in infos)

@@ -1,12 +1,13 @@
 """Parameter servers: workers push gradients, servers add them up, workers pull the result.
 
 Tensors are cut into partitions, and every partition lives on one server: by bytes, the largest partitions are placed
-first, each on the server with the fewest bytes so far; round robin; or large tensors split evenly over all.  Where hosts have several network cards, a partition travels by one
-of them, chosen in the same turn: the card with the fewest bytes of that server, then of all.  A worker pushes a
-tensor's partitions as soon as its gradient is ready.  When a server has the pushes of all workers for a partition
-it sends the result to every worker: nobody asks for it, as the "pull" of the literature does, because the request
-would only be one more small packet [notes: P3 broadcasts right after aggregation].  So workers are synchronised by
-their data alone: layer-wise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
+first, each on the server with the fewest bytes so far; round robin; or large tensors split evenly over all.  Where
+hosts have several network cards, a partition travels by one of them, chosen in the same turn: the card with the
+fewest bytes of that server, then of all.  A worker pushes a tensor's partitions as soon as its gradient is ready.
+When a server has the pushes of all workers for a partition it sends the result to every worker: nobody asks for it,
+as the "pull" of the literature does, because the request would only be one more small packet [notes: P3 broadcasts
+right after aggregation].  So workers are synchronised by their data alone: layer-wise, the forward step of a layer
+waits for that layer's tensors; with a barrier, for all.
 
 As events, per iteration and partition:  gradient ready -> leave: push ... -> [adder ->] sum: pull ... -> gate.
 
@@ -239,10 +240,10 @@ def partition_tensors(context: JobContext, table: ParameterServer, most: int) ->
     """Cut all tensors into partitions of at most `most` bytes and place them on servers, and on their cards.
 
     Whole partitions first and the remainder last, in tensor order.  By bytes, placement is greedy: by falling size
-    (then tensor, part), each to the server with the fewest bytes (then the lowest index), and there to the
-    network card with the fewest bytes of that server, then with the fewest in all (then the lowest number). In turn, the
-    server is that after the one before. Where tensors are split, those of at least `split_above` are first cut into as
-    many equal parts as there are servers, one for each, and the others placed in turn.
+    (then tensor, part), each to the server with the fewest bytes (then the lowest index), and there to the network
+    card with the fewest bytes of that server, then with the fewest in all (then the lowest number). In turn, the
+    server is that after the one before. Where tensors are split, those of at least `split_above` are first cut into
+    as many equal parts as there are servers, one for each, and the others placed in turn.
     """
     servers, cards = len(context.servers), context.rails
     cuts: list[Partition] = []

@@ -54,7 +54,7 @@ class Rows(NamedTuple):
     src: int | Ints
     dst: int | Ints
     first: int | Ints
-    count: int | Ints
+    length: int | Ints
     adds: bool
 
 
@@ -72,7 +72,8 @@ def transfers(rows: Iterable[Rows], segments: int, lanes: int = 1, rails: int | 
     stage, src, dst, first, count, adds = (np.concatenate([np.zeros(0, dtype=np.int64), *each]) for each in columns)
     lane = np.tile(np.arange(lanes), len(stage))
     stage, src, dst, first, count, adds = (np.repeat(each, lanes) for each in (stage, src, dst, first, count, adds))
-    return Transfers(stage, src, dst, lane * segments + first, count, adds > 0, lane % (rails or lanes), lanes * segments)
+    first, rail = lane * segments + first, lane % (rails or lanes)
+    return Transfers(stage, src, dst, first, count, adds > 0, rail, lanes * segments)
 
 
 class Links(NamedTuple):

@@ -1,4 +1,7 @@
-"""Staged collectives: buckets of gradients that go through a schedule of transfers (`gradwire.experiment.collectives.schedule`).
+"""Staged collectives: buckets of gradients that go through a schedule of transfers.
+
+The schedule is the kind's, and what follows from what in it is worked out by
+`gradwire.experiment.collectives.schedule`.
 
 Tensors are put into buckets in the order in which their gradients become ready; a bucket is closed when it
 reaches the wanted size [notes: PyTorch DDP, which also rebuilds its buckets in order of arrival after the
@@ -131,9 +134,8 @@ class Staged(Exchange):
             moment = np.where(found.own[first:behind], earliest[:, self._source[first:behind]], 0)
             low, high = found.begins[first], found.begins[behind]
             if high > low:
-                np.maximum.at(
-                    moment, (slice(None), self._owner[low:high] - first), due[:, found.needs[low:high]]
-                )
+                for mine, known in zip(moment, due[:, found.needs[low:high]], strict=True):  # by bucket
+                    np.maximum.at(mine, self._owner[low:high] - first, known)
             due[:, begin:end] = moment[:, found.group[begin:end] - first]
         return due
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Barrier(SchedulerTable):
-    """Gradients are communicated when the backward pass is over, and forward waits for all of them: nothing overlaps."""
+    """Gradients are communicated when the backward pass is over, and forward waits for all: nothing overlaps."""
 
     kind: Literal["barrier"]
 

@@ -1,10 +1,10 @@
 """ByteScheduler: partitions of tensors by priority, within a credit.
 
 Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP '19. Tensors are cut
-into partitions; those of the layer nearest the input go first, while less than the credit is under way: a sliding window,
-so that the line is busy and yet little is in front of what comes with a higher priority. Forward of a layer waits for
-this layer only, whatever the framework's barrier. Partition and credit are tuned by search (`tuned` in
-`gradwire.experiment.schedulers.tuning`); the defaults are those of its code [notes].
+into partitions; those of the layer nearest the input go first, while less than the credit is under way: a sliding
+window, so that the line is busy and yet little is in front of what comes with a higher priority. Forward of a layer
+waits for this layer only, whatever the framework's barrier. The paper tunes partition and credit by search; the
+defaults are those of its code [notes].
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class ByteScheduler(SchedulerTable):
     """Largest part of a tensor that is exchanged by itself; 4 MB with parameter servers and 32 MB with collectives if
     absent [notes]."""
     credit: Size | None = None
-    """Bytes of a host's messages that may be under way; 16 MB with parameter servers and 64 MB with collectives if absent
-    [notes]. A message larger than that goes alone."""
+    """Bytes of a host's messages that may be under way; 16 MB with parameter servers and 64 MB with collectives if
+    absent [notes]. A message larger than that goes alone."""
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
         partition, credit = SERVERS if job.servers else REDUCED

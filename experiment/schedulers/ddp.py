@@ -1,11 +1,11 @@
 """Buckets of PyTorch's DistributedDataParallel.
 
-Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB '20, and its code [code: the
-reducer]: parameters go into buckets in the reverse order of the model, since gradients become ready in about that order;
-a bucket is closed by the tensor that brings it to its cap. The cap is 25 MiB, that of the first bucket 1 MiB unless the
-user has set another cap, so that communicating begins early. After the first iteration buckets are rebuilt in the order
-in which gradients really became ready. A bucket is reduced when all its gradients are there and the bucket before it was
-begun, so that all workers reduce them in the same order.
+Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB '20, and its code [code:
+the reducer]: parameters go into buckets in the reverse order of the model, since gradients become ready in about that
+order; a bucket is closed by the tensor that brings it to its cap. The cap is 25 MiB, that of the first bucket 1 MiB
+unless the user has set another cap, so that communicating begins early. After the first iteration buckets are rebuilt
+in the order in which gradients really became ready. A bucket is reduced when all its gradients are there and the
+bucket before it was begun, so that all workers reduce them in the same order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FIRST = Bytes(2**20)
 
 
 class Ddp(SchedulerTable):
-    """Buckets as PyTorch's DDP makes them, each reduced when it is full: a small one first, rebuilt after an iteration."""
+    """Buckets as PyTorch's DDP makes them: a small one first, rebuilt after an iteration, each reduced when it is
+    full."""
 
     kind: Literal["ddp"]
     sizes = True

@@ -1,4 +1,4 @@
-"""Wait-free backpropagation, as in Poseidon: a gradient is communicated as soon as it is ready, first come first served.
+"""Wait-free backpropagation, as in Poseidon: a gradient is communicated as soon as it is ready.
 
 Zhang et al., "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on GPU Clusters", USENIX
 ATC '17. Communicating overlaps with the rest of the backward pass; the next iteration waits for all layers there.

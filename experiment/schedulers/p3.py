@@ -2,8 +2,8 @@
 
 Jayarajan et al., "Priority-based Parameter Propagation for Distributed DNN Training", MLSys '19. Tensors are cut into
 slices of 50,000 values; workers and servers send the waiting slice of the layer nearest the input first, and a server
-sends a slice back as soon as all workers' are there; forward of a layer waits for this layer only. A slice that is being
-sent is not interrupted.
+sends a slice back as soon as all workers' are there; forward of a layer waits for this layer only. A slice that is
+being sent is not interrupted.
 """
 
 from __future__ import annotations

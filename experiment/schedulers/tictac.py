@@ -57,8 +57,8 @@ def order_of_need(times: Sequence[float], computing: Mapping[Any, tuple[float, S
     Parameters
     ----------
     times : how long every transfer takes.
-    computing : pieces of computing: how long each takes, and all transfers that have to be there before, those of pieces
-        before it included.
+    computing : pieces of computing: how long each takes, and all transfers that have to be there before, those of
+        pieces before it included.
     """
     left = list(range(len(times)))
     order: list[int] = []

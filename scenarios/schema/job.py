@@ -98,11 +98,12 @@ class Job(Table):
     pull_bound: AnyBound = 0.0
     """The same on the way back (in a ring: in all-gather)."""
     bound_per: Literal["message", "exchange", "step"] = "message"
-    """What the bound holds for. exchange: for all messages together that values go through on their way, on average over
-    the workers, so that each may lose a part of it: in a ring of N workers 2/(N-1) of it [notes], and never more than all of it; with servers values go
-    through one message, and it is the same as message. step: for all messages together that go in one iteration, one way, from one host to one
-    other; what those before have not lost of their bounds, the next one may, if it may lose anything. A transport that
-    delivers with losses before all is sent leaves little over: dlcp wants stop_policy = "on_probe". Ours."""
+    """What the bound holds for. exchange: for all messages together that values go through on their way, on average
+    over the workers, so that each may lose a part of it: in a ring of N workers 2/(N-1) of it [notes], and never more
+    than all of it; with servers values go through one message, and it is the same as message. step: for all messages
+    together that go in one iteration, one way, from one host to one other; what those before have not lost of their
+    bounds, the next one may, if it may lose anything. A transport that delivers with losses before all is sent leaves
+    little over: dlcp wants stop_policy = "on_probe". Ours."""
     bound_most: Fraction = 0.5
     """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
     unless this is 1. Ours."""

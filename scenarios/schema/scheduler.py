@@ -42,5 +42,5 @@ class SchedulerTable(Table, ABC):
         """What it decides for a job that replays a trace: a `gradwire.experiment.scheduling.Scheduling`."""
 
     def longest(self, tensor: int) -> int | None:
-        """Bytes of the largest part or bucket where it says so, given the largest tensor; None: as the exchange says."""
+        """Bytes of the largest part or bucket, given the largest tensor; None: as the exchange says."""
         return None

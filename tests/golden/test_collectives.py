@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from sim_cases import US, make_trace, scenario
 
+from gradwire.scenarios.wire import MIN_FRAME
 from gradwire.sim.simulate import simulate
 
 PAYLOAD, HEADERS, BYTE = 1000, 58, 80  # picoseconds a byte at 100 Gbps
@@ -59,7 +60,7 @@ def test_transpose(workers):
 @pytest.mark.parametrize(("workers", "depth"), [(2, 1), (4, 2), (8, 3)])
 def test_tree(workers, depth):
     """On the way back the root sends its last message when it knows that those before have arrived."""
-    answer = 2 * US + 2 * 61 * BYTE
+    answer = 2 * US + 2 * MIN_FRAME * BYTE
     assert taken({"kind": "tree"}, workers, 20) == 2 * depth * steps(20) + (depth - 1) * answer
 
 

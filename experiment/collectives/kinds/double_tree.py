@@ -1,18 +1,18 @@
 """Double binary trees, as NCCL has them for many workers.
 
-Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL 2.4 [code: its
-trees]. There are two binary trees over all workers, the second one the mirror of the first (with an odd number of workers:
-shifted by one), so that a worker is inside at most one of them and a leaf in the other. Each carries half of the bucket,
-in chunks one behind the other: up to the root, where a chunk is added to those of the children at every worker, and down
-again.
+Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL 2.4
+[code: its trees]. There are two binary trees over all workers, the second one the mirror of the first (with an odd
+number of workers: shifted by one), so that a worker is inside at most one of them and a leaf in the other. Each
+carries half of the bucket, in chunks one behind the other: up to the root, where a chunk is added to those of the
+children at every worker, and down again.
 
-In the first tree worker 0 is the root, and the parent of worker r, whose lowest set bit is 2^k, is r with that bit off and
-the next one on, or only off where there is no such worker.
+In the first tree worker 0 is the root, and the parent of worker r, whose lowest set bit is 2^k, is r with that bit
+off and the next one on, or only off where there is no such worker.
 
-Every worker sends and receives 2 S at the most, all together 2(N - 1) S. On an idle network, where a message of m bytes takes
-a + m b, one chunk of c bytes alone takes 2 D (a + c b), D being the steps from the deepest leaf to the root, about log2 N:
-what a short bucket takes. A long one takes at least 2(N - 1)/N S b, the bound of any all-reduce, and 2.3 to 2.6 S b measured
-where chunks take longer than a round trip: both directions of two trees share every line.
+Every worker sends and receives 2 S at the most, all together 2(N - 1) S. On an idle network, where a message of m
+bytes takes a + m b, one chunk of c bytes alone takes 2 D (a + c b), D being the steps from the deepest leaf to the
+root, about log2 N: what a short bucket takes. A long one takes at least 2(N - 1)/N S b, the bound of any all-reduce,
+and 2.3 to 2.6 S b measured where chunks take longer than a round trip: both directions of two trees share every line.
 
 Our choices: `chunks` for every half of a bucket whatever its size, and two of them under way between two workers, where
 NCCL has eight slots of fixed size.

@@ -1,9 +1,9 @@
 """Recursive halving and doubling (Rabenseifner's all-reduce, as MPI libraries do it for long messages).
 
-Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005. With N a power of
-two: in step k of the reduce-scatter every worker exchanges with the one at distance N / 2^(k+1) the half of what it still
-has to reduce that is not its own; after log2 N steps it has one finished N-th. The all-gather is the same walk back: in
-every step twice as much.
+Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005. With N a power
+of two: in step k of the reduce-scatter every worker exchanges with the one at distance N / 2^(k+1) the half of what
+it still has to reduce that is not its own; after log2 N steps it has one finished N-th. The all-gather is the same
+walk back: in every step twice as much.
 
 Every worker sends 2(N - 1)/N S. On an idle network, where a message of m bytes takes a + m b, a bucket takes
 2 log2(N) a + 2(N - 1)/N S b.

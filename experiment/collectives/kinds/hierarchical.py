@@ -1,12 +1,13 @@
 """Hierarchical all-reduce: inside groups, across groups, inside groups.
 
-Jia et al., "Highly Scalable Deep Learning Training System with Mixed-Precision", 2018, and NCCL's and Horovod's way with
-hosts of several GPUs. With G groups of g workers that follow one another, and a bucket of S bytes: (1) a ring
-reduce-scatter inside every group leaves each of its workers a g-th, added up over the group; (2) the i-th workers of all
-groups reduce their g-th in a ring; (3) a ring all-gather inside every group.
+Jia et al., "Highly Scalable Deep Learning Training System with Mixed-Precision", 2018, and NCCL's and Horovod's way
+with hosts of several GPUs. With G groups of g workers that follow one another, and a bucket of S bytes: (1) a ring
+reduce-scatter inside every group leaves each of its workers a g-th, added up over the group; (2) the i-th workers of
+all groups reduce their g-th in a ring; (3) a ring all-gather inside every group.
 
-A worker sends 2(g - 1)/g S to its group, and 2(G - 1)/(G g) S to others: across groups goes a g-th of what a ring sends. On
-an idle network, where a message of m bytes takes a + m b, a bucket takes 2(g - 1)(a + S b / g) + 2(G - 1)(a + S b / (G g)).
+A worker sends 2(g - 1)/g S to its group, and 2(G - 1)/(G g) S to others: across groups goes a g-th of what a ring
+sends. On an idle network, where a message of m bytes takes a + m b, a bucket takes 2(g - 1)(a + S b / g) + 2(G - 1)(a
++ S b / (G g)).
 """
 
 from __future__ import annotations

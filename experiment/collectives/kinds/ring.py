@@ -10,10 +10,10 @@ What a worker sends in step s + 1 is what it received in step s, so step s + 1 w
 in the reduce-scatter, for the worker's own bucket), and for nothing else.  Every worker sends 2(N - 1) S/N bytes. On an
 idle network, where a message of m bytes takes a + m b, a bucket takes 2(N - 1)(a + b S/N).
 
-Where hosts have C network cards, or a host has `channels` on each, a segment is cut into as many parts, and there are as
-many such rings side by side, each on a rail of its own: a worker sends on by the card by which it received.  NCCL does
-the same ("creates 4 rings, each using a different NIC" [its issue 601]).  Where hosts have different numbers of cards, C
-is the largest.
+Where hosts have C network cards, or a host has `channels` on each, a segment is cut into as many parts, and there are
+as many such rings side by side, each on a rail of its own: a worker sends on by the card by which it received.  NCCL
+does the same ("creates 4 rings, each using a different NIC" [its issue 601]).  Where hosts have different numbers of
+cards, C is the largest.
 """
 
 from __future__ import annotations

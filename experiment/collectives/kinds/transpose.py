@@ -1,13 +1,13 @@
 """Transpose all-reduce: two all-to-alls.
 
-Every worker owns an N-th of the bucket. All send everybody the part that is theirs (an all-to-all, and a reduce-scatter
-in effect); the owner adds up, and sends everybody the sum (an all-gather by an all-to-all). Two rounds, however many
-workers; what a value goes through is two messages. OptiReduce calls it the transpose all-reduce (NSDI '25 [notes]), and it
-is what sharded, co-located parameter servers do.
+Every worker owns an N-th of the bucket. All send everybody the part that is theirs (an all-to-all, and a
+reduce-scatter in effect); the owner adds up, and sends everybody the sum (an all-gather by an all-to-all). Two
+rounds, however many workers; what a value goes through is two messages. OptiReduce calls it the transpose all-reduce
+(NSDI '25 [notes]), and it is what sharded, co-located parameter servers do.
 
-Every worker sends 2(N - 1)/N S. On an idle network, where a message of m bytes takes a + m b and messages share a line
-evenly, a bucket takes 2 a + 2(N - 1)/N S b: every worker sends to the N - 1 others at once, beginning with the next one, so
-that at any time all receive alike.
+Every worker sends 2(N - 1)/N S. On an idle network, where a message of m bytes takes a + m b and messages share a
+line evenly, a bucket takes 2 a + 2(N - 1)/N S b: every worker sends to the N - 1 others at once, beginning with the
+next one, so that at any time all receive alike.
 """
 
 from __future__ import annotations

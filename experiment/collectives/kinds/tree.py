@@ -3,10 +3,10 @@
 Worker r, whose lowest set bit is 2^k, sends its bucket, with all that was added to it, to worker r - 2^k when its own
 children have; worker 0 has the sum after ceil(log2 N) steps, and it goes back the same way [Thakur et al. 2005].
 
-A worker sends S on the way to the root, and up to ceil(log2 N) S on the way back, to the farthest child first and one after
-the other; all together 2(N - 1) S. On an idle network, where a message of m bytes takes a + m b, a bucket takes
-2 log2(N)(a + S b) with N a power of two, and the time of an acknowledgement more for every message of the root but the first:
-a host sends the next message when the one before has arrived.
+A worker sends S on the way to the root, and up to ceil(log2 N) S on the way back, to the farthest child first and one
+after the other; all together 2(N - 1) S. On an idle network, where a message of m bytes takes a + m b, a bucket takes
+2 log2(N)(a + S b) with N a power of two, and the time of an acknowledgement more for every message of the root but
+the first: a host sends the next message when the one before has arrived.
 """
 
 from __future__ import annotations
