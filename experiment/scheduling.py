@@ -29,8 +29,8 @@ class Scheduling:
         as the exchange says.
     cut : bytes into which tensors are cut, each part being exchanged by itself; None: as the exchange says.
     caps : bytes at which buckets are closed, of the first, the second and so on; none: as the exchange says.
-    rebuilt : whether the buckets of the first iteration go by the order of tensors, last one first, and only those of
-        later ones by that in which gradients became ready.
+    fills : the order in which tensors go into buckets, of the first iteration, and of later ones where another follows:
+        "ready", that in which gradients became ready, or "model", that of the model, last one first.
     in_turn : whether the buckets begin one after the other on every worker.
     ranks : by way (forth, back) and layer; none: the layer.
     """
@@ -43,7 +43,7 @@ class Scheduling:
     forward: Literal["layerwise", "barrier"] | None = None
     cut: int | None = None
     caps: tuple[int, ...] = ()
-    rebuilt: bool = False
+    fills: tuple[Literal["ready", "model"], ...] = ("ready",)
     in_turn: bool = True
     ranks: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 

@@ -68,8 +68,8 @@ class Staged(Exchange):
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
         self.plan = plan = table.transfers(workers, context.rails)
         self._links = found = links(plan)
-        orders = [range(len(context.trace.tensors) - 1, -1, -1)] if scheduling.rebuilt else []
-        layouts = [runs_of(context, order, table.bucket) for order in (*orders, context.ready_order)]
+        orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
+        layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]
         self._layouts = [[Bucket.of(context, runs, plan.segments) for runs in layout] for layout in layouts]
         self.buckets = [bucket for layout in self._layouts for bucket in layout]
         self._tags = Tags(context, self.buckets)

@@ -48,7 +48,9 @@ class Ddp(SchedulerTable):
         return (FIRST, CAP) if self.bucket is None else (self.bucket,)
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
-        return Scheduling(caps=self.caps, rebuilt=self.rebuild, forward="barrier")
+        return Scheduling(
+            caps=self.caps, fills=("model", "ready") if self.rebuild else ("model",), forward="barrier"
+        )  # fmt: skip
 
     def longest(self, tensor: int) -> int | None:
         return self.caps[-1] + tensor
