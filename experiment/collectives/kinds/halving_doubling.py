@@ -19,12 +19,12 @@ rail of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gradwire.experiment.collectives.staged_table import StagedTable
 
 if TYPE_CHECKING:
-    from gradwire.experiment.collectives.schedule import Rows, Transfers
+    from gradwire.experiment.collectives.schedule import Transfers
 
 
 class HalvingDoubling(StagedTable):
@@ -39,31 +39,13 @@ class HalvingDoubling(StagedTable):
         import numpy as np
 
         from gradwire.experiment.collectives.schedule import Rows, transfers
+        from gradwire.experiment.collectives.walks import halving
 
         steps = workers.bit_length() - 1
         power = 1 << steps
         extra = workers - power
         idle, busy = 2 * np.arange(extra), 2 * np.arange(extra) + 1
-        member = np.concatenate((busy, np.arange(2 * extra, workers)))
-        rows = [*_halving(member, steps, 1)]
+        rows = [*halving(np.concatenate((busy, np.arange(2 * extra, workers))), stage=1)]
         if extra:
             rows = [Rows(0, idle, busy, 0, power, True), *rows, Rows(2 * steps + 1, busy, idle, 0, power, False)]
         return transfers(rows, power, rails)
-
-
-def _halving(member: Any, steps: int, stage: int) -> list[Rows]:
-    """Reduce-scatter and all-gather among `member` (2^steps ranks), whose i-th ends up with segment i in between."""
-    import numpy as np
-
-    from gradwire.experiment.collectives.schedule import Rows
-
-    power = len(member)
-    place = np.arange(power)
-    rows = []
-    for step in range(steps):
-        half = power >> (step + 1)
-        other = place ^ half
-        begin = other // half * half  # the half that holds the other's segment
-        rows.append(Rows(stage + step, member, member[other], begin, half, True))
-        rows.append(Rows(stage + 2 * steps - 1 - step, member, member[other], place // half * half, half, False))
-    return rows

@@ -40,13 +40,10 @@ class Ring(StagedTable):
         return workers
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        import numpy as np
+        from gradwire.experiment.collectives.schedule import transfers
+        from gradwire.experiment.collectives.walks import ring
 
-        from gradwire.experiment.collectives.schedule import Rows, transfers
-
-        n, lanes = workers, rails * self.channels
-        w = np.arange(n)
-        rows = (Rows(s, w, (w + 1) % n, (w - s) % n, 1, s < n - 1) for s in range(2 * (n - 1)))
-        made = transfers(rows, n, lanes, rails)
+        lanes = rails * self.channels
+        made = transfers(ring(workers), workers, lanes, rails)
         # the parts of a segment lie side by side
-        return replace(made, first=made.first % n * lanes + made.first // n)
+        return replace(made, first=made.first % workers * lanes + made.first // workers)

@@ -29,7 +29,7 @@ class Transpose(StagedTable):
         return workers
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.experiment.collectives.pairwise import gathering, scattering
         from gradwire.experiment.collectives.schedule import transfers
+        from gradwire.experiment.collectives.walks import all_to_all
 
-        return transfers([*scattering(workers, 0), *gathering(workers, 1)], workers, rails)
+        return transfers(all_to_all(workers), workers, rails)

@@ -30,14 +30,7 @@ class Tree(StagedTable):
         return 1
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        import numpy as np
+        from gradwire.experiment.collectives.schedule import transfers
+        from gradwire.experiment.collectives.walks import binomial
 
-        from gradwire.experiment.collectives.schedule import Rows, transfers
-
-        depth = (workers - 1).bit_length()
-        rows = []
-        for k in range(depth):
-            child = np.arange(1 << k, workers, 2 << k)
-            rows.append(Rows(k, child, child - (1 << k), 0, 1, True))
-            rows.append(Rows(2 * depth - 1 - k, child - (1 << k), child, 0, 1, False))
-        return transfers(rows, 1, rails)
+        return transfers(binomial(workers), 1, rails)

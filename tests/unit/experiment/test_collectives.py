@@ -22,6 +22,13 @@ CASES = [
 ]  # fmt: skip
 
 
+HALVES = [
+    (kind, workers, algorithm)
+    for kind in ("reduce_scatter", "all_gather")
+    for algorithm, workers in (("ring", 5), ("all_to_all", 4), ("halving", 8))
+]
+
+
 def job(kind, workers, fields, **more):
     return job_of({"kind": kind, **BUCKET, **fields}, workers, **more)
 
@@ -42,6 +49,34 @@ def test_what_is_lost_is_missing_where_it_should_be(kind, workers, fields):
         arrays = Arrays(made, np.random.default_rng(seed), lose=0.2).run()
         assert same(arrays.buffers, arrays.predicted())
         assert not same(arrays.buffers, arrays.sums())
+
+
+@pytest.mark.parametrize(("kind", "workers", "algorithm"), HALVES)
+def test_halves_of_all_reduces(kind, workers, algorithm):
+    """Every segment is a sum at one worker, or everywhere what one worker had of its own; each has an N-th."""
+    made = job(kind, workers, {"algorithm": algorithm})
+    arrays = Arrays(made, np.random.default_rng(1)).run()
+    assert sum(arrays.program.messages.nbytes) == made.exchange.bytes_per_iteration
+    for bucket, one in enumerate(made.exchange.buckets):
+        size = one.segment_elements
+        own, ends = ([which[w, bucket].reshape(workers, size) for w in range(workers)] for which in (arrays.own, arrays.buffers))
+        owners = []
+        for segment in range(workers):
+            values = [each[segment] for each in own]
+            if kind == "reduce_scatter":
+                owners += [w for w in range(workers) if (ends[w][segment] == sum(values)).all()]
+            else:
+                (owner,) = [w for w in range(workers) if all((each[segment] == values[w]).all() for each in ends)]
+                owners.append(owner)
+        assert sorted(owners) == list(range(workers))
+    lossy = Arrays(made, np.random.default_rng(2), lose=0.2).run()
+    assert same(lossy.buffers, lossy.predicted())
+
+
+@pytest.mark.parametrize("workers", [2, 5, 8])
+def test_broadcast(workers):
+    arrays = Arrays(job("broadcast", workers, {}), np.random.default_rng(1)).run()
+    assert all((value == arrays.own[0, bucket]).all() for (_, bucket), value in arrays.buffers.items())
 
 
 @pytest.mark.parametrize("kind", ["ring", "halving_doubling", "transpose", "double_tree"])

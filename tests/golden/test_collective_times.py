@@ -68,6 +68,16 @@ def test_tree_of_no_power_of_two():
     assert taken({"kind": "tree"}, 4, 20) < taken({"kind": "tree"}, 5, 20) < taken({"kind": "tree"}, 8, 20)
 
 
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather"])
+def test_halves(kind):
+    found = {walk: taken({"kind": kind, "algorithm": walk}, 4, 32) for walk in ("ring", "all_to_all", "halving")}
+    assert found == {"ring": steps(8, 8, 8), "all_to_all": steps(24), "halving": steps(16, 8)}
+
+
+def test_broadcast():
+    assert taken({"kind": "broadcast"}, 4, 20) == 2 * steps(20)
+
+
 def test_hierarchical():
     assert taken({"kind": "hierarchical", "group": 2}, 6, 60) == steps(30, *[10] * 4, 30)
     assert taken({"kind": "hierarchical", "group": 3}, 6, 60) == steps(20, 20, 10, 10, 20, 20)
