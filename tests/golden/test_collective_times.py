@@ -13,6 +13,8 @@ PAYLOAD, HEADERS, BYTE = 1000, 58, 80  # picoseconds a byte at 100 Gbps
 PACKET = (PAYLOAD + HEADERS) * BYTE
 A = 2 * US + 2 * US + PACKET
 """Of a message: software latency, two cables, and the last packet once more, from the switch."""
+ANSWER = 2 * US + 2 * MIN_FRAME * BYTE
+"""Of an acknowledgement."""
 READY = 2 * US
 
 
@@ -60,8 +62,7 @@ def test_transpose(workers):
 @pytest.mark.parametrize(("workers", "depth"), [(2, 1), (4, 2), (8, 3)])
 def test_tree(workers, depth):
     """On the way back the root sends its last message when it knows that those before have arrived."""
-    answer = 2 * US + 2 * MIN_FRAME * BYTE
-    assert taken({"kind": "tree"}, workers, 20) == 2 * depth * steps(20) + (depth - 1) * answer
+    assert taken({"kind": "tree"}, workers, 20) == 2 * depth * steps(20) + (depth - 1) * ANSWER
 
 
 def test_tree_of_no_power_of_two():
@@ -75,7 +76,7 @@ def test_halves(kind):
 
 
 def test_broadcast():
-    assert taken({"kind": "broadcast"}, 4, 20) == 2 * steps(20)
+    assert taken({"kind": "broadcast"}, 4, 20) == 2 * steps(20) + ANSWER
 
 
 def test_hierarchical():
