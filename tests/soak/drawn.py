@@ -192,7 +192,7 @@ class Scenarios:
 
     def _job(self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any) -> dict[str, Any]:
         hosts = len(network.cards.hosts) // (1 + number) if network else 4
-        ring = rng.random() < 0.4 and hosts > 1
+        ring = rng.random() < 0.6 and hosts > 1
         kind = rng.choice(COLLECTIVES if ring else ("parameter_server",))
         exchange = draw.table(model("exchange", kind), {"kind": kind, **({"group": 2} if kind == "hierarchical" else {})})
         pins: dict[str, Any] = {
@@ -201,7 +201,7 @@ class Scenarios:
             "servers": 0 if ring else rng.choice((1, 1, 2)) if hosts > 6 else 1,
             "exchange": exchange,
         }  # fmt: skip
-        if rng.random() < 0.3:
+        if rng.random() < 0.4:
             pins |= {"scheduler": self._scheduler(rng, draw, ring, exchange), "order": ABSENT, "credit": ABSENT, "credit_per": ABSENT}
         else:
             pins["scheduler"] = ABSENT
