@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.result import KINDS
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
+
+Counts = NDArray[np.int32]
 
 REDUCE, GATHER = KINDS.index("reduce_scatter"), KINDS.index("all_gather")
 
@@ -82,7 +84,7 @@ def _buckets(program: Program) -> dict[tuple[int, int, int], list[int]]:
     return found
 
 
-def _followed(program: Program, messages: list[int], missing: Mapping[int, list[tuple[int, int]]]) -> dict[int, Ints]:
+def _followed(program: Program, messages: list[int], missing: Mapping[int, list[tuple[int, int]]]) -> dict[int, Counts]:
     """By worker, how many workers' values are in every element of its bucket in the end."""
     rows, table = program.messages, program.tables[int(program.messages.table[messages[0]])]
     size = max(int(rows.first[m] + rows.nbytes[m] // table.element_bytes) for m in messages)
@@ -101,7 +103,7 @@ def _followed(program: Program, messages: list[int], missing: Mapping[int, list[
     return held
 
 
-def _put(into: Ints, at: int, first: int, values: Ints, instead: bool) -> None:
+def _put(into: Counts, at: int, first: int, values: Counts, instead: bool) -> None:
     """Add values, or put them in the place of others, where they overlap."""
     begin = first - at
     low, high = max(begin, 0), min(begin + len(values), len(into))

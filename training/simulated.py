@@ -102,6 +102,11 @@ class Simulated:
             raise ScenarioError(
                 f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server or ring"
             )
+        if job.scheduler is not None and job.scheduler.sizes:
+            raise ScenarioError(
+                f"{job.scheduler.kind} cuts gradients its own way, which trainings do not know yet", "job.scheduler",
+                expected="a scheduler that leaves sizes to the exchange, such as fifo",
+            )  # fmt: skip
         if payload % 4:
             raise ScenarioError(
                 f"{payload} bytes cut a float32 value", "transport.payload", expected="a multiple of 4 bytes"
