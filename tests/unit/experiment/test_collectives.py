@@ -158,6 +158,16 @@ def test_in_a_ring_a_budget_is_divided_as_the_notes_say(workers):
     assert mean_hops(plan, workers) == ((workers - 1) / 2, (workers - 1) / 2)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_by_halving_values_are_sent_in_every_other_step_on_average(depth):
+    workers = 1 << depth
+    assert mean_hops(job("halving_doubling", workers, {}).exchange.plan, workers) == (depth / 2, depth / 2)
+
+
+def test_by_two_all_to_alls_all_but_a_worker_s_own_values_are_sent_once():
+    assert mean_hops(job("transpose", 5, {}).exchange.plan, 5) == (4 / 5, 4 / 5)
+
+
 @pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
 def test_a_budget_for_the_exchange_is_kept_whatever_is_lost(kind, workers, fields):
     """Every message loses as much as it may, where it costs as much as it can: at its end."""
