@@ -40,7 +40,7 @@ class Scheduling:
     credit_bytes: int | None = None
     apart: bool = False
     starts: Literal["ready", "backward"] = "ready"
-    forward: Literal["layerwise", "barrier"] | None = None
+    forward: str | None = None
     cut: int | None = None
     caps: tuple[int, ...] = ()
     fills: tuple[Literal["ready", "model"], ...] = ("ready",)

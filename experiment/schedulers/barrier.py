@@ -17,4 +17,4 @@ class Barrier(SchedulerTable):
     kind: Literal["barrier"]
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
-        return Scheduling(starts="backward", forward="barrier")
+        return Scheduling(starts="backward", forward=self.waits)

@@ -29,6 +29,7 @@ class ByteScheduler(SchedulerTable):
     layer."""
 
     kind: Literal["bytescheduler"]
+    waits = "layerwise"
     sizes = True
     partition: Size | None = None
     """Largest part of a tensor that is exchanged by itself; 4 MB with parameter servers and 32 MB with collectives if
@@ -40,7 +41,7 @@ class ByteScheduler(SchedulerTable):
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
         partition, credit = SERVERS if job.servers else REDUCED
         return Scheduling(
-            LAYER, credit_bytes=credit if self.credit is None else self.credit, forward="layerwise", in_turn=False,
+            LAYER, credit_bytes=credit if self.credit is None else self.credit, forward=self.waits, in_turn=False,
             cut=partition if self.partition is None else self.partition,
         )  # fmt: skip
 

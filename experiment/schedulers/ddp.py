@@ -49,7 +49,7 @@ class Ddp(SchedulerTable):
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
         return Scheduling(
-            caps=self.caps, fills=("model", "ready") if self.rebuild else ("model",), forward="barrier"
+            caps=self.caps, fills=("model", "ready") if self.rebuild else ("model",), forward=self.waits
         )  # fmt: skip
 
     def longest(self, tensor: int) -> int | None:

@@ -23,6 +23,7 @@ class P3(SchedulerTable):
     """Slices of tensors, those of the front layers first, on workers and servers; forward layer by layer."""
 
     kind: Literal["p3"]
+    waits = "layerwise"
     sizes = True
     slice: Size = Bytes(200_000)
     """Bytes of a slice: 50,000 float32 values in the paper, 40,000 in its code [notes]."""
@@ -31,7 +32,7 @@ class P3(SchedulerTable):
     acknowledgements travel. Ours."""
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
-        return Scheduling(LAYER, self.credit, cut=self.slice, forward="layerwise", in_turn=False)
+        return Scheduling(LAYER, self.credit, cut=self.slice, forward=self.waits, in_turn=False)
 
     def longest(self, tensor: int) -> int | None:
         return min(self.slice, tensor)

@@ -30,6 +30,7 @@ class TicTac(SchedulerTable):
     """Servers send parameters in the order in which they are needed; workers send gradients as they become ready."""
 
     kind: Literal["tictac"]
+    waits = "layerwise"
     credit: Count = 2
     """Messages that a host may have under way to each other one: they go one after the other, as by one connection, and
     the second one bridges the first one's acknowledgements. Ours."""
@@ -48,7 +49,7 @@ class TicTac(SchedulerTable):
         ranks = [0] * layers
         for place, layer in enumerate(order_of_need(nbytes, chain)):
             ranks[layer] = place
-        return Scheduling(LAYER, self.credit, apart=True, forward="layerwise", ranks=((0,) * layers, tuple(ranks)))
+        return Scheduling(LAYER, self.credit, apart=True, forward=self.waits, ranks=((0,) * layers, tuple(ranks)))
 
 
 def order_of_need(times: Sequence[float], computing: Mapping[Any, tuple[float, Sequence[int]]]) -> list[int]:

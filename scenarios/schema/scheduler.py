@@ -21,6 +21,8 @@ class SchedulerTable(Table, ABC):
     """What all kinds answer. A class derived from it with a `kind` is a scheduler with all there is to know of it."""
 
     kind: str
+    waits: ClassVar[str] = "barrier"
+    """What forward waits for: "barrier", everything, or "layerwise", the layer."""
     sizes: ClassVar[bool] = False
     """Whether it says what gradients are cut into, or gathered to, so that the exchange must not."""
 
@@ -30,6 +32,12 @@ class SchedulerTable(Table, ABC):
             if getattr(job, key) != value:
                 what = f"is said by the scheduler {self.kind} already"
                 yield Mistake(key, what, getattr(job, key), "either a scheduler or this key")
+        waits = str(getattr(self, "forward", self.waits))
+        for key, default in (("pull", "layerwise"), ("forward", "barrier")):
+            said = getattr(job.exchange, key, default)
+            if said not in (default, waits):
+                what = f"is not what forward waits for by the scheduler {self.kind}"
+                yield Mistake(f"exchange.{key}", what, said, f'"{waits}", or to leave it out')
         key = job.exchange.unit_key
         if self.sizes and key:
             default = type(job.exchange).model_fields[key].default

@@ -221,11 +221,10 @@ class Scenarios:
         return draw.table("Job", pins)
 
     def _scheduler(self, rng: Random, draw: Drawer, ring: bool, exchange: dict[str, Any]) -> dict[str, Any]:
-        """One that the exchange can have; sizes are then its own."""
+        """One that the exchange can have; what forward waits for, and sizes, are then its own."""
         kind = rng.choice([each for each in SCHEDULERS if each != ("tictac" if ring else "ddp")])
-        if components("scheduler")[kind].sizes:
-            for key in ("bucket", "partition"):
-                exchange.pop(key, None)
+        for key in ("forward", "pull", *(("bucket", "partition") if components("scheduler")[kind].sizes else ())):
+            exchange.pop(key, None)
         return draw.table(model("scheduler", kind), {"kind": kind})
 
     def _traffic(

@@ -218,6 +218,8 @@ def test_layer_by_layer_every_layer_takes_its_share_of_the_optimiser():
         (ps_job(1, scheduler="p3", credit=2), "credit: is said by the scheduler p3 already"),
         (ps_job(1, scheduler="p3", exchange={"partition": "8kB"}), "exchange.partition: is said by the scheduler p3 already"),
         (ring_job(2, scheduler="ddp", bucket="1MB"), "exchange.bucket: is said by the scheduler ddp already"),
+        (ps_job(1, scheduler="p3", exchange={"pull": "barrier"}), "exchange.pull: is not what forward waits for"),
+        ({"workers": 2, "exchange": {"kind": "ring", "forward": "layerwise"}, "scheduler": "ddp"}, "exchange.forward: is not what"),
         (ps_job(1, scheduler="ddp"), "has no buckets to fill with parameter_server"),
         (ring_job(2, scheduler="tictac"), "orders what servers send, and there are none"),
         (ring_job(2, scheduler="fastest"), "'barrier'"),
