@@ -25,7 +25,7 @@ from gradwire.sim.coupling import Coupling, Track
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.over import Over
 from gradwire.sim.fabric.tables import DROPS_BY, drop_columns
-from gradwire.sim.ideal import ideal_times
+from gradwire.experiment.ideal import ideal_times
 from gradwire.sim.message_table import (
     Iteration,
     MessageRows,
