@@ -4,8 +4,7 @@ A message m of a host, released at r (its first packet may go then) and delivere
 (`gradwire.experiment.ideal`, of the bytes that it was delivered with). The rest, X = d - r - I, is split:
 
 1. **recovery**, if packets of it were dropped that it was not delivered without. Of these, the packet that was dropped
-   last counts, and the time from when it was first dropped to d, less the time of one packet on the empty network; at
-   most X. It is `timeouts` if the message met a retransmission time-out and `retransmission` otherwise. Where nothing but
+   last counts, and the time from when it was first dropped to d; at most X. It is `timeouts` if the message met a retransmission time-out and `retransmission` otherwise. Where nothing but
    control packets was dropped, the first of these counts, if there was a time-out.
 2. **sharing**: other messages of the same host left by the same network card meanwhile. Each that was delivered before d
    counts with its time on the cable, at most with the time that both were on their way; of those delivered later a more
@@ -130,17 +129,16 @@ class MessageTimes:
 
     def __init__(self, played: Played, traffic: Traffic, lost: Lost) -> None:
         self.rows, self.traffic, self.lost = played.messages, traffic, lost
+        self._known: dict[int, Spent] = {}
         ran, rows = played.ran, played.messages
         transport = ran.scenario.transports[played.table.transport]
+        self.ideal = np.zeros(0, dtype=np.int64)
         if not len(rows["src"]):
-            self.ideal = self.trip = np.zeros(0, dtype=np.int64)
             return
         given = (ran.network, ran.routing, rows["src"], rows["dst"])
         how = (transport.payload, transport.overhead, ran.scenario.load_balancing)
         got = np.maximum(rows["received_bytes"], 1)
         self.ideal = ideal_times(*given, got, *how)
-        self.trip = ideal_times(*given, np.minimum(got, transport.payload), *how)
-        self._known: dict[int, Spent] = {}
 
     def spent(self, message: int) -> Spent:
         """What a delivered message spent its time on."""
@@ -157,7 +155,7 @@ class MessageTimes:
         rest, recovery = end - begin - own, 0
         since = self.lost.since(number, met > 0) if rest else -1
         if 0 <= since < end:
-            recovery = max(0, min(rest, end - since - int(self.trip[message])))
+            recovery = min(rest, end - since)
         rest -= recovery
         sharing = min(rest, self.traffic.sharing(number)) if rest else 0
         again, waited = (0, recovery) if met > 0 else (recovery, 0)

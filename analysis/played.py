@@ -151,31 +151,25 @@ class Played:
     def _places(
         self, columns: dict[str, Ints], mine: Ints, planned: dict[str, Ints], offset: int, n: int, step: int
     ) -> Ints:
-        """Where the rows `mine` of the Result stand among the messages of a step: they are numbered in a row."""
+        """Where the rows `mine` of the Result stand among the messages of a step. The engine numbers a step's messages in
+        a row; what does not, as other networks do, is told by tensor, part, kind and ends, if these are of one alone."""
         numbers = columns["number"][mine]
         keys = ("tensor", "part", "kind", "src", "dst", "bytes")
+        wanted = [planned["nbytes" if name == "bytes" else name][offset : offset + n] for name in keys]
+        given = [columns[name][mine] for name in keys]
         if not len(mine):
             return np.zeros(0, dtype=np.int64)
-        wanted = [planned["nbytes" if name == "bytes" else name][offset : offset + n] for name in keys]
-        firsts = [int(numbers.min())] if len(mine) == n else self._firsts(columns, mine, wanted, keys)
-        for first in firsts:
+        like_first = np.logical_and.reduce([column == found[0] for column, found in zip(wanted, given, strict=True)])
+        for first in (numbers[0] - np.flatnonzero(like_first)).tolist():
             place = numbers - first
-            if place.min() < 0 or place.max() >= n:
-                continue
-            if all((column[place] == columns[name][mine]).all() for name, column in zip(keys, wanted, strict=True)):
+            if 0 <= place.min() and place.max() < n and _equal([column[place] for column in wanted], given):
                 return np.asarray(offset + place)
-        raise ResultError(
-            f"the messages of job {self.name}, step {step}, are not those of its scenario", self.ran.where, UNFIT
-        )
-
-    @staticmethod
-    def _firsts(columns: dict[str, Ints], mine: Ints, wanted: Sequence[Ints], keys: Sequence[str]) -> list[int]:
-        """Which number the first message of a step may have, of which some never became ready."""
-        row = mine[0]
-        same = np.ones(len(wanted[0]), dtype=np.bool_)
-        for name, column in zip(keys, wanted, strict=True):
-            same &= column == columns[name][row]
-        return [int(columns["number"][row]) - place for place in np.flatnonzero(same).tolist()]
+        places = {key: at for at, key in enumerate(zip(*(column.tolist() for column in wanted), strict=True))}
+        place = np.array([places.get(key, -1) for key in zip(*(column.tolist() for column in given), strict=True)])
+        if len(places) < n or len(np.unique(place)) < len(mine) or (place < 0).any():
+            what = f"the messages of job {self.name}, step {step}, are not those of its scenario"
+            raise ResultError(what, self.ran.where, UNFIT)
+        return np.asarray(offset + place)
 
     # --- what follows ---------------------------------------------------------------------------------------------
 
@@ -224,11 +218,15 @@ class Played:
         return int(self.fire[event])
 
     def arrived(self, event: int) -> tuple[int, int]:
-        """(when the last thing happened that an event needs, the cause: an event, or -1 - process)."""
+        """(when the last thing happened that an event needs, the cause: an event, or -1 - process). What a station has
+        to do first counts from when the station could begin with it."""
         causes = self.causes(event)
         moment, who = int(self._last[event]), -1 - int(self._by[event])
         if len(causes):
             times = self.fire[causes]
+            for place in np.flatnonzero(times < 0).tolist():
+                cause = int(causes[place])
+                times[place] = self.arrived(cause)[0] if self.station[cause] >= 0 else self._fired(cause)
             last = int(times.max())
             if last >= moment:
                 return last, int(causes[int(times.argmax())])
@@ -305,6 +303,10 @@ class Played:
                         f"job {self.name}, {who}: {name} does not follow from the scenario and the messages",
                         self.ran.where, UNFIT,
                     )  # fmt: skip
+
+
+def _equal(some: Sequence[Ints], others: Sequence[Ints]) -> bool:
+    return all((one == other).all() for one, other in zip(some, others, strict=True))
 
 
 def _sums(counts: Sequence[int]) -> Ints:
