@@ -1,9 +1,9 @@
 """Breakdown: what the time of every iteration was spent on, in parts that add up to it exactly.
 
-A worker's iteration is computing and waiting. Every wait is for one event, and is walked through backwards, from when it
-ended to when it began, along what happened last: the event fired when the last message that it needed was delivered; that
-message had been released, ready, posted by an event; that one fired when ..., and so on, into other workers if need be.
-Every picosecond of the wait falls into one of
+A worker's iteration is computing and waiting. Every wait is for one event, and is walked through backwards, from when
+it ended to when it began, along what happened last: the event fired when the last message that it needed was
+delivered; that message had been released, ready, posted by an event; that one fired when ..., and so on, into other
+workers if need be. Every picosecond of the wait falls into one of
 
     straggler       another worker, whose gradient was needed, was computing
     server          a parameter server was adding up
@@ -20,7 +20,7 @@ nobody's wait, and not in the breakdown: it is hidden.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,7 @@ def of(found: Ran) -> Breakdown:
 def _row(played: Played, walk: Walk, row: Json) -> Json:
     course = played.courses[played.workers.index(row["worker"])]
     parts = {"computing": row["compute_ps"], **dict.fromkeys(CAUSES, 0)}
-    for place in range(bisect_left(course.end, row["start_ps"] + 1), bisect_right(course.end, row["end_ps"])):
+    for place in course.within(row["start_ps"], row["end_ps"]):
         if course.event[place] >= 0:
             for cause, length in walk.wait(course.event[place], course.begin[place], course.end[place]).items():
                 parts[cause] += length

@@ -3,20 +3,21 @@
 A message m of a host, released at r (its first packet may go then) and delivered at d, takes I on the empty network
 (`gradwire.experiment.ideal`, of the bytes that it was delivered with). The rest, X = d - r - I, is split:
 
-1. **recovery**, if packets of it were dropped that it was not delivered without. Of these, the packet that was dropped
-   last counts, and the time from when it was first dropped to d; at most X. It is `timeouts` if the message met a retransmission time-out and `retransmission` otherwise. Where nothing but
-   control packets was dropped, the first of these counts, if there was a time-out.
-2. **sharing**: other messages of the same host left by the same network card meanwhile. Each that was delivered before d
-   counts with its time on the cable, at most with the time that both were on their way; of those delivered later a more
-   urgent one counts as much, one of the same class at most as much as m itself (cards serve messages of a class in turn;
-   those of one pair of a transport with connections one after the other: a later one counts nothing), a less urgent one
-   nothing. At most what is left of X.
+1. **recovery**, if packets of it were dropped that it was not delivered without. Of these, the packet that was
+   dropped last counts, and the time from when it was first dropped to d; at most X. It is `timeouts` if the message
+   met a retransmission time-out and `retransmission` otherwise. Where nothing but control packets was dropped, the
+   first of these counts, if there was a time-out.
+2. **sharing**: other messages of the same host left by the same network card meanwhile. Each that was delivered
+   before d counts with its time on the cable, at most with the time that both were on their way; of those delivered
+   later a more urgent one counts as much, one of the same class at most as much as m itself (cards serve messages of
+   a class in turn; those of one pair of a transport with connections one after the other: a later one counts
+   nothing), a less urgent one nothing. At most what is left of X.
 3. **queueing**: what is left of X - waiting in queues of the network for what others sent, and being held back by the
    transport (window, pace, credit, pause), which answers to queues.
 
-All are integers, none is negative, and they add up to d - r. In time they lie in this order: sharing, queueing, recovery,
-and at the end the message's own I. (A convention, as in truth they take turns. It matters where only the end of a
-message was waited for.)
+All are integers, none is negative, and they add up to d - r. In time they lie in this order: sharing, queueing,
+recovery, and at the end the message's own I. (A convention, as in truth they take turns. It matters where only the
+end of a message was waited for.)
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Traffic:
         self.ran = ran
         columns, scenario = ran.columns, ran.scenario
         kinds = {
-            table.name: scenario.transports[scenario.transport_of(table)] for table in (*scenario.job, *scenario.traffic)
+            table.name: scenario.transports[scenario.transport_of(table)]
+            for table in (*scenario.job, *scenario.traffic)
         }
         transports = [kinds.get(name) for name in columns["jobs"]]
         overhead = np.array([each.overhead if each else 0 for each in transports] + [0], dtype=np.int64)

@@ -1,9 +1,9 @@
 """Played: a job's program once more, with what a Result has seen, and without a network.
 
-A Result says when messages became ready, were released and delivered. What followed from what, it does not say: that is
-the program (`gradwire.experiment.program`), which its scenario and trace make again, the same to the bit. Events of the
-program that post messages fired when these became ready, deliveries when messages were delivered; all others follow from
-these, and so does what every worker did at any time: computing, or waiting for which event.
+A Result says when messages became ready, were released and delivered. What followed from what, it does not say: that
+is the program (`gradwire.experiment.program`), which its scenario and trace make again, the same to the bit. Events
+of the program that post messages fired when these became ready, deliveries when messages were delivered; all others
+follow from these, and so does what every worker did at any time: computing, or waiting for which event.
 
 Everything is counted through the job: event e of step s is `first[s] + e`, message m of it `offset[s] + m`. Times are
 int64 picoseconds, -1 for what has not happened.
@@ -11,6 +11,7 @@ int64 picoseconds, -1 for what has not happened.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from gradwire.analysis.ran import Ran
     from gradwire.experiment.jobs import Job
 
-OWN = ("start_ps", "released_ps", "end_ps", "bytes", "received_bytes", "packets", "retransmitted", "timeouts", "priority")
+OWN = (
+    "start_ps", "released_ps", "end_ps", "bytes", "received_bytes", "packets", "retransmitted", "timeouts", "priority",
+)  # fmt: skip
 """Columns of the table of messages that are kept as they are."""
 IDLE = -2
 """In the place of the event that a process waited for: it waited for its start. -1: it computed."""
@@ -38,7 +41,8 @@ UNFIT = "a Result as it was written, with the gradwire that wrote it"
 class Course:
     """What one worker did: stretches of time, one after the other.
 
-    begin, end : picoseconds; event : what it waited for, -1: it computed, IDLE: it had not begun.
+    begin, end : picoseconds; event : what it waited for, -1: it computed, IDLE: it had not begun; work : what it computed,
+        in the picoseconds of a host that is not slow.
     waits : (time at which it came to wait, event, index of the iteration that the wait is named for).
     notes : (what, iteration, time), see `gradwire.experiment.program.NOTE`.
     """
@@ -46,18 +50,24 @@ class Course:
     begin: list[int] = field(default_factory=list)
     end: list[int] = field(default_factory=list)
     event: list[int] = field(default_factory=list)
+    work: list[int] = field(default_factory=list)
     waits: list[tuple[int, int, int]] = field(default_factory=list)
     notes: list[tuple[int, int, int]] = field(default_factory=list)
     now: int = 0
     at: int = 0
 
-    def spend(self, until: int, event: int) -> None:
+    def spend(self, until: int, event: int, work: int = 0) -> None:
         """Time passes, for an event or (-1) with computing."""
         if until > self.now:
             self.begin.append(self.now)
             self.end.append(until)
             self.event.append(event)
+            self.work.append(work)
             self.now = until
+
+    def within(self, begin: int, end: int) -> range:
+        """Places of the stretches between two times at which one begins and one ends."""
+        return range(bisect_right(self.end, begin), bisect_right(self.end, end))
 
 
 @dataclass(frozen=True)
@@ -101,10 +111,8 @@ class Played:
         self.offset = _sums([len(step.messages) for step in self.steps])
         events, count = int(self.first[-1]), int(self.offset[-1])
         self.messages = self._rows(count)
-        self.event_of = np.concatenate(
-            [first + np.arange(len(step.messages)) for first, step in zip(self.first.tolist(), self.steps, strict=False)]
-            or [np.zeros(0, dtype=np.int64)]
-        )
+        numbers = [np.arange(len(step.messages)) for step in self.steps]
+        self.event_of = np.concatenate([first + each for first, each in zip(self.first, numbers, strict=False)])
         """The delivery of every message."""
         self.message_of = np.full(events, -1, dtype=np.int64)
         self.message_of[self.event_of] = np.arange(count)
@@ -151,8 +159,8 @@ class Played:
     def _places(
         self, columns: dict[str, Ints], mine: Ints, planned: dict[str, Ints], offset: int, n: int, step: int
     ) -> Ints:
-        """Where the rows `mine` of the Result stand among the messages of a step. The engine numbers a step's messages in
-        a row; what does not, as other networks do, is told by tensor, part, kind and ends, if these are of one alone."""
+        """Where the rows `mine` of the Result stand among the messages of a step. The engine numbers a step's messages
+        in a row; other networks may not: then tensor, part, kind and ends tell, if these are of one alone."""
         numbers = columns["number"][mine]
         keys = ("tensor", "part", "kind", "src", "dst", "bytes")
         wanted = [planned["nbytes" if name == "bytes" else name][offset : offset + n] for name in keys]
@@ -232,6 +240,26 @@ class Played:
                 return last, int(causes[int(times.argmax())])
         return moment, who
 
+    def delivered_for(self, event: int) -> Ints:
+        """The messages whose delivery an event waits for, directly or through events that post nothing."""
+        found, waiting, seen = [], [event], {event}
+        while waiting:
+            causes = self.causes(waiting.pop())
+            messages = self.message_of[causes]
+            found.append(messages[messages >= 0])
+            more = [each for each in causes[messages < 0].tolist() if each not in seen]
+            seen.update(more)
+            waiting += more
+        return np.unique(np.concatenate(found))
+
+    def tensors_of(self, message: int) -> tuple[int, ...]:
+        """The tensors that a message carries something of; none where that is not known."""
+        tensor, part = int(self.messages["tensor"][message]), int(self.messages["part"][message])
+        if tensor >= 0:
+            return (tensor,)
+        bucket = part // self.table.segments
+        return self.table.buckets[bucket] if 0 <= bucket < len(self.table.buckets) else ()
+
     def _served(self, event: int) -> int:
         """When a station is done with an event; -1 while not all of what it does in this step has come. What it did
         in the step before it has done before (it matters only where no message says so)."""
@@ -262,7 +290,7 @@ class Played:
         ]
         going = True
         while going:
-            going = any([self._proceed(process, rows) for process, rows in enumerate(operations)])
+            going = sum(self._proceed(process, rows) for process, rows in enumerate(operations)) > 0
 
     def _proceed(self, process: int, rows: list[list[int]]) -> bool:
         """Whether a process came any further."""
@@ -270,7 +298,7 @@ class Played:
         while course.at < len(rows):
             operation, value, iteration = rows[course.at]
             if operation == COMPUTE:
-                course.spend(course.now + self.ran.slow.takes(value, self.hosts[process], course.now), -1)
+                course.spend(course.now + self.ran.slow.takes(value, self.hosts[process], course.now), -1, value)
             elif operation == WAIT:
                 fired = self._fired(value)
                 if fired < 0:

@@ -43,14 +43,12 @@ class Ran:
         Raises
         ------
         ResultError
-            It was not simulated, holds no scenario, or a trace is another one now.
+            It holds no scenario, or a trace is another one now.
         TraceError, ScenarioError
             A trace or a file that it names is not there any more.
         """
         self.result, self.where = result, where or str(result.summary.get("name", "the Result"))
-        if result.summary.get("engine", {}).get("kind") == "emulation":
-            what = "was made on real sockets, which do not tell when messages were released"
-            raise ResultError(what, self.where, "a simulated Result")
+        self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
         self.scenario = _scenario_of(result, self.where)
         needs = find_needs(self.scenario, trace)
         _check_traces(result, needs.traces, self.scenario, self.where)
@@ -70,7 +68,11 @@ class Ran:
 
     @cached_property
     def played(self) -> list[Played]:
-        """Every job."""
+        """Every job. ResultError if the Result is of real sockets, whose clocks nothing follows from to the picosecond,
+        or does not follow from its scenario."""
+        if not self.simulated:
+            what = "was made on real sockets, which do not tell when messages were released"
+            raise ResultError(what, self.where, "a simulated Result")
         return [Played(self, number, job) for number, job in enumerate(self.jobs)]
 
     @cached_property

@@ -1,8 +1,8 @@
 """One trace's gradients at another's times: what `gradwire trace retime` does.
 
 A CPU shows which gradients a model has and how large their values are, but not when a GPU has them ready: no scale
-mends that, as layers that compute much and layers that hold much are slowed down differently. So sizes and magnitudes of
-one trace, `a`, are put together with the times of another, `b`, of the same model (see `gradwire.traces.match`):
+mends that, as layers that compute much and layers that hold much are slowed down differently. So sizes and magnitudes
+of one trace, `a`, are put together with the times of another, `b`, of the same model (see `gradwire.traces.match`):
 
 * a gradient is ready when that of b is which it is matched with (of several: the last of them);
 * a layer runs forward from the first beginning to the last end of the layers of b whose gradients it is matched with;

@@ -231,7 +231,7 @@ def test_results_that_cannot_be_taken_apart_say_why(tmp_path: Path) -> None:
     result, trace = tiny()
     emulated = replace(result, summary={**result.summary, "engine": {"kind": "emulation", "clock": "wall"}})
     with pytest.raises(ResultError, match="real sockets"):
-        breakdown(emulated)
+        breakdown(emulated, trace)
     with pytest.raises(ResultError, match="does not hold its scenario"):
         breakdown(replace(result, scenario=""))
     with pytest.raises(ResultError, match="case' of job job0 is another one"):
