@@ -30,6 +30,8 @@ from gradwire.analysis.messages_time import Lost, MessageTimes, Traffic
 from gradwire.analysis.metrics import Span
 from gradwire.analysis.played import IDLE, Played
 from gradwire.analysis.ran import Ran, ran
+from gradwire.analysis.tables import Row as TableRow
+from gradwire.analysis.tables import share_text, time_text
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import Result
 
@@ -44,8 +46,8 @@ WORDS: Mapping[str, str] = {
     "computing": "computing",
     "straggler": "waiting: other workers compute",
     "server": "waiting: servers add up",
-    "scheduler": "waiting: held back by the scheduler",
-    "sharing": "waiting: its host sends others",
+    "scheduler": "waiting: for the scheduler",
+    "sharing": "waiting: behind its host's own",
     "serialisation": "waiting: on the empty network",
     "queueing": "waiting: queues, transport",
     "retransmission": "waiting: sent again",
@@ -156,6 +158,25 @@ class Breakdown:
         span = Span.steady(1 + max(row["iteration"] for row in mine))
         those = [row for row in mine if span.first <= row["iteration"] <= span.last] or mine
         return {part: sum(row[f"{part}_ps"] for row in those) / len(those) for part in PARTS}
+
+
+    def as_dict(self) -> Json:
+        """Plain values, for JSON: means by job, and all iterations."""
+        jobs = dict.fromkeys(row["job"] for row in self.rows)
+        return {"mean_ps": {job: self.means(job) for job in jobs}, "iterations": self.rows}
+
+
+def breakdown_rows(means: Sequence[Mapping[str, float]]) -> list[TableRow]:
+    """A table of means, cells in the order of `means`: parts that are there anywhere, and their sum."""
+    shown = [part for part in PARTS if any(each[part] for each in means)]
+    rows = [TableRow(WORDS[part], [_cell(each, part) for each in means]) for part in shown]
+    return [*rows, TableRow("iteration", [time_text(sum(each.values())) for each in means], True)]
+
+
+def _cell(means: Mapping[str, float], part: str) -> str:
+    if not means[part]:
+        return "-"
+    return f"{time_text(means[part])} ({share_text(means[part] / sum(means.values()))})"
 
 
 def breakdown(source: Result | str | Path, trace: Trace | None = None) -> Breakdown:

@@ -41,8 +41,8 @@ UNFIT = "a Result as it was written, with the gradwire that wrote it"
 class Course:
     """What one worker did: stretches of time, one after the other.
 
-    begin, end : picoseconds; event : what it waited for, -1: it computed, IDLE: it had not begun; work : what it computed,
-        in the picoseconds of a host that is not slow.
+    begin, end : picoseconds; event : what it waited for, -1: it computed, IDLE: it had not begun; work : what it
+        computed, in the picoseconds of a host that is not slow.
     waits : (time at which it came to wait, event, index of the iteration that the wait is named for).
     notes : (what, iteration, time), see `gradwire.experiment.program.NOTE`.
     """

@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwire.analysis.metrics import Span
 from gradwire.analysis.ran import Ran, ran
+from gradwire.analysis.tables import Grid, size_text, time_text
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.output import new_file
 from gradwire.scenarios.result import KINDS, Result
 
 if TYPE_CHECKING:
@@ -49,6 +54,58 @@ def of(found: Ran) -> pyarrow.Table:
     schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in COLUMNS])
     tables = [_of_job(found, played, schema) for played in found.played]
     return pyarrow.concat_tables(tables) if tables else schema.empty_table()
+
+
+def check_format(path: str | Path) -> None:
+    """Raise `ResultError` unless a table can be written to a file of this name."""
+    if Path(path).suffix not in (".csv", ".parquet"):
+        what = f"is no kind of table: {Path(path).suffix or 'no ending'}"
+        raise ResultError(what, str(path), "a name that ends in .csv or .parquet")
+
+
+def write_tensors(table: pyarrow.Table, path: str | Path) -> None:
+    """Write the table to a new file. Raises `ResultError` if that cannot be, or for another ending."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    check_format(path)
+    write = pyarrow.csv.write_csv if Path(path).suffix == ".csv" else pyarrow.parquet.write_table
+    with new_file(path) as partial:
+        write(table, partial)
+
+
+def longest_waits(table: pyarrow.Table, most: int) -> list[Grid]:
+    """For people: per job the tensors that were waited for longest, means over workers and the iterations of the steady
+    state, of at most `most` tensors."""
+    grids = []
+    rows = table.to_pylist()
+    for job in dict.fromkeys(row["job"] for row in rows):
+        mine = [row for row in rows if row["job"] == job]
+        span = Span.steady(1 + max(row["iteration"] for row in mine))
+        tensors: dict[int, list[Json]] = {}
+        for row in mine:
+            if span.first <= row["iteration"] <= span.last:
+                tensors.setdefault(row["tensor"], []).append(row)
+        waited = {each: sum(row["waited_ps"] for row in those) for each, those in tensors.items()}
+        order = sorted((each for each in tensors if waited[each]), key=lambda each: (-waited[each], each))
+        title = f"{job}: tensors that were waited for longest (means of iterations {span})"
+        head = ["tensor", "layer", "size", "ready to released", "released to delivered", "waited"]
+        grids.append(Grid(title, head, [_line(tensors[each]) for each in order[:most]]))
+    return grids
+
+
+def _line(rows: list[Json]) -> list[str]:
+    first = rows[0]
+
+    def between(begin: str, end: str) -> str:
+        known = [row[end] - row[begin] for row in rows if row[begin] >= 0 and row[end] >= 0]
+        return time_text(sum(known) / len(known)) if known else "-"
+
+    waited = sum(row["waited_ps"] for row in rows) / len(rows)
+    return [
+        first["name"], str(first["layer"]), size_text(first["bytes"]), between("ready_ps", "released_ps"),
+        between("released_ps", "delivered_ps"), time_text(waited) if waited else "-",
+    ]  # fmt: skip
 
 
 def _of_job(found: Ran, played: Played, schema: pyarrow.Schema) -> pyarrow.Table:
