@@ -23,7 +23,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.analysis.breakdown import Breakdown, breakdown, breakdown_rows
 from gradwire.analysis.detail import Detail, detail, detail_rows
 from gradwire.analysis.figures import check_plots
 from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
     from matplotlib.figure import Figure
+
+    from gradwire.analysis.breakdown import Breakdown
 
 FORMAT = 2
 """Version of comparison.json."""
@@ -164,6 +165,8 @@ class Comparison:
             flat = [each for entries in self.details for each in entries]
             print_rows(headings(self.flat), detail_rows(flat), f"{self.title}: in detail")
         if self.breakdowns is not None:
+            from gradwire.analysis.breakdown import breakdown_rows
+
             kept = [(name, each) for name, each in zip(headings(self.flat), self.means, strict=True) if each]
             rows = breakdown_rows([each for _, each in kept])
             print_rows([name for name, _ in kept], rows, f"{self.title}: mean iteration, in parts")
@@ -237,7 +240,11 @@ def compare(results: Sequence[Result], parts: bool = False) -> Comparison:
     """Measure Results and check the loss bound of every message in them; with `parts`, say what their iterations were
     spent on, too, which raises `ResultError` where that cannot be known (`gradwire.analysis.breakdown`)."""
     violations = [violation for result in results for violation in check_loss_invariant(result)]
-    breakdowns = [breakdown(result) for result in results] if parts else None
+    breakdowns = None
+    if parts:
+        from gradwire.analysis.breakdown import breakdown
+
+        breakdowns = [breakdown(result) for result in results]
     return Comparison(list(results), [measure(result) for result in results], violations, breakdowns)
 
 

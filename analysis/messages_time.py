@@ -55,7 +55,7 @@ class Traffic:
         columns, scenario = ran.columns, ran.scenario
         kinds = {
             table.name: scenario.transports[scenario.transport_of(table)]
-            for table in (*scenario.job, *scenario.traffic)
+            for table in scenario.senders
         }
         transports = [kinds.get(name) for name in columns["jobs"]]
         overhead = np.array([each.overhead if each else 0 for each in transports] + [0], dtype=np.int64)
@@ -132,7 +132,7 @@ class MessageTimes:
     def __init__(self, played: Played, traffic: Traffic, lost: Lost) -> None:
         self.rows, self.traffic, self.lost = played.messages, traffic, lost
         self._known: dict[int, Spent] = {}
-        ran, rows = played.ran, played.messages
+        ran, rows = traffic.ran, played.messages
         transport = ran.scenario.transports[played.table.transport]
         self.ideal = np.zeros(0, dtype=np.int64)
         if not len(rows["src"]):

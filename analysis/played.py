@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import KINDS
 
 if TYPE_CHECKING:
-    from gradwire.analysis.ran import Ran
     from gradwire.experiment.jobs import Job
+    from gradwire.scenarios.json_data import Json
 
 OWN = (
     "start_ps", "released_ps", "end_ps", "bytes", "received_bytes", "packets", "retransmitted", "timeouts", "priority",
@@ -88,6 +88,17 @@ class Slow:
         return value // SLOW_UNIT * slow + (value % SLOW_UNIT) * slow // SLOW_UNIT
 
 
+class Seen(Protocol):
+    """What a Result says, as `gradwire.analysis.ran.Ran` has it."""
+
+    where: str
+    slow: Slow
+
+    def messages_of(self, job: str) -> dict[str, Any]: ...
+
+    def iterations_of(self, job: str) -> list[Json]: ...
+
+
 class Played:
     """One job of a Result.
 
@@ -100,9 +111,9 @@ class Played:
     courses : what every worker did.
     """
 
-    def __init__(self, ran: Ran, number: int, job: Job) -> None:
-        """`number` : of the job in the scenario. ResultError if the Result does not follow from its scenario."""
-        self.ran, self.job, self.name = ran, job, job.table.name
+    def __init__(self, seen: Seen, job: Job) -> None:
+        """ResultError if the Result does not follow from its scenario."""
+        self.seen, self.job, self.name = seen, job, job.table.name
         part = job.part
         self.hosts, self.workers = part.hosts.tolist(), part.workers.tolist()
         self.table = part.table
@@ -144,7 +155,7 @@ class Played:
             name: np.concatenate([getattr(step.messages, name) for step in self.steps])
             for name in ("iteration", "tensor", "layer", "part", "kind", "src", "dst", "nbytes")
         }
-        columns = self.ran.messages_of(self.name)
+        columns = self.seen.messages_of(self.name)
         for step, (offset, rows) in enumerate(zip(self.offset.tolist(), self.steps, strict=False)):
             n = len(rows.messages)
             if not n:
@@ -176,7 +187,7 @@ class Played:
         place = np.array([places.get(key, -1) for key in zip(*(column.tolist() for column in given), strict=True)])
         if len(places) < n or len(np.unique(place)) < len(mine) or (place < 0).any():
             what = f"the messages of job {self.name}, step {step}, are not those of its scenario"
-            raise ResultError(what, self.ran.where, UNFIT)
+            raise ResultError(what, self.seen.where, UNFIT)
         return np.asarray(offset + place)
 
     # --- what follows ---------------------------------------------------------------------------------------------
@@ -298,7 +309,7 @@ class Played:
         while course.at < len(rows):
             operation, value, iteration = rows[course.at]
             if operation == COMPUTE:
-                course.spend(course.now + self.ran.slow.takes(value, self.hosts[process], course.now), -1, value)
+                course.spend(course.now + self.seen.slow.takes(value, self.hosts[process], course.now), -1, value)
             elif operation == WAIT:
                 fired = self._fired(value)
                 if fired < 0:
@@ -323,13 +334,13 @@ class Played:
             for process, course in enumerate(self.courses)
             for what, iteration, moment in course.notes
         }
-        for row in self.ran.iterations_of(self.name):
+        for row in self.seen.iterations_of(self.name):
             for what, name in enumerate(("start_ps", "forward_end_ps", "backward_end_ps", "end_ps")):
                 if found.get((row["worker"], row["iteration"], what)) != row[name]:
                     who = f"worker {row['worker']}, iteration {row['iteration']}"
                     raise ResultError(
                         f"job {self.name}, {who}: {name} does not follow from the scenario and the messages",
-                        self.ran.where, UNFIT,
+                        self.seen.where, UNFIT,
                     )  # fmt: skip
 
 

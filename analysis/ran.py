@@ -19,6 +19,7 @@ from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import SCENARIO_FILE, Result
+from gradwire.scenarios.schema.fault import HostFault
 
 if TYPE_CHECKING:
     from gradwire.experiment.jobs import Job
@@ -56,15 +57,18 @@ class Ran:
         self.routing = build_routing(needs.network)
         self.traces = needs.traces
         self.jobs: list[Job] = jobs_of(self.scenario, needs)
-        cards = self.network.cards
         self.slow = Slow(tuple(
-            (cards.node(cards.index[table.host], 0), int(table.at), -1 if table.until is None else int(table.until),
-             float(table.slowness))
+            (self._node(table.host), int(table.at), -1 if table.until is None else int(table.until), table.slowness)
             for table in self.scenario.fault
-            if getattr(table, "slowness", 1.0) != 1.0
+            if isinstance(table, HostFault) and table.slowness != 1.0
         ))  # fmt: skip
         self.columns = message_columns(result, self.network.index)
         self._by_job = {name: self.columns["job"] == n for n, name in enumerate(self.columns["jobs"])}
+
+    def _node(self, host: str) -> int:
+        """Where a host computes: its first network card."""
+        cards = self.network.cards
+        return cards.node(cards.index[host], 0)
 
     @cached_property
     def played(self) -> list[Played]:
@@ -73,7 +77,7 @@ class Ran:
         if not self.simulated:
             what = "was made on real sockets, which do not tell when messages were released"
             raise ResultError(what, self.where, "a simulated Result")
-        return [Played(self, number, job) for number, job in enumerate(self.jobs)]
+        return [Played(self, job) for job in self.jobs]
 
     @cached_property
     def latency(self) -> int:

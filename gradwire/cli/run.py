@@ -246,8 +246,8 @@ def _show(
         write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
         kept = keep(out, write, [("result", results[0].write)] if plots else [])
     elif out is not None:
-        parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
-        kept = keep(out, partial(comparison.write, plots=plots or "png"), parts)
+        each_alone = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+        kept = keep(out, partial(comparison.write, plots=plots or "png"), each_alone)
     if as_json:
         typer.echo(json.dumps(comparison.as_dict()))
     else:

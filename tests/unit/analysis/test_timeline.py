@@ -173,7 +173,7 @@ def test_names_say_who_is_who(tmp_path: Path) -> None:
     messages = {event["name"] for event in of(events, "message")}
     assert messages == {f"{kind} l{layer}" for kind in ("push", "pull") for layer in ("0.t0", "1.t0", "1.t1")}
     known = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
-    assert {place for place in tracks(events)} <= known
+    assert set(tracks(events)) <= known
 
 
 def test_some_iterations_only(tmp_path: Path) -> None:
