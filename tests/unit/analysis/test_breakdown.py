@@ -17,6 +17,7 @@ from gradwire.analysis.breakdown import CAUSES, PARTS, breakdown
 from gradwire.analysis.ran import ran
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import Result
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
 
@@ -217,6 +218,28 @@ def test_parts_add_up_whatever_is_run(data: st.DataObject) -> None:
     parts = parts_of(result, trace)
     assert len(parts) == workers * common["iterations"]
     assert all(each["timeouts"] == each["retransmission"] == 0 for each in parts.values())
+
+
+def test_several_jobs_beside_traffic_and_hosts_with_several_cards() -> None:
+    """Each job by itself; what others send is queueing to it, unless it leaves the same card."""
+    trace = make_trace([[25_000], [100, 50_000]])
+    tables: dict[str, Any] = {
+        "name": "case", **LINK, "transport": {"kind": "dctcp", "payload": "1000B"},
+        "topology": {"kind": "rail", "hosts": 6, "cards": 2, "spines": 1},
+        "job": [
+            {"name": "one", "trace": "case", "iterations": 2, **ps_job(2)},
+            {"name": "two", "trace": "case", "iterations": 3, "start": "1ms", **ring_job(3, bucket="100kB")},
+        ],
+        "traffic": [{"name": "bursts", "kind": "incast", "fan_in": 3, "size": "100kB", "receiver": "h0", "stop": "6ms"}],
+    }  # fmt: skip
+    result = simulate(Scenario.model_validate(tables), trace)
+    found = breakdown(result, trace)
+    assert {(row["job"], row["worker"], row["iteration"]) for row in found.rows} == {
+        (row["job"], row["worker"], row["iteration"]) for row in result.iterations.to_pylist()
+    }
+    for row in found.rows:
+        assert sum(row[f"{part}_ps"] for part in PARTS) == row["end_ps"] - row["start_ps"]
+        assert min(row[f"{part}_ps"] for part in PARTS) >= 0
 
 
 # --- what it needs -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from gradwire.cli import app
 from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats import export_trace
 from gradwire.traces.info import info, print_info
 from gradwire.traces.match import match
 from gradwire.traces.parts import Iteration, TensorInfo
@@ -265,6 +266,18 @@ def test_the_command_takes_a_file_a_folder_and_a_name(tmp_path: Path, monkeypatc
     assert said["retimed"]["times_of"]["format"] == "csv" and len(said["retimed"]["times_of"]["sha256"]) == 64
     code, text = run("a", "--times", "b", "--out", "by-json", "--json")
     assert json.loads(text)["matched"] == 2
+
+
+def test_times_of_a_chakra_trace(tmp_path: Path) -> None:
+    """Of a job that was exported, whole microseconds; it has no names of layers that would do."""
+    a, b = trace_of([300, 40, 90]), trace_of([300, 40, 90], names="other", scale=10**6)
+    (file,) = export_trace(b, tmp_path / "job", format="chakra")
+    times, source = times_of(file)
+    made, theirs = retime(a, times).iterations[0], b.iterations[0]
+    assert source["format"] == "chakra"
+    np.testing.assert_array_equal(made.ready_ps, theirs.ready_ps)
+    np.testing.assert_array_equal(made.forward_end_ps, theirs.forward_end_ps)
+    assert (made.backward_end_ps, made.optimizer_ps) == (theirs.backward_end_ps, theirs.optimizer_ps)
 
 
 @pytest.mark.parametrize(
