@@ -136,7 +136,7 @@ def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:
     traffic = [number for number, table in enumerate(program.tables) if not table.is_job]
     found: dict[int, int] = {}
     if traffic:
-        from gradwire.sim.ideal import ideal_times
+        from gradwire.experiment.ideal import ideal_times
 
         rows = program.messages
         for number in traffic:
