@@ -21,6 +21,7 @@ from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.bound import Bound
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
+from gradwire.scenarios.schema.exec import Exec, ExecHost, ExecMark
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
@@ -63,6 +64,9 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[output]", Output),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
+    ("[exec]", Exec),
+    ("[[exec.host]]", ExecHost),
+    ("[[exec.mark]]", ExecMark),
     ("[fidelity]", Fidelity),
     ("[training]", Training),
     ("[training.optimizer]", Optimizer),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradwire.emu.agent.report import Reports
+from gradwire.emu.programs.rank import RankEnd
 from gradwire.emu.switches.base import Drop, PortCounts
 
 
@@ -31,3 +32,6 @@ class Raw:
     captures: Mapping[str, str] = field(default_factory=dict)
     lost_captures: list[str] = field(default_factory=list)
     kernel: str = ""
+    ends: list[RankEnd] = field(default_factory=list)
+    """how the ranks of `Plan.programs` ended; `marked`: (packets, bytes) that its rules met, by number"""
+    marked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
