@@ -117,6 +117,7 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
             ask=runner.ask,
             ctrl_c=ctrl_c,
             words=runner.words,
+            **({} if plan.programs is None else {"memory_mb": plan.programs.memory_mb}),
         )
     except KeyboardInterrupt:  # it had no time to end in order, but may have left something
         return INTERRUPTED

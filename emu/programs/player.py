@@ -29,7 +29,7 @@ from gradwire.emu.switches.base import SwitchBackend, TestbedError
 from gradwire.emu.system import namespaces
 from gradwire.emu.system.namespaces import inside, run_tool
 
-PAUSE_S = 0.2
+PAUSE_S, SOON_S = 0.2, 0.01
 LAST_S = 3.0
 """Between asking ranks to end and killing them; our choice."""
 LEFT = "left"
@@ -50,14 +50,13 @@ class Watching(Protocol):
 
 
 class Player:
-    """The ranks of one plan. `say` passes on their lines; `machine`: in a virtual machine of our own."""
+    """The ranks of one plan. `say` passes on their lines."""
 
     def __init__(
-        self, plan: Plan, programs: Programs, backend: SwitchBackend, watch: Watching, folder: Path, say: Say,
-        machine: bool,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, programs: Programs, backend: SwitchBackend, watch: Watching, folder: Path, say: Say
+    ) -> None:
         self.plan, self.programs = plan, programs
-        self._backend, self._watch, self._say, self._machine = backend, watch, say, machine
+        self._backend, self._watch, self._say = backend, watch, say
         self.left = folder / LEFT
         self.reports = Reports.empty(len(plan.program.messages))
         self.ends: list[RankEnd] = [RankEnd(rank.number, None) for rank in programs.ranks]
@@ -160,19 +159,22 @@ class Player:
             self._reap()
             self._apply_changes()
             self._enforce()
-            if self._ask_at is None and (wrong := self._watch.check()):
+            if self._kill_at is None and (wrong := self._watch.check()):
                 raise TestbedError("; ".join(wrong), "network", usage=False)
 
     def _pause(self) -> float:
         """Seconds until something is due."""
         now = time.monotonic()
-        due = [PAUSE_S, self._watch.pause()]
+        if self._kill_at is not None:
+            return min(PAUSE_S, max(self._kill_at - now, SOON_S))
+        due = [now + PAUSE_S, now + self._watch.pause()]
         if self._changes:
-            due.append((self._began + self._changes[0].time_ns) / 1e9 - now)
-        due += [each - now for each in (self._ask_at, self._kill_at) if each is not None]
-        if self.plan.duration_ps is not None and self._began:
-            due.append((self._began + self.plan.duration_ps // 1000) / 1e9 - now)
-        return max(0.0, min(due))
+            due.append((self._began + self._changes[0].time_ns) / 1e9)
+        if self._ask_at is not None:
+            due.append(self._ask_at)
+        if self.plan.duration_ps is not None:
+            due.append((self._began + self.plan.duration_ps // 1000) / 1e9)
+        return max(0.0, min(due) - now)
 
     def _reap(self) -> None:
         now = time.monotonic_ns() - self._began

@@ -31,7 +31,17 @@ from gradwire.emu.system.namespaces import find_tool
 from gradwire.emu.userspace import card, process, tun
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.emu.userspace.layout import BALANCERS
-from gradwire.emu.userspace.process import CAPTURE, CHANGE, COUNTS, DROPS, LENGTH, LOSS, STATE, WATCH, Lateness
+from gradwire.emu.userspace.process import (
+    CAPTURE,
+    CHANGE,
+    COUNTS,
+    DROPS,
+    LENGTH,
+    LOSS,
+    STATE,
+    WATCH,
+    Lateness,
+)
 from gradwire.scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0

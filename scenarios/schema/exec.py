@@ -33,7 +33,7 @@ def _shown(ports: tuple[int, int]) -> int | str:
 
 def _control(value: Any) -> str:
     if not isinstance(value, str) or not CONGESTION.fullmatch(value):
-        raise UnitError("is no name of a congestion control", 'one of the kernel\'s, such as "cubic", "reno" or "dctcp"')
+        raise UnitError("is no name of a congestion control", 'one that the kernel has, such as "cubic" or "dctcp"')
     return value
 
 
