@@ -78,7 +78,9 @@ def environment(programs: Programs, rank: Rank, device: str, left: Path, clock: 
 
 def hosts_file(programs: Programs) -> str:
     """/etc/hosts of all hosts. A resolver that asks nobody else: there is nobody in there."""
-    lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in programs.names)]
+    lines = ["127.0.0.1 localhost"]
+    for name, address in programs.names:
+        lines += [f"{address} {name}", f"::ffff:{address} {name}"]  # the second is what c10d's sockets look up
     return "\n".join(lines) + "\n"
 
 
