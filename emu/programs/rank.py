@@ -1,7 +1,7 @@
 """One rank's process: started in its host's namespace, its output taken line by line, ended with all it has started.
 
 It is a session of its own, so that a signal reaches its children, too, and it is killed with the runner, whatever ends
-that. Its host name is the scenario's, by which programs look for their own address.
+that. Its host name is the scenario's, by which programs look for their own address, and /sys shows its host's devices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import CLONE_NEWNET, tied
 from gradwire.emu.system.sockets import LIBC
 
-CLONE_NEWUTS = 0x04000000
+CLONE_NEWUTS, CLONE_NEWNS = 0x04000000, 0x00020000
 STREAMS = ("out", "err")
 LONGEST_LINE = 1 << 14
 """Bytes; longer lines are passed on in pieces; our choice."""
@@ -133,6 +133,8 @@ def start(
         if LIBC.unshare(CLONE_NEWUTS) == 0:  # a kernel without goes on under the machine's name
             name = rank.host.encode()
             LIBC.sethostname(name, len(name))
+        if LIBC.unshare(CLONE_NEWNS) == 0:  # /sys/class/net shows the devices of whoever has mounted it
+            LIBC.mount(b"gradwire", b"/sys", b"sysfs", ctypes.c_ulong(0), None)
 
     try:
         process = subprocess.Popen(

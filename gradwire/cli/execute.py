@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,6 +70,7 @@ def cmd_exec(
 
     Exits with 0 if every rank did, with 1 if one has failed or time was up.
     """
+    from gradwire.emu.system.scratch import scratch
     from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
     from gradwire.scenarios.output import claimed, refuse_unwritable
@@ -83,11 +83,11 @@ def cmd_exec(
     if at and pcap is None:
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     loaded = load_scenario(scenario, set=set_ or [], policy=policy)
-    with claimed(out) as place, tempfile.TemporaryDirectory(prefix="gradwire-left-") as kept:
+    with claimed(out) as place, scratch("gradwire-left-") as kept:
         request = _request(command, hosts, ranks_per_host, compute, request_of(clock, switch, max_wall, 1, pcap, at))
-        result, finished = _run(loaded, request, Path(kept), as_json)
+        result, finished = _run(loaded, request, kept, as_json)
         result.timing.update(asked(scenario, set_ or []))
-        _report(result, finished, place, Path(kept), pcap, as_json)
+        _report(result, finished, place, kept, pcap, as_json)
 
 
 def _request(

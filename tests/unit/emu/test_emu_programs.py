@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import gradwire
+from gradwire.cli import app
 from gradwire.emu.planning.plan import host_address
 from gradwire.emu.planning.prepare import check_scenario
 from gradwire.emu.planning.programs import Asked, changes_of, differences, programs_of
@@ -244,3 +246,19 @@ def test_the_first_rank_that_failed_by_itself_is_named_first():
         {"rank": 3, "host": "h3", "status": 0, "ended_ps": 100, "made_to_end": False},
     ]
     assert outcome.failures(ranks) == ["rank 2 at h2 ended with status 3", "rank 1 at h1 was killed by SIGSEGV"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "there is no command"),
+        (("--ranks-per-host", "0", "--", "true"), "--ranks-per-host: cannot be 0"),
+        (("--compute", "guess", "--", "true"), "--compute: cannot be 'guess'"),
+        (("--hosts", "h0,,h1", "--", "true"), "--hosts: 'h0,,h1' has an empty name"),
+        (("--at", "s0", "--", "true"), "--pcap FOLDER too"),
+        (("--clock", "sundial", "--", "true"), "there is no clock 'sundial'"),
+    ],
+)
+def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str):
+    done = CliRunner().invoke(app, ["exec", "four-hosts", *arguments])
+    assert done.exit_code == 2 and words in done.stderr and done.stderr.count("gradwire: ") == 1
