@@ -90,7 +90,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
-    ("Scenario", "exec"): "See below, and docs/exec.md: `gradwire exec`; with it a scenario may do without jobs and traffic.",
+    ("Scenario", "exec"): "See below, and docs/exec.md; with it a scenario may do without jobs and traffic.",
     ("Exec", "host"): "See below; any number of them.",
     ("Exec", "mark"): "See below; any number of them.",
     ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",

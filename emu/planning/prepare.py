@@ -68,8 +68,8 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     for number, fault in enumerate(scenario.fault):
         if not programs:
             no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
-        elif why := why_not_beside(fault):
-            no(f"fault[{number}]", why, fault.kind, "faults that cut cables, lose packets or pause hosts")
+        elif reason := why_not_beside(fault):
+            no(f"fault[{number}]", reason, fault.kind, "faults that cut cables, lose packets or pause hosts")
     if programs:
         for number, job in enumerate(scenario.job):
             what = "is replayed by gradwire's own hosts, and the command is what runs at them here"

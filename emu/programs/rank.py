@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from gradwire.emu.programs.described import Rank
 from gradwire.emu.switches.base import TestbedError
@@ -47,7 +47,7 @@ class RankEnd:
 class Stream:
     """One of a rank's outputs: into a file, and line by line to whoever wants them."""
 
-    def __init__(self, pipe: BinaryIO, path: Path, line: Callable[[str], None]) -> None:
+    def __init__(self, pipe: IO[bytes], path: Path, line: Callable[[str], None]) -> None:
         self._pipe, self._line = pipe, line
         self._file = path.open("wb", buffering=0)
         self._rest = b""

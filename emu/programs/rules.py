@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from gradwire.emu.programs.described import Rule
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import inside, run_tool
+from gradwire.scenarios.json_data import Json
 
 TABLE = "gradwire_exec"
 
@@ -84,6 +85,6 @@ def counts(rules: Sequence[Rule], node: int, namespace: int) -> dict[int, tuple[
     return found
 
 
-def _listed() -> list[dict[str, object]]:  # type: ignore[type-arg]
+def _listed() -> list[Json]:
     answer = json.loads(run_tool(["nft", "-j", "list", "table", "ip", TABLE]))
     return [each["rule"] for each in answer["nftables"] if "rule" in each]

@@ -1,4 +1,4 @@
-"""ResNet-20 on CIFAR-10 with PyTorch's DistributedDataParallel over gloo: an ordinary script, and two lines of gradwire's.
+"""ResNet-20 on CIFAR-10 with DistributedDataParallel over gloo: an ordinary script, and two lines of gradwire's.
 
     gradwire exec four-hosts -- python examples/exec/ddp.py --data cifar10 --steps 20
     gradwire exec four-hosts -- python examples/exec/ddp.py --capture --reducer topk

@@ -222,7 +222,7 @@ def test_background_traffic_runs_beside_and_a_paused_host_stands_still(place: Pl
     )
     (place.folder / "s.toml").write_text(SCENARIO + more)
     code = "import time, gradwire; gradwire.mark(); time.sleep(0.3); gradwire.mark(0); time.sleep(1); gradwire.mark(1)"
-    status, said, error = place.run("exec", "s.toml", *USERSPACE, "--out", "o", "--", PYTHON, "-c", code)
+    status, _, error = place.run("exec", "s.toml", *USERSPACE, "--out", "o", "--", PYTHON, "-c", code)
     assert status == 0, error
     result = Result.read(place.folder / "o")
     rows = result.messages.to_pylist()
@@ -239,7 +239,7 @@ def test_ddp_trains_over_a_lossy_network(place: Place, more: tuple[str, ...]) ->
     all-reduce have crossed every host's cable."""
     pytest.importorskip("torch")
     script = str(ROOT / "examples" / "exec" / "ddp.py")
-    status, said, error = place.run(
+    status, _, error = place.run(
         "exec", "four-hosts", *VIRTUAL, "--set", "link.loss=0.01", "--out", "o", "--", PYTHON, script,
         "--steps", "2", "--batch", "2", *more, PYTHONPATH=f"{ROOT}",
     )  # fmt: skip
