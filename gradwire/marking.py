@@ -41,6 +41,8 @@ def mark(step: int | None = None, **values: float | str) -> None:
     entry: dict[str, object] = {"time_ns": time.monotonic_ns()}
     if computed is not None:
         entry["computed_ns"] = computed
+    if os.environ.get("RANK", "").isdecimal():  # torchrun, started once at a host, has several ranks there
+        entry["rank"] = int(os.environ["RANK"])
     if step is not None:
         entry["step"] = int(step)
     entry |= {key: value if isinstance(value, str) else float(value) for key, value in values.items()}

@@ -29,8 +29,8 @@ KEPT_OUTPUT, KEPT_MARKS = "ranks", "marks.csv"
 
 def read_marks(left: Path, ranks: int, began_ns: int) -> list[Json]:
     """All marks, rank by rank: {"rank", "step", "time_ns" since the beginning, further values}. What is no mark is
-    left out: anybody may write into the file."""
-    found = []
+    left out: anybody may write into the file. A mark that says its own rank is that one's."""
+    found: list[Json] = []
     for rank in range(ranks):
         try:
             lines = (left / told.MARKS / str(rank)).read_text(errors="replace").splitlines()
@@ -42,8 +42,10 @@ def read_marks(left: Path, ranks: int, began_ns: int) -> list[Json]:
                 time_ns = int(entry.pop("time_ns")) - began_ns
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue
-            found.append({"rank": rank, "step": entry.pop("step", None), "time_ns": time_ns, **entry})
-    return found
+            own = entry.pop("rank", rank)
+            own = own if isinstance(own, int) else rank
+            found.append({"rank": own, "step": entry.pop("step", None), "time_ns": time_ns, **entry})
+    return sorted(found, key=lambda mark: mark["rank"])
 
 
 def iterations(marks: Sequence[Json], job: str) -> Columns:

@@ -202,10 +202,11 @@ def test_what_is_said_of_programs_changes_no_digest():
 def test_mark_writes_a_line_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gradwire.mark(1)  # nobody wants to know
     monkeypatch.setenv("GRADWIRE_MARKS", str(tmp_path / "0"))
+    monkeypatch.setenv("RANK", "5")
     gradwire.mark()
     gradwire.mark(3, loss=0.5, phase="late")
     first, second = [json.loads(line) for line in (tmp_path / "0").read_text().splitlines()]
-    assert set(first) == {"time_ns"} and first["time_ns"] <= second.pop("time_ns")
+    assert first["rank"] == second.pop("rank") == 5 and set(first) == {"time_ns", "rank"} and first["time_ns"] <= second.pop("time_ns")
     assert second == {"step": 3, "loss": 0.5, "phase": "late"}
     monkeypatch.setenv("GRADWIRE_MARKS", str(tmp_path / "no" / "folder"))
     gradwire.mark(4)  # a run is worth more
@@ -226,7 +227,7 @@ def marks_file(left: Path, rank: int, *entries: object) -> None:
 def test_iterations_lie_between_marks(tmp_path: Path):
     marks_file(tmp_path, 0, {"time_ns": 1100}, {"time_ns": 1250, "step": 7}, "no mark", {"step": 8},
                {"time_ns": 1400, "step": 9, "computed_ns": 30, "loss": 2.5})  # fmt: skip
-    marks_file(tmp_path, 2, {"time_ns": 1000}, {"time_ns": 1001})  # without a number
+    marks_file(tmp_path, 1, {"time_ns": 1000, "rank": 2}, {"time_ns": 1001, "rank": 2})  # without a number, another's
     marks = outcome.read_marks(tmp_path, 3, began_ns=1000)
     table = outcome.iterations(marks, "train")
     assert table["job"] == ["train"] * 3
