@@ -11,6 +11,7 @@ virtual machine importing takes long.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -112,6 +113,8 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         captures = start_captures(plan, backend, folder, raw)
         watch = Watch(plan, backend, raw, folder / STOP)
         warm(plan)
+        gc.collect()
+        gc.freeze()  # or every fork's collections would copy all that was there before it
         watch.controller = player = _player(plan, backend, watch, folder)
         try:
             player.run()

@@ -40,7 +40,7 @@ def reduced(ddp: DistributedDataParallel, name: str) -> None:
     from gradwire.training.reducers.fp16 import Half
     from gradwire.training.reducers.topk import TopK
 
-    register(ddp, ErrorFeedback(TopK(ratio=0.01)) if name == "topk" else Half())
+    register(ddp, ErrorFeedback(reducer=TopK(ratio=0.01)) if name == "topk" else Half())
 
 
 def main() -> None:
