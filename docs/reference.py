@@ -21,6 +21,7 @@ from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.bound import Bound
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
+from gradwire.scenarios.schema.exec import Exec, ExecHost, ExecMark
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
@@ -64,6 +65,9 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[output]", Output),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
+    ("[exec]", Exec),
+    ("[[exec.host]]", ExecHost),
+    ("[[exec.mark]]", ExecMark),
     ("[fidelity]", Fidelity),
     ("[training]", Training),
     ("[training.optimizer]", Optimizer),
@@ -87,6 +91,9 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
+    ("Scenario", "exec"): "See below, and docs/exec.md; with it a scenario may do without jobs and traffic.",
+    ("Exec", "host"): "See below; any number of them.",
+    ("Exec", "mark"): "See below; any number of them.",
     ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",
     ("Link", "rate"): "Of each direction.",
     ("LinkOverride", "rate"): "Instead of that of `[link]`.",

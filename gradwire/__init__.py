@@ -23,6 +23,7 @@ PUBLIC = {
     "load_trace": "gradwire.traces.trace",
     "simulate": "gradwire.sim.simulate",
     "emulate": "gradwire.connect",
+    "mark": "gradwire.marking",
     "compare": "gradwire.connect",
     "plot": "gradwire.connect",
     "breakdown": "gradwire.analysis.breakdown",

@@ -123,7 +123,7 @@ def emulate(
     trace = trace_of(trace, "emulate(trace)")
     if request is not None:
         instance_of(request, testbed.Request, "emulate(request)", "gradwire.emu.testbed.Request", ScenarioError)
-    testbed.check_scenario(scenario)
+    testbed.check_scenario(scenario, programs=request is not None and request.programs is not None)
     resolved = resolve(scenario, trace)
     return testbed.emulate(scenario, resolved, request, ideal=_ideal(scenario, resolved), **more)
 
