@@ -158,7 +158,6 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
     import torch
 
     from gradwire import __version__
-    from gradwire.training.served.asynchronous import Asynchronous
 
     return {
         "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
@@ -168,7 +167,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": shlex.join(["gradwire", *sys.argv[1:]]),
-        **({"server_cpu_s": trainer.server_ns / 1e9} if isinstance(trainer, Asynchronous) else {}),
+        "encode_cpu_s": trainer.encode_ns / 1e9, "server_cpu_s": trainer.server_ns / 1e9,
     }  # fmt: skip
 
 

@@ -51,8 +51,8 @@ class Learned:
 
     Attributes
     ----------
-    summary : name, policy, label, steps done and wanted, parameters, versions, command; with an asynchronous server the
-        processor time of its own work, measured.
+    summary : name, policy, label, steps done and wanted, parameters, versions, command; the processor time of all
+        workers' encoding and of the server's own work, measured.
     tables : rows by table, as `TABLES` names their columns.
     """
 

@@ -65,6 +65,46 @@ def _reduced(label: str, feedback: bool = False, momentum: float = 0.9, **reduce
     return Arm(label, {"training": training})
 
 
+COMPUTING = "5ms"
+"""What a worker's step takes besides communication: about that of 16 small pictures on one thread here [ours]."""
+
+
+def _system(label: str, kind: str, momentum: float = 0.9, rate: float = 0.2, **more: object) -> Arm:
+    return Arm(
+        label,
+        {"training": {"system": {"kind": kind, **more}, "optimizer": {"momentum": momentum, "rate": rate}}},
+    )  # fmt: skip
+
+
+SIMULATED: Json = {"training": {"network": "simulated"}}
+SYSTEMS: dict[str, Arm] = {
+    "dense": Arm("dense", {}),
+    "qsgd": Arm("QSGD, 8 bits", {"training": {"reducer": {"kind": "qsgd"}}}),
+    "terngrad": Arm("TernGrad", {"training": {"reducer": {"kind": "terngrad"}}}),
+    "powersgd": Arm(
+        "PowerSGD, rank 2, error feedback",
+        {"training": {"reducer": {"kind": "powersgd", "rank": 2}, "error_feedback": True}},
+    ),
+    "wnn": _system("weight nowcasting, every 130 steps", "wnn", period=26),
+    "mp2": _system("MP2", "mp2"),
+    "mp2-both": _system("MP2, workers predict too", "mp2", pull="pushed"),
+    "mp2-none": _system("MP2 without prediction", "mp2", predictor="none"),
+    "slimdp": _system("Slim-DP, 30 %, half of it core", "slimdp"),
+    "slimdp-core": _system("Slim-DP, 30 %, core only", "slimdp", alpha=0.3, beta=0.3),
+    "slimdp-explorer": _system("Slim-DP, 30 %, explorer only", "slimdp", alpha=0.3, beta=0.0),
+    "asynchronous": _system("asynchronous, dense", "asynchronous"),
+    "mipd": _system("MIPD", "mipd"),
+    "mipd-all": _system("MIPD, all parameters updated", "mipd", update="all"),
+    "mipd-magnitude": _system("MIPD, by magnitude", "mipd", significance="magnitude"),
+    "mipd-unsmoothed": _system("MIPD without smoothing", "mipd", compensate=False),
+    "dense-simulated": Arm("dense, over the simulator", SIMULATED),
+    "slimdp-simulated": Arm(
+        "Slim-DP, over the simulator", {"training": {"network": "simulated", "system": {"kind": "slimdp"}}}
+    ),
+}
+"""Systems and reducers at their defaults, and what they are beside; momentum and learning rate are those of dense
+training unless an arm says otherwise."""
+
 ARMS: dict[str, Arm] = {
     "lossless": Arm("nothing lost", {}, number=0.0),
     **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
@@ -77,6 +117,7 @@ ARMS: dict[str, Arm] = {
     "exactly": _lost("20 %, exactly, any packets", TAIL, quota=True),
     "tail": _lost("20 %, always the last ones", TAIL, last=True),
     **_rings(),
+    **SYSTEMS,
     "topk": _reduced("Top-k, 1 %", kind="topk"),
     "topk-ef": _reduced("Top-k, 1 %, error feedback", feedback=True, kind="topk"),
     "dgc": _reduced("DGC, 1 %", momentum=0.0, kind="dgc"),

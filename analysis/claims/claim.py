@@ -31,6 +31,8 @@ class Setting:
     shown : the measure in its panel of the plot, if not the claim's.
     data : what is learned from, "pictures" or "text", where it is a training; whoever reproduces says where it is.
     baseline : of `policies`, the one that the others are compared with, seed by seed, if there is one.
+    target : of a training, the accuracy that its time is measured to; 0: none.
+    rates : of links, at which it is worked out what its steps would take.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Setting:
     shown: str = ""
     data: Literal["", "pictures", "text"] = ""
     baseline: str = ""
+    target: float = 0.0
+    rates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

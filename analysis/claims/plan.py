@@ -35,7 +35,8 @@ SOURCES = ("components", "experiment", "scenarios", "sim", "traces")
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation, or training: a scenario under a policy with a seed. `name` is for people."""
+    """One simulation, or training: a scenario under a policy with a seed. `name` is for people; `target` and `rates`
+    as in `Setting`."""
 
     key: str
     name: str
@@ -43,6 +44,8 @@ class Run:
     policy: str
     seed: int
     scenario: Scenario
+    target: float = 0.0
+    rates: tuple[str, ...] = ()
 
     @property
     def trained(self) -> bool:
@@ -59,7 +62,7 @@ def planned(claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_D
         A scenario of it is none, or it learns from data that are not given.
     """
     return [
-        _run(setting.name, setting.scenario, _with_data(setting, data), policy, seed)
+        _run(setting, _with_data(setting, data), policy, seed)
         for setting in claim.settings
         if full or not setting.full_only
         for policy in setting.policies
@@ -89,7 +92,8 @@ def _size(run: Run) -> int:
     return sum(job.workers * job.iterations for job in run.scenario.job)
 
 
-def _run(setting: str, name: str, changes: Json, policy: str, seed: int) -> Run:
+def _run(setting: Setting, changes: Json, policy: str, seed: int) -> Run:
+    name = setting.scenario
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
     chosen = policy_of(policy)
     tables = laid_over(overlay(tables, changes), chosen) | {"seed": seed, "name": name}
@@ -100,10 +104,10 @@ def _run(setting: str, name: str, changes: Json, policy: str, seed: int) -> Run:
         apart = ("name", "description")
         settings = {key: value for key, value in tables.items() if key not in apart}
         key = _hash([settings, EDITION, _learner()])
-        return Run(key, f"{setting}, {chosen.label}, seed {seed}", setting, policy, seed, scenario)
-    asked = (scenario.digest(), *(job.trace for job in scenario.job), engine())
-    key = _hash(asked)
-    return Run(key, f"{setting}, {chosen.label}, seed {seed}", setting, policy, seed, scenario)
+    else:
+        key = _hash((scenario.digest(), *(job.trace for job in scenario.job), engine()))
+    words = f"{setting.name}, {chosen.label}, seed {seed}"
+    return Run(key, words, setting.name, policy, seed, scenario, setting.target, setting.rates)
 
 
 def _hash(asked: object) -> str:
