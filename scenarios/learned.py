@@ -8,6 +8,7 @@ A training is gone on with, so its folder fills while it runs: every file is rep
     scores.parquet      a row per look at data that is not learned from
     lost.parquet        per step, worker and tensor what did not arrive, where anything was lost
     checkpoint.pt       what torch needs to go on
+    prices.json         what a step would take at other rates, where that has been asked (`gradwire.pricing`)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 FORMAT = 2
-SUMMARY, CHECKPOINT, SCENARIO = "training.json", "checkpoint.pt", "scenario.toml"
+SUMMARY, CHECKPOINT, SCENARIO, PRICES = "training.json", "checkpoint.pt", "scenario.toml", "prices.json"
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {

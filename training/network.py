@@ -34,6 +34,8 @@ class Pushed:
     layout : of a ring, if it is one; a network that knows better says so in its answer.
     encode_ps : how long encoding takes, by worker and tensor, of which a worker does one after the other; no time if
         absent.
+    back : bytes that come back from servers for each that is pushed, where these send something else than a sum as long
+        as what they got.
     """
 
     step: int
@@ -43,6 +45,7 @@ class Pushed:
     encoded: Sequence[Sequence[Encoded]]
     layout: RingLayout | None = None
     encode_ps: Sequence[Sequence[int]] = ()
+    back: float = 1.0
 
     def pull_packets(self, tensor: int) -> int:
         """How many packets a tensor takes on the way back from the servers, where all of it is float32."""

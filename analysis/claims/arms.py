@@ -85,7 +85,7 @@ SYSTEMS: dict[str, Arm] = {
         "PowerSGD, rank 2, error feedback",
         {"training": {"reducer": {"kind": "powersgd", "rank": 2}, "error_feedback": True}},
     ),
-    "wnn": _system("weight nowcasting, every 130 steps", "wnn", period=26),
+    "wnn": _system("weight nowcasting, every 65 steps", "wnn", period=13),
     "mp2": _system("MP2", "mp2"),
     "mp2-both": _system("MP2, workers predict too", "mp2", pull="pushed"),
     "mp2-none": _system("MP2 without prediction", "mp2", predictor="none"),

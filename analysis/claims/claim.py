@@ -32,7 +32,7 @@ class Setting:
     data : what is learned from, "pictures" or "text", where it is a training; whoever reproduces says where it is.
     baseline : of `policies`, the one that the others are compared with, seed by seed, if there is one.
     target : of a training, the accuracy that its time is measured to; 0: none.
-    rates : of links, at which it is worked out what its steps would take.
+    rates : of links, at which it is worked out what its steps would take, of which computing takes `computing`.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Setting:
     baseline: str = ""
     target: float = 0.0
     rates: tuple[str, ...] = ()
+    computing: str = "0ps"
 
 
 @dataclass(frozen=True)

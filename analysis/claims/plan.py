@@ -35,8 +35,8 @@ SOURCES = ("components", "experiment", "scenarios", "sim", "traces")
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation, or training: a scenario under a policy with a seed. `name` is for people; `target` and `rates`
-    as in `Setting`."""
+    """One simulation, or training: a scenario under a policy with a seed. `name` is for people; `target`, `rates`
+    and `computing` as in `Setting`."""
 
     key: str
     name: str
@@ -46,6 +46,7 @@ class Run:
     scenario: Scenario
     target: float = 0.0
     rates: tuple[str, ...] = ()
+    computing: str = "0ps"
 
     @property
     def trained(self) -> bool:
@@ -107,7 +108,7 @@ def _run(setting: Setting, changes: Json, policy: str, seed: int) -> Run:
     else:
         key = _hash((scenario.digest(), *(job.trace for job in scenario.job), engine()))
     words = f"{setting.name}, {chosen.label}, seed {seed}"
-    return Run(key, words, setting.name, policy, seed, scenario, setting.target, setting.rates)
+    return Run(key, words, setting.name, policy, seed, scenario, setting.target, setting.rates, setting.computing)
 
 
 def _hash(asked: object) -> str:

@@ -26,39 +26,11 @@ from gradwire.training.gradients import Loss
 from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.served.copies import Copies, buffers_of, share_out, slice_of
+from gradwire.training.served.pace import Pace
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1
 PUSH, PULL = 0, 1
-SECOND_PS = 10**12
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long things take that no network says.
-
-    compute_ps : a turn's computing, worker by worker, and from the first again where there are more.
-    rate : bits per second of each worker's link, in both directions; 0: none, what it carries takes no time.
-    server_rate : of the server's, which carries one push, and one pull, after the other, in the order in which they
-        begin; 0: each has it to itself.
-    """
-
-    compute_ps: tuple[int, ...] = (0,)
-    rate: int = 0
-    server_rate: int = 0
-
-    def computing(self, worker: int) -> int:
-        """Picoseconds that a worker computes."""
-        return self.compute_ps[worker % len(self.compute_ps)]
-
-    def moved(self, nbytes: int, now: int, free: int) -> tuple[int, int]:
-        """(when bytes have been moved, when the server's link is free again), picoseconds, rounded up.
-
-        They begin now, or when the server's link is free, and take what the slower of both links takes.
-        """
-        mine, server = (-(-8 * nbytes * SECOND_PS // rate) if rate else 0 for rate in (self.rate, self.server_rate))
-        begin = max(now, free) if self.server_rate else now
-        return begin + max(mine, server), begin + server
 
 
 @dataclass(frozen=True)

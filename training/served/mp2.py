@@ -93,14 +93,13 @@ class Mp2Trainer(Trainer):
                 for value, each, where in zip(before, move, places, strict=True)
             ])  # fmt: skip
             self.encode_ns += time.thread_time_ns() - began
-        answer = self.network.carry(Pushed(number, 0, recipe.payload, self.infos, pushed))
+        sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
+        pulled = 4 * sum(info.numel for info in self.infos) * recipe.workers if self.rules.pull == "full" else sent
+        answer = self.network.carry(Pushed(number, 0, recipe.payload, self.infos, pushed, back=pulled / sent))
         began = time.thread_time_ns()
         averages = self._averages(before, places, pushed, answer.arrived)
         self._move(before, averages, places, whole, number)
         self.server_ns += time.thread_time_ns() - began
-        sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
-        back = sum(each.nbytes(recipe.payload) for each in pushed[0])
-        pulled = recipe.workers * (4 * sum(info.numel for info in self.infos) if self.rules.pull == "full" else back)
         return counted(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
 
     # --- what is pushed ------------------------------------------------------------------------------------------

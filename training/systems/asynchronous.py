@@ -11,7 +11,7 @@ from gradwire.scenarios.units import Rate, Time
 from gradwire.training.systems.base import System
 
 if TYPE_CHECKING:
-    from gradwire.training.served.asynchronous import Pace
+    from gradwire.training.served.pace import Pace
     from gradwire.training.trainer import Trainer
 
 
@@ -30,7 +30,7 @@ class Unsynchronised(System):
 
     def pace(self) -> Pace:
         """The same, for the trainer."""
-        from gradwire.training.served.asynchronous import Pace
+        from gradwire.training.served.pace import Pace
 
         return Pace(tuple(int(each) for each in self.computing), int(self.rate or 0), int(self.server_rate or 0))
 
