@@ -2,52 +2,64 @@
 
 Where workers make their steps together and a network loses nothing, what is learned does not depend on its rate. So a
 training over an ideal network is done once, and the packet simulator plays one step with as many bytes as its steps
-have had in the mean, on the scenario's own network with links of each rate, idle before. The bytes are spread over the
+have had in the mean, on the scenario's own network with links of each rate, which carries nothing else. The bytes are spread over the
 model's tensors as its parameters are; what comes back is as much longer or shorter as the training says. Nothing of it
 overlaps with computing. Where all steps are alike, as dense ones are, the clock is that of a training over the
-simulator, to the picosecond where nothing is remembered from step to step.
+simulator (claim C of the sets of systems holds them side by side).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gradwire.scenarios.learned import PRICES, Learned, replaced
+from gradwire.scenarios.units import parse_time
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo
 
+PLAYED = 4
+"""Steps that are played, of which the last one counts: connections that are kept have found their share by then."""
 SETTLED = 50
 """Steps after which workers of an asynchronous server come at equal distances."""
 CLASSES = 10
 """That pictures of either kind are told apart in."""
 
 
-def prices(folder: Path, scenario: Scenario, rates: Sequence[str]) -> dict[str, int]:
-    """Picoseconds that the network takes for a step of a training in a folder, by rate; kept there."""
+def prices(folder: Path, scenario: Scenario, rates: Sequence[str], computing: str) -> dict[str, int]:
+    """Picoseconds that a step of the training in a folder takes, by rate of all links; kept there.
+
+    computing : how long a worker computes in a step.
+
+    Raises
+    ------
+    ResultError
+        There is no training in the folder.
+    """
     place = folder / PRICES
-    kept: dict[str, int] = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
-    wanted = [rate for rate in rates if rate not in kept]
-    if wanted:
+    kept = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+    found: dict[str, int] = kept.get(computing, {})
+    if wanted := [rate for rate in rates if rate not in found]:
         learned = Learned.read(folder)
         workers = int(learned.summary["workers"])
-        pushed, pulled = (
-            fmean(row[name] for row in learned.steps) / workers for name in ("sent_bytes", "pulled_bytes")
-        )
+        pushed, pulled = (fmean(row[name] for row in learned.steps) / workers for name in ("sent_bytes", "pulled_bytes"))
+        time_ps = int(parse_time(computing))
         times = turn_times if _one_by_one(scenario) else step_times
-        kept |= times(scenario, pushed, pulled, wanted)
+        found |= times(scenario, pushed, pulled, wanted, time_ps)
         with replaced(place) as partial:
-            partial.write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    return {rate: kept[rate] for rate in rates}
+            partial.write_text(json.dumps({**kept, computing: found}) + "\n", encoding="utf-8")
+    return {rate: found[rate] for rate in rates}
 
 
-def step_times(scenario: Scenario, pushed: float, pulled: float, rates: Sequence[str]) -> dict[str, int]:
-    """Picoseconds that the network takes for a step in which every worker pushes and pulls so many bytes, by rate."""
+def step_times(
+    scenario: Scenario, pushed: float, pulled: float, rates: Sequence[str], computing_ps: int = 0
+) -> dict[str, int]:
+    """Picoseconds of a step in which every worker pushes and pulls so many bytes after it has computed, by rate."""
     import torch
 
     from gradwire.scenarios.load import build_scenario
@@ -65,7 +77,9 @@ def step_times(scenario: Scenario, pushed: float, pulled: float, rates: Sequence
         at = build_scenario({**tables, "link": {**tables.get("link", {}), "rate": rate}}, f"{scenario.name} at {rate}")
         session = Session(at)
         network = Simulated(session)
-        found[rate] = int(network.carry(Pushed(0, 0, network.payload, infos, encoded, back=back)).time_ps)
+        for step in range(PLAYED):
+            moving = network.carry(Pushed(step, 0, network.payload, infos, encoded, back=back)).time_ps
+        found[rate] = computing_ps + int(moving)
         session.close()
     return found
 
@@ -115,3 +129,11 @@ def _tensors(scenario: Scenario) -> list[TensorInfo]:
     from gradwire.training.trainer import tensors_of
 
     return tensors_of(model_kind(table_of(scenario)).build(CLASSES))
+
+
+def _one_by_one(scenario: Scenario) -> bool:
+    """Whether workers push when they are ready and not together."""
+    from gradwire.training.systems.asynchronous import Unsynchronised
+
+    assert scenario.training is not None
+    return isinstance(scenario.training.system, Unsynchronised)

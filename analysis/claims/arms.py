@@ -94,6 +94,7 @@ SYSTEMS: dict[str, Arm] = {
     "slimdp-explorer": _system("Slim-DP, 30 %, explorer only", "slimdp", alpha=0.3, beta=0.0),
     "asynchronous": _system("asynchronous, dense", "asynchronous"),
     "mipd": _system("MIPD", "mipd"),
+    "mipd-cold": _system("MIPD, without warm-up", "mipd", warmup=0),
     "mipd-all": _system("MIPD, all parameters updated", "mipd", update="all"),
     "mipd-magnitude": _system("MIPD, by magnitude", "mipd", significance="magnitude"),
     "mipd-unsmoothed": _system("MIPD without smoothing", "mipd", compensate=False),

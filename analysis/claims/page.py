@@ -9,6 +9,7 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.arms import label_of
@@ -137,8 +138,8 @@ def _everything(judgement: Judgement) -> list[str]:
 def unit_of(measure: str) -> str:
     """How a measure is printed."""
     other = {
-        "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count",
-        "apart_max": "count", "loss": "ratio",
+        "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count", "pulled": "count", "traffic": "count",
+        "steps_to": "count", "apart_max": "count", "loss": "ratio",
     }  # fmt: skip
     return "time" if measure in TIMES else other.get(measure, "share")
 
@@ -175,8 +176,8 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                         "unit": one.expect.unit,
                         "low": one.expect.low,
                         "high": one.expect.high,
-                        "median": one.spread.median,
-                        "values": list(one.spread.values),
+                        "median": _number(one.spread.median),
+                        "values": [_number(each) for each in one.spread.values],
                         "holds": one.holds,
                         "because": one.because,
                     }
@@ -197,9 +198,15 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                     for one in effects_of(each)
                 ],
                 "measures": [
-                    {"setting": setting, "policy": policy, "seed": seed, **values}
+                    {"setting": setting, "policy": policy, "seed": seed}
+                    | {name: _number(value) for name, value in values.items()}
                     for (setting, policy, seed), values in each.figures.items()
                 ],
             }
         )
     return {"format": 1, "claims": found}
+
+
+def _number(value: float) -> float | None:
+    """A number that JSON has; none for what is never reached."""
+    return value if isfinite(value) else None
