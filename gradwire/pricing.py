@@ -47,7 +47,9 @@ def prices(folder: Path, scenario: Scenario, rates: Sequence[str], computing: st
     if wanted := [rate for rate in rates if rate not in found]:
         learned = Learned.read(folder)
         workers = int(learned.summary["workers"])
-        pushed, pulled = (fmean(row[name] for row in learned.steps) / workers for name in ("sent_bytes", "pulled_bytes"))
+        pushed, pulled = (
+            fmean(row[name] for row in learned.steps) / workers for name in ("sent_bytes", "pulled_bytes")
+        )
         time_ps = int(parse_time(computing))
         times = turn_times if _one_by_one(scenario) else step_times
         found |= times(scenario, pushed, pulled, wanted, time_ps)
@@ -100,9 +102,10 @@ def turn_times(
     for rate in rates:
         speed = int(parse_rate(rate))
         pace = Pace((computing_ps,), speed, speed)
-        ends = [marched(pace, workers, steps * workers, round(pushed), round(pulled)) for steps in (SETTLED, 2 * SETTLED)]
-        assert all(order == [turn % workers for turn in range(len(order))] for _, order in ends), "not in turn"
-        found[rate] = (ends[1][0] - ends[0][0]) // SETTLED
+        turns = [steps * workers for steps in (SETTLED, 2 * SETTLED)]
+        (early, _), (late, order) = (marched(pace, workers, each, round(pushed), round(pulled)) for each in turns)
+        assert order == [turn % workers for turn in range(len(order))], "not in turn"
+        found[rate] = (late - early) // SETTLED
     return found
 
 

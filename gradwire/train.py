@@ -113,10 +113,12 @@ def _network(scenario: Scenario) -> Network | None:
         return None
     from gradwire.sim.session import Session
     from gradwire.traces.trace import load_trace
+    from gradwire.training.network import Spread
     from gradwire.training.simulated import Simulated
 
     times = load_trace(scenario.job[0].trace) if scenario.training.compute == "trace" else None
-    return Simulated(Session(scenario), times)
+    network = Simulated(Session(scenario), times)
+    return Spread(network, scenario.seed) if scenario.training.spread else network
 
 
 def _place(folder: Path, text: str) -> Path:

@@ -20,9 +20,11 @@ from gradwire.experiment.jobs import Job
 from gradwire.experiment.program import Messages
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.arrays import Flags, Ints
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.patience import patience_ps
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 PLAYED = "step"
 """Name of the traces that are played."""
+BYTES = COLUMNS.index("bytes")
 MOST_MESSAGES = 200_000
 """Messages after which the network is built anew: about 130 MB of records."""
 
@@ -108,6 +111,8 @@ class Session:
         ------
         TraceError, ScenarioError
             It is none that the job can send, or something may be lost of what is not as long both ways.
+        GradwireError
+            A message was delivered with more loss than its bound.
         StallError
             Nothing can happen any more.
         """
@@ -136,6 +141,7 @@ class Session:
         self._sent += len(seen.numbers)
         self._steps += 1
         missing = _by_message(runs, seen.numbers, seen.step.messages.nbytes, job.exchange.context.payload)
+        _within_bounds(runs, seen.numbers, seen.step.messages)
         sent, (buckets, segments) = seen.step.messages, job.exchange.buckets_and_segments
         return Played(int(track.ended_ps) - begin, sent, missing, _workers(job, sent), buckets, segments)
 
@@ -199,6 +205,20 @@ def _workers(job: Job, sent: Messages) -> Ints:
     found[sent.kind == KINDS.index("push"), 1] = -1
     found[sent.kind == KINDS.index("pull"), 0] = -1
     return found
+
+
+def _within_bounds(runs: Ints, numbers: Ints, sent: Messages) -> None:
+    """Hold a step to the promise of bounded loss, as `gradwire.scenarios.soundness` holds a whole run."""
+    if not len(runs):
+        return
+    lost = np.bincount(runs[:, 0] - numbers[0], weights=runs[:, BYTES], minlength=len(numbers)).astype(np.int64)
+    broken = np.flatnonzero(lost > allowed_losses(sent.nbytes, sent.bound))
+    if len(broken):
+        first = broken[0]
+        raise GradwireError(
+            f"was delivered without {lost[first]} of its {sent.nbytes[first]} bytes", f"message {int(numbers[first])}",
+            f"no more than its bound of {sent.bound[first]:g}",
+        )  # fmt: skip
 
 
 def _by_message(runs: Ints, numbers: Ints, nbytes: Ints, payload: int) -> dict[int, Flags]:

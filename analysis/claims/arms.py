@@ -77,6 +77,25 @@ def _system(label: str, kind: str, momentum: float = 0.9, rate: float = 0.2, **m
 
 
 SIMULATED: Json = {"training": {"network": "simulated"}}
+
+
+def _spread(label: str, policy: str) -> Arm:
+    """A policy whose losses are spread evenly in each step."""
+    of = POLICIES[policy]
+    return Arm(label, {**of.set, "training": {"spread": True}}, of.job)
+
+
+def _over_a_ring() -> dict[str, Arm]:
+    """DLCP in a ring, whose hops may all lose something: as the fabric has it, and spread evenly."""
+    of = POLICIES["dlcp"]
+    bounds = {"push_bound": EVEN, "pull_bound": EVEN, "pull_important": False}
+    ring = {**of.job, **bounds, "servers": 0, "exchange": {"kind": "ring"}}
+    return {
+        "ring-fabric": Arm("ring, DLCP with bounds of 5 %", of.set, ring),
+        "ring-spread": Arm("ring, as many packets spread evenly", {**of.set, "training": {"spread": True}}, ring),
+    }
+
+
 SYSTEMS: dict[str, Arm] = {
     "dense": Arm("dense", {}),
     "qsgd": Arm("QSGD, 8 bits", {"training": {"reducer": {"kind": "qsgd"}}}),
@@ -98,6 +117,8 @@ SYSTEMS: dict[str, Arm] = {
     "mipd-all": _system("MIPD, all parameters updated", "mipd", update="all"),
     "mipd-magnitude": _system("MIPD, by magnitude", "mipd", significance="magnitude"),
     "mipd-unsmoothed": _system("MIPD without smoothing", "mipd", compensate=False),
+    **_over_a_ring(),
+    "dlcp-spread": _spread("DLCP, as many packets spread evenly", "dlcp"),
     "dense-simulated": Arm("dense, over the simulator", SIMULATED),
     "slimdp-simulated": Arm(
         "Slim-DP, over the simulator", {"training": {"network": "simulated", "system": {"kind": "slimdp"}}}

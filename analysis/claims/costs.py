@@ -8,6 +8,7 @@ when a training is done again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import inf
 from statistics import fmean
 
@@ -26,7 +27,9 @@ def costs(training: Learned, target: float, step_ps: Mapping[str, int]) -> dict[
     step_ps : what a step takes at rates of links by name, computing and network (`gradwire.pricing`).
     """
     steps, workers = len(training.steps), int(training.summary["workers"])
-    pushed, pulled = (fmean(row[name] for row in training.steps) / workers for name in ("sent_bytes", "pulled_bytes"))
+    pushed, pulled = (
+        fmean(row[name] for row in training.steps) / workers for name in ("sent_bytes", "pulled_bytes")
+    )
     encode = SECOND_PS * float(training.summary["encode_cpu_s"]) / steps / workers
     server = SECOND_PS * float(training.summary["server_cpu_s"]) / steps
     found = {"pulled": pulled, "traffic": pushed + pulled, "encode": encode, "server": server}
@@ -41,7 +44,8 @@ def costs(training: Learned, target: float, step_ps: Mapping[str, int]) -> dict[
     reached = passed([(0.0, CHANCE), *((float(row["step"]), row["accuracy"]) for row in training.scores)], target)
     found["steps_to"] = reached
     if clock:
-        found["to"] = passed([(0.0, CHANCE), *((float(row["clock_ps"]), row["accuracy"]) for row in training.scores)], target)
+        times = [(float(row["clock_ps"]), float(row["accuracy"])) for row in training.scores]
+        found["to"] = passed([(0.0, CHANCE), *times], target)
     for rate, step in step_ps.items():
         found[f"to_{rate}"] = reached * step
         found[f"worked_{rate}"] = reached * (step + encode + server)
@@ -50,7 +54,7 @@ def costs(training: Learned, target: float, step_ps: Mapping[str, int]) -> dict[
 
 def passed(curve: Sequence[tuple[float, float]], target: float) -> float:
     """Where a curve of (place, height) comes to a height first, in straight lines; infinite if it does not."""
-    for (before, low), (after, high) in zip(curve, curve[1:], strict=False):
+    for (before, low), (after, high) in pairwise(curve):
         if low < target <= high:
             return before + (target - low) / (high - low) * (after - before)
     return curve[0][0] if curve and curve[0][1] >= target else inf

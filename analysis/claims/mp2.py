@@ -31,7 +31,10 @@ M2 = Claim(
     "It comes to an accuracy faster than dense training.",
     "training up to 47.32 % faster",
     _SETTINGS,
-    (*faster("mp2", "dense", "time to the accuracy saved"), *faster("mp2-both", "dense", "the same, workers predict too")),
+    (
+        *faster("mp2", "dense", "time to the accuracy saved"),
+        *faster("mp2-both", "dense", "time to the accuracy saved, workers predict too"),
+    ),
     "to_1Gbps",
     HOW,
 )

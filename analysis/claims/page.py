@@ -13,7 +13,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.arms import label_of
-from gradwire.analysis.claims.effects import effects_of
+from gradwire.analysis.claims.effects import effects_of, shown_of
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.figures import save_figure
@@ -83,7 +83,7 @@ def _effects(judgement: Judgement) -> list[str]:
     effects = effects_of(judgement)
     if not effects:
         return []
-    words = escape(WORDS[judgement.claim.shown])
+    words = escape(WORDS[shown_of(judgement.claim)])
     lines = [f"<table><tr><th>setting</th><th>arm</th><th>{words}</th><th>less that of the baseline</th><th></th></tr>"]
     for each in effects:
         lines.append(
@@ -138,8 +138,8 @@ def _everything(judgement: Judgement) -> list[str]:
 def unit_of(measure: str) -> str:
     """How a measure is printed."""
     other = {
-        "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count", "pulled": "count", "traffic": "count",
-        "steps_to": "count", "apart_max": "count", "loss": "ratio",
+        "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count",
+        "pulled": "count", "traffic": "count", "steps_to": "count", "apart_max": "count", "loss": "ratio",
     }  # fmt: skip
     return "time" if measure in TIMES else other.get(measure, "share")
 
@@ -188,7 +188,7 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                         "setting": one.setting,
                         "policy": one.policy,
                         "label": label_of(one.policy),
-                        "measure": claim.shown,
+                        "measure": shown_of(claim),
                         "mean": one.figure.mean,
                         "change": one.change.mean,
                         "interval": list(one.interval) if len(one.change.values) > 1 else None,

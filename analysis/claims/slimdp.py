@@ -36,7 +36,7 @@ P3 = Claim(
     _SETTINGS,
     (
         *points("slimdp", "slimdp-core", "both, less that of a core alone", low=0.0, condition="core alone"),
-        *points("slimdp", "slimdp-explorer", "both, less that of an explorer alone", low=0.0, condition="explorer alone"),
+        *points("slimdp", "slimdp-explorer", "both, less that of an explorer alone", 0.0, condition="explorer alone"),
     ),
     "accuracy",
     "Explorers alone bring 30 % of the places along, and have twice the bytes.",
