@@ -2,10 +2,10 @@
 
 Where workers make their steps together and a network loses nothing, what is learned does not depend on its rate. So a
 training over an ideal network is done once, and the packet simulator plays one step with as many bytes as its steps
-have had in the mean, on the scenario's own network with links of each rate, which carries nothing else. The bytes are spread over the
-model's tensors as its parameters are; what comes back is as much longer or shorter as the training says. Nothing of it
-overlaps with computing. Where all steps are alike, as dense ones are, the clock is that of a training over the
-simulator (claim C of the sets of systems holds them side by side).
+have had in the mean, on the scenario's own network with links of each rate, which carries nothing else. The bytes are
+spread over the model's tensors as its parameters are; what comes back is as much longer or shorter as the training
+says. Nothing of it overlaps with computing. Where all steps are alike, as dense ones are, the clock is that of a
+training over the simulator (claim C of the sets of systems holds them side by side).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -261,13 +262,12 @@ class Spread:
         if answer.hops is not None and pushed.layout is not None:
             count = pushed.layout.workers
             layout = replace(pushed.layout, buckets=answer.hops.buckets)
-            hops = [np.ones((2 * count - 2, count, layout.packets(each)), np.int64) for each in range(len(layout.buckets))]
-            return replace(answer, hops=Hops(answer.hops.buckets, _anywhere(answer.hops.masks, hops, draws)))
-        tensors = range(len(pushed.infos))
+            shapes = [(2 * count - 2, count, layout.packets(each)) for each in range(len(layout.buckets))]
+            masks = _anywhere(answer.hops.masks, [np.ones(shape, np.int64) for shape in shapes], draws)
+            return replace(answer, hops=Hops(answer.hops.buckets, masks))
         sizes = [[_packet_sizes(mine.nbytes(pushed.payload), pushed.payload) for mine in row] for row in pushed.encoded]
-        back = [
-            [_packet_sizes(pushed.infos[tensor].numel * VALUE, pushed.payload) for tensor in tensors] for _ in answer.pulled
-        ]
+        whole = [_packet_sizes(info.numel * VALUE, pushed.payload) for info in pushed.infos]
+        back = [whole] * len(answer.pulled)
         return replace(answer, arrived=_rows(answer.arrived, sizes, draws), pulled=_rows(answer.pulled, back, draws))
 
     def state_dict(self) -> dict[str, object]:
@@ -285,7 +285,7 @@ def _rows(
     """`_anywhere` for rows of masks."""
     flat = _anywhere([mask for row in masks for mask in row], [each for row in sizes for each in row], draws)
     ends = np.cumsum([0, *(len(row) for row in masks)])
-    return [flat[begin:end] for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [flat[begin:end] for begin, end in pairwise(ends)]
 
 
 def _anywhere(
@@ -302,7 +302,7 @@ def _anywhere(
     count = int(np.searchsorted(np.cumsum(whole[order]), missing, side="right")) if missing else 0
     there = np.ones(len(whole), bool)
     there[order[:count]] = False
-    parts = [there[begin:end] for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [there[begin:end] for begin, end in pairwise(ends)]
     return [
         None if part.all() else torch.from_numpy(part.reshape(size.shape))
         for part, size in zip(parts, sizes, strict=True)

@@ -20,8 +20,8 @@ SECOND_PS = 1e12
 
 
 def costs(training: Learned, target: float, step_ps: Mapping[str, int]) -> dict[str, float]:
-    """Measures of `gradwire.analysis.claims.measures.WORDS`, bytes and picoseconds; and, for curves, accuracy and clock at
-    each look at unseen data.
+    """Measures of `gradwire.analysis.claims.measures.WORDS`, bytes and picoseconds; and, for curves, accuracy and clock
+    at each look at unseen data.
 
     target : the accuracy that times are to; 0: none.
     step_ps : what a step takes at rates of links by name, computing and network (`gradwire.pricing`).

@@ -98,7 +98,7 @@ L2 = Claim(
         *_faster("dlcp", "dctcp-kept-2ms", "DCTCP, connections kept"),
     ),
     "to",
-    "Of communication alone: computing takes no time here. Layer priority cannot pay then, since no forward pass waits.",
+    "Of communication alone: computing takes no time here. So layer priority cannot pay, since no forward pass waits.",
 )
 L3 = Claim(
     "L3",
@@ -126,6 +126,7 @@ L4 = Claim(
     "A worker's step is critical if the sum of its gradients' magnitudes differs by half or more from that of its last "
     "step, and the first one is.",
 )
+SPREAD = "the fabric's losses, less that with them spread"
 L5 = Claim(
     "L5",
     "[ours]; nobody has published it",
@@ -133,9 +134,9 @@ L5 = Claim(
     "no measurement published",
     (*_SERVERS, *_RINGS),
     (
-        *_points("dlcp", "dlcp-spread", "the fabric's losses, less that with them spread", -POINT, "parameter servers"),
+        *_points("dlcp", "dlcp-spread", SPREAD, -POINT, "parameter servers"),
         *(
-            than(name, "ring-fabric", "ring-spread", "the fabric's losses, less that with them spread", -POINT, None, "ring")
+            than(name, "ring-fabric", "ring-spread", SPREAD, -POINT, None, "ring")
             for name in (RING, LONG_RING)
         ),
     ),

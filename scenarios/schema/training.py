@@ -108,8 +108,8 @@ class Training(Table):
     network: AnyNetwork = "simulated"
     """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
     spread: Flag = False
-    """With the simulated network: as many bytes are lost in each step as it loses, but of any packets, spread evenly over
-    workers, tensors and hops."""
+    """With the simulated network: as many bytes are lost in each step as it loses, but of any packets, spread evenly
+    over workers, tensors and hops."""
     resync: Natural = 0
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
     ones; 0 for never."""

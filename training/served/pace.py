@@ -41,7 +41,8 @@ def marched(pace: Pace, workers: int, turns: int, pushed: int, pulled: int) -> t
 
     As `gradwire.training.served.asynchronous.Asynchronous` has it without a bound on staleness, learning left out.
     """
-    free, order, clock = [0, 0], [], 0
+    free, clock = [0, 0], 0
+    order: list[int] = []
     events = [(pace.computing(worker), worker, worker, False) for worker in range(workers)]
     heapq.heapify(events)
     planned = workers

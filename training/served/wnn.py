@@ -26,7 +26,7 @@ SEEN = 5
 
 
 class WnnTrainer(Trainer):
-    """Trains with weight nowcasting. What comes back from the server are parameters, 4 bytes each, whatever is pushed."""
+    """Trains with weight nowcasting. What comes back are parameters, 4 bytes each, whatever is pushed."""
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
