@@ -151,7 +151,7 @@ def test_partitions_are_put_together() -> None:
     class Plays:
         scenario = scenario()
 
-        def step(self, trace):
+        def step(self, trace, back=1.0):
             found = Session(self.scenario).step(trace)
             rows = found.messages
             wanted = next(n for n in range(len(rows)) if rows.captured[n] == 2 and found.workers[n, 0] == 2 and rows.first[n] == 16 * 1024)
@@ -194,7 +194,7 @@ def test_a_ring_loses_what_its_messages_lost() -> None:
     class Plays:
         scenario = one
 
-        def step(self, trace):
+        def step(self, trace, back=1.0):
             traces.append(trace)
             return Session(one).step(trace)
 
@@ -282,7 +282,7 @@ def test_a_wrapped_reducer_is_as_long_as_it_is() -> None:
     class Plays:
         scenario = scenario()
 
-        def step(self, trace):
+        def step(self, trace, back=1.0):
             seen.append([tensor.bytes for tensor in trace.tensors])
             return Session(self.scenario).step(trace)
 
