@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from sim_cases import make_trace as made  # noqa: E402
 
-from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.errors import GradwireError, ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
 from gradwire.sim.session import Session  # noqa: E402
 from gradwire.sim.simulate import simulate  # noqa: E402
@@ -138,6 +138,30 @@ def test_bounds_hold_and_small_packets_go_first() -> None:
             mask = row[0]
             assert mask is None or ((~mask).sum() <= 8 and mask[1::2].all())
     assert any(row[0] is not None for row in answer.arrived)
+
+
+def test_bounds_by_phase_follow_what_is_really_sent() -> None:
+    """Gradients that stay, double, stay: what may be lost is nothing in the first step and in that in which they double. After
+    a rest nobody knows."""
+    network = Simulated(Session(scenario(job={"push_bound": {"share": 0.2, "critical": 0.0}})))
+    values = torch.ones(40 * 1024)
+    values.view(40, 1024)[::2] *= 0.01
+    lost = []
+    for step, factor in enumerate((1.0, 1.1, 2.2, 2.2)):
+        answer = network.carry(pushed(factor * values, step=step))
+        lost.append(any(row[0] is not None for row in answer.arrived))
+    assert lost == [False, True, False, True]
+    network.state_dict()
+    assert all(row[0] is None for row in network.carry(pushed(values, step=4)).arrived)
+
+
+def test_a_broken_bound_ends_a_step(monkeypatch) -> None:
+    monkeypatch.setattr("gradwire.sim.session.allowed_losses", lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64))
+    values = torch.ones(40 * 1024)
+    values.view(40, 1024)[::2] *= 0.01
+    network = Simulated(Session(scenario()))
+    with pytest.raises(GradwireError, match=r"without \d+ of its \d+ bytes.*no more than its bound of 0.2"):
+        network.carry(pushed(values))
 
 
 def test_a_bound_of_zero_loses_nothing() -> None:
