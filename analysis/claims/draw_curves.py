@@ -84,10 +84,8 @@ def _curves(panel: Axes, judgement: Judgement, setting: Setting, place: Place) -
 
     dashes = ("-", "--", ":")
     for number, policy in enumerate(setting.policies):
-        looks = sorted(
-            {int(name.partition("@")[2]) for (s, p, _), each in judgement.figures.items() if (s, p) == (setting.name, policy)
-             for name in each if name.startswith("accuracy@")}
-        )  # fmt: skip
+        mine = [each for (name, arm, _), each in judgement.figures.items() if (name, arm) == (setting.name, policy)]
+        looks = sorted({int(each.partition("@")[2]) for one in mine for each in one if each.startswith("accuracy@")})
         points = [(place(policy, 0), CHANCE)]
         for step in looks:
             spread = judgement.spread(setting.name, policy, f"accuracy@{step}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, saved
-from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved
+from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved, tried
 from gradwire.analysis.claims.tolerance import POINT
 from gradwire.scenarios.json_data import Json
 
@@ -90,4 +90,5 @@ I5 = Claim(
     ),
     "accuracy",
 )
-CLAIMS = [I1, I2, I3, I4, I5, C]
+I6 = tried("I6", "MIPD", "mipd", ("mipd-slow", "mipd-fast", "mipd-more", "mipd-most"))
+CLAIMS = [I1, I2, I3, I4, I5, I6, C]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.analysis.claims.claim import Claim
-from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved
+from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved, tried
 from gradwire.analysis.claims.tolerance import POINT
 
 _SETTINGS = settings("mp2", "mp2-both", "mp2-none")
@@ -61,4 +61,8 @@ M4 = Claim(
     "accuracy",
     "Without prediction what is not pushed stays where it is, and workers keep their momentum.",
 )
-CLAIMS = [M1, M2, M3, M4, C]
+M5 = tried(
+    "M5", "MP2", "mp2",
+    ("mp2-slow", "mp2-fast", "mp2-light", "mp2-often", "mp2-hold", "dense-slow", "dense-fast"),
+)  # fmt: skip
+CLAIMS = [M1, M2, M3, M4, M5, C]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.analysis.claims.claim import Claim
-from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved
+from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved, tried
 from gradwire.analysis.claims.tolerance import POINT
 
 _SETTINGS = settings("slimdp", "slimdp-core", "slimdp-explorer")
@@ -54,4 +54,5 @@ P4 = Claim(
     "to_1Gbps",
     HOW,
 )
-CLAIMS = [P1, P2, P3, P4, C]
+P5 = tried("P5", "Slim-DP", "slimdp", ("slimdp-slow", "slimdp-fast", "slimdp-light", "slimdp-dropped", "slimdp-half"))
+CLAIMS = [P1, P2, P3, P4, P5, C]

@@ -10,12 +10,13 @@ turns at the server's link, so that they come in turn at every rate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import isinf
 
-from gradwire.analysis.claims.arms import COMPUTING
+from gradwire.analysis.claims.arms import COMPUTING, label_of
 from gradwire.analysis.claims.claim import At, Claim, Expect, Setting
 from gradwire.analysis.claims.measures import RATES
-from gradwire.analysis.claims.tolerance import than
+from gradwire.analysis.claims.tolerance import POINT, than
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.schema.policy import overlay
 
@@ -61,6 +62,24 @@ def points(
 ) -> tuple[Expect, ...]:  # fmt: skip
     """A difference of accuracy, judged by its interval, in the short and in the long setting."""
     return tuple(than(name, arm, other, what, low, high, condition) for name in (SYSTEMS, LONG_SYSTEMS))
+
+
+OTHERS = "other settings, less that of dense"
+
+
+def tried(id_: str, name: str, first: str, arms: tuple[str, ...]) -> Claim:
+    """A claim about settings of ours that were tried beside the defaults, each of which should come within a point of
+    dense training if it is a setting that is to blame."""
+    return Claim(
+        id_,
+        "[ours]; papers' settings are not public",
+        f"Other settings of {name} come within a point of dense training.",
+        "nothing published",
+        (replace(settings(first, *arms)[0], rates=(), target=0.0),),
+        tuple(than(SYSTEMS, arm, "dense", OTHERS, -POINT, None, label_of(arm)) for arm in arms),
+        "accuracy",
+        "One thing is changed at a time.",
+    )  # fmt: skip
 
 
 def share_saved(
