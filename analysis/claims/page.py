@@ -69,7 +69,8 @@ def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
             f"Figures are means over {seeds} seeds with their 95 % intervals (Student's t); differences are between "
             "runs of the same seed, which have initial parameters and order of data in common. Verdicts are computed "
             "from the intervals: <b>shown</b> if all expectations hold, <b>not shown</b> if none does, "
-            "<b>unresolved</b> where an interval holds the limit."
+            "<b>unresolved</b> where an interval holds the limit. Of bytes and times medians decide, which have the "
+            "smallest and the largest beside them."
         )
     return (
         f"Figures are medians of {seeds} seeds, with the smallest and the largest where these differ. Verdicts are "

@@ -84,8 +84,12 @@ def _with_data(setting: Setting, data: Mapping[str, str]) -> Json:
 
 
 def all_runs(plans: Sequence[Sequence[Run]]) -> list[Run]:
-    """Every run once, those with most hosts first: the long ones should not be what all others wait for."""
-    found = {run.key: run for runs in plans for run in runs}
+    """Every run once, those with most hosts first: the long ones should not be what all others wait for. Of the same
+    training one whose time is asked for, if it is by any."""
+    found: dict[str, Run] = {}
+    for run in (run for runs in plans for run in runs):
+        if run.key not in found or run.target or run.rates:
+            found[run.key] = run
     return sorted(found.values(), key=_size, reverse=True)
 
 

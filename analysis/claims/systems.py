@@ -10,7 +10,6 @@ turns at the server's link, so that they come in turn at every rate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import isinf
 
 from gradwire.analysis.claims.arms import COMPUTING, label_of
@@ -75,7 +74,7 @@ def tried(id_: str, name: str, first: str, arms: tuple[str, ...]) -> Claim:
         "[ours]; papers' settings are not public",
         f"Other settings of {name} come within a point of dense training.",
         "nothing published",
-        (replace(settings(first, *arms)[0], rates=(), target=0.0),),
+        settings(first, *arms)[:1],
         tuple(than(SYSTEMS, arm, "dense", OTHERS, -POINT, None, label_of(arm)) for arm in arms),
         "accuracy",
         "One thing is changed at a time.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,16 @@ def test_systems_share_what_they_are_beside() -> None:
         assert len(full) > len(runs) and any(run.scenario.training.epochs == 20 for run in full)
     (one, *_), (other, *_) = planned(_claim(), 1, False), planned(_claim(), 1, False)
     assert one.key == other.key and one.rates == RATES and one.target == 0.3
+
+
+def test_costs_are_those_of_whoever_asks_for_them() -> None:
+    """The same training in a claim that asks for times and in one that does not, in either order."""
+    claim = _claim()
+    (setting,) = claim.settings
+    plain = replace(claim, settings=(replace(setting, rates=(), target=0.0),))
+    for order in ((claim, plain), (plain, claim)):
+        runs = all_runs([planned(each, 1, False) for each in order])
+        assert len(runs) == 2 and all(run.rates == RATES and run.target == 0.3 for run in runs)
 
 
 def test_the_loop_is_over_the_simulator() -> None:
