@@ -1,7 +1,7 @@
 """Pricing: what the steps of a training would take at other rates, without training again.
 
 Where workers make their steps together and a network loses nothing, what is learned does not depend on its rate. So a
-training over an ideal network is done once, and the packet simulator plays one step with as many bytes as its steps
+training over an ideal network is done once, and the packet simulator plays some steps with as many bytes as its steps
 have had in the mean, on the scenario's own network with links of each rate, which carries nothing else. The bytes are
 spread over the model's tensors as its parameters are; what comes back is as much longer or shorter as the training
 says. Nothing of it overlaps with computing. Where all steps are alike, as dense ones are, the clock is that of a
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo
 
-PLAYED = 4
-"""Steps that are played, of which the last one counts: connections that are kept have found their share by then."""
+PLAYED = 20
+"""Steps that are played, one after the other, of which the mean counts: connections that are kept look for their share
+for some, and go on looking."""
 SETTLED = 50
 """Steps after which workers of an asynchronous server come at equal distances."""
 CLASSES = 10
@@ -79,9 +80,8 @@ def step_times(
         at = build_scenario({**tables, "link": {**tables.get("link", {}), "rate": rate}}, f"{scenario.name} at {rate}")
         session = Session(at)
         network = Simulated(session)
-        for step in range(PLAYED):
-            moving = network.carry(Pushed(step, 0, network.payload, infos, encoded, back=back)).time_ps
-        found[rate] = computing_ps + int(moving)
+        played = [network.carry(Pushed(step, 0, network.payload, infos, encoded, back=back)) for step in range(PLAYED)]
+        found[rate] = computing_ps + round(fmean(each.time_ps for each in played))
         session.close()
     return found
 

@@ -138,8 +138,8 @@ C = Claim(
         for arm, words in (("dense", "dense training"), ("slimdp", "Slim-DP"))
     ),
     "clock",
-    "Without computing. Worked out is the fourth of some equal steps. The first of a training finds connections that "
-    "know nothing, and a step in which Slim-DP sends a new core has more bytes than the mean.",
+    "Without computing. Worked out is the mean of 20 steps with equally many bytes, which dense ones have. A step in which "
+    "Slim-DP sends a new core has more than the others, and what comes back is as long as what is pushed there.",
 )  # fmt: skip
 HOW = (
     f"Times are of {COMPUTING} of computing and of what the packet simulator takes for a step's mean bytes on eight "
