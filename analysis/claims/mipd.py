@@ -90,5 +90,5 @@ I5 = Claim(
     ),
     "accuracy",
 )
-I6 = tried("I6", "MIPD", "mipd", ("mipd-slow", "mipd-fast", "mipd-more", "mipd-most"))
+I6 = tried("I6", "MIPD", "mipd", ("mipd-most",))
 CLAIMS = [I1, I2, I3, I4, I5, I6, C]

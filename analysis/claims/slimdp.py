@@ -54,5 +54,5 @@ P4 = Claim(
     "to_1Gbps",
     HOW,
 )
-P5 = tried("P5", "Slim-DP", "slimdp", ("slimdp-slow", "slimdp-fast", "slimdp-light", "slimdp-dropped", "slimdp-half"))
+P5 = tried("P5", "Slim-DP", "slimdp", ("slimdp-fast", "slimdp-half"))
 CLAIMS = [P1, P2, P3, P4, P5, C]
