@@ -118,10 +118,8 @@ SYSTEMS: dict[str, Arm] = {
     "mipd-magnitude": _system("MIPD, by magnitude", "mipd", significance="magnitude"),
     "mipd-unsmoothed": _system("MIPD without smoothing", "mipd", compensate=False),
     # settings of ours that were tried, one thing at a time
-    "mp2-fast": _system("MP2, twice the learning rate", "mp2", rate=0.4),
     "mp2-often": _system("MP2, everything pushed every 10 steps", "mp2", full_every=10),
     "mipd-most": _system("MIPD, all sent in 8 bits, all updated", "mipd", ratio=1.0, bits=8, update="all"),
-    "slimdp-fast": _system("Slim-DP, twice the learning rate", "slimdp", rate=0.4),
     "slimdp-half": _system("Slim-DP, 50 %, half of it core", "slimdp", alpha=0.5, beta=0.25),
     **_over_a_ring(),
     "dlcp-spread": _spread("DLCP, as many packets spread evenly", "dlcp"),

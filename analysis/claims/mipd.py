@@ -14,10 +14,10 @@ IN_TURN = (
     "without the simulator."
 )
 
-SERVER, SAVED = "ResNet-18, 8 steps", "processor time of the server saved"
+SERVER, SAVED = "ResNet-18, 4 steps", "processor time of the server saved"
 _SERVER: Json = {
     "training": {
-        "model": "resnet18", "data": "synthetic", "size": 32, "samples": 200, "batch": 1, "steps": 8, "augment": False,
+        "model": "resnet18", "data": "synthetic", "size": 32, "samples": 200, "batch": 1, "steps": 4, "augment": False,
         "network": "ideal", "score_every": 1_000_000,
     }
 }  # fmt: skip

@@ -54,5 +54,5 @@ P4 = Claim(
     "to_1Gbps",
     HOW,
 )
-P5 = tried("P5", "Slim-DP", "slimdp", ("slimdp-fast", "slimdp-half"))
+P5 = tried("P5", "Slim-DP", "slimdp", ("slimdp-half",))
 CLAIMS = [P1, P2, P3, P4, P5, C]
