@@ -7,7 +7,7 @@ each with one number computed per seed and the range it should be in. The verdic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +32,8 @@ class Setting:
     data : what is learned from, "pictures" or "text", where it is a training; whoever reproduces says where it is.
     baseline : of `policies`, the one that the others are compared with, seed by seed, if there is one.
     target : of a training, the accuracy that its time is measured to; 0: none.
+    lossless : arms that lose nothing, as the baseline does, and so learn what it learns: each with the name of the
+        setting, of fewer steps, that has their clock.
     rates : of links, at which it is worked out what its steps would take, of which computing takes `computing`.
     """
 
@@ -44,6 +46,7 @@ class Setting:
     data: Literal["", "pictures", "text"] = ""
     baseline: str = ""
     target: float = 0.0
+    lossless: Mapping[str, str] = field(default_factory=dict)
     rates: tuple[str, ...] = ()
     computing: str = "0ps"
 

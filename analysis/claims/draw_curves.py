@@ -70,6 +70,9 @@ def _panels(judgement: Judgement, setting: Setting) -> list[tuple[str, Place]]:
         def clock(policy: str, step: int) -> float | None:
             if not step:
                 return 0.0
+            if policy in setting.lossless:
+                each = judgement.spread(setting.lossless[policy], policy, "clock")
+                return each.mean * step / MS if each else None
             when = mean(policy, f"clock@{step}")
             return None if when is None else when / MS
 
@@ -83,12 +86,13 @@ def _curves(panel: Axes, judgement: Judgement, setting: Setting, place: Place) -
     from gradwire.analysis.plots import COLOURS, GREY
 
     dashes = ("-", "--", ":")
-    for number, policy in enumerate(setting.policies):
-        mine = [each for (name, arm, _), each in judgement.figures.items() if (name, arm) == (setting.name, policy)]
+    for number, policy in enumerate((*setting.policies, *setting.lossless)):
+        learner = setting.baseline if policy in setting.lossless else policy
+        mine = [each for (name, arm, _), each in judgement.figures.items() if (name, arm) == (setting.name, learner)]
         looks = sorted({int(each.partition("@")[2]) for one in mine for each in one if each.startswith("accuracy@")})
         points = [(place(policy, 0), CHANCE)]
         for step in looks:
-            spread = judgement.spread(setting.name, policy, f"accuracy@{step}")
+            spread = judgement.spread(setting.name, learner, f"accuracy@{step}")
             points.append((place(policy, step), spread.mean if spread else CHANCE))
         there = [(x, PERCENT * y) for x, y in points if x is not None]
         panel.plot(
