@@ -90,8 +90,8 @@ def _lost(arm: str, most: float, condition: str) -> tuple[Expect, ...]:
         return at(name, arm, "worst_lost") / most
 
     return tuple(
-        Expect("share of a worker's tensor lost, largest, over its bound", lambda at, n=name: value(n, at), (name,),  # type: ignore[misc]
-               None, 1.0, condition=f"{condition}, {name}")
+        Expect("largest share of a worker's tensor lost, over its bound", lambda at, n=name: value(n, at),  # type: ignore[misc]
+               (name,), None, 1.0, condition=f"{condition}, {name}")
         for name in (LOOP, LONG_LOOP)
     )  # fmt: skip
 
@@ -119,8 +119,8 @@ L2 = Claim(
     ),
     "to",
     "Of communication alone: computing takes no time here. So layer priority cannot pay, since no forward pass waits. "
-    "Trainings that lose nothing are alike: how long DCTCP's steps take with layer priority, or over connections that are "
-    "kept, is the mean of 40.",
+    "Trainings that lose nothing are alike: how long DCTCP's steps take with layer priority, or over connections that "
+    "are kept, is the mean of 40.",
 )
 L3 = Claim(
     "L3",
