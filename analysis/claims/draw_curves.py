@@ -27,7 +27,7 @@ def curves_picture(judgement: Judgement) -> Figure | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from gradwire.analysis.plots import GREY, PAPER, WIDTH
+    from gradwire.analysis.plots import PAPER, WIDTH
 
     ran = {setting for setting, _, _ in judgement.figures}
     settings = [each for each in judgement.claim.settings if each.name in ran and each.target]
@@ -46,9 +46,9 @@ def curves_picture(judgement: Judgement) -> Figure | None:
             for panel in row[len(panels) :]:
                 panel.set_visible(False)
             row[0].set_ylabel("accuracy, %")
-            row[0].set_title(setting.name, loc="left")
+            words = "means over seeds; dotted: the accuracy that times are to"
+            row[0].set_title(f"{setting.name} ({words})", loc="left")
             figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-        figure.supxlabel("means over seeds; dotted: the accuracy that times are to", fontsize=7, color=GREY)
     return figure
 
 
@@ -95,6 +95,8 @@ def _curves(panel: Axes, judgement: Judgement, setting: Setting, place: Place) -
             spread = judgement.spread(setting.name, learner, f"accuracy@{step}")
             points.append((place(policy, step), spread.mean if spread else CHANCE))
         there = [(x, PERCENT * y) for x, y in points if x is not None]
+        if len(there) < 2:
+            continue
         panel.plot(
             [x for x, _ in there], [y for _, y in there], label=label_of(policy), linewidth=1.1,
             color=COLOURS[number % len(COLOURS)], linestyle=dashes[number // len(COLOURS) % 3],

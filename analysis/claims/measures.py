@@ -99,8 +99,9 @@ def figures(result: Result) -> dict[str, float]:
 def learned_figures(training: Learned) -> dict[str, float]:
     """All measures of a training that is over: accuracy and loss at its end, the others as means of its steps."""
     workers = int(training.summary["workers"])
-    last = training.scores[-1]
+    last, clock = training.scores[-1], training.steps[-1]["clock_ps"]
     return {
+        **({"clock": float(clock) / len(training.steps)} if clock else {}),
         "accuracy": float(last["accuracy"]),
         "loss": float(last["loss"]),
         "lost": float(np.mean([row["lost"] for row in training.steps])),

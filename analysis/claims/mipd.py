@@ -17,7 +17,7 @@ IN_TURN = (
 SERVER, SAVED = "ResNet-18, 4 steps", "processor time of the server saved"
 _SERVER: Json = {
     "training": {
-        "model": "resnet18", "data": "synthetic", "size": 32, "samples": 200, "batch": 1, "steps": 4, "augment": False,
+        "model": "resnet18", "data": "synthetic", "size": 32, "samples": 200, "batch": 2, "steps": 4, "augment": False,
         "network": "ideal", "score_every": 1_000_000,
     }
 }  # fmt: skip
