@@ -27,7 +27,7 @@ def curves_picture(judgement: Judgement) -> Figure | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from gradwire.analysis.plots import PAPER, WIDTH
+    from gradwire.analysis.plots import GREY, PAPER, WIDTH
 
     ran = {setting for setting, _, _ in judgement.figures}
     settings = [each for each in judgement.claim.settings if each.name in ran and each.target]
@@ -46,9 +46,9 @@ def curves_picture(judgement: Judgement) -> Figure | None:
             for panel in row[len(panels) :]:
                 panel.set_visible(False)
             row[0].set_ylabel("accuracy, %")
-            words = "means over seeds; dotted: the accuracy that times are to"
-            row[0].set_title(f"{setting.name} ({words})", loc="left")
+            row[0].set_title(setting.name, loc="left")
             figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        figure.suptitle("means over seeds; dotted: the accuracy that times are to", fontsize=7, color=GREY)
     return figure
 
 
