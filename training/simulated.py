@@ -52,8 +52,8 @@ class Plays(Protocol):
 
     scenario: Scenario
 
-    def step(self, trace: Trace) -> Any:
-        """Play an iteration."""
+    def step(self, trace: Trace, back: float) -> Any:
+        """Play an iteration in which so many bytes come back for each."""
         ...
 
     def rest(self) -> tuple[int, int]:
@@ -147,7 +147,7 @@ class Simulated:
         if not layout.sizes.any():
             return Answer([[None] * len(pushed.infos)] * self.workers)
         sent = np.flatnonzero(layout.sizes)
-        played = self.plays.step(self._trace(pushed, layout, sent))
+        played = self.plays.step(self._trace(pushed, layout, sent), pushed.back)
         if pushed.layout is not None:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
             return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))

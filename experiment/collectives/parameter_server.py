@@ -72,6 +72,9 @@ class ParameterServers(Exchange):
         several = np.cumsum(self._local, axis=1)
         runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
         self._run = runs + several
+        self.back: float = 1.0
+        """Bytes that come back for each that is pushed, of every partition: for who knows that servers send something
+        else than what they add up."""
         self._patterns = Patterns()
         self._layers = [(layer,) for layer in range(len(context.trace.layers))]
 
@@ -81,7 +84,7 @@ class ParameterServers(Exchange):
 
     @property
     def bytes_per_iteration(self) -> int:
-        return int(2 * (self._bytes * (~self._local).sum(axis=0)).sum())
+        return int(((self._bytes + self._returned) * (~self._local).sum(axis=0)).sum())
 
     @property
     def stations(self) -> Ints:
@@ -192,12 +195,20 @@ class ParameterServers(Exchange):
             context, np.where(pushed, "push", "pull"), self._importance(captured, worker, part, pushed),
             iteration=iteration, tensor=self._tensor[part], layer=self._layer[part], part=self._part[part],
             src=np.where(pushed, ends[0], ends[1]), dst=np.where(pushed, ends[1], ends[0]),
-            nbytes=self._bytes[part], priority=np.array(context.priorities)[self._tensor[part]],
+            nbytes=np.where(pushed, self._bytes[part], self._returned[part]),
+            priority=np.array(context.priorities)[self._tensor[part]],
             loss=context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part]),
             rank=self._ranks[(~pushed).astype(np.int64), self._layer[part]],
             captured=np.where(pushed, captured[worker], np.where(own >= 0, captured[own], -1)),
             first=self._first[part],
         )  # fmt: skip
+
+    @property
+    def _returned(self) -> Ints:
+        """Bytes of every partition on its way back, whole float32 values."""
+        if self.back == 1:
+            return self._bytes
+        return np.maximum(4 * np.ceil(self._bytes * self.back / 4), 4).astype(np.int64)
 
     def _own(self, part: Ints) -> Ints:
         """The worker on the server's host, -1 where there is none."""
