@@ -15,7 +15,19 @@ try:
     import typer
 
     from gradwire import __version__
-    from gradwire.cli import bench, cache, capture, execute, look, predictor, reproduce, run, testbed, timeline, train
+    from gradwire.cli import (
+        bench,
+        cache,
+        capture,
+        execute,
+        look,
+        predictor,
+        reproduce,
+        run,
+        testbed,
+        timeline,
+        train,
+    )
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
 except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
