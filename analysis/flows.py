@@ -1,5 +1,7 @@
 """Flows: completion times and slowdowns of the traffic in a Result, altogether and by size.
 
+They are of the flows that begin in the measured window (`[measure]` of the scenario), of all without one.
+
 A flow's completion time is from entering its host's NIC to delivery; its slowdown is that over the time on the
 empty network (`ideal_ps` of the table of flows). Both are of delivered flows only: how many were still under way is
 said beside them. Percentiles are values that occurred, as in `gradwire.analysis.metrics`.
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradwire.analysis.metrics import ENOUGH, Metrics
+from gradwire.analysis.metrics import ENOUGH, Metrics, in_window, measured_flows
 from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
@@ -88,12 +90,13 @@ class FlowTimes:
 
 def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
     """All flows of a traffic, then those of each range of sizes that has any; empty if the Result has none of it."""
-    messages = result.select("messages", "message", "job", "start_ps", "end_ps", "bytes")
+    messages = result.select("messages", "message", "job", "kind", "start_ps", "end_ps", "bytes")
     flows = result.select("flows", "message", "ideal_ps")
     numbers, (jobs, names) = messages["message"].to_numpy(), numbered(messages["job"])
     order = np.argsort(numbers, kind="stable")
     rows = order[np.searchsorted(numbers, flows["message"].to_numpy(), sorter=order)]
     those = jobs[rows] == (names.index(traffic) if traffic in names else -1)
+    those &= in_window(messages, measured_flows(result))[rows]
     mine = rows[those]
     if not len(mine):
         return []
@@ -117,7 +120,8 @@ def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
 def flow_blocks(
     results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]
 ) -> list[tuple[str, list[str], list[Row]]]:
-    """(traffic, headings of the runs, lines) of a table per traffic. `metrics` are those of each Result."""
+    """(traffic, headings of the runs, lines) of a table per traffic, with its measured window where all runs have the
+    same. `metrics` are those of each Result."""
     found: dict[str, list[tuple[Metrics, list[FlowTimes]]]] = {}
     for result, entries in zip(results, metrics, strict=True):
         for entry in entries if result.kept("flows").num_rows else ():
@@ -125,9 +129,15 @@ def flow_blocks(
             if times:
                 found.setdefault(entry.job, []).append((entry, times))
     return [
-        (traffic, headings([entry for entry, _ in runs]), _lines([times for _, times in runs]))
+        (_named(traffic, [entry for entry, _ in runs]), headings([entry for entry, _ in runs]),
+         _lines([times for _, times in runs]))
         for traffic, runs in found.items()
     ]
+
+
+def _named(traffic: str, entries: Sequence[Metrics]) -> str:
+    words = {entry.window.words for entry in entries}
+    return f"{traffic} {next(iter(words))}".strip() if len(words) == 1 else traffic
 
 
 def _lines(runs: Sequence[list[FlowTimes]]) -> list[Row]:

@@ -23,6 +23,7 @@ from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
+from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
@@ -61,6 +62,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
     ("[output]", Output),
+    ("[measure]", Measure),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
     ("[fidelity]", Fidelity),
