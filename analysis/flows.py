@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ class FlowTimes:
     count, under_way : flows delivered, and flows that had started and were not.
     bytes : of the delivered ones.
     completion : picoseconds.
-    slowdown : completion time over the time on the empty network.
+    slowdown : completion time over the time on the empty network. `slowdowns`: those of all delivered flows, float64.
     """
 
     traffic: str
@@ -75,6 +75,7 @@ class FlowTimes:
     bytes: int
     completion: Spread
     slowdown: Spread
+    slowdowns: AnyArray = field(repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -84,12 +85,23 @@ class FlowTimes:
         return f"flows above {format_size(self.above)}" if self.above else "all flows"
 
     def as_dict(self) -> Json:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON, without each flow's slowdown."""
+        return {
+            each.name: asdict(value) if isinstance(value, Spread) else value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) is not self.slowdowns
+        }
 
 
-def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
-    """All flows of a traffic, then those of each range of sizes that has any; empty if the Result has none of it."""
+RANGES = tuple(zip((0, *EDGES), (*EDGES, None), strict=True))
+"""(above, up to) of every range of sizes, bytes."""
+
+
+def flow_times(
+    result: Result, traffic: str, ranges: Sequence[tuple[int, int | None]] = ()
+) -> list[FlowTimes]:
+    """All flows of a traffic, then those of each range of sizes: of each of `RANGES` that has any, or of `ranges`. Empty
+    if the Result has none of it."""
     messages = result.select("messages", "message", "job", "kind", "start_ps", "end_ps", "bytes")
     flows = result.select("flows", "message", "ideal_ps")
     numbers, (jobs, names) = messages["message"].to_numpy(), numbered(messages["job"])
@@ -110,10 +122,12 @@ def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
         return FlowTimes(
             traffic=traffic, above=above, up_to=up_to, count=int(done.sum()), under_way=int((those & (end < 0)).sum()),
             bytes=int(size[done].sum()), completion=Spread.of(taken), slowdown=Spread.of(taken / ideal[done]),
+            slowdowns=taken / ideal[done],
         )  # fmt: skip
 
-    ranges = zip((0, *EDGES), (*EDGES, None), strict=True)
-    parts = [measured(above, up_to) for above, up_to in ranges]
+    if ranges:
+        return [measured(0, None), *(measured(above, up_to) for above, up_to in ranges)]
+    parts = [measured(above, up_to) for above, up_to in RANGES]
     return [measured(0, None), *(part for part in parts if part.count or part.under_way)]
 
 

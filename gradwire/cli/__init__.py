@@ -15,7 +15,7 @@ try:
     import typer
 
     from gradwire import __version__
-    from gradwire.cli import bench, cache, capture, look, predictor, reproduce, run, testbed, train
+    from gradwire.cli import bench, cache, capture, look, predictor, reproduce, run, sweep, testbed, train
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
 except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
@@ -39,7 +39,7 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-for commands in (run, look, train, predictor, reproduce, testbed, cache, capture, bench):  # the order of --help
+for commands in (run, look, train, predictor, sweep, reproduce, testbed, cache, capture, bench):  # the order of --help
     commands.register(app)
 app.add_typer(trace_app, name="trace")
 
