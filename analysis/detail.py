@@ -7,8 +7,8 @@
 * p99 by class: by `priority`, 0 is served first;
 * useful share of the busiest upstream link: see `gradwire.analysis.links`.
 
-Times are of delivered messages of the steady state, as in `gradwire.analysis.metrics`; counts are of all messages. Flows of traffic count as far as they begin in the measured
-window.
+Times are of delivered messages of the steady state, as in `gradwire.analysis.metrics`; counts are of all messages.
+Flows of traffic count as far as they begin in the measured window.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ RANGES = tuple(zip((0, *EDGES), (*EDGES, None), strict=True))
 def flow_times(
     result: Result, traffic: str, ranges: Sequence[tuple[int, int | None]] = ()
 ) -> list[FlowTimes]:
-    """All flows of a traffic, then those of each range of sizes: of each of `RANGES` that has any, or of `ranges`. Empty
-    if the Result has none of it."""
+    """All flows of a traffic, then those of each range of sizes: of each of `RANGES` that has any, or of `ranges`.
+    Empty if the Result has none of it."""
     messages = result.select("messages", "message", "job", "kind", "start_ps", "end_ps", "bytes")
     flows = result.select("flows", "message", "ideal_ps")
     numbers, (jobs, names) = messages["message"].to_numpy(), numbered(messages["job"])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Integers = NDArray[np.int64]
+WHOLE_RUN = Window()
 
 DROPS: Mapping[str, str] = {
     "drops_tail": "tail",
@@ -179,7 +180,7 @@ class Metrics:
     hops_per_s: float
     simulated_ps: int
     traffic: bool = False
-    window: Window = Window()
+    window: Window = WHOLE_RUN
     ended_by: str = "done"
     ran_on: tuple[str, ...] = ("simulated",)
     work: str = ""
@@ -245,8 +246,9 @@ def measured_flows(result: Result) -> Window:
 
 
 def in_window(part: pyarrow.Table, window: Window) -> Flags:
-    """Which rows of messages count: flows that begin in the window, and whatever is none. Columns `kind`, `start_ps`."""
-    if window == Window():
+    """Which rows of messages count: flows that begin in the window, and whatever is none. Columns `kind`,
+    `start_ps`."""
+    if window == WHOLE_RUN:
         return np.ones(part.num_rows, dtype=np.bool_)
     start = part["start_ps"].to_numpy()
     inside = (start >= window.after) & (start < (MAX_INNER if window.until is None else window.until))
@@ -326,7 +328,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
         hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
         simulated_ps=int(totals.get("simulated_ps", 0)),
         traffic=traffic,
-        window=measured_flows(result) if traffic else Window(),
+        window=measured_flows(result) if traffic else WHOLE_RUN,
         ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
         ran_on=place,
         work=_work(result, job),

@@ -1,15 +1,15 @@
 """Processes: many pieces of work, run side by side by worker processes of this machine.
 
-What `reproduce` and `sweep` run is hundreds of simulations that know nothing of each other. Python's own pool would do but
-for one thing: a worker that is killed (out of memory, `kill -9`, a crash in compiled code) takes its whole pool with it.
-Here it costs the piece that it was at, and another worker takes its place.
+What `reproduce` and `sweep` run is hundreds of simulations that know nothing of each other. Python's own pool would
+do but for one thing: a worker that is killed (out of memory, `kill -9`, a crash in compiled code) takes its whole
+pool with it. Here it costs the piece that it was at, and another worker takes its place.
 
-A worker is an interpreter of its own that imports nothing of the program that wants the work, so a script needs no guard
-around what it does. It is asked for one piece at a time, over a pipe. Ctrl-C is the parent's to answer; and workers end by themselves when
-their parent is gone, however it went.
+A worker is an interpreter of its own that imports nothing of the program that wants the work, so a script needs no
+guard around what it does. It is asked for one piece at a time, over a pipe. Ctrl-C is the parent's to answer; and
+workers end by themselves when their parent is gone, however it went.
 
-Pieces may share something that the first of them has to make and others only use, such as a compiled engine: pieces of the
-same `group` wait until one of them is through, and those of other groups go first.
+Pieces may share something that the first of them has to make and others only use, such as a compiled engine: pieces
+of the same `group` wait until one of them is through, and those of other groups go first.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 PATIENCE_S = 2.0
 """Given to a worker to end when it is told to, before it is killed."""
 PROCESS_BYTES, HOST_BYTES = 256 << 20, 3 << 19
-"""What one simulation takes in memory, roughly: Python, Numba and an engine, and 1.5 MB a host (144 hosts took 410 MB)."""
+"""What one simulation takes in memory, roughly: Python, Numba and an engine, and 1.5 MB a host (144 hosts took 410
+MB)."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Work(Generic[T]):
 
 
 class Ended(NamedTuple):
-    """What has become of a piece: its value; or the exception that it raised, which may have been made plain; or `lost`,
-    how its worker ended, such as "killed by signal 9"."""
+    """What has become of a piece: its value; or the exception that it raised, which may have been made plain; or
+    `lost`, how its worker ended, such as "killed by signal 9"."""
 
     work: Work[Any]
     value: Any = None
@@ -77,14 +79,15 @@ def fitting(hosts: int, most: int | None = None) -> int:
 def free_memory() -> int | None:
     """Bytes that are free; None if that is not known."""
     found = []
-    with suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
-        found += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
     for most, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
-        with suppress(OSError, ValueError), open(most, encoding="ascii") as limit, open(used, encoding="ascii") as usage:
-            found.append(max(0, int(limit.read()) - int(usage.read())))
+        with suppress(OSError, ValueError):
+            found.append(max(0, int(Path(most).read_text()) - int(Path(used).read_text())))
     return min(found) if found else None
 
 
@@ -152,7 +155,8 @@ class _Queue:
 def _start(workers: dict[int, _Worker]) -> int:
     """Start a worker; its number is that of its pipe."""
     ours, theirs = Pipe()
-    code = f"import sys; sys.path[:] = {sys.path!r}; from gradwire.processes import serve; serve({theirs.fileno()}, {os.getpid()})"
+    call = f"serve({theirs.fileno()}, {os.getpid()})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from gradwire.processes import serve; {call}"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the worker inherits
     try:
         process = subprocess.Popen(

@@ -1,8 +1,8 @@
 """sweep: many scenarios, run and measured; the door hands the simulator to `gradwire.analysis.sweeps`.
 
 Every point is one piece of work for a pool: processes of this machine (`gradwire.processes`) or tasks of a Ray cluster
-(`gradwire.on_ray`). What has become of it is written at once, complete or not at all, so a sweep that was interrupted or
-killed goes on with what is missing, and an extended one with what is new.
+(`gradwire.on_ray`). What has become of it is written at once, complete or not at all, so a sweep that was
+interrupted or killed goes on with what is missing, and an extended one with what is new.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +60,10 @@ def sweep(
     ----------
     source : a sweep file, the name of one of the library, or its tables, such as `{"name": "mine", "scenario":
         "websearch", "axis": [{"key": "traffic.load", "values": [0.2, 0.4]}], "measures": ["slowdown_p99"]}`.
-    out : folder of records, tables and pictures, by default `results/sweep-NAME`; one of an earlier sweep is gone on with.
-    engine : "local", processes of this machine; or "ray", a cluster (`address`), by default one that is started here.
-    jobs : runs at a time; as many as there are processors and memory for, if absent (Ray: as the cluster has processors).
-    retry_failed : run points again that have failed.
+    out : folder of records, tables and pictures, by default `results/sweep-NAME`; one of an earlier sweep is gone on
+    with. engine : "local", processes of this machine; or "ray", a cluster (`address`), by default one that is
+    started here. jobs : runs at a time; as many as there are processors and memory for, if absent (Ray: as the
+    cluster has processors). retry_failed : run points again that have failed.
     fail_fast : end with the first failure (`SweepFailed`).
     max_wall_s : begin and wait for nothing after so many seconds; what is under way then counts as interrupted.
     progress : called with the share that is done, and words.
@@ -95,7 +95,9 @@ def sweep(
         return found
 
 
-def planned(source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None) -> tuple[Sweep, list[str]]:
+def planned(
+    source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None
+) -> tuple[Sweep, list[str]]:
     """What `sweep` would run, without running or writing anything: what is there of it, and that in lines for people.
     Raises as `sweep`."""
     declared, folder, _ = _declared(source)
@@ -113,9 +115,10 @@ def planned(source: str | Path | Mapping[str, Any], out: str | Path | None = Non
     ]
     if run.left:
         missing = sum(not _is_compiled(engine) for engine in engines)
-        lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; engines: {len(engines)}, {missing} to be compiled")
+        compiled = f"engines: {len(engines)}, {missing} to be compiled"
+        lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; {compiled}")
         if (seconds := run.costs.left_s(run.left, run.jobs)) is not None:
-            from gradwire.cli.pace import wall_text
+            from gradwire.analysis.tables import wall_text
 
             lines.append(f"about {wall_text(seconds)}, after what those that are done took")
     return found, lines
@@ -320,7 +323,7 @@ class _Costs:
 
     def left_words(self, left: Sequence[Point], jobs: int) -> str:
         """The same in words; empty if it is too early."""
-        from gradwire.cli.pace import wall_text
+        from gradwire.analysis.tables import wall_text
 
         seconds = self.left_s(left, jobs) if self.noted >= FIRST_GUESS * jobs else None
         return "" if seconds is None else f"about {wall_text(seconds)} left"
@@ -388,5 +391,8 @@ def _measured(scenario: Scenario) -> tuple[Record, Result | None]:
         why = f"{type(error).__name__}: {error}"
         return Record("failed", why=why, detail=traceback.format_exc(), wall_s=time.perf_counter() - begin), None
     ended = str(result.summary["totals"]["ended_by"])
-    record = Record("done", found, ended_by=ended, simulated_s=simulated - begin)
-    return replace(record, wall_s=time.perf_counter() - begin), result
+    compiled = float(result.timing.get("compile_s", 0.0))
+    return Record(
+        "done", found, ended_by=ended, wall_s=time.perf_counter() - begin - compiled,
+        simulated_s=simulated - begin - compiled,
+    ), result  # fmt: skip

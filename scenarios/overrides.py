@@ -98,8 +98,8 @@ def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
 
 
 def from_folder(key: str | int, value: Any, folder: Path | None = None) -> Any:
-    """`value` with paths of files made absolute, as seen from a folder, by default the working directory. `key`: where it
-    stands, as only `FILES` name any."""
+    """`value` with paths of files made absolute, as seen from a folder, by default the working directory. `key`:
+    where it stands, as only `FILES` name any."""
     if isinstance(value, dict):
         return {inner: from_folder(inner, each, folder) for inner, each in value.items()}
     if isinstance(value, list):

@@ -2,11 +2,11 @@
 
 Axes make a grid: the first one changes slowest. Axes that are zipped count as one, which stands where the first of them
 does; ranges without a count are drawn together, as one axis where the first of them stands. An axis with a condition
-applies where it holds of the axes before it; elsewhere it is left out, and what would then be there several times is there
-once.
+applies where it holds of the axes before it; elsewhere it is left out, and what would then be there several times is
+there once.
 
-Drawn values are exact repetitions on every machine: Python's generator, seeded by the sample's seed and the axis's name. A
-longer random sample begins with the shorter one; that of a Latin hypercube is another one.
+Drawn values are exact repetitions on every machine: Python's generator, seeded by the sample's seed and the axis's
+name. A longer random sample begins with the shorter one; that of a Latin hypercube is another one.
 """
 
 from __future__ import annotations

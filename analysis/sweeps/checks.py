@@ -63,17 +63,18 @@ def _check_free(sweep: SweepFile, plot: Plot, points: Sequence[Point], where: st
         values = {point.at[axis.column] for point in points}
         if axis.column not in shown and len(values) > 1 and not _follows(axis, shown, points):
             listed = " or ".join(key for key in ("by", "panels") if key == "panels" or plot.kind != "heatmap")
-            expected = f'{listed} = "{axis.column}", or a condition: where = "{axis.column} == {points[0].at[axis.column]}"'
-            raise ScenarioError(f"leaves axis {axis.column} open, which has {len(values)} values there", where, expected)
+            one = f"{axis.column} == {points[0].at[axis.column]}"
+            expected = f'{listed} = "{axis.column}", or a condition: where = "{one}"'
+            what = f"leaves axis {axis.column} open, which has {len(values)} values there"
+            raise ScenarioError(what, where, expected)
 
 
 def _follows(axis: Axis, shown: set[str], points: Sequence[Point]) -> bool:
     """Whether an axis has one value only for each place in the plot, as one that is zipped with another."""
-    found: dict[tuple[object, ...], object] = {}
-    return all(
-        found.setdefault(tuple(point.at[name] for name in sorted(shown)), point.at[axis.column]) == point.at[axis.column]
-        for point in points
-    )
+    found: dict[tuple[object, ...], set[object]] = {}
+    for point in points:
+        found.setdefault(tuple(point.at[name] for name in sorted(shown)), set()).add(point.at[axis.column])
+    return all(len(values) == 1 for values in found.values())
 
 
 def shown_points(sweep: SweepFile, plot: Plot, points: Sequence[Point]) -> list[Point]:

@@ -1,8 +1,8 @@
 """Conditions on the coordinates of a point: `load >= 0.5 and transport in [ndp, dlcp]`.
 
-Comparisons of an axis with a value, joined by `and`, `or`, `not` and brackets; nothing is evaluated as code. Values with
-a unit are compared by size ("buffer > 512KiB"), others as what they are. An axis that does not apply at a point equals
-nothing, and is neither smaller nor larger than anything.
+Comparisons of an axis with a value, joined by `and`, `or`, `not` and brackets; nothing is evaluated as code. Values
+with a unit are compared by size ("buffer > 512KiB"), others as what they are. An axis that does not apply at a point
+equals nothing, and is neither smaller nor larger than anything.
 """
 
 from __future__ import annotations

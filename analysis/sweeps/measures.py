@@ -1,8 +1,8 @@
 """Every figure that a sweep can have a column of, by name, and what is kept of a run for plots of distributions.
 
-They are those of comparisons (`gradwire.analysis.metrics`, `detail`, `flows`) under the names of comparison.csv, and some
-that these lack. Times are picoseconds, sizes bytes, shares 0 to 1. What a run does not have, such as the p99 of fewer than
-100 messages, is absent. How fast a run was simulated is no measure: it never repeats.
+They are those of comparisons (`gradwire.analysis.metrics`, `detail`, `flows`) under the names of comparison.csv, and
+some that these lack. Times are picoseconds, sizes bytes, shares 0 to 1. What a run does not have, such as the p99 of
+fewer than 100 messages, is absent. How fast a run was simulated is no measure: it never repeats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_KEPT = 400
 """Values of a distribution that are kept: half of them even in rank, half even in the logarithm of what lies above."""
 
 _TIMES = {"messages": "messages", "mean_ps": "mean", "p50_ps": "median", "p99_ps": "p99", "max_ps": "largest"}
-_WHOSE = {"all": "all messages", "flow": "flows", **{k: f"{k.replace('_', '-')} messages" for k in KINDS if k != "flow"}}
+_WHOSE = {"all": "all messages", **{kind: f"{kind.replace('_', '-')} messages" for kind in KINDS}, "flow": "flows"}
 _SPREAD = ("mean", "p50", "p99", "p999", "max")
 _SIZES = {"": "all flows", "small_": "flows up to 100 kB", "large_": "flows above 10 MB"}
 

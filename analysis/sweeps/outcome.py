@@ -13,7 +13,7 @@ from gradwire.analysis.sweeps.schema import SweepFile
 from gradwire.analysis.sweeps.shown import grid_of, rows_of_table, shortened
 from gradwire.analysis.sweeps.store import State
 from gradwire.analysis.sweeps.table import point_lines, summary_lines, table_of, write_table
-from gradwire.analysis.tables import html_table, print_grid
+from gradwire.analysis.tables import Grid, html_table, print_grid
 from gradwire.scenarios.result import as_pandas
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class Sweep:
 
     @property
     def table(self) -> pyarrow.Table:
-        """One row for every coordinates: means over the seeds, 95 % intervals, counts (`gradwire.analysis.sweeps.table`)."""
+        """One row for every coordinates: means over the seeds, 95 % intervals, counts
+        (`gradwire.analysis.sweeps.table`)."""
         return table_of(summary_lines(self.points, self.records, self.file.measures), self.axes)
 
     @property
@@ -65,7 +66,12 @@ class Sweep:
         """The pictures that the file declares, as matplotlib figures by name, as far as there is something to draw."""
         from gradwire.analysis.sweeps.plots import figures
 
-        return figures(self)
+        return figures(self.file, self.points, self.records)
+
+    @property
+    def grid(self) -> Grid:
+        """`table` for people."""
+        return grid_of(self.file, self.points, self.records)
 
     @property
     def complete(self) -> bool:
@@ -75,7 +81,7 @@ class Sweep:
     @property
     def failures(self) -> list[tuple[Point, Record]]:
         """Points that have failed, each run once."""
-        found = {}
+        found: dict[str, tuple[Point, Record]] = {}
         for point in self.points:
             record = self.records.get(point.key)
             if record is not None and record.state == "failed":
@@ -105,12 +111,12 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """What notebooks show: the table of means."""
-        names, rows = rows_of_table(self)
+        names, rows = rows_of_table(self.grid)
         return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{html_table('', names, rows)}"
 
     def print(self) -> None:
         """Print the table of means to stdout, of a long one the beginning."""
-        grid, more = shortened(grid_of(self))
+        grid, more = shortened(self.grid)
         print_grid(grid)
         if more:
             print(f"and {more:,} more lines: sweep.csv has all of them")

@@ -1,8 +1,8 @@
 """Points: the scenarios of a sweep, each with its coordinates, a seed, and the key by which its outcome is known.
 
 A key is a SHA-256 over everything that decides what is measured: the resolved scenario, the content of the traces and
-files that it names, its measured window, and the simulator's sources. So a point keeps its key when a sweep is extended or
-its axes are written differently, and two points that come to the same are simulated once.
+files that it names, its measured window, and the simulator's sources. So a point keeps its key when a sweep is
+extended or its axes are written differently, and two points that come to the same are simulated once.
 
 A scenario comes about in this order: the sweep's `set` is laid over the base, then each axis, in the order of the file;
 a later one writes over an earlier one.
@@ -150,8 +150,8 @@ def _last(key: str) -> str:
 
 
 def different(points: Sequence[Point]) -> list[Point]:
-    """Every run once. First all coordinates with their first seed, then with the second, and so on: so that what is there
-    early shows everything a little, and the time of the rest can be told from what it is like."""
+    """Every run once. First all coordinates with their first seed, then with the second, and so on: so that what is
+    there early shows everything a little, and the time of the rest can be told from what it is like."""
     first: dict[str, Point] = {}
     for point in points:
         first.setdefault(point.key, point)

@@ -1,4 +1,5 @@
-"""Values of axes as numbers: what has a unit in a scenario, such as "512KiB" or "10ms", is compared and drawn by size."""
+"""Values of axes as numbers: what has a unit in a scenario, such as "512KiB" or "10ms", is compared and drawn by
+size."""
 
 from __future__ import annotations
 

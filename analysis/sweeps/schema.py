@@ -1,4 +1,5 @@
-"""What a sweep file holds: a scenario, axes, conditions, measures and plots, as pydantic models like those of scenarios.
+"""What a sweep file holds: a scenario, axes, conditions, measures and plots, as pydantic models like those of
+scenarios.
 
     name = "load"
     scenario = "websearch"
@@ -158,14 +159,17 @@ class Sample(Table):
     seed: Natural = 1
 
 
+Format = Literal["png", "pdf", "svg"]
+
+
 class Plot(Table):
     """A picture of the table."""
 
     name: Name
     """Of its file."""
     kind: Literal["lines", "heatmap", "cdf", "tail", "pareto"]
-    """Lines with bands (95 % interval over seeds); a map of colours; how many messages took so long or less; or longer; two
-    measures against each other, with those that none is better than in both."""
+    """Lines with bands (95 % interval over seeds); a map of colours; how many messages took so long or less; or
+    longer; two measures against each other, with those that none is better than in both."""
     x: str = ""
     """An axis; of pareto a measure; of cdf and tail "completion" (if empty) or "slowdown"."""
     y: str = ""
@@ -188,7 +192,7 @@ class Plot(Table):
     title: str = ""
     x_label: str = ""
     y_label: str = ""
-    formats: Annotated[tuple[Literal["png", "pdf", "svg"], ...], BeforeValidator(_listed), Field(min_length=1)] = ("png",)
+    formats: Annotated[tuple[Format, ...], BeforeValidator(_listed), Field(min_length=1)] = ("png",)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -239,7 +243,8 @@ class SweepFile(Table):
             raise refuse("sample", "draws nothing", None, "an axis with a range that has no count")
         for number in drawn:
             if self.axis[number].zip or self.axis[number].when:
-                raise refuse(f"axis[{number}]", "is drawn, and can have neither zip nor when", None, "values or a count")
+                what = "is drawn, and can have neither zip nor when"
+                raise refuse(f"axis[{number}]", what, None, "values or a count")
         seeds = self.seeds if isinstance(self.seeds, tuple) else ()
         if len(set(seeds)) != len(seeds) or self.seeds == ():
             raise refuse("seeds", "names none, or one twice", list(seeds), "how many, or distinct ones")
@@ -256,8 +261,8 @@ def list_sweeps() -> list[str]:
 
 
 def load_sweep(source: str | Path) -> tuple[SweepFile, Path, str]:
-    """A sweep from a file, or by name from the library; with the folder of its file and its text. A bare name is a file if
-    there is one. Raises `ScenarioError` with every mistake."""
+    """A sweep from a file, or by name from the library; with the folder of its file and its text. A bare name is a
+    file if there is one. Raises `ScenarioError` with every mistake."""
     path = path_of(source, "load_sweep(source)", NAMED_BY, ScenarioError).expanduser()
     if str(source) in list_sweeps() and not path.exists():
         path = Path(str(resources.files("gradwire.scenarios") / "library" / "sweeps" / f"{source}.toml"))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gradwire.analysis.sweeps.measures import whose
-from gradwire.analysis.sweeps.table import Line, summary_lines
+from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.schema import SweepFile
+from gradwire.analysis.sweeps.table import Line, Records, summary_lines
 from gradwire.analysis.tables import Grid, Row, count_text, share_text, size_text, three_digits, time_text
-
-if TYPE_CHECKING:
-    from gradwire.analysis.sweeps.outcome import Sweep
 
 MOST_LINES = 60
 """Printed; the rest is in the files."""
@@ -26,7 +24,7 @@ def value_text(name: str, value: float) -> str:
         return size_text(value)
     if measure.endswith("_share") or measure in SHARES:
         return share_text(value)
-    return count_text(value) if value.is_integer() and abs(value) >= 1000 else f"{value:.4g}"
+    return count_text(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def cell_of(name: str, line: Line) -> str:
@@ -40,21 +38,21 @@ def cell_of(name: str, line: Line) -> str:
     return text if count == line["runs"] else f"{text} ({count})"
 
 
-def grid_of(sweep: Sweep) -> Grid:
+def grid_of(file: SweepFile, points: Sequence[Point], records: Records) -> Grid:
     """A line for every coordinates that has runs, or failures."""
-    lines = summary_lines(sweep.points, sweep.records, sweep.file.measures)
+    lines = summary_lines(points, records, file.measures)
+    axes = [axis.column for axis in file.axis]
     shown = [line for line in lines if line["runs"] or line["failed"]]
-    head = [*sweep.axes, *sweep.file.measures, "runs"]
+    head = [*axes, *file.measures, "runs"]
     rows = [
-        [*(_coordinate(line[axis]) for axis in sweep.axes), *(cell_of(name, line) for name in sweep.file.measures), _runs(line)]
+        [*(_coordinate(line[axis]) for axis in axes), *(cell_of(name, line) for name in file.measures), _runs(line)]
         for line in shown
     ]
-    return Grid(sweep.file.name, head, rows)
+    return Grid(file.name, head, rows)
 
 
-def rows_of_table(sweep: Sweep) -> tuple[list[str], list[Row]]:
+def rows_of_table(grid: Grid) -> tuple[list[str], list[Row]]:
     """The same as (headings, lines), the first column as labels, for notebooks."""
-    grid = grid_of(sweep)
     return grid.head[1:], [Row(row[0], row[1:]) for row in grid.rows]
 
 

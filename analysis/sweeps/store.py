@@ -42,7 +42,8 @@ class Record:
     jobs : what was seen, by job and traffic; empty if it has failed.
     why : of a failure, in one line; `detail`: more lines, for whoever looks for the reason.
     ended_by : what ended the run, as in a Result's summary.
-    wall_s : seconds that it took, `simulated_s` those inside of the simulator, set-up and compiling among them.
+    wall_s : seconds that it took, `simulated_s` those inside of the simulator, set-up among them; both without
+    compiling.
     """
 
     state: Literal["done", "failed"]
@@ -89,10 +90,11 @@ class Record:
 def packed(result: Result) -> bytes:
     """A Result as bytes: its folder as an archive."""
     target = io.BytesIO()
-    with tempfile.TemporaryDirectory(prefix="gradwire-") as folder, tarfile.open(fileobj=target, mode="w:gz") as archive:
+    with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
         place = result.write(Path(folder) / "result")
-        for file in sorted(place.iterdir()):
-            archive.add(file, file.name)
+        with tarfile.open(fileobj=target, mode="w:gz") as archive:
+            for file in sorted(place.iterdir()):
+                archive.add(file, file.name)
     return target.getvalue()
 
 

@@ -1,6 +1,7 @@
 """The tables of a sweep: one row for every coordinates, over its seeds, and one for every point.
 
-    sweep.parquet, .csv      axes; `runs` and `failed`; per measure its mean, `_low` and `_high` (the 95 % interval of the
+    sweep.parquet, .csv      axes; `runs` and `failed`; per measure its mean, `_low` and `_high` (the 95 % interval
+    of the
                              mean over the seeds, by Student's t), `_count` (how many seeds have it)
     points.parquet, .csv     axes, seed, state, per measure its value, key
 

@@ -36,7 +36,9 @@ def cmd_sweep(
         str,
         typer.Argument(metavar="SWEEP", help="A sweep file, or a name of the library.", autocompletion=sweep_names),
     ],
-    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: tasks of a Ray cluster.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local: processes of this machine; ray: tasks of a Ray cluster.")
+    ] = "local",
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster, such as ray://head:10001; one is started here if absent.")
     ] = None,
@@ -51,15 +53,16 @@ def cmd_sweep(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run points again that have failed.")] = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first point that fails.")] = False,
     max_wall: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End the sweep after so long, such as 30m; it can be gone on with.")
+        str | None,
+        typer.Option(metavar="TIME", help="End the sweep after so long, such as 30m; it can be gone on with."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run, and what is there already; run nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Many scenarios along axes, with seeds: tables of means and intervals, and plots. Interrupted, killed or extended, it
-    goes on where it was. Exits with 1 if a point has failed, or time was up."""
+    """Many scenarios along axes, with seeds: tables of means and intervals, and plots. Interrupted, killed or
+    extended, it goes on where it was. Exits with 1 if a point has failed, or time was up."""
     from gradwire.sweeping import planned, sweep
 
     limit = seconds_of(max_wall)

@@ -33,8 +33,8 @@ class Window(NamedTuple):
 
 
 class Measure(Table):
-    """What figures of traffic are of: flows that begin in a window of the run. Flows outside of it are simulated all the
-    same, and load the network. Jobs are not concerned: theirs are of their steady state."""
+    """What figures of traffic are of: flows that begin in a window of the run. Flows outside of it are simulated all
+    the same, and load the network. Jobs are not concerned: theirs are of their steady state."""
 
     after: Time = Ps(0)
     """Flows that begin earlier are warm-up."""

@@ -58,8 +58,8 @@ from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 
 __all__ = [
-    "Fidelity", "Host", "HostPlacement", "Job", "Link", "LinkOverride", "Measure", "Output", "Policy", "Scenario", "Switch",
-    "Tagging", "Transport", "UserTransport", "json_schema",
+    "Fidelity", "Host", "HostPlacement", "Job", "Link", "LinkOverride", "Measure", "Output", "Policy", "Scenario",
+    "Switch", "Tagging", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -250,9 +250,9 @@ class Scenario(Table):
     def digest(self) -> str:
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, nor how it is emulated, tolerances, what is measured and policies: a variant has the
-        digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
-        not at all, it has a digest of its own.
+        Names, descriptions and labels do not count, nor how it is emulated, tolerances, what is measured and
+        policies: a variant has the digest of the same scenario written out by hand. A file of a graph or of traffic
+        counts by its content; a trace not at all, it has a digest of its own.
         """
         apart = {"name", "description", "modules", "policy", "emulation", "fidelity", "measure"}
         data = self.model_dump(mode="json", exclude=apart)
