@@ -61,7 +61,7 @@ def choices_of(axis: Axis, policies: Sequence[Policy], where: str) -> list[Choic
     values: Sequence[Any] = spaced(axis.range) if axis.range is not None else axis.values or ()
     labels = axis.labels or [None] * len(values)
     return [
-        Choice(value if label is None else label, label or str(value), axis.key, value)
+        Choice(value if label is None else label, label or text_of_value(value), axis.key, value)
         for value, label in zip(values, labels, strict=True)
     ]
 
@@ -87,6 +87,13 @@ def at(found: Range, share: float) -> Scalar:
     return text_of(Number(value, low.quantity))
 
 
+def text_of_value(value: Scalar) -> str:
+    """What a value is called in plots: as it is written, numbers without needless digits."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def drawn(axes: Sequence[Axis], sample: Sample) -> list[Row]:
     """The values of all axes that are drawn together."""
     columns: list[list[Scalar]] = []
@@ -101,7 +108,7 @@ def drawn(axes: Sequence[Axis], sample: Sample) -> list[Row]:
             shares = [rng.random() for _ in range(sample.count)]
         columns.append([at(axis.range, share) for share in shares])
     return [
-        {axis.column: Choice(value, str(value), axis.key, value) for axis, value in zip(axes, values, strict=True)}
+        {axis.column: Choice(value, text_of_value(value), axis.key, value) for axis, value in zip(axes, values, strict=True)}
         for values in zip(*columns, strict=True)
     ]
 

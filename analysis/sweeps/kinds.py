@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 80
 """Of a map, whose values are written into them."""
+CHARACTERS = {1: 36, 2: 80}
+"""Beside each other below a map, by its width in columns; longer labels are turned."""
 MOST_NAMES = 8
 """Dots of a front that are named."""
 
@@ -102,6 +104,8 @@ def heatmap(part: Drawn, axes: Axes, whole: Drawn) -> None:
         step = -(-len(there) // (2 * MOST_TICKS))
         texts = [whole.label(column, value) for value in there]
         getattr(axes, f"set_{which}ticks")(range(0, len(there), step), texts[::step])
+        if which == "x" and sum(len(text) + 2 for text in texts[::step]) > CHARACTERS[plot.columns]:
+            axes.tick_params(axis="x", rotation=40)
         getattr(axes, f"set_{which}label")(getattr(plot, f"{which}_label") or whole.axis(column).title)
     if grid.size <= MOST_CELLS:
         middle = (limits.get("vmin", 0.0) + limits.get("vmax", 0.0)) / 2
@@ -109,7 +113,7 @@ def heatmap(part: Drawn, axes: Axes, whole: Drawn) -> None:
             if np.isfinite(value):
                 ink = "white" if value < middle else "black"
                 axes.text(column_, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=6)
-    axes.figure.colorbar(drawn, ax=axes, label=scale.label(words_of(plot.value)), pad=0.02)
+    axes.figure.colorbar(drawn, ax=axes, label=scale.label(words_of(plot.value)), pad=0.02, aspect=28, fraction=0.06)
 
 
 def pooled(part: Drawn, value: Any, by: str) -> tuple[AnyArray, AnyArray]:
