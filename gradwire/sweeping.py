@@ -227,9 +227,10 @@ class _Run:
         return cls(declared, points, store, place, records, left, asked, told, _Costs(points, records))
 
     def outcome(self) -> Sweep:
-        """What is there now."""
+        """What is there now, with what a process may have finished after it was asked for the last time."""
         from gradwire.analysis.sweeps.outcome import Sweep
 
+        self.records |= self.store.read_all(point.key for point in self.left)
         keys = dict.fromkeys(point.key for point in self.points)
         there = self.place if self.store.points.exists() else None
         return Sweep(self.declared, there, self.points, self.records, self.store.states(keys, self.records))
