@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more
-from gradwire.analysis.claims.policies import DCTCP, KEPT, PIAS
+from gradwire.analysis.claims.policies import DCTCP, KEPT, PIAS, rto_min
 
 SERVERS, RING = "parameter servers, 12 workers", "ring, 12 workers"
 ALL = (
@@ -37,7 +37,7 @@ S3 = Claim(
                 (SERVERS,),
                 low=0.35,
                 unit="share",
-                condition=f"parameter servers, RTOmin {rto}",
+                condition=f"parameter servers, {rto_min(rto)}",
                 blame=(SERVERS, f"dctcp-{rto}"),
             )
             for rto in ("2ms", "10ms")
@@ -49,7 +49,7 @@ S3 = Claim(
                 (RING,),
                 high=high,
                 unit="share",
-                condition=f"ring, {words}RTOmin {rto}",
+                condition=f"ring, {words}{rto_min(rto)}",
             )
             for key, words, high in (("dctcp", "", 0.11), ("dctcp-kept", "connections kept, ", 0.05))
             for rto in ("2ms", "10ms")
@@ -61,7 +61,7 @@ S3 = Claim(
                 (SERVERS,),
                 low=0.0,
                 unit="share",
-                condition=f"parameter servers, connections kept, RTOmin {key.split('-')[2]}",
+                condition=f"parameter servers, connections kept, {rto_min(key)}",
                 blame=(SERVERS, key),
             )
             for key in KEPT
@@ -73,7 +73,7 @@ S3 = Claim(
                 (SERVERS,),
                 low=0.0,
                 unit="share",
-                condition=f"{words}, RTOmin {key.split('-')[1]}",
+                condition=f"{words}, {rto_min(key)}",
                 blame=(SERVERS, key),
             )
             for words, name in (("P3-like", "p3"), ("ByteScheduler-like", "bytescheduler"))
@@ -123,7 +123,7 @@ S4 = Claim(
                 (WORKERS[n],),
                 low=low,
                 unit="share",
-                condition=f"{n} workers, RTOmin {rto}",
+                condition=f"{n} workers, {rto_min(rto)}",
                 blame=(WORKERS[n], f"dctcp-{rto}"),
             )
             for n, low in ((32, 0.35), (64, 0.55))

@@ -7,7 +7,7 @@ from typing import Any
 from gradwire.analysis.claims.bursts import S1, burst, measure_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting
 from gradwire.analysis.claims.jobs import S4
-from gradwire.analysis.claims.policies import DCTCP
+from gradwire.analysis.claims.policies import DCTCP, POLICIES
 from gradwire.scenarios.json_data import Json
 
 LOSSES = ("0", "0.0001", "0.001", "0.01")
@@ -59,12 +59,12 @@ def degraded(policies: tuple[str, ...], least: float = 0.05) -> tuple[Expect, ..
     """At 1 % of loss it takes at least `least` longer."""
     return tuple(
         Expect(
-            f"{policy} slower with 1 % loss",
+            f"{POLICIES[policy].label} slower with 1 % loss",
             slower(policy, "0.01"),
             (GRAY["0"], GRAY["0.01"]),
             low=least,
             unit="share",
-            condition=f"{policy} degrades",
+            condition=f"{POLICIES[policy].label} degrades",
             blame=(GRAY["0.01"], policy),
         )
         for policy in policies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradwire.analysis.claims.bursts import burst
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, saved
 from gradwire.analysis.claims.mechanisms import degraded, gray_settings, held
-from gradwire.analysis.claims.policies import DCTCP, KEPT
+from gradwire.analysis.claims.policies import DCTCP, KEPT, POLICIES, rto_min
 
 JOB, BURST = "parameter servers, 12 workers", "fan-in 32, 256 kB"
 RIVALS = (*DCTCP, *KEPT, "p3-2ms", "p3-10ms", "bytescheduler-2ms", "bytescheduler-10ms", "ndp", "swift")
@@ -18,12 +18,11 @@ M1 = Claim(
     (Setting(JOB, "demo", ("mlt", *RIVALS), {"job": {"iterations": 3}}),),
     tuple(
         Expect(
-            f"MLT faster than {key}",
+            f"MLT faster than {POLICIES[key].label}",
             gain(JOB, "mlt", key),
             (JOB,),
             low=0.12,
             unit="share",
-            condition=f"against {key}",
             blame=(JOB, key),
         )
         for key in RIVALS
@@ -45,7 +44,7 @@ M2 = Claim(
                 (BURST,),
                 low=0.85,
                 unit="share",
-                condition=f"DCTCP, RTOmin {rto}",
+                condition=f"DCTCP, {rto_min(rto)}",
                 blame=(BURST, f"dctcp-{rto}"),
             )
             for rto in ("10ms", "2ms")
@@ -57,7 +56,7 @@ M2 = Claim(
                 (BURST,),
                 low=0.0,
                 unit="share",
-                condition=f"against {key}",
+                condition=f"against {POLICIES[key].label}",
                 blame=(BURST, key),
             )
             for key in ("pfabric", "ndp")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -99,10 +100,10 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
     lines = [
         f"<h2 id='{claim.id}'>{claim.id}: {escape(claim.sentence)}</h2>",
         f"<p>Published: {escape(claim.published)} <span class='remark'>({escape(claim.source)})</span></p>",
-        f"<p>{_verdict(judgement)}. {escape(judgement.reason)}</p>",
+        f"<p>{_verdict(judgement)}. {_prose(judgement.reason)}</p>",
     ]
     if claim.remark:
-        lines.append(f"<p class='remark'>{escape(claim.remark)}</p>")
+        lines.append(f"<p class='remark'>{_prose(claim.remark)}</p>")
     if judgement.findings:
         lines.append("<table><tr><th>figure</th><th>measured</th><th>expected</th><th></th></tr>")
         for each in judgement.findings:
@@ -118,6 +119,11 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
         words = f"{WORDS[claim.shown]} by policy and setting"
         lines.append(f"<img alt='{escape(words)}' src='data:image/png;base64,{data}'>")
     return [*lines, *_effects(judgement), *_everything(judgement)]
+
+
+def _prose(text: str) -> str:
+    """Text as HTML; what stands between backticks, as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _everything(judgement: Judgement) -> list[str]:

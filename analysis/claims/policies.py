@@ -179,6 +179,11 @@ POLICIES: dict[str, PolicyOf] = {
 }
 
 
+def rto_min(key: str) -> str:
+    """The minimum time-out that a key of a policy ends with, in words: "RTOmin 2 ms" of "dctcp-2ms"."""
+    return f"RTOmin {key.rpartition('-')[2].removesuffix('ms')} ms"
+
+
 def laid_over(tables: Json, policy: PolicyOf) -> Json:
     """A scenario's tables under a policy; a value of None takes a key away."""
     from gradwire.scenarios.schema.policy import overlay

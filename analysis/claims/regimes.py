@@ -10,7 +10,7 @@ from __future__ import annotations
 from gradwire.analysis.claims.bursts import burst
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, more, saved
 from gradwire.analysis.claims.jobs import S4, WORKERS
-from gradwire.analysis.claims.policies import DCTCP
+from gradwire.analysis.claims.policies import DCTCP, POLICIES, rto_min
 from gradwire.scenarios.json_data import Json
 
 SHALLOW, DEEP = "fan-in 32, buffers of 512 KiB", "fan-in 32, buffers of 16 MiB"
@@ -34,7 +34,7 @@ R1 = Claim(
                 (SHALLOW,),
                 low=0.3,
                 unit="share",
-                condition=f"time-outs, RTOmin {rto}",
+                condition=f"time-outs, {rto_min(rto)}",
                 blame=(SHALLOW, f"dctcp-{rto}"),
             )
             for rto in ("2ms", "10ms")
@@ -46,7 +46,7 @@ R1 = Claim(
                 (DEEP,),
                 high=0.15,
                 unit="share",
-                condition=f"no time-outs, RTOmin {rto}",
+                condition=f"no time-outs, {rto_min(rto)}",
             )
             for rto in ("2ms", "10ms")
         ),
@@ -62,28 +62,30 @@ R2 = Claim(
     "at 64 ranks and 400G the tail that MLT cuts is below 1 % of training time",
     (
         Setting(TRIM, "incast-mix", ("dlcp", "ndp", "nscc", *DCTCP), burst(32, "256kB", 6)),
-        Setting(TRIM_JOB, "demo", ("dlcp", "ndp", "nscc", *DCTCP), {"job": {"iterations": 3}}),
+        Setting(
+            TRIM_JOB, "demo", ("dlcp", "ndp", "nscc", *DCTCP), {"job": {"iterations": 3}}, shown="iteration"
+        ),
     ),
     (
         *(
             Expect(
-                f"p99 saved against {key}",
+                f"p99 saved against {POLICIES[key].label}",
                 saved(TRIM, "dlcp", key, "p99"),
                 (TRIM,),
                 high=0.15,
                 unit="share",
-                condition=f"incast against {key}",
+                condition=f"incast against {POLICIES[key].label}",
             )
             for key in ("ndp", "nscc")
         ),
         *(
             Expect(
-                f"DLCP faster than {key}",
+                f"DLCP faster than {POLICIES[key].label}",
                 gain(TRIM_JOB, "dlcp", key),
                 (TRIM_JOB,),
                 high=0.15,
                 unit="share",
-                condition=f"job against {key}, which has no layer order",
+                condition=f"job against {POLICIES[key].label}, which has no layer order",
             )
             for key in ("ndp", "nscc")
         ),
@@ -119,7 +121,7 @@ R3 = Claim(
                 (SPEEDS["400Gbps"],),
                 high=0.1,
                 unit="share",
-                condition=f"little at 400G, RTOmin {rto}",
+                condition=f"little at 400G, {rto_min(rto)}",
                 blame=(SPEEDS["400Gbps"], f"dctcp-{rto}"),
             )
             for rto in ("2ms", "10ms")
@@ -131,7 +133,7 @@ R3 = Claim(
                 tuple(SPEEDS.values()),
                 low=0.0,
                 unit="share",
-                condition=f"more at 100G, RTOmin {rto}",
+                condition=f"more at 100G, {rto_min(rto)}",
             )
             for rto in ("2ms", "10ms")
         ),

@@ -165,6 +165,8 @@ class Agent:
     def use(self, plan: Plan, node: int) -> None:
         """Take the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock, self.seed = plan, node, plan.clock, plan.seed
+        if self.clock == "virtual":
+            self.loop.stand_still()
         self.token = self._decoder.token = token_of(plan)
         # of real machines, where there are any
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})

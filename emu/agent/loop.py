@@ -2,7 +2,8 @@
 
 Times are of CLOCK_MONOTONIC, minus that of the common beginning. A timerfd wakes the loop, because what poll(2) offers
 is rounded to milliseconds and may be late by the timer slack. Under virtual time sleeping is exact and computing takes
-no time, so everything happens exactly when it was asked for.
+no time, so everything happens exactly when it was asked for, and the clock need not be read but after sleeping: there
+reading it is a system call, at the price of all others.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class EpollLoop:
         self._setting = ctypes.create_string_buffer(TIMER.size)
         self._running = False
         self._called = NEVER
+        self._clock_ns: Callable[[], int] = time.monotonic_ns
+        self._seen: int | None = None
         self.idle: Callable[[], bool] | None = None
         """called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
         there is no more"""
@@ -76,8 +79,17 @@ class EpollLoop:
         self.beginning = beginning_ns
         del self.lateness[:]
 
+    def stand_still(self) -> None:
+        """From now on time only passes while this waits, as it does under virtual time."""
+        self._seen = time.monotonic_ns()
+        self._clock_ns = self._last_seen
+
+    def _last_seen(self) -> int:
+        assert self._seen is not None
+        return self._seen
+
     def now(self) -> int:
-        return time.monotonic_ns() - self.beginning
+        return self._clock_ns() - self.beginning
 
     def scheduled(self) -> int:
         return min(self._called, self.now())
@@ -130,6 +142,8 @@ class EpollLoop:
             if not self._running:
                 return
             found = epoll.poll(0) if waiting else self._wait()
+            if self._seen is not None:
+                self._seen = time.monotonic_ns()
             for file, events in found:
                 if events & ~select.EPOLLOUT:
                     call = readers.get(file)
@@ -154,7 +168,7 @@ class EpollLoop:
 
     def _due(self) -> bool:
         """Call the timers that are due, of those set so far. True if some are due that were set meanwhile."""
-        timers, last, clock = self._timers, self._set, time.monotonic_ns
+        timers, last, clock = self._timers, self._set, self._clock_ns
         now = clock() - self.beginning
         while timers:
             first = timers[0]

@@ -11,6 +11,7 @@ virtual machine importing takes long.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -111,6 +112,8 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         captures = start_captures(plan, backend, folder, raw)
         watch = Watch(plan, backend, raw, folder / STOP)
         warm(plan)
+        gc.collect()
+        gc.freeze()  # or every fork's collections would copy all that was there before it
         controller = Controller(
             plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, watch.over,
             watch.ready,

@@ -2,7 +2,8 @@
 
 It sleeps until a device, the timer of what happens next, or the parent has something for it. A packet's time is the
 clock's when it is read; where packets go from there on is exact, however late this wakes up, but for their delivery.
-How late deliveries were is counted.
+How late deliveries were is counted. Where time stands still while something is computed (`W_STILL`: virtual time) the
+clock is read when this wakes up and not again: there that is a system call, at the price of all others.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def serve(address):
         ready = calls.wait(W[at.F_EPOLL], W[at.A_EVENTS], EVENTS)
         if ready < 0:
             return _failed(W)
+        W[at.W_WOKEN_NS] = calls.monotonic_ns(W[at.A_SPEC])
         asked = False
         for i in range(ready):
             number = bytes_at(W[at.A_EVENTS] + i * calls.EVENT_BYTES + calls.EVENT_FILE)
@@ -89,7 +91,8 @@ def _failed(W):
 @compiled
 def _catch_up(W):
     """Bring the network to this moment and deliver what has arrived by now."""
-    until = (calls.monotonic_ns(W[at.A_SPEC]) - W[at.W_ORIGIN_NS]) * 1000
+    clock = W[at.W_WOKEN_NS] if W[at.W_STILL] else calls.monotonic_ns(W[at.A_SPEC])
+    until = (clock - W[at.W_ORIGIN_NS]) * 1000
     while True:
         packet = rules.next_reached(W, until)
         if packet < 0:

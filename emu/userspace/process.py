@@ -127,6 +127,7 @@ class _Switch:
         self.files = loop.Files(self.fabric.state, self.epoll.fileno(), timer, control.fileno(), devices)
         words = self.fabric.state.words
         words[at.W_ORIGIN_NS] = time.monotonic_ns()
+        words[at.W_STILL] = plan.clock == "virtual"
         if plan.clock == "wall":
             words[at.W_EARLY] = early_ps(plan)
         self.taps: Taps | None = None

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 import gradwire.components
+import gradwire.scenarios.wire
 import gradwire.sim.fabric.core
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.find import (
@@ -313,19 +314,26 @@ def _source(combination: Combination) -> str:
 def _digest(source: str, classes: list[type]) -> str:
     """A hash of everything that is compiled into a combination."""
     digest = hashlib.sha256(source.encode())
-    root = Path(gradwire.sim.fabric.__path__[0])
-    files = sorted(root.rglob("*.py")) + sorted(Path(gradwire.components.__path__[0]).rglob("*.py"))
-    for function in _reachable([function for owner in classes for function in functions_of(owner)]):
-        file = sys.modules[function.__module__].__file__
-        if file is not None:
-            files.append(Path(file))
+    functions = _reachable([function for owner in classes for function in functions_of(owner)])
+    for function in functions:
         digest.update(repr(_constants(function)).encode())
-    files = sorted(set(files))
-    for path in files:
+    for path in _files(functions):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     digest.update(" ".join((version("numba"), version("llvmlite"), numpy.__version__, sys.version, machine())).encode())
     return digest.hexdigest()[:20]
+
+
+def _files(functions: Iterable[FunctionType]) -> list[Path]:
+    """The files that an engine is made of: its own, what all components share, and those of the functions that it is
+    bound to. It outlives what changes in others."""
+    fabric, components = (Path(package.__path__[0]) for package in (gradwire.sim.fabric, gradwire.components))
+    files = {*fabric.glob("core/*.py"), *components.glob("*.py"), *components.glob("*/base.py")}
+    files |= {fabric / f"{name}.py" for name in ("atomics", "heap", "objects", "post", "whole")}
+    for module in (gradwire.scenarios.wire, *(sys.modules[function.__module__] for function in functions)):
+        if module.__file__ is not None:
+            files.add(Path(module.__file__))
+    return sorted(files)
 
 
 def _reachable(functions: Sequence[FunctionType]) -> list[FunctionType]:

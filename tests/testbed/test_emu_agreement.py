@@ -246,7 +246,7 @@ def test_a_slow_receiver(side_channel):
 
 
 def virtually(scenario) -> Result:
-    return emulate(scenario, request=Request("virtual", "userspace"))
+    return emulate(scenario, request=Request("virtual", "bpf"))
 
 
 @pytest.mark.slow

@@ -167,6 +167,7 @@ def test_nothing_is_left_when_it_is_killed_in_virtual_time(place: Place) -> None
 # a hang, two at once, samples
 
 
+@pytest.mark.virtual
 @needs("uml")
 def test_a_run_in_which_nothing_arrives_ends(place: Place) -> None:
     """A minute of virtual time."""
@@ -203,6 +204,7 @@ def check_samples(result: Result, every_ms: int, late_ms: float, share: float) -
     assert {row["rate_bps"] for row in rows} == {10_000_000}
 
 
+@pytest.mark.virtual
 @needs("uml")
 @pytest.mark.parametrize("backend", ["bpf", "userspace", "red"])
 def test_samples_in_virtual_time(place: Place, backend: str) -> None:
@@ -220,6 +222,7 @@ def test_samples_on_the_wall_clock(place: Place) -> None:
     check_samples(Result.read(place.folder / "kept"), 10, 9.0, 0.5)
 
 
+@pytest.mark.virtual
 @needs("uml")
 def test_a_run_ends_at_its_duration(place: Place) -> None:
     """Not before, and what is under way is told."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import gradwire.scenarios.wire
 from gradwire import cli
-from gradwire.components.find import resolve
+from gradwire.components.find import functions_of, resolve
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine
@@ -120,6 +121,26 @@ def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypat
             patch.setattr(specialise, what, other)
             assert specialise._identity.__wrapped__(made) != before
     assert specialise._identity.__wrapped__(made) == before
+
+
+@pytest.mark.parametrize("fields", [
+    {"transport": {"kind": "dlcp"}, "load_balancing": "flowlet", "switch": {"pfc": True, "buffer": "1MiB"}},
+    {"transport": {"kind": "ndp"}, "load_balancing": "reps", "switch": {"trim_threshold": "20kB"}},
+])  # fmt: skip
+def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fields):
+    """The functions that are really compiled, all of them, lie in files that its identity is made from."""
+    made = combination_of(scenario(**fields))
+    bound = [function for owner in (*made.transports, made.balancer, made.queue) for function in functions_of(owner)]
+    files = set(specialise._files(specialise._reachable(bound)))
+    compiled = specialise._reachable([each.py_func for each in specialise._functions(made).values()])
+    assert len(compiled) > 60
+    theirs = {Path(sys.modules[each.__module__].__file__ or "") for each in compiled if "bound" not in each.__module__}
+    assert theirs <= files
+    assert ROOT / "components/transports/swift.py" not in files, "an engine outlives what it has nothing to do with"
+    spaces = {name: value for each in compiled for name, value in specialise._names(each) if isinstance(value, int)}
+    for name in ("MIN_FRAME", "PROBE_BYTES"):
+        assert name in spaces, "numbers of other rooms are compiled in"
+    assert Path(gradwire.scenarios.wire.__file__) in files
 
 
 def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
