@@ -83,8 +83,8 @@ def _cluster(ray: Any, address: str | None, jobs: int | None) -> Iterator[None]:
         try:
             ray.init(runtime_env=shipped, log_to_driver=False, logging_level="ERROR", **given)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            what = str(error).strip().splitlines()[0]
-            raise GradwireError(f"no Ray cluster: {what}", address or "ray", "ray start --head, or no address") from None
+            what = f"no Ray cluster: {str(error).strip().splitlines()[0]}"
+            raise GradwireError(what, address or "ray", "that of one that is up, or none") from None
         try:
             yield
         finally:

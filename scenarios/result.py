@@ -195,8 +195,8 @@ class Result:
 
     @cached_property
     def tables(self) -> dict[str, Any]:
-        """The tables of the scenario that ran, as `tomllib` returns them, to be read only; none if it is not known. Raises
-        `ResultError` if it is no scenario."""
+        """The tables of the scenario that ran, as `tomllib` returns them, to be read only; none if it is not known.
+        Raises `ResultError` if it is no scenario."""
         from gradwire.scenarios.stored import tables_of
 
         return tables_of(self.scenario, SCENARIO_FILE) if self.scenario else {}

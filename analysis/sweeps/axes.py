@@ -108,7 +108,10 @@ def drawn(axes: Sequence[Axis], sample: Sample) -> list[Row]:
             shares = [rng.random() for _ in range(sample.count)]
         columns.append([at(axis.range, share) for share in shares])
     return [
-        {axis.column: Choice(value, text_of_value(value), axis.key, value) for axis, value in zip(axes, values, strict=True)}
+        {
+            axis.column: Choice(value, text_of_value(value), axis.key, value)
+            for axis, value in zip(axes, values, strict=True)
+        }
         for values in zip(*columns, strict=True)
     ]
 

@@ -168,9 +168,9 @@ class Plot(Table):
     name: Name
     """Of its file."""
     kind: Literal["lines", "heatmap", "cdf", "tail", "pareto"]
-    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. cdf, tail: the share of messages
-    that took so long or less, or so long or longer. pareto: two measures against each other, with a line through those that
-    none is better than in both, where smaller is better."""
+    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. cdf, tail: the share of
+    messages that took so long or less, or so long or longer. pareto: two measures against each other, with a line
+    through those that none is better than in both, where smaller is better."""
     x: str = ""
     """An axis; of pareto a measure; of cdf and tail "completion" (if empty) or "slowdown"."""
     y: str = ""

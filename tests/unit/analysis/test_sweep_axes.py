@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def test_ranges_by_hand() -> None:
 @given(st.floats(0.001, 10), st.floats(1.5, 1e4), st.integers(3, 30))
 def test_a_log_range_has_one_factor(low: float, factor: float, count: int) -> None:
     found = spaced(Range.model_validate({"from": low, "to": low * factor, "count": count, "scale": "log"}))
-    steps = [math.log(two / one) for one, two in zip(found, found[1:], strict=False)]  # type: ignore[operator]
+    steps = [math.log(two / one) for one, two in pairwise(found)]  # type: ignore[operator]
     assert steps == pytest.approx([math.log(factor) / (count - 1)] * (count - 1), rel=1e-6)
 
 
@@ -128,7 +128,7 @@ def test_conditions(text: str, holds: bool) -> None:
      "other == 1", "load == 1 load == 2", "load == 'x", "__import__('os')", "not " * 60 + "load == 1"],
 )  # fmt: skip
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(ScenarioError, match="^here: "):
+    with pytest.raises(ScenarioError, match=r"^here: "):
         condition(text, ["load"], "here")
 
 
