@@ -8,6 +8,7 @@
 * useful share of the busiest upstream link: see `gradwire.analysis.links`.
 
 Times are of delivered messages of the steady state, as in `gradwire.analysis.metrics`; counts are of all messages.
+Flows of traffic count as far as they begin in the measured window.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.analysis.links import Bundle, busiest_upstream
-from gradwire.analysis.metrics import Integers, Times, durations, percentile, steady_state, times_of
+from gradwire.analysis.metrics import (
+    Integers,
+    Times,
+    durations,
+    in_window,
+    measured_flows,
+    percentile,
+    steady_state,
+    times_of,
+)
 from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_text, late_words, share_text, time_text
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
@@ -103,9 +113,10 @@ def _messages_of(result: Result, job: str) -> Json:
     """Columns of the messages of a job; kinds as indices into `KINDS`."""
     plain = ("iteration", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted", "timeouts")
     found: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", *plain)}
+    window = measured_flows(result)
     for part in result.parts("messages", "job", "kind", *plain):
         (jobs, names), (kind, kinds) = numbered(part["job"]), numbered(part["kind"])
-        mine = jobs == (names.index(job) if job in names else -1)
+        mine = (jobs == (names.index(job) if job in names else -1)) & in_window(part, window)
         found["kind"].append(np.array([KINDS.index(each) for each in kinds], dtype=np.int8)[kind[mine]])
         for name in plain:
             found[name].append(part[name].to_numpy()[mine])

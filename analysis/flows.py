@@ -1,5 +1,7 @@
 """Flows: completion times and slowdowns of the traffic in a Result, altogether and by size.
 
+They are of the flows that begin in the measured window (`[measure]` of the scenario), of all without one.
+
 A flow's completion time is from entering its host's NIC to delivery; its slowdown is that over the time on the
 empty network (`ideal_ps` of the table of flows). Both are of delivered flows only: how many were still under way is
 said beside them. Percentiles are values that occurred, as in `gradwire.analysis.metrics`.
@@ -9,12 +11,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
-from gradwire.analysis.metrics import ENOUGH, Metrics
+from gradwire.analysis.metrics import ENOUGH, Metrics, in_window, measured_flows
 from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.json_data import Json
@@ -62,7 +64,7 @@ class FlowTimes:
     count, under_way : flows delivered, and flows that had started and were not.
     bytes : of the delivered ones.
     completion : picoseconds.
-    slowdown : completion time over the time on the empty network.
+    slowdown : completion time over the time on the empty network. `slowdowns`: those of all delivered flows, float64.
     """
 
     traffic: str
@@ -73,6 +75,7 @@ class FlowTimes:
     bytes: int
     completion: Spread
     slowdown: Spread
+    slowdowns: AnyArray = field(repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -82,18 +85,30 @@ class FlowTimes:
         return f"flows above {format_size(self.above)}" if self.above else "all flows"
 
     def as_dict(self) -> Json:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON, without each flow's slowdown."""
+        return {
+            each.name: asdict(value) if isinstance(value, Spread) else value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) is not self.slowdowns
+        }
 
 
-def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
-    """All flows of a traffic, then those of each range of sizes that has any; empty if the Result has none of it."""
-    messages = result.select("messages", "message", "job", "start_ps", "end_ps", "bytes")
+RANGES = tuple(zip((0, *EDGES), (*EDGES, None), strict=True))
+"""(above, up to) of every range of sizes, bytes."""
+
+
+def flow_times(
+    result: Result, traffic: str, ranges: Sequence[tuple[int, int | None]] = ()
+) -> list[FlowTimes]:
+    """All flows of a traffic, then those of each range of sizes: of each of `RANGES` that has any, or of `ranges`.
+    Empty if the Result has none of it."""
+    messages = result.select("messages", "message", "job", "kind", "start_ps", "end_ps", "bytes")
     flows = result.select("flows", "message", "ideal_ps")
     numbers, (jobs, names) = messages["message"].to_numpy(), numbered(messages["job"])
     order = np.argsort(numbers, kind="stable")
     rows = order[np.searchsorted(numbers, flows["message"].to_numpy(), sorter=order)]
     those = jobs[rows] == (names.index(traffic) if traffic in names else -1)
+    those &= in_window(messages, measured_flows(result))[rows]
     mine = rows[those]
     if not len(mine):
         return []
@@ -107,17 +122,20 @@ def flow_times(result: Result, traffic: str) -> list[FlowTimes]:
         return FlowTimes(
             traffic=traffic, above=above, up_to=up_to, count=int(done.sum()), under_way=int((those & (end < 0)).sum()),
             bytes=int(size[done].sum()), completion=Spread.of(taken), slowdown=Spread.of(taken / ideal[done]),
+            slowdowns=taken / ideal[done],
         )  # fmt: skip
 
-    ranges = zip((0, *EDGES), (*EDGES, None), strict=True)
-    parts = [measured(above, up_to) for above, up_to in ranges]
+    if ranges:
+        return [measured(0, None), *(measured(above, up_to) for above, up_to in ranges)]
+    parts = [measured(above, up_to) for above, up_to in RANGES]
     return [measured(0, None), *(part for part in parts if part.count or part.under_way)]
 
 
 def flow_blocks(
     results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]
 ) -> list[tuple[str, list[str], list[Row]]]:
-    """(traffic, headings of the runs, lines) of a table per traffic. `metrics` are those of each Result."""
+    """(traffic, headings of the runs, lines) of a table per traffic, with its measured window where all runs have the
+    same. `metrics` are those of each Result."""
     found: dict[str, list[tuple[Metrics, list[FlowTimes]]]] = {}
     for result, entries in zip(results, metrics, strict=True):
         for entry in entries if result.kept("flows").num_rows else ():
@@ -125,9 +143,15 @@ def flow_blocks(
             if times:
                 found.setdefault(entry.job, []).append((entry, times))
     return [
-        (traffic, headings([entry for entry, _ in runs]), _lines([times for _, times in runs]))
+        (_named(traffic, [entry for entry, _ in runs]), headings([entry for entry, _ in runs]),
+         _lines([times for _, times in runs]))
         for traffic, runs in found.items()
     ]
+
+
+def _named(traffic: str, entries: Sequence[Metrics]) -> str:
+    words = {entry.window.words for entry in entries}
+    return f"{traffic} {next(iter(words))}".strip() if len(words) == 1 else traffic
 
 
 def _lines(runs: Sequence[list[FlowTimes]]) -> list[Row]:

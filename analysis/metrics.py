@@ -11,6 +11,7 @@ What is measured where:
   it lasts until everything has arrived (see `docs/results.md`): of three iterations or more these two are left out;
 * completion times: delivered messages, from being ready at the sending job to being delivered at the receiving
   one; waiting for the sender's scheduler is part of it;
+* of traffic: flows that begin in the scenario's measured window (`[measure]`), all of them without one;
 * drops and marks: the table of ports, hence of all jobs together and of acknowledgements too; -1 where a testbed has
   not counted them;
 * loss: delivered messages. The worst is the one that used most of what its bound allows.
@@ -30,11 +31,14 @@ from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.result import KINDS, Result
+from gradwire.scenarios.schema.measured import Window, window_of
+from gradwire.scenarios.units import MAX_INNER
 
 if TYPE_CHECKING:
     import pyarrow
 
 Integers = NDArray[np.int64]
+WHOLE_RUN = Window()
 
 DROPS: Mapping[str, str] = {
     "drops_tail": "tail",
@@ -140,6 +144,7 @@ class Metrics:
     hops_per_s : speed of the run in wall-clock time; 0 if unknown. Both are the simulator's alone.
     simulated_ps : when the run ended.
     traffic : whether this is no job but traffic beside them.
+    window : of traffic, in which its flows begin.
     ended_by : what ended the run: "done", "duration", "max_wall", "stall" or "interrupt".
     ran_on : ("simulated",), or ("emulated", the clock, what the switches were).
     work : what its iterations are of, as far as it is known: trace and phase. Only times of the same work compare.
@@ -175,6 +180,7 @@ class Metrics:
     hops_per_s: float
     simulated_ps: int
     traffic: bool = False
+    window: Window = WHOLE_RUN
     ended_by: str = "done"
     ran_on: tuple[str, ...] = ("simulated",)
     work: str = ""
@@ -234,14 +240,30 @@ def steady_state(numbers: Integers) -> tuple[Span, Flags]:
     return span, (numbers >= span.first) & (numbers <= span.last)
 
 
+def measured_flows(result: Result) -> Window:
+    """The window in which flows begin that figures are of, from the scenario that the Result holds."""
+    return window_of(result.tables)
+
+
+def in_window(part: pyarrow.Table, window: Window) -> Flags:
+    """Which rows of messages count: flows that begin in the window, and whatever is none. Columns `kind`,
+    `start_ps`."""
+    if window == WHOLE_RUN:
+        return np.ones(part.num_rows, dtype=np.bool_)
+    start = part["start_ps"].to_numpy()
+    inside = (start >= window.after) & (start < (MAX_INNER if window.until is None else window.until))
+    return np.asarray(inside | ~_is(part, "kind", "flow"), dtype=np.bool_)
+
+
 def completion_times(result: Result, job: str) -> dict[str, Integers]:
     """Picoseconds from ready to delivered of delivered messages, per kind that occurs: of a job those of its steady
-    state, as its iteration times; of traffic all."""
+    state, as its iteration times; of traffic those that begin in the measured window."""
     steady, _ = steady_state(durations(result, job)[0])
+    window = measured_flows(result)
     found: dict[str, list[Integers]] = {kind: [] for kind in KINDS}
     for part in result.parts("messages", "job", "kind", "iteration", "start_ps", "end_ps"):
         end = part["end_ps"].to_numpy()
-        wanted = _rows(part, job) & (end >= 0)
+        wanted = _rows(part, job) & (end >= 0) & in_window(part, window)
         if steady.is_steady:
             number = part["iteration"].to_numpy()
             wanted &= (number >= steady.first) & (number <= steady.last)
@@ -269,6 +291,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
     totals = summary.get("totals", {})
     total = int(iteration.sum())
     finished = bool(totals.get("finished", True))
+    traffic = 0 < counted["messages"] == counted["flow"]
 
     place = ran_on(result)
 
@@ -304,7 +327,8 @@ def _measure_job(result: Result, job: str) -> Metrics:
         packet_hops=int(summary.get("engine", {}).get("packet_hops", 0)),
         hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
         simulated_ps=int(totals.get("simulated_ps", 0)),
-        traffic=0 < counted["messages"] == counted["flow"],
+        traffic=traffic,
+        window=measured_flows(result) if traffic else WHOLE_RUN,
         ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
         ran_on=place,
         work=_work(result, job),
@@ -320,14 +344,17 @@ def _work(result: Result, job: str) -> str:
 
 
 def _in_messages(result: Result, job: str) -> dict[str, int]:
-    """Sums over the messages of a job: how many, how many of them were not delivered and are flows, and of columns."""
+    """Sums over the messages of a job: how many, and how many of them are flows; of those that count
+    (`in_window`) how many were not delivered, and of columns."""
     columns = ("retransmitted", "sent_packets", "packets")
     found = dict.fromkeys(("messages", "under_way", "flow", *columns), 0)
-    for part in result.parts("messages", "job", "kind", "end_ps", *columns):
+    window = measured_flows(result)
+    for part in result.parts("messages", "job", "kind", "start_ps", "end_ps", *columns):
         mine = _rows(part, job)
         found["messages"] += int(mine.sum())
-        found["under_way"] += int((part["end_ps"].to_numpy()[mine] < 0).sum())
         found["flow"] += int((mine & _is(part, "kind", "flow")).sum())
+        mine &= in_window(part, window)
+        found["under_way"] += int((part["end_ps"].to_numpy()[mine] < 0).sum())
         for column in columns:
             found[column] += int(part[column].to_numpy()[mine].sum())
     return found
@@ -336,8 +363,10 @@ def _in_messages(result: Result, job: str) -> dict[str, int]:
 def _loss(result: Result, job: str) -> Loss:
     worst = (0.0, 0.0, -1, 0, 0, 0)  # used, share; message; lost, allowed, size: the first of those that used most
     total = everything = 0
-    for part in result.parts("messages", "job", "end_ps", "message", "bytes", "lost_bytes", "bound"):
-        rows = _rows(part, job) & (part["end_ps"].to_numpy() >= 0)
+    columns = ("job", "kind", "start_ps", "end_ps", "message", "bytes", "lost_bytes", "bound")
+    window = measured_flows(result)
+    for part in result.parts("messages", *columns):
+        rows = _rows(part, job) & (part["end_ps"].to_numpy() >= 0) & in_window(part, window)
         total += int(part["lost_bytes"].to_numpy()[rows].sum())
         everything += int(part["bytes"].to_numpy()[rows].sum())
         rows &= part["lost_bytes"].to_numpy() > 0

@@ -268,9 +268,14 @@ def house_figure(panels: int, height: float, sharey: bool = False) -> tuple[Figu
     for spare in axes[panels:]:
         spare.remove()
     for each in axes[:panels]:
-        each.spines[["top", "right"]].set_visible(False)
-        each.spines[["left", "bottom"]].set_color(GREY)
-        each.tick_params(colors=GREY)
-        each.grid(color="#E6E6E6", linewidth=0.8)
-        each.set_axisbelow(True)
+        dress(each)
     return figure, list(axes[:panels])
+
+
+def dress(axes: Axes) -> None:
+    """Axes in the house style: a pale grid behind, grey lines left and below."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.tick_params(colors=GREY)
+    axes.grid(color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)

@@ -67,6 +67,15 @@ def time_text(picoseconds: float) -> str:
     return f"{picoseconds:.0f} ps"
 
 
+def wall_text(seconds: float) -> str:
+    """Seconds on the wall clock in words, no more precise than a guess is."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 99.5 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{three_digits(seconds / 3600)} h"
+
+
 def count_text(number: float) -> str:
     """A count with separators, or in millions from a million on: "33,157", "1.4 M"."""
     for scale, unit in COUNT_STEPS:

@@ -18,7 +18,7 @@ JOB = {
 }  # fmt: skip
 """Keys of a job that make it another one, and what it has without them: `DEFAULTS`."""
 DEFAULTS = {"iterations": 5, "servers": 0, "compute_scale": 1.0}
-WHOLE = {"seed": "seed", "duration": "duration", "host": "hosts"}
+WHOLE = {"seed": "seed", "duration": "duration", "host": "hosts", "measure": "measured window"}
 """Keys of the scenario itself."""
 PLACES = {"topology": "topology", "link": "links", "link_override": "links", "traffic": "traffic", "fault": "faults"}
 """Tables of a scenario that are compared as a whole, and what people call them."""

@@ -1,6 +1,6 @@
-"""Writes the reference part of docs/scenario.md from the models in `scenarios`, so that it cannot be wrong.
+"""Writes the reference parts of docs/scenario.md and docs/sweeps.md from their models, so that they cannot be wrong.
 
-    python docs/reference.py           rewrite docs/scenario.md below its marker
+    python docs/reference.py           rewrite both pages below their markers
     python docs/reference.py --check   exit with 1 if it is out of date (test_analysis_docs.py does this)
 
 A key's meaning is the docstring beside its definition; keys whose name says everything are described in `MORE`.
@@ -16,6 +16,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from gradwire.analysis.sweeps.measures import MEASURES
+from gradwire.analysis.sweeps.schema import Axis, Plot, Range, Sample, SweepFile, Variant
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.bound import Bound
@@ -24,6 +26,7 @@ from gradwire.scenarios.schema.emulation import Emulation, RealHost
 from gradwire.scenarios.schema.exec import Exec, ExecHost, ExecMark
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
+from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
@@ -33,7 +36,7 @@ from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
 
-FILE = Path(__file__).with_name("scenario.md")
+FILE, SWEEPS = (Path(__file__).with_name(name) for name in ("scenario.md", "sweeps.md"))
 MARKER = "<!-- written by docs/reference.py from here on -->"
 
 
@@ -63,6 +66,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
     ("[output]", Output),
+    ("[measure]", Measure),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
     ("[exec]", Exec),
@@ -76,7 +80,36 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[training.system]", "system"),
 )
 
+SWEEP_SECTIONS: tuple[tuple[str, type[Table]], ...] = (
+    ("Top level", SweepFile),
+    ("[[axis]]", Axis),
+    ("[axis.range]", Range),
+    ("[[axis.variant]]", Variant),
+    ("[sample]", Sample),
+    ("[[plot]]", Plot),
+)
+
 MORE: dict[tuple[str, str], str] = {
+    ("SweepFile", "name"): "Letters, digits and . _ + - only; the default folder has it.",
+    ("SweepFile", "description"): "For people.",
+    ("SweepFile", "axis"): "See below; any number of them.",
+    ("SweepFile", "sample"): "See below.",
+    ("SweepFile", "plot"): "See below; any number of them.",
+    ("Axis", "values"): "As they stand in a scenario, tables among them.",
+    ("Axis", "range"): "See below.",
+    ("Axis", "variant"): "See below; any number of them.",
+    ("Range", "low"): "The first value.",
+    ("Range", "high"): "The last one.",
+    ("Variant", "name"): "In tables and conditions.",
+    ("Sample", "count"): "How many points.",
+    ("Sample", "seed"): "Another one draws other values.",
+    ("Plot", "font"): "A sans-serif face, or one like Times.",
+    ("Plot", "x_scale"): "As the values suggest, if absent; of cdf and tail log.",
+    ("Plot", "y_scale"): "Linear, if absent; of tail log.",
+    ("Plot", "title"): "Above the picture; papers have captions instead.",
+    ("Plot", "x_label"): "In place of what stands there; units are added.",
+    ("Plot", "y_label"): "The same.",
+    ("Plot", "formats"): "One or several of png, pdf, svg.",
     ("Scenario", "name"): "Letters, digits and . _ + - only; Results and their tables carry it.",
     ("Scenario", "description"): "For people.",
     ("Scenario", "topology"): "See below; docs/topologies.md describes every kind.",
@@ -114,6 +147,16 @@ MORE: dict[tuple[str, str], str] = {
 
 
 VALUES = {
+    ("SweepFile", "scenario"): "text or table",
+    ("SweepFile", "seeds"): "whole number or list",
+    ("SweepFile", "when"): "text or list",
+    ("SweepFile", "skip"): "text or list",
+    ("Axis", "key"): "text or list",
+    ("Axis", "values"): "list",
+    ("Axis", "policies"): '`"all"` or list',
+    ("Range", "low"): "number or text with a unit",
+    ("Range", "high"): "number or text with a unit",
+    ("Plot", "formats"): "text or list",
     ("Scenario", "transport"): "name or table",
     ("Job", "placement"): '`"packed"`, `"spread"`, `"random"` or table',
     ("Job", "transport"): "name or table",
@@ -130,27 +173,44 @@ VALUES = {
 
 def reference() -> str:
     """The reference as Markdown, one section per table."""
-    schemas = {model: TypeAdapter(model).json_schema() for _, model in SECTIONS}
     lines: list[str] = [MARKER, ""]
     for title, model in SECTIONS:
-        lines += [f"## {title}", ""]
-        described = (model.__doc__ or "").strip()
-        if described and model is not Scenario:
-            lines += [" ".join(described.split()), ""]
-        if model is UserTransport:
-            continue
-        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
-        for name, field in model.model_fields.items():
-            common = next((base for base in (Transport, Traffic) if issubclass(model, base)), model)
-            if name == "kind" or (model is not common and name in common.model_fields):
-                continue
-            default = "**required**" if field.is_required() else _default(model, name)
-            kind = VALUES.get((model.__name__, name)) or _kind(schemas[model]["properties"][name])
-            lines.append(f"| `{name}` | {kind} | {default} | {meaning(model, name)} |")
-        lines.append("")
+        lines += _section(title, model)
         if model is Tagging:
             lines += [*untagged(), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def sweep_reference() -> str:
+    """That of sweep files, and the list of measures."""
+    lines: list[str] = [MARKER, ""]
+    for title, model in SWEEP_SECTIONS:
+        lines += _section(title, model)
+    lines += ["## Measures", "", "Times are picoseconds (`_ps`), shares 0 to 1.", "", "| measure | what |", "|---|---|"]
+    lines += [f"| `{name}` | {words} |" for name, words in MEASURES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _section(title: str, model: type[Table]) -> list[str]:
+    """One table of a file, and a line for each of its keys."""
+    schema = TypeAdapter(model).json_schema()
+    lines = [f"## {title}", ""]
+    described = (model.__doc__ or "").strip()
+    if described and model is not Scenario:
+        lines += [" ".join(described.split()), ""]
+    if model is UserTransport:
+        return lines
+    lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+    component = "kind" in model.model_fields and model not in (Sample, Plot)
+    common = next((base for base in (Transport, Traffic) if issubclass(model, base)), model)
+    for name, field in model.model_fields.items():
+        if (name == "kind" and component) or (model is not common and name in common.model_fields):
+            continue
+        default = "**required**" if field.is_required() else _default(model, name)
+        key = field.alias or name
+        kind = VALUES.get((model.__name__, name)) or _kind(schema["properties"][key])
+        lines.append(f"| `{key}` | {kind} | {default} | {meaning(model, name)} |")
+    return [*lines, ""]
 
 
 def untagged() -> list[str]:
@@ -246,13 +306,15 @@ def _quantity(example: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite the file, or with --check only say whether it is up to date."""
-    text = FILE.read_text(encoding="utf-8")
-    fresh = text.split(MARKER)[0] + reference()
-    if "--check" in arguments:
-        return int(fresh != text)
-    FILE.write_text(fresh, encoding="utf-8")
-    return 0
+    """Rewrite the pages, or with --check only say whether they are up to date."""
+    stale = 0
+    for file, made in ((FILE, reference()), (SWEEPS, sweep_reference())):
+        text = file.read_text(encoding="utf-8")
+        fresh = text.split(MARKER)[0] + made
+        stale += fresh != text
+        if "--check" not in arguments:
+            file.write_text(fresh, encoding="utf-8")
+    return int(stale > 0 and "--check" in arguments)
 
 
 if __name__ == "__main__":

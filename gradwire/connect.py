@@ -21,7 +21,7 @@ RUNS = "Results, Scenarios, and names of these"
 
 
 def compare(
-    *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1
+    *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1, jobs: int = 1
 ) -> Comparison:
     """Several runs side by side: what `gradwire compare` does, without its files.
 
@@ -31,6 +31,7 @@ def compare(
         library, which are simulated under each of their policies. Lists of these count as their members.
     set : overrides of scenarios that are named or loaded from files, such as "job.workers=8".
     threads : of the simulator.
+    jobs : scenarios at a time, each in a process of its own; with 1 all in this one.
 
     Returns
     -------
@@ -47,22 +48,34 @@ def compare(
         A simulation can make no progress.
     """
     from gradwire.analysis.compare import compare as side_by_side
+    from gradwire.apart import simulate_apart
     from gradwire.scenarios.errors import ResultError, ScenarioError
     from gradwire.scenarios.given import whole_number
     from gradwire.scenarios.load import overrides_of
     from gradwire.scenarios.result import Result
     from gradwire.sim.fabric.specialise import compile_ahead
-    from gradwire.sim.simulate import simulate
+    from gradwire.sim.simulate import Stalled, simulate
 
     overrides = overrides_of(set, "compare(set)")
     threads = whole_number(threads, "compare(threads)", 1, ScenarioError)
+    jobs = whole_number(jobs, "compare(jobs)", 1, ScenarioError)
     found = [each for source in sources for each in _runs_of(source, overrides)]
     if not found:
         raise ResultError("there is nothing to compare", "compare", RUNS)
     if overrides and all(isinstance(each, Result) for each in found):
         expected = "a scenario to be run, or no overrides"
         raise ResultError("has been run already: overrides change nothing in it", "compare", expected)
-    compile_ahead([each for each in found if not isinstance(each, Result)])
+    scenarios = [each for each in found if not isinstance(each, Result)]
+    if min(jobs, len(scenarios)) > 1:
+        outcomes, finished = simulate_apart(scenarios, jobs, threads)
+        if not finished:
+            raise KeyboardInterrupt
+        for outcome in outcomes:
+            if outcome.stalled:
+                raise Stalled(outcome.stalled, outcome.result)
+        made = iter([outcome.result for outcome in outcomes])
+        return side_by_side([each if isinstance(each, Result) else next(made) for each in found])
+    compile_ahead(scenarios)
     return side_by_side(
         [each if isinstance(each, Result) else simulate(each, threads=threads) for each in found]
     )

@@ -1,25 +1,20 @@
 """reproduce: published claims, run and judged; the door hands the simulator to `gradwire.analysis.claims`.
 
-Every run is a process of its own kind: a pool of `jobs` processes takes them one by one, each writes its Result below
-the out folder, complete or not at all. What is there already is not run
-again, so a reproduction that was interrupted, or killed, goes on where it was.
+Every run is one piece of work for a pool of `jobs` processes (`gradwire.processes`), and writes its Result below the
+out folder, complete or not at all. What is there already is not run again, so a reproduction that was interrupted,
+or killed, goes on where it was.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from gradwire.processes import Work, play
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.gone_on_with import gone_on_with
 
@@ -87,7 +82,7 @@ MARK = "reproduction.txt"
 
 def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figures:
     """The measures of all runs by key: of kept Results, and of the others once they are simulated."""
-    from gradwire.sim.fabric.specialise import compile_ahead
+    from gradwire.analysis.tables import wall_text
 
     found: Figures = {}
     for run in runs:
@@ -100,7 +95,7 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
     def say(run: Run | None) -> None:
         made = len(found) - before
         rest = (
-            f", about {_minutes((time.monotonic() - began) / made * (len(runs) - len(found)))} left"
+            f", about {wall_text((time.monotonic() - began) / made * (len(runs) - len(found)))} left"
             if made > 1
             else ""
         )
@@ -110,10 +105,6 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
     say(None)
     if not left:
         return found
-    simulated_ = [run.scenario for run in left if not run.trained]
-    if simulated_:
-        told(len(found) / len(runs), "compiling the packet engines (once, then kept)")
-        compile_ahead(simulated_)
     began = time.monotonic()
     for run in _play(left, store, jobs):
         figures = _figures(run, store)
@@ -141,46 +132,33 @@ def _figures(run: Run, store: Store) -> dict[str, float] | None:
 
 
 def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:
-    """Simulate runs, `jobs` at a time; yields each that is done."""
+    """Simulate or train runs, `jobs` at a time; yields each that is done."""
     if jobs == 1:
         for run in runs:
             _one(run, store)
             yield run
         return
-    pool = ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
-    )
-    try:
-        under_way: dict[Future[None], Run] = {
-            pool.submit(_one, run, store): run for run in runs
-        }
-        while under_way:
-            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in done:
-                run = under_way.pop(future)
-                future.result()
-                yield run
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((pool._processes or {}).values()):
-            with suppress(OSError):
-                os.kill(process.pid or 0, signal.SIGTERM) if process.pid else None
+    from gradwire.sim.fabric.engines import is_kept
+
+    by_key = {run.key: run for run in runs}
+    for ended in play([Work(run.key, _one, (run, store), _engine_of(run)) for run in runs], jobs, is_kept):
+        if ended.error is not None:
+            raise ended.error
+        if ended.lost:
+            what = f"did not end well: its process was {ended.lost}"
+            raise GradwireError(what, by_key[ended.work.key].name, "a run that ends; gradwire reproduce goes on")
+        yield by_key[ended.work.key]
+
+
+def _engine_of(run: Run) -> str:
+    """The compiled engine that a simulation needs; trainings know themselves."""
+    from gradwire.sim.fabric.specialise import identity_of
+
+    return "" if run.trained else identity_of(run.scenario)
 
 
 def _one(run: Run, store: Store) -> None:
     (_trained if run.trained else _simulated)(run.scenario, store.place(run.key))
-
-
-def _begin(parent: int) -> None:
-    """A process of the pool: Ctrl-C is the parent's to answer, and without it there is nobody to work for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _simulated(scenario: object, place: Path) -> None:
@@ -222,10 +200,6 @@ def _data_of(table: Training) -> Images | Text:
         _read.clear()
         _read[same] = data_of(table)
     return _read[same]
-
-
-def _minutes(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 99.5 else f"{round(seconds / 60)} min"
 
 
 def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int) -> None:

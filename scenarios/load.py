@@ -53,7 +53,7 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
     """
     path, text = _read(source)
     set = overrides_of(set, "load_scenario(set)")
-    tables = _parse(path, text)
+    tables = parse_toml(path, text)
     if policy is None:
         scenario = build_scenario(put_in_traces(tables, set), str(path))
     else:
@@ -73,7 +73,7 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
 
 def load_tables(source: str | Path) -> dict[str, Any]:
     """The tables of a scenario file, or of one of the library, as they are written. Raises `ScenarioError`."""
-    return _parse(*_read(source))
+    return parse_toml(*_read(source))
 
 
 def scenario_of(given: Any, where: str) -> Scenario:
@@ -144,9 +144,8 @@ def _read(source: str | Path) -> tuple[Path, str]:
     return path, read_text(path)
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, wanted: str = "a scenario file (.toml)") -> str:
     """The text of a scenario file. Raises `ScenarioError` for what is none, without waiting for a pipe or a device."""
-    wanted = "a scenario file (.toml)"
     try:
         if regular(path).stat().st_size > MOST_BYTES:
             raise ScenarioError(f"is larger than {format_size(MOST_BYTES)}", str(path), wanted)
@@ -159,7 +158,8 @@ def read_text(path: Path) -> str:
         raise ScenarioError(f"cannot be read ({error.strerror})", str(path), wanted) from None
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
+def parse_toml(path: Path, text: str) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `ScenarioError`, with the line."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -15,8 +15,11 @@ def allowed_loss(size: int, bound: float) -> int:
     A bound such as 0.29 is not exact in binary, and 0.29 * 100 comes out just below 29. What counts is the shortest
     decimal that means the same number, so this is 29.
     """
-    share = Fraction(repr(float(bound)))
-    return min(int(size), int(size) * share.numerator // share.denominator)
+    return _allowed(int(size), Fraction(repr(float(bound))))
+
+
+def _allowed(size: int, share: Fraction) -> int:
+    return min(size, size * share.numerator // share.denominator)
 
 
 class Allowance(NamedTuple):
@@ -35,7 +38,7 @@ def allowed_losses(sizes: Any, bounds: Any) -> NDArray[Any]:
     sizes, bounds = np.broadcast_arrays(np.asarray(sizes, dtype=np.int64), np.asarray(bounds, dtype=np.float64))
     found = np.zeros(len(sizes), dtype=np.int64)
     for bound in np.unique(bounds).tolist():
-        mine = bounds == bound
+        mine, share = bounds == bound, Fraction(repr(bound))
         each, which = np.unique(sizes[mine], return_inverse=True)  # messages have few different lengths
-        found[mine] = np.array([allowed_loss(size, bound) for size in each.tolist()], dtype=np.int64)[which]
+        found[mine] = np.array([_allowed(size, share) for size in each.tolist()], dtype=np.int64)[which]
     return found

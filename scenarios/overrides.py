@@ -93,19 +93,20 @@ def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
         value = text.strip()
     if steps[0] in SEVERAL and len(steps) > 1 and not tables.get(str(steps[0])):
         raise ScenarioError(f"the scenario has no [[{steps[0]}]]", where, "a key of a table that is there")
-    laid: dict[str, Any] = _laid_over(tables, steps, _from_here(steps[-1], value), where)
+    laid: dict[str, Any] = _laid_over(tables, steps, from_folder(steps[-1], value), where)
     return laid
 
 
-def _from_here(key: str | int, value: Any) -> Any:
-    """`value` with paths of files made absolute, as seen from the working directory."""
+def from_folder(key: str | int, value: Any, folder: Path | None = None) -> Any:
+    """`value` with paths of files made absolute, as seen from a folder, by default the working directory. `key`:
+    where it stands, as only `FILES` name any."""
     if isinstance(value, dict):
-        return {inner: _from_here(inner, each) for inner, each in value.items()}
+        return {inner: from_folder(inner, each, folder) for inner, each in value.items()}
     if isinstance(value, list):
-        return [_from_here(key, each) for each in value]
+        return [from_folder(key, each, folder) for each in value]
     if not isinstance(value, str) or key not in FILES or not value:
         return value
-    path = Path(value).expanduser()
+    path = (folder or Path.cwd()) / Path(value).expanduser()
     by_name = "/" not in value and (path.is_dir() if key == "trace" else path.is_file())
     return str(path.absolute()) if "/" in value or by_name or key == "modules" else value
 

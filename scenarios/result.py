@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,10 +193,10 @@ class Result:
     scenario: str = ""
     """The scenario that ran, as TOML; empty if it is not known."""
 
-    @property
+    @cached_property
     def tables(self) -> dict[str, Any]:
-        """The tables of the scenario that ran, as `tomllib` returns them; none if it is not known. Raises `ResultError`
-        if it is no scenario."""
+        """The tables of the scenario that ran, as `tomllib` returns them, to be read only; none if it is not known.
+        Raises `ResultError` if it is no scenario."""
         from gradwire.scenarios.stored import tables_of
 
         return tables_of(self.scenario, SCENARIO_FILE) if self.scenario else {}

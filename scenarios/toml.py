@@ -29,7 +29,7 @@ def _section(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
     inner = {key: value for key, value in table.items() if value is not None}
     for key, value in inner.items():
         if not isinstance(value, Mapping) and not _are_tables(value):
-            yield f"{_key(key)} = {_value(value)}"
+            yield f"{_key(key)} = {inline(value)}"
     for key, value in inner.items():
         deeper = (*path, _key(key))
         if isinstance(value, Mapping):
@@ -48,7 +48,8 @@ def _key(key: str) -> str:
     return key if BARE.fullmatch(key) else _text(key)
 
 
-def _value(value: Any) -> str:
+def inline(value: Any) -> str:
+    """A value on one line, tables in braces. TypeError for what TOML does not have."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
@@ -56,9 +57,9 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(inline, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(key)} = {_value(each)}' for key, each in value.items() if each is not None)}}}"
+        return f"{{{', '.join(f'{_key(key)} = {inline(each)}' for key, each in value.items() if each is not None)}}}"
     raise TypeError(f"TOML has no {type(value).__name__}")
 
 

@@ -11,13 +11,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.analysis.claims.arms import policy_of, seeded
 from gradwire.analysis.claims.claim import Claim, Setting
 from gradwire.analysis.claims.policies import laid_over
+from gradwire.analysis.sources import engine
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.load import build_scenario, load_tables
@@ -28,9 +27,6 @@ EDITION = 1
 """Of what a training gives for the same settings: to be raised when that changes. Trainings take hours, so they are not
 run again for a changed comment, as simulations are."""
 NO_DATA: Mapping[str, str] = MappingProxyType({})
-
-SOURCES = ("components", "experiment", "scenarios", "sim", "traces")
-"""Rooms whose Python decides what a run gives."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +123,3 @@ def _learner() -> str:
         return version("torch")
     except PackageNotFoundError:
         return "none"
-
-
-@cache
-def engine() -> str:
-    """What the simulator is: its version, and a digest of its sources."""
-    import gradwire
-
-    root = Path(gradwire.__file__).parent
-    total = hashlib.sha256(gradwire.__version__.encode())
-    for room in SOURCES:
-        for path in sorted((root / room).resolve().rglob("*.py")):
-            total.update(path.name.encode() + path.read_bytes())
-    return total.hexdigest()

@@ -24,6 +24,7 @@ try:
         predictor,
         reproduce,
         run,
+        sweep,
         testbed,
         timeline,
         train,
@@ -52,7 +53,9 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 # in the order of --help
-for commands in (run, look, timeline, train, predictor, reproduce, testbed, execute, cache, capture, bench):
+for commands in (
+    run, look, timeline, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench,
+):  # fmt: skip
     commands.register(app)
 app.add_typer(trace_app, name="trace")
 

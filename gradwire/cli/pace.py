@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from gradwire.analysis.tables import three_digits
+from gradwire.analysis.tables import three_digits, wall_text
 
 RECENT_S = 5.0
 """Speed is that of the last few seconds; what is left is reckoned from all that was done (our choice: the share that is
@@ -60,12 +60,3 @@ class Pace:
         speed, left = self.hops_per_s, self.left_s
         rest = f"about {wall_text(left)} left" if left and self._share < 1 else ""
         return rest, f"{three_digits(speed / 1e6)} M hops/s" if speed else ""
-
-
-def wall_text(seconds: float) -> str:
-    """Seconds on the wall clock in words, no more precise than a guess is."""
-    if seconds < 99.5:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 99.5 * 60:
-        return f"{round(seconds / 60)} min"
-    return f"{three_digits(seconds / 3600)} h"

@@ -50,7 +50,8 @@ def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_jso
 
     known_format(plots)
     with Claim(out) if out is not None else claim_numbered("results/demo") as place:
-        _compare(["demo"], [], threads, None, place, as_json, plots)
+        run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
+        _compare(["demo"], [], run, place, as_json, plots)
 
 
 @for_people
@@ -101,6 +102,9 @@ def cmd_compare(
     trace: TraceName = None,
     set_: Set = None,
     threads: Threads = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=1024, help="Policies at a time, each in a process of its own.")
+    ] = 1,
     max_wall: MaxWall = None,
     out: Out = None,
     plots: Plots = "png",
@@ -116,8 +120,8 @@ def cmd_compare(
 
     known_format(plots)
     with claimed(out) as place:
-        limit = seconds_of(max_wall)
-        _compare(sources, overrides_of(set_, trace), threads, limit, place, as_json, plots, all_metrics, breakdown)
+        run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
+        _compare(sources, overrides_of(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
 
 
 def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
@@ -137,10 +141,17 @@ def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
 
 
 def _simulate(
-    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any]
+    scenarios: list[Scenario],
+    threads: int,
+    max_wall_s: float | None,
+    quiet: bool,
+    asked: dict[str, Any],
+    jobs: int = 1,
 ) -> tuple[list[Result], bool]:
     """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something. Why one has
     stalled is said at once."""
+    if jobs > 1 and len(scenarios) > 1:
+        return _simulate_apart(scenarios, threads, max_wall_s, quiet, asked, jobs)
     from gradwire.sim.fabric.specialise import compile_ahead
     from gradwire.sim.simulate import Stalled, simulate
 
@@ -166,6 +177,27 @@ def _simulate(
     return results, True
 
 
+def _simulate_apart(
+    scenarios: list[Scenario],
+    threads: int,
+    max_wall_s: float | None,
+    quiet: bool,
+    asked: dict[str, Any],
+    jobs: int,
+) -> tuple[list[Result], bool]:
+    """The same side by side, in processes. After Ctrl-C those are there that were through."""
+    from gradwire.apart import simulate_apart
+
+    with progress(scenarios[0].name, quiet) as show:
+        outcomes, finished = simulate_apart(scenarios, jobs, threads, max_wall_s, show)
+    for result, stalled in outcomes:
+        result.timing.update(asked)
+        if stalled:
+            name, policy = result.summary["name"], result.summary["policy"]
+            typer.echo(f"gradwire: {name} {policy}: {stalled}", err=True)
+    return [result for result, _ in outcomes], finished
+
+
 def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]:
     """Progress of a simulation in words."""
     from gradwire.cli.pace import Pace
@@ -184,15 +216,14 @@ def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]
 def _compare(
     sources: list[str],
     overrides: list[str],
-    threads: int,
-    max_wall_s: float | None,
+    simulate: Callable[..., tuple[list[Result], bool]],
     out: Path | None,
     as_json: bool,
     plots: str,
     details: bool = False,
     parts: bool = False,
 ) -> None:
-    """Read or simulate everything that is to be compared; all of it is read before anything is simulated."""
+    """Read, or `simulate`, everything that is to be compared; all of it is read before anything is simulated."""
     from gradwire.scenarios.load import list_library, load_scenario
     from gradwire.scenarios.record import asked, members
     from gradwire.scenarios.result import Result
@@ -215,7 +246,7 @@ def _compare(
     for source, read, variants in given:
         results += read
         if variants and finished:
-            simulated, finished = _simulate(variants, threads, max_wall_s, as_json, asked(source, overrides))
+            simulated, finished = simulate(variants, asked=asked(source, overrides))
             results += simulated
     _show(results, finished, out, as_json, plots, details=details, parts=parts)
 

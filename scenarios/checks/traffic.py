@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ def check_traffic(scenario: Scenario) -> Iterator[Mistake]:
         yield from _hosts(scenario, path, traffic)
         yield from _carried(scenario, path, traffic)
         yield from _ends(scenario, path, traffic)
+    yield from _measured(scenario)
 
 
 def _names(scenario: Scenario) -> Iterator[Mistake]:
@@ -111,3 +113,22 @@ def _ends(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:
             f"{path}.start", "is not before the end of the run", format_time(traffic.start),
             f"below duration, {format_time(scenario.duration)}", ("duration",),
         )  # fmt: skip
+
+
+def _measured(scenario: Scenario) -> Iterator[Mistake]:
+    after, until = scenario.measure.after, scenario.measure.until
+    if not after and until is None:
+        return
+    if not scenario.traffic:
+        what = "is of traffic, and there is none: a job's figures are of its steady state"
+        yield Mistake("measure", what, None, "no [measure], or [[traffic]]", ("traffic",))
+    elif scenario.duration is not None and after >= scenario.duration:
+        yield Mistake(
+            "measure.after", "is not before the end of the run", format_time(after),
+            f"below duration, {format_time(scenario.duration)}", ("duration",),
+        )  # fmt: skip
+    else:
+        last = max(each.stop or math.inf for each in scenario.traffic)
+        if after >= last:
+            what = "is not before the last flow may begin"
+            yield Mistake("measure.after", what, format_time(after), f"below {format_time(int(last))}", ("traffic",))

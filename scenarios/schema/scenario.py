@@ -44,6 +44,7 @@ from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.fault import Fault
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
+from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
 from gradwire.scenarios.schema.topology import TopologyTable
@@ -59,8 +60,8 @@ from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 
 __all__ = [
-    "Fidelity", "Host", "HostPlacement", "Job", "Link", "LinkOverride", "Output", "Policy", "Scenario", "Switch",
-    "Tagging", "Transport", "UserTransport", "json_schema",
+    "Fidelity", "Host", "HostPlacement", "Job", "Link", "LinkOverride", "Measure", "Output", "Policy", "Scenario",
+    "Switch", "Tagging", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class Scenario(Table):
     fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
+    measure: Measure = Measure()
+    """Which part of a run figures of traffic are of; the run itself does not depend on it."""
     emulation: Emulation = Emulation()
     exec: Exec | None = None
     """How programs of one's own run across this network (`gradwire exec`)."""
@@ -251,11 +254,11 @@ class Scenario(Table):
     def digest(self) -> str:
         """SHA-256 (hex) over every value that can influence a run, defaults included, on every machine alike.
 
-        Names, descriptions and labels do not count, nor how it is emulated, tolerances and policies: a variant has the
-        digest of the same scenario written out by hand. A file of a graph or of traffic counts by its content; a trace
-        not at all, it has a digest of its own.
+        Names, descriptions and labels do not count, nor how it is emulated, tolerances, what is measured and
+        policies: a variant has the digest of the same scenario written out by hand. A file of a graph or of traffic
+        counts by its content; a trace not at all, it has a digest of its own.
         """
-        apart = {"name", "description", "modules", "policy", "emulation", "exec", "fidelity"}
+        apart = {"name", "description", "modules", "policy", "emulation", "exec", "fidelity", "measure"}
         data = self.model_dump(mode="json", exclude=apart)
         for job in data["job"]:
             del job["trace"]

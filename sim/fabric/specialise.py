@@ -142,6 +142,11 @@ def combination_of(scenario: Scenario) -> Combination:
     )  # fmt: skip
 
 
+def identity_of(scenario: Scenario) -> str:
+    """The identity of the engine that a scenario needs, by which it is kept. Raises as `combination_of`."""
+    return _identity(combination_of(scenario))
+
+
 def combine(
     tables: Sequence[Transport], balancing: str, switch: Switch, folder: Path | None, features: Features
 ) -> Combination:

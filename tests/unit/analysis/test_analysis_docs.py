@@ -28,15 +28,16 @@ def load_reference() -> Any:
     return module
 
 
-def test_the_scenario_reference_is_up_to_date():
+@pytest.mark.parametrize(("page", "made"), [("scenario.md", "reference"), ("sweeps.md", "sweep_reference")])
+def test_the_references_are_up_to_date(page: str, made: str):
     reference = load_reference()
-    written = (DOCS / "scenario.md").read_text(encoding="utf-8").split(reference.MARKER)[1]
-    assert reference.MARKER + written == reference.reference(), "run: python docs/reference.py"
+    written = (DOCS / page).read_text(encoding="utf-8").split(reference.MARKER)[1]
+    assert reference.MARKER + written == getattr(reference, made)(), "run: python docs/reference.py"
 
 
 def test_every_key_is_explained():
     reference = load_reference()
-    for _, model in reference.SECTIONS:
+    for _, model in (*reference.SECTIONS, *reference.SWEEP_SECTIONS):
         for name in model.model_fields:
             if name != "kind":
                 assert reference.meaning(model, name), (model, name)
@@ -44,7 +45,7 @@ def test_every_key_is_explained():
 
 def test_nothing_is_explained_that_does_not_exist():
     reference = load_reference()
-    known = {(model.__name__, name) for _, model in reference.SECTIONS for name in model.model_fields}
+    known = {(model.__name__, name) for _, model in (*reference.SECTIONS, *reference.SWEEP_SECTIONS) for name in model.model_fields}
     assert {*reference.MORE, *reference.VALUES} <= known
 
 

@@ -1,0 +1,158 @@
+"""Conditions on the coordinates of a point: `load >= 0.5 and transport in [ndp, dlcp]`.
+
+Comparisons of an axis with a value, joined by `and`, `or`, `not` and brackets; nothing is evaluated as code. Values
+with a unit are compared by size ("buffer > 512KiB"), others as what they are. An axis that does not apply at a point
+equals nothing, and is neither smaller nor larger than anything.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gradwire.analysis.sweeps.quantity import Scalar, number_of
+from gradwire.scenarios.errors import ScenarioError
+
+Coordinates = Mapping[str, Scalar | None]
+Test = Callable[[Coordinates], bool]
+
+TOKEN = re.compile(r"""\s*(?:("[^"]*"|'[^']*')|(==|!=|<=|>=|<|>)|([()\[\],])|([^\s()\[\],<>=!"']+))""")
+ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+FORM = 'axis, one of == != < <= > >= in, and a value, joined by and, or, not: "load >= 0.5 and transport != ndp"'
+DEEPEST = 50
+"""Brackets and `not` inside each other."""
+
+
+def condition(text: str, axes: Sequence[str], where: str) -> Test:
+    """The test that a text describes.
+
+    Parameters
+    ----------
+    axes : names that may stand in it. `where` : its place, for messages.
+
+    Raises
+    ------
+    ScenarioError
+        It is no condition, or names what is no axis. The test itself raises it where two values have no order.
+    """
+    parser = _Parser(_tokens(text, where), text, axes, where)
+    test = parser.any_of(0)
+    if parser.here is not None:
+        raise parser.wrong(f"has {parser.here!r} where it should end")
+    return test
+
+
+def _tokens(text: str, where: str) -> list[str]:
+    found, position = [], 0
+    text = text.rstrip()
+    while position < len(text):
+        match = TOKEN.match(text, position)
+        if match is None:
+            raise ScenarioError(f"is no condition: {text!r}", where, FORM)
+        found.append(match[0].strip())
+        position = match.end()
+    return found
+
+
+class _Parser:
+    """Recursive descent over the tokens; each method takes what it reads."""
+
+    def __init__(self, tokens: list[str], text: str, axes: Sequence[str], where: str) -> None:
+        self.tokens, self.text, self.axes, self.where = tokens, text, axes, where
+        self.position = 0
+
+    @property
+    def here(self) -> str | None:
+        return self.tokens[self.position] if self.position < len(self.tokens) else None
+
+    def wrong(self, what: str, expected: str = FORM) -> ScenarioError:
+        return ScenarioError(f"{self.text!r} {what}", self.where, expected)
+
+    def take(self, expected: str = "") -> str:
+        token = self.here
+        if token is None:
+            raise self.wrong("ends too early")
+        if expected and token != expected:
+            raise self.wrong(f"has {token!r} in place of {expected!r}")
+        self.position += 1
+        return token
+
+    def any_of(self, depth: int) -> Test:
+        parts = [self.all_of(depth)]
+        while self.here == "or":
+            self.take()
+            parts.append(self.all_of(depth))
+        return parts[0] if len(parts) == 1 else lambda at: any(part(at) for part in parts)
+
+    def all_of(self, depth: int) -> Test:
+        parts = [self.one(depth)]
+        while self.here == "and":
+            self.take()
+            parts.append(self.one(depth))
+        return parts[0] if len(parts) == 1 else lambda at: all(part(at) for part in parts)
+
+    def one(self, depth: int) -> Test:
+        if depth > DEEPEST:
+            raise self.wrong("is nested too deeply")
+        if self.here == "not":
+            self.take()
+            inner = self.one(depth + 1)
+            return lambda at: not inner(at)
+        if self.here == "(":
+            self.take()
+            inner = self.any_of(depth + 1)
+            self.take(")")
+            return inner
+        return self.comparison()
+
+    def comparison(self) -> Test:
+        axis = self.take().strip("\"'")
+        if axis not in self.axes:
+            known = ", ".join(self.axes) or "none: there are no axes before it"
+            raise self.wrong(f"names {axis!r}, which is no axis", known)
+        order = self.take()
+        if order == "in":
+            wanted = self.listed()
+            return lambda at: any(self.compare("==", at[axis], value) for value in wanted)
+        if order not in ORDERS:
+            raise self.wrong(f"has {order!r} after {axis!r}")
+        value = self.value()
+        return lambda at: self.compare(order, at[axis], value)
+
+    def listed(self) -> list[Scalar]:
+        self.take("[")
+        values = [self.value()]
+        while self.here == ",":
+            self.take()
+            values.append(self.value())
+        self.take("]")
+        return values
+
+    def value(self) -> Scalar:
+        token = self.take()
+        if token[0] in "\"'":
+            return token[1:-1]
+        if token in ("true", "false"):
+            return token == "true"
+        if token in ORDERS or token in "()[],":
+            raise self.wrong(f"has {token!r} in place of a value")
+        for kind in (int, float) if token[-1].isdigit() or token[-1] == "." else ():
+            try:
+                return kind(token)
+            except ValueError:
+                continue
+        return token
+
+    def compare(self, order: str, one: Scalar | None, two: Scalar) -> bool:
+        if one is None:
+            return order == "!="
+        first, second = number_of(one), number_of(two)
+        if first is not None and second is not None and first.quantity == second.quantity:
+            return ORDERS[order](first.value, second.value)
+        if order in ("==", "!="):
+            return ORDERS[order](one, two) if type(one) is type(two) else order == "!="
+        raise self.wrong(f"compares {one!r} with {two!r}, of which neither is larger", "== or !=, or two numbers alike")

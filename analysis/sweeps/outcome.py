@@ -1,0 +1,149 @@
+"""Sweep: what has come of a sweep so far, for tables, plots, Python and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.schema import SweepFile
+from gradwire.analysis.sweeps.shown import grid_of, rows_of_table, shortened
+from gradwire.analysis.sweeps.store import State
+from gradwire.analysis.sweeps.table import point_lines, summary_lines, table_of, write_table
+from gradwire.analysis.tables import Grid, html_table, print_grid
+from gradwire.scenarios.result import as_pandas
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    from matplotlib.figure import Figure
+
+    from gradwire.analysis.sweeps.store import Record
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep:
+    """Points of a sweep, and what is there of them.
+
+    Attributes
+    ----------
+    file : the declaration. `folder` : where it is kept; None where nothing is (a dry run in a new place).
+    points : all of them, in the order of the tables.
+    records : by key, of those that are done or have failed.
+    states : how many different runs are in which state ("done", "failed", "interrupted", "waiting").
+    """
+
+    file: SweepFile
+    folder: Path | None
+    points: Sequence[Point]
+    records: Mapping[str, Record]
+    states: Mapping[State, int]
+
+    @property
+    def axes(self) -> list[str]:
+        """The columns of the axes."""
+        return [axis.column for axis in self.file.axis]
+
+    @property
+    def table(self) -> pyarrow.Table:
+        """One row for every coordinates: means over the seeds, 95 % intervals, counts
+        (`gradwire.analysis.sweeps.table`)."""
+        return table_of(summary_lines(self.points, self.records, self.file.measures), self.axes)
+
+    @property
+    def points_table(self) -> pyarrow.Table:
+        """One row for every point."""
+        return table_of(point_lines(self.points, self.records, self.file.measures), self.axes)
+
+    def to_pandas(self, points: bool = False) -> pandas.DataFrame:
+        """`table`, or `points_table`, as a pandas DataFrame. Raises MissingExtraError if that is not installed."""
+        return as_pandas(self.points_table if points else self.table)
+
+    def plot(self) -> dict[str, Figure]:
+        """The pictures that the file declares, as matplotlib figures by name, as far as there is something to draw."""
+        from gradwire.analysis.sweeps.plots import figures
+
+        return figures(self.file, self.points, self.records)
+
+    @property
+    def grid(self) -> Grid:
+        """`table` for people."""
+        return grid_of(self.file, self.points, self.records)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point is done."""
+        return self.states["done"] == sum(self.states.values())
+
+    @property
+    def failures(self) -> list[tuple[Point, Record]]:
+        """Points that have failed, each run once."""
+        found: dict[str, tuple[Point, Record]] = {}
+        for point in self.points:
+            record = self.records.get(point.key)
+            if record is not None and record.state == "failed":
+                found.setdefault(point.key, (point, record))
+        return list(found.values())
+
+    @property
+    def broken(self) -> list[Point]:
+        """Points in which a message lost more than its bound allows."""
+        return [
+            point
+            for point in self.points
+            if (record := self.records.get(point.key)) is not None
+            and any(seen.figures.get("broken") for seen in record.jobs.values())
+        ]
+
+    @property
+    def words(self) -> str:
+        """Such as "12 runs: 10 done, 2 failed"."""
+        total = sum(self.states.values())
+        parts = ", ".join(f"{count:,} {state}" for state, count in self.states.items() if count)
+        return f"{total:,} {'run' if total == 1 else 'runs'}: {parts}"
+
+    def __repr__(self) -> str:
+        axes = " x ".join(self.axes) or "no axes"
+        return f"<Sweep {self.file.name} over {axes}, {self.words}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the table of means."""
+        names, rows = rows_of_table(self.grid)
+        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{html_table('', names, rows)}"
+
+    def print(self) -> None:
+        """Print the table of means to stdout, of a long one the beginning."""
+        grid, more = shortened(self.grid)
+        print_grid(grid)
+        if more:
+            print(f"and {more:,} more lines: sweep.csv has all of them")
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write tables and pictures, those of an earlier state are replaced. Returns the pictures."""
+        write_table(self.table, folder, "sweep")
+        write_table(self.points_table, folder, "points")
+        from gradwire.analysis.figures import save_figure
+
+        formats = {plot.name: plot.formats for plot in self.file.plot}
+        drawn = []
+        for name, figure in self.plot().items() if self.file.plot else ():
+            for kind in formats[name]:
+                partial, place = folder / f".{name}.partial", folder / f"{name}.{kind}"
+                save_figure(figure, partial, place)
+                partial.replace(place)
+                drawn.append(place)
+        return drawn
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "name": self.file.name,
+            "axes": self.axes,
+            "measures": list(self.file.measures),
+            "states": dict(self.states),
+            "rows": summary_lines(self.points, self.records, self.file.measures),
+            "failures": [{"point": point.name, "why": record.why} for point, record in self.failures],
+        }

@@ -1,0 +1,78 @@
+"""The table of a sweep for people: a line for every coordinates, means with half of their 95 % intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.analysis.sweeps.measures import whose
+from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.schema import SweepFile
+from gradwire.analysis.sweeps.table import Line, Records, summary_lines
+from gradwire.analysis.tables import Grid, Row, count_text, share_text, size_text, time_text
+
+MOST_LINES = 60
+"""Printed; the rest is in the files."""
+SHARES = ("again", "timed_out", "tail_timed_out", "worst_used")
+
+
+def value_text(name: str, value: float) -> str:
+    """A measure with its unit."""
+    measure = whose(name)[1]
+    if measure.endswith("_ps"):
+        return time_text(value)
+    if measure.endswith("_bytes"):
+        return size_text(value)
+    if measure.endswith("_share") or measure in SHARES:
+        return share_text(value)
+    return count_text(value) if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def cell_of(name: str, line: Line) -> str:
+    """The mean with half of its interval, such as "5.31 us ±3%"; how many runs it is of, if not of all."""
+    mean, high, count = line[name], line[f"{name}_high"], line[f"{name}_count"]
+    if mean is None:
+        return "-"
+    text = value_text(name, mean)
+    if high is not None and high > mean:
+        text += f" ±{share_of(high - mean, abs(mean))}%" if mean else f" ±{value_text(name, high)}"
+    return text if count == line["runs"] else f"{text} ({count})"
+
+
+def share_of(part: float, whole: float) -> str:
+    """A percentage with two digits at most."""
+    percent = 100 * part / whole
+    return f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1g}"
+
+
+def grid_of(file: SweepFile, points: Sequence[Point], records: Records) -> Grid:
+    """A line for every coordinates that has runs, or failures."""
+    lines = summary_lines(points, records, file.measures)
+    axes = [axis.column for axis in file.axis]
+    shown = [line for line in lines if line["runs"] or line["failed"]]
+    head = [*axes, *file.measures, "runs"]
+    rows = [
+        [*(_coordinate(line[axis]) for axis in axes), *(cell_of(name, line) for name in file.measures), _runs(line)]
+        for line in shown
+    ]
+    return Grid(file.name, head, rows)
+
+
+def rows_of_table(grid: Grid) -> tuple[list[str], list[Row]]:
+    """The same as (headings, lines), the first column as labels, for notebooks."""
+    return grid.head[1:], [Row(row[0], row[1:]) for row in grid.rows]
+
+
+def _coordinate(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _runs(line: Line) -> str:
+    return f"{line['runs']}, {line['failed']} failed" if line["failed"] else str(line["runs"])
+
+
+def shortened(grid: Grid, most: int = MOST_LINES) -> tuple[Grid, int]:
+    """As many lines as are printed, and how many are left out."""
+    rows: Sequence[list[str]] = grid.rows
+    return Grid(grid.title, grid.head, list(rows[:most])), max(0, len(rows) - most)

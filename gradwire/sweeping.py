@@ -1,0 +1,399 @@
+"""sweep: many scenarios, run and measured; the door hands the simulator to `gradwire.analysis.sweeps`.
+
+Every point is one piece of work for a pool: processes of this machine (`gradwire.processes`) or tasks of a Ray cluster
+(`gradwire.on_ray`). What has become of it is written at once, complete or not at all, so a sweep that was
+interrupted or killed goes on with what is missing, and an extended one with what is new.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.processes import Ended, Work, cores, fitting, play
+from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
+from gradwire.scenarios.gone_on_with import gone_on_with
+
+if TYPE_CHECKING:
+    from gradwire.analysis.sweeps.outcome import Sweep
+    from gradwire.analysis.sweeps.points import Point
+    from gradwire.analysis.sweeps.schema import SweepFile
+    from gradwire.analysis.sweeps.store import Record, Store
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema.scenario import Scenario
+
+Told = Callable[[float, str], None]
+MARK, WHAT = "sweep.txt", "a sweep"
+DECLARED = "sweep.toml"
+ENGINES = ("local", "ray")
+FIRST_GUESS = 2
+"""Runs of every worker from which on the time of the rest is told."""
+
+
+class SweepFailed(GradwireError):
+    """A point has failed in a sweep that was to end with the first failure."""
+
+    exit_code = 1
+
+
+def sweep(
+    source: str | Path | Mapping[str, Any],
+    *,
+    out: str | Path | None = None,
+    engine: str = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    retry_failed: bool = False,
+    fail_fast: bool = False,
+    max_wall_s: float | None = None,
+    progress: Told | None = None,
+) -> Sweep:
+    """Run every point of a sweep that is not there yet, and return what is there then.
+
+    Parameters
+    ----------
+    source : a sweep file, the name of one of the library, or its tables, such as `{"name": "mine", "scenario":
+        "websearch", "axis": [{"key": "traffic.load", "values": [0.2, 0.4]}], "measures": ["slowdown_p99"]}`.
+    out : folder of records, tables and pictures, by default `results/sweep-NAME`; one of an earlier sweep is gone on
+    with. engine : "local", processes of this machine; or "ray", a cluster (`address`), by default one that is
+    started here. jobs : runs at a time; as many as there are processors and memory for, if absent (Ray: as the
+    cluster has processors). retry_failed : run points again that have failed.
+    fail_fast : end with the first failure (`SweepFailed`).
+    max_wall_s : begin and wait for nothing after so many seconds; what is under way then counts as interrupted.
+    progress : called with the share that is done, and words.
+
+    Raises
+    ------
+    ScenarioError
+        The sweep or one of its points is no valid one; before anything is run.
+    ResultError
+        `out` holds something else, cannot be written, or is another program's at the moment.
+    MissingExtraError
+        Ray is not installed.
+    KeyboardInterrupt
+        Ctrl-C; everything that was done is kept, and tables and pictures are of that.
+    """
+    asked = _asked(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
+    declared, folder, text = _declared(source)
+    points = _points(declared, folder)
+    with gone_on_with(_place(out, declared), MARK, WHAT) as place:
+        run = _Run.begun(declared, points, place, asked, progress or (lambda share, words: None))
+        run.store.make()
+        run.store.tidy()
+        (place / DECLARED).write_text(text, encoding="utf-8")
+        try:
+            run.work()
+        finally:
+            found = run.outcome()
+            found.write(place)
+        return found
+
+
+def planned(
+    source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None
+) -> tuple[Sweep, list[str]]:
+    """What `sweep` would run, without running or writing anything: what is there of it, and that in lines for people.
+    Raises as `sweep`."""
+    declared, folder, _ = _declared(source)
+    points = _points(declared, folder)
+    place = _place(out, declared)
+    asked = _Asked("local", None if jobs is None else whole_number(jobs, "planned(jobs)", 1, ScenarioError))
+    run = _Run.begun(declared, points, place, asked, lambda share, words: None)
+    found = run.outcome()
+    coordinates = len({point.row for point in points})
+    engines = {engine_of(point.scenario) for point in run.left}
+    lines = [
+        f"{declared.name}: {coordinates:,} coordinates, {len(points):,} points",
+        *(f"  {axis}: {_values(points, axis)}" for axis in found.axes),
+        f"{found.words} in {place}",
+    ]
+    if run.left:
+        missing = sum(not _is_compiled(engine) for engine in engines)
+        compiled = f"engines: {len(engines)}, {missing} to be compiled"
+        lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; {compiled}")
+        if (seconds := run.costs.left_s(run.left, run.jobs)) is not None:
+            from gradwire.analysis.tables import wall_text
+
+            lines.append(f"about {wall_text(seconds)}, after what those that are done took")
+    return found, lines
+
+
+def _values(points: Sequence[Point], axis: str) -> str:
+    """The values of an axis, of many the first and the last."""
+    found = [str(each) for each in dict.fromkeys(point.at[axis] for point in points) if each is not None]
+    return ", ".join(found) if len(found) <= 12 else f"{', '.join(found[:3])}, ..., {found[-1]} ({len(found)})"
+
+
+def _place(out: str | Path | None, declared: SweepFile) -> Path:
+    if out is None:
+        return Path("results") / f"sweep-{declared.name}"
+    return path_of(out, "sweep(out)", "a folder", ScenarioError)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    engine: str
+    jobs: int | None
+    address: str | None = None
+    retry_failed: bool = False
+    fail_fast: bool = False
+    until: float | None = None
+
+
+def _asked(
+    engine: Any, jobs: Any, address: Any, retry_failed: bool, fail_fast: bool, max_wall_s: Any
+) -> _Asked:
+    """The arguments, once they are known to be of a kind that can be used."""
+    engine = one_of(engine, "sweep(engine)", ENGINES, ScenarioError)
+    jobs = None if jobs is None else whole_number(jobs, "sweep(jobs)", 1, ScenarioError)
+    if address is not None and engine != "ray":
+        raise ScenarioError("has no effect on the engine local", "sweep(address)", 'engine "ray"')
+    if max_wall_s is not None:
+        max_wall_s = positive_number(max_wall_s, "sweep(max_wall_s)", "seconds above zero, or None", ScenarioError)
+    until = None if max_wall_s is None else time.monotonic() + max_wall_s
+    return _Asked(engine, jobs, address, retry_failed, fail_fast, until)
+
+
+def _declared(source: Any) -> tuple[SweepFile, Path, str]:
+    """A sweep, the folder from which it names files, and its text."""
+    from gradwire.analysis.sweeps.schema import build_sweep, load_sweep
+    from gradwire.scenarios.toml import write_toml
+
+    if isinstance(source, Mapping):
+        found = build_sweep(source)
+        return found, Path.cwd(), write_toml(source)
+    if not isinstance(source, str | Path):
+        raise unfit(source, "sweep(source)", "a sweep file, a name of the library, or tables", ScenarioError)
+    return load_sweep(source)
+
+
+def _points(declared: SweepFile, folder: Path) -> list[Point]:
+    """The points, once it is known that they can be simulated and have what is to be measured and drawn."""
+    from gradwire.analysis.sweeps.checks import check_sweep
+    from gradwire.analysis.sweeps.points import points_of
+    from gradwire.sim.simulate import check_simulated
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        points = points_of(declared, folder)
+    for text, category in {str(note.message): note.category for note in notes}.items():
+        warnings.warn(text, category, stacklevel=3)
+    check_sweep(declared, points)
+    for point in {id(point.scenario.transport): point for point in points}.values():
+        check_simulated(point.scenario)
+    return points
+
+
+@dataclass
+class _Run:
+    """A sweep that is being run.
+
+    Attributes
+    ----------
+    left : the points that are still to be run, in their order.
+    """
+
+    declared: SweepFile
+    points: list[Point]
+    store: Store
+    place: Path
+    records: dict[str, Record]
+    left: list[Point]
+    asked: _Asked
+    told: Told
+    costs: _Costs
+
+    @classmethod
+    def begun(cls, declared: SweepFile, points: list[Point], place: Path, asked: _Asked, told: Told) -> _Run:
+        """With everything that is there already."""
+        from gradwire.analysis.sweeps.points import different
+        from gradwire.analysis.sweeps.store import Store
+
+        store = Store(place)
+        records = store.read_all(point.key for point in points)
+        left = [
+            point
+            for point in different(points)
+            if (record := records.get(point.key)) is None
+            or (asked.retry_failed and record.state == "failed")
+            or (declared.results and record.state == "done" and not store.has_result(point.key))
+        ]
+        return cls(declared, points, store, place, records, left, asked, told, _Costs(points, records))
+
+    def outcome(self) -> Sweep:
+        """What is there now, with what a process may have finished after it was asked for the last time."""
+        from gradwire.analysis.sweeps.outcome import Sweep
+
+        self.records |= self.store.read_all(point.key for point in self.left)
+        keys = dict.fromkeys(point.key for point in self.points)
+        there = self.place if self.store.points.exists() else None
+        return Sweep(self.declared, there, self.points, self.records, self.store.states(keys, self.records))
+
+    def work(self) -> None:
+        """Run what is left. Raises `SweepFailed` at the first failure if that is wanted."""
+        by_key = {point.key: point for point in self.left}
+        total = len({point.key for point in self.points})
+        self._say(total, None)
+        for ended in self._ended() if self.left else ():
+            point = by_key[ended.work.key]
+            record = self._record(ended)
+            self.records[point.key] = record
+            self.left.remove(point)
+            self.costs.note(point, record)
+            self._say(total, point)
+            if record.state == "failed" and self.asked.fail_fast:
+                raise SweepFailed(record.why, point.name)
+
+    def _ended(self) -> Iterator[Ended]:
+        """What ends, on the engine that is asked for."""
+        keep = self.declared.results
+        if self.asked.engine == "ray":
+            from gradwire.on_ray import play_on_ray
+
+            works = [Work(point.key, measured, (point.scenario, keep), "") for point in self.left]
+            yield from play_on_ray(works, self.asked.address, self.asked.jobs, self.asked.until, self.store.begin)
+            return
+        works = [
+            Work(point.key, _measure_into, (point.scenario, point.key, self.place, keep), engine_of(point.scenario))
+            for point in self.left
+        ]
+        yield from play(works, self.jobs, _is_compiled, self.asked.until)
+
+    @property
+    def jobs(self) -> int:
+        """Runs at a time on this machine."""
+        return min(jobs_for(self.left, self.asked.jobs), max(1, len(self.left)))
+
+    def _record(self, ended: Ended) -> Record:
+        """The record of what has ended, which is kept then."""
+        from gradwire.analysis.sweeps.store import Record
+
+        if ended.value is None:
+            why = ended.lost and f"its process was {ended.lost}"
+            record = Record("failed", why=why or f"{type(ended.error).__name__}: {ended.error}",
+                            detail="\n".join(getattr(ended.error, "__notes__", ())))  # fmt: skip
+            self.store.write(ended.work.key, record)
+            return record
+        record, packed = ended.value
+        if packed is not None:
+            self.store.unpack_result(ended.work.key, packed)
+        if self.asked.engine == "ray":
+            self.store.write(ended.work.key, record)
+        return record
+
+    def _say(self, total: int, last: Point | None) -> None:
+        done = total - len(self.left)
+        failed = sum(record.state == "failed" for record in self.records.values())
+        jobs = self.jobs if self.asked.engine == "local" else self.asked.jobs or cores()
+        parts = (f"{done}/{total} runs", self.costs.left_words(self.left, jobs), f"{failed} failed" if failed else "",
+                 last.name if last else "")  # fmt: skip
+        self.told(done / max(total, 1), ", ".join(filter(None, parts)))
+
+
+class _Costs:
+    """What runs take, to tell how long the rest will: a point takes what others of its coordinates took, else what all
+    took in the mean."""
+
+    def __init__(self, points: Sequence[Point], records: Mapping[str, Record]) -> None:
+        self.by_row: dict[int, list[float]] = {}
+        self.noted = 0
+        for point in points:
+            record = records.get(point.key)
+            if record is not None and record.state == "done":
+                self.by_row.setdefault(point.row, []).append(record.wall_s)
+
+    def note(self, point: Point, record: Record) -> None:
+        """A point has ended in this run."""
+        self.noted += 1
+        if record.state == "done":
+            self.by_row.setdefault(point.row, []).append(record.wall_s)
+
+    def left_s(self, left: Sequence[Point], jobs: int) -> float | None:
+        """Seconds that the rest will take; None before there is enough to tell from."""
+        if not self.by_row or not left:
+            return None
+        means = {row: sum(taken) / len(taken) for row, taken in self.by_row.items()}
+        usual = sum(means.values()) / len(means)
+        return sum(means.get(point.row, usual) for point in left) / max(1, jobs)
+
+    def left_words(self, left: Sequence[Point], jobs: int) -> str:
+        """The same in words; empty if it is too early."""
+        from gradwire.analysis.tables import wall_text
+
+        seconds = self.left_s(left, jobs) if self.noted >= FIRST_GUESS * jobs else None
+        return "" if seconds is None else f"about {wall_text(seconds)} left"
+
+
+def jobs_for(points: Sequence[Point], asked: int | None) -> int:
+    """How many points are run at a time here: as many as are asked for, else as there are processors and memory for."""
+    hosts = max((point.scenario.topology.host_count or 0 for point in points), default=0)
+    return asked or fitting(hosts)
+
+
+def engine_of(scenario: Scenario) -> str:
+    """The identity of the compiled engine that a scenario needs."""
+    from gradwire.sim.fabric.specialise import identity_of
+
+    return identity_of(scenario)
+
+
+def _is_compiled(identity: str) -> bool:
+    from gradwire.sim.fabric.engines import is_kept
+
+    return is_kept(identity)
+
+
+# --- where the work is done --------------------------------------------------------------------------------------
+
+
+def _measure_into(scenario: Scenario, key: str, place: Path, keep: bool) -> tuple[Record, None]:
+    """Run a point and keep what was measured, at once."""
+    from gradwire.analysis.sweeps.store import Store
+
+    store = Store(place)
+    store.begin(key)
+    record, result = _measured(scenario)
+    if keep and result is not None:
+        store.keep_result(key, result)
+    store.write(key, record)
+    return record, None
+
+
+def measured(scenario: Scenario, keep: bool) -> tuple[Record, bytes | None]:
+    """Run a point on some machine; with its Result, packed, if it is to be kept."""
+    from gradwire.analysis.sweeps.store import packed
+
+    record, result = _measured(scenario)
+    return record, (packed(result) if keep and result is not None else None)
+
+
+def _measured(scenario: Scenario) -> tuple[Record, Result | None]:
+    """Simulate and measure. Whatever goes wrong is what has become of the point."""
+    from gradwire.analysis.sweeps.measures import seen
+    from gradwire.analysis.sweeps.store import Record
+    from gradwire.scenarios.errors import ScenarioNote
+    from gradwire.sim.simulate import simulate
+
+    warnings.simplefilter("ignore", ScenarioNote)
+    begin = time.perf_counter()
+    try:
+        result = simulate(scenario)
+        simulated = time.perf_counter()
+        found = seen(result)
+    except GradwireError as error:
+        return Record("failed", why=str(error), wall_s=time.perf_counter() - begin), None
+    except (Exception, MemoryError) as error:
+        why = f"{type(error).__name__}: {error}"
+        return Record("failed", why=why, detail=traceback.format_exc(), wall_s=time.perf_counter() - begin), None
+    ended = str(result.summary["totals"]["ended_by"])
+    compiled = float(result.timing.get("compile_s", 0.0))
+    return Record(
+        "done", found, ended_by=ended, wall_s=time.perf_counter() - begin - compiled,
+        simulated_s=simulated - begin - compiled,
+    ), result  # fmt: skip

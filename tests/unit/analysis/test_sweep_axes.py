@@ -1,0 +1,248 @@
+"""Axes of sweeps: grids, zips, ranges, samples and conditions by closed forms; keys; what is refused."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.analysis.sweeps.axes import coordinates, expand, spaced
+from gradwire.analysis.sweeps.condition import condition
+from gradwire.analysis.sweeps.points import different, key_of, points_of
+from gradwire.analysis.sweeps.quantity import number_of, numbers_of
+from gradwire.analysis.sweeps.schema import Range, build_sweep, list_sweeps, load_sweep
+from gradwire.scenarios.errors import ScenarioError
+from tests.support.sweep_cases import SCENARIO, sweep_tables
+
+
+def rows(*axes: dict[str, Any], **more: Any) -> list[tuple[Any, ...]]:
+    """The coordinates of a sweep with some axes."""
+    sweep = build_sweep(sweep_tables(axis=list(axes), **more))
+    columns = [axis.column for axis in sweep.axis]
+    return [tuple(coordinates(row, columns).values()) for row in expand(sweep)]
+
+
+def axis(name: str, *values: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "key": "traffic.load", "values": list(values), **more}
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_a_grid_is_a_product(lengths: list[int]) -> None:
+    """The first axis changes slowest, as in itertools."""
+    axes = [axis(f"a{number}", *range(length)) for number, length in enumerate(lengths)]
+    assert rows(*axes) == list(product(*(range(length) for length in lengths)))
+
+
+def test_zipped_axes_move_together() -> None:
+    """As one axis, where the first of them stands."""
+    found = rows(axis("a", 1, 2, zip="z"), axis("b", "x", "y"), axis("c", 10, 20, zip="z"))
+    assert found == [(1, "x", 10), (1, "y", 10), (2, "x", 20), (2, "y", 20)]
+    with pytest.raises(ScenarioError, match=r"other lengths \(a 2, c 1\)"):
+        rows(axis("a", 1, 2, zip="z"), axis("c", 10, zip="z"))
+
+
+def test_ranges_by_hand() -> None:
+    """Ends as they are written, equal steps or factors, units whole, whole numbers whole and none twice."""
+    def of(low: Any, high: Any, count: int, scale: str = "linear") -> list[Any]:
+        return spaced(Range.model_validate({"from": low, "to": high, "count": count, "scale": scale}))
+
+    assert of(0.1, 0.5, 5) == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert of("64KiB", "1MiB", 5, "log") == ["64KiB", "128KiB", "256KiB", "512KiB", "1MiB"]
+    assert of("1us", "1ms", 4, "log") == ["1us", "10us", "100us", "1ms"]
+    assert of(1, 4, 7) == [1, 2, 3, 4]
+    assert of("1Gbps", "3Gbps", 3) == ["1Gbps", "2Gbps", "3Gbps"]
+
+
+@given(st.floats(0.001, 10), st.floats(1.5, 1e4), st.integers(3, 30))
+def test_a_log_range_has_one_factor(low: float, factor: float, count: int) -> None:
+    found = spaced(Range.model_validate({"from": low, "to": low * factor, "count": count, "scale": "log"}))
+    steps = [math.log(two / one) for one, two in pairwise(found)]  # type: ignore[operator]
+    assert steps == pytest.approx([math.log(factor) / (count - 1)] * (count - 1), rel=1e-6)
+
+
+RANGES = (
+    {"name": "a", "key": "traffic.load", "range": {"from": 0.0, "to": 1.0}},
+    {"name": "b", "key": "switch.buffer", "range": {"from": "64KiB", "to": "4MiB", "scale": "log"}},
+)
+
+
+@given(st.integers(1, 40), st.integers(0, 1000))
+def test_a_latin_sample_has_one_value_in_each_part(count: int, seed: int) -> None:
+    """Of each axis, on its scale."""
+    found = rows(*RANGES, sample={"kind": "latin", "count": count, "seed": seed})
+    assert len(found) == count
+    assert sorted(int(a * count) for a, _ in found) == list(range(count))
+    shares = [math.log2(number_of(b).value / 65536) / 6 for _, b in found]  # type: ignore[union-attr]
+    assert sorted(int(share * count + 1e-4) for share in shares) == list(range(count)) or count > 20  # bytes are whole
+
+
+def test_a_longer_random_sample_begins_with_the_shorter_one() -> None:
+    """And one axis draws the same whatever others there are."""
+    short = rows(*RANGES, sample={"kind": "random", "count": 5})
+    assert rows(*RANGES, sample={"kind": "random", "count": 9})[:5] == short
+    assert [a for a, in rows(RANGES[0], sample={"kind": "random", "count": 5})] == [a for a, _ in short]
+    assert rows(*RANGES, sample={"kind": "random", "count": 5, "seed": 2}) != short
+
+
+def test_an_axis_applies_where_its_condition_holds() -> None:
+    """Elsewhere it is left out, and what would be there several times is there once."""
+    found = rows(axis("t", "dctcp", "dlcp"), axis("bound", 0.0, 0.1, when="t == dlcp"), axis("load", 1, 2))
+    assert found == [("dctcp", None, 1), ("dctcp", None, 2), *(("dlcp", b, n) for b in (0.0, 0.1) for n in (1, 2))]
+    with pytest.raises(ScenarioError, match="no axis"):
+        rows(axis("a", 1, when="b == 1"), axis("b", 1))
+
+
+def test_when_and_skip_choose_points() -> None:
+    axes = (axis("a", 1, 2, 3), axis("b", 1, 2, 3))
+    assert rows(*axes, when=["a >= 2", "b >= 2"], skip="a == 3 and b == 3") == [(2, 2), (2, 3), (3, 2)]
+    with pytest.raises(ScenarioError, match="no points"):
+        rows(*axes, when="a > 3")
+    with pytest.raises(ScenarioError, match="neither is larger"):
+        rows(*axes, when="a < b")
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("buffer > 512KiB", True), ("buffer == 1024KiB", True), ("buffer <= 1MB", False), ("load >= 0.5 and load < .7", True),
+        ("transport != ndp", True), ("transport in [ndp, dlcp]", True), ("transport in ['ndp']", False),
+        ("not (load == 0.6 or load == 1)", False), ("load == 1 or load == 0.6 and buffer == 1MiB", True),
+        ('transport == "dlcp"', True), ("absent == 3", False), ("absent != 3", True), ("absent < 3", False),
+        ("flag == true", True), ("flag == 1", False), ("load == nan", False),
+    ],
+)  # fmt: skip
+def test_conditions(text: str, holds: bool) -> None:
+    """At a load of 0.6, a buffer of 1 MiB, DLCP, and an axis that does not apply."""
+    at = {"load": 0.6, "buffer": "1MiB", "transport": "dlcp", "absent": None, "flag": True}
+    assert condition(text, list(at), "here")(at) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "load", "load >", "load = 1", "load == 1 and", "(load == 1", "load == 1)", "1 == load", "load in 1", "load in [1",
+     "other == 1", "load == 1 load == 2", "load == 'x", "__import__('os')", "not " * 60 + "load == 1"],
+)  # fmt: skip
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"^here: "):
+        condition(text, ["load"], "here")
+
+
+def test_names_have_no_order() -> None:
+    test = condition("transport < ndp", ["transport"], "here")
+    with pytest.raises(ScenarioError, match="neither is larger"):
+        test({"transport": "dlcp"})
+
+
+def test_quantities() -> None:
+    assert numbers_of(["1KiB", "2kB"]) == ([1024, 2000], "size")
+    assert numbers_of(["1KiB", "1us"]) is None and numbers_of([1, "a"]) is None and number_of(True) is None
+
+
+def test_points_are_the_scenarios_that_they_say(tmp_path: Path) -> None:
+    """Values stand where their key says, seeds follow each other, a policy or variant is laid over."""
+    sweep = build_sweep(sweep_tables(
+        set={"link": {"rate": "40Gbps"}},
+        axis=[
+            {"policies": "all"},
+            {"name": "both", "key": ["traffic.load", "link.loss"], "values": [0.1, 0.2]},
+            {"name": "net", "key": "topology", "values": [{"kind": "star", "hosts": 4}, {"kind": "star", "hosts": 5}],
+             "labels": ["four", "five"]},
+        ],
+    ))  # fmt: skip
+    points = points_of(sweep, tmp_path)
+    assert len(points) == 2 * 2 * 2 * 2
+    last = points[-1]
+    assert last.at == {"policy": "spray", "both": 0.2, "net": "five"} and last.seed == last.scenario.seed == 2
+    tables = last.scenario.as_written()
+    assert tables["traffic"][0]["load"] == tables["link"]["loss"] == 0.2 and tables["link"]["rate"] == "40Gbps"
+    assert tables["load_balancing"] == "spray_random" and last.scenario.topology.host_count == 5
+    assert last.labels["policy"] == "spray" and points[0].labels["policy"] == "as it is"
+    assert len({point.key for point in points}) == 16
+
+
+def test_keys_are_of_content(tmp_path: Path) -> None:
+    """What is written otherwise is the same; seeds, values and windows make others."""
+    def keys(**changes: Any) -> list[str]:
+        return [point.key for point in points_of(build_sweep(sweep_tables(**changes)), tmp_path)]
+
+    first = keys()
+    assert keys(axis=sweep_tables()["axis"][::-1]) != first and set(keys(axis=sweep_tables()["axis"][::-1])) == set(first)
+    assert keys(name="other", description="x", measures=["marks"]) == first
+    assert set(first) < set(keys(seeds=3)) and keys(seeds=[1, 2]) == first
+    assert not set(first) & set(keys(set={"measure": {"after": "1us"}}))
+    longer = [{"key": "traffic.load", "values": [0.2, 0.4, 0.6]}, sweep_tables()["axis"][1]]
+    assert set(first) < set(keys(axis=longer))
+    point = points_of(build_sweep(sweep_tables()), tmp_path)[0]
+    assert key_of(point.scenario) == point.key
+
+
+def test_every_run_is_made_once_and_seeds_come_last(tmp_path: Path) -> None:
+    points = points_of(build_sweep(sweep_tables(axis=[axis("a", 0.2, 0.2), axis("b", 0.5, 0.6)])), tmp_path)
+    order = different(points)
+    assert len(points) == 8 and len(order) == 4 and [point.seed for point in order] == [1, 1, 2, 2]
+
+
+def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
+    """In values, variants and the base alike."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    (folder / "sizes.txt").write_text("1000 0\n2000 1\n")
+    (folder / "base.toml").write_text('name = "base"\n[topology]\nkind = "star"\nhosts = 3\n[[traffic]]\nname = "w"\n'
+                                      'kind = "poisson"\nsizes = "./sizes.txt"\nload = 0.1\nflows = 5\n')  # fmt: skip
+    axes = [{"key": "traffic.sizes", "values": ["./sizes.txt", "1kB"]},
+            {"variant": [{"name": "v", "set": {"traffic": {"sizes": "./sizes.txt"}}}, {"name": "w"}]}]  # fmt: skip
+    points = points_of(build_sweep(sweep_tables(scenario="./base.toml", axis=axes, seeds=1)), folder)
+    found = [point.scenario.traffic[0].path for point in points]
+    assert found == [str(folder / "sizes.txt")] * 3 + [None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"measures": []}, "measures: is too short"),
+        ({"axes": []}, 'axes: unknown key; expected "axis"'),
+        ({"axis": [{"key": "traffic.load"}]}, "axis[0]: has no values; expected one of values, range"),
+        ({"axis": [{"values": [1]}]}, "axis[0].key: is missing"),
+        ({"axis": [{"key": "a..b", "values": [1]}]}, "axis[0].key: is no path"),
+        ({"axis": [{"key": "seed", "values": [1]}]}, "axis[0].key: is no axis"),
+        ({"axis": [{"key": "topology", "values": [{"kind": "star"}]}]}, "axis[0].labels: is missing"),
+        ({"axis": [axis("a", 1), axis("a", 2)]}, "axis[1].name: is taken by another axis"),
+        ({"axis": [axis("seed", 1)]}, "axis[0].name: is a word of the tables"),
+        ({"axis": [{"key": "traffic.load", "range": {"from": 1, "to": "1us", "count": 2}}]}, "axis[0].range.to: is of another kind"),
+        ({"axis": [{"key": "traffic.load", "range": {"from": 2, "to": 1, "count": 2}}]}, "axis[0].range.to: is not above"),
+        ({"axis": [{"key": "traffic.load", "range": {"from": 0, "to": 1, "count": 2, "scale": "log"}}]}, "has no logarithm"),
+        ({"axis": [{"key": "traffic.load", "range": {"from": 0.1, "to": 1}}]}, "axis[0].range.count: is missing"),
+        ({"sample": {"count": 3}}, "sample: draws nothing"),
+        ({"seeds": [1, 1]}, "seeds: names none, or one twice"),
+        ({"plot": [{"name": "p", "kind": "lines", "x": "load"}]}, "plot[0].y: is missing"),
+        ({"plot": [{"name": "p", "kind": "pie"}]}, "plot[0].kind: is unknown"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_said(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        build_sweep(sweep_tables(**changes))
+    assert words in str(caught.value)
+
+
+def test_a_point_that_is_no_scenario_is_named(tmp_path: Path) -> None:
+    sweep = build_sweep(sweep_tables(axis=[{"key": "traffic.load", "values": [0.2, 2.0]}]))
+    with pytest.raises(ScenarioError, match=r"small at load 2.0: is no valid scenario"):
+        points_of(sweep, tmp_path)
+    with pytest.raises(ScenarioError, match="no policy other"):
+        points_of(build_sweep(sweep_tables(axis=[{"policies": ["other"]}])), tmp_path)
+    assert "policy" in SCENARIO
+
+
+@pytest.mark.parametrize("name", list_sweeps())
+def test_the_library_is_valid(name: str) -> None:
+    from gradwire.analysis.sweeps.checks import check_sweep
+
+    sweep, folder, _ = load_sweep(name)
+    points = points_of(sweep, folder)
+    check_sweep(sweep, points)
+    assert sweep.name == name and len(points) <= 100 and sweep.plot

@@ -1,0 +1,193 @@
+"""Measures, tables and plots of sweeps from records that are written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.analysis.figures import save_figure
+from gradwire.analysis.sweeps.drawing import Scale, is_log
+from gradwire.analysis.sweeps.kinds import front
+from gradwire.analysis.sweeps.measures import MEASURES, MOST_KEPT, Distribution, Seen, seen
+from gradwire.analysis.sweeps.plots import WIDTHS, figures
+from gradwire.analysis.sweeps.points import Point, points_of
+from gradwire.analysis.sweeps.schema import build_sweep
+from gradwire.analysis.sweeps.shown import grid_of
+from gradwire.analysis.sweeps.store import Record, Store
+from gradwire.analysis.sweeps.table import point_lines, summary_lines, table_of
+from tests.support.analysis_cases import small_result
+from tests.support.sweep_cases import sweep_tables
+
+
+def records_of(points: Sequence[Point]) -> dict[str, Record]:
+    """A mean of 100 load x seed, and delays of 1, 2, ..., 10 us times that."""
+    found = {}
+    for point in points:
+        value = 100 * float(point.at["load"] or 0) * point.seed
+        values = Distribution.of(np.arange(1, 11) * value * 1e6)
+        figures = {"slowdown_p99": value, "all_mean_ps": value * 1e6, "lost_share": 1 / value}
+        found[point.key] = Record("done", {"web": Seen(figures, {"completion": values, "slowdown": values})})
+    return found
+
+
+def made(**changes: Any) -> tuple[Any, list[Point], dict[str, Record]]:
+    sweep = build_sweep(sweep_tables(**changes))
+    points = points_of(sweep, Path.cwd())
+    return sweep, points, records_of(points)
+
+
+def test_means_and_intervals_by_hand() -> None:
+    """Seeds 1 to 3 give 20, 40, 60: mean 40, s = 20, half width 4.303 x 20 / sqrt(3). One of a missing seed is of two."""
+    _, points, records = made(seeds=3)
+    lines = summary_lines(points, records, ["slowdown_p99"])
+    half = 4.303 * 20 / 3**0.5
+    assert lines[0] == pytest.approx({
+        "load": 0.2, "buffer": "128KiB", "runs": 3, "failed": 0, "slowdown_p99": 40, "slowdown_p99_low": 40 - half,
+        "slowdown_p99_high": 40 + half, "slowdown_p99_count": 3,
+    })  # fmt: skip
+    records[points[0].key] = Record("failed", why="no")
+    line = summary_lines(points, records, ["slowdown_p99"])[0]
+    assert (line["runs"], line["failed"], line["slowdown_p99"], line["slowdown_p99_count"]) == (2, 1, 50, 2)
+    del records[points[1].key], records[points[2].key]
+    line = summary_lines(points, records, ["slowdown_p99"])[0]
+    assert (line["runs"], line["slowdown_p99"], line["slowdown_p99_low"]) == (0, None, None)
+
+
+def test_one_seed_has_no_interval() -> None:
+    _, points, records = made(seeds=1)
+    line = summary_lines(points, records, ["slowdown_p99"])[0]
+    assert line["slowdown_p99"] == 20 and line["slowdown_p99_low"] is line["slowdown_p99_high"] is None
+
+
+def test_columns_have_types() -> None:
+    """Numbers where all are numbers, texts elsewhere, and null on an axis that does not apply."""
+    axes = [{"key": "traffic.load", "values": [0.2, 1]}, {"key": "switch.queues", "values": [1, 2], "when": "load == 1"},
+            {"key": "switch.buffer", "values": ["128KiB"]}]  # fmt: skip
+    sweep, points, records = made(axis=axes, seeds=1)
+    table = table_of(point_lines(points, records, ["all_mean_ps"]), [axis.column for axis in sweep.axis])
+    assert [str(field.type) for field in table.schema][:4] == ["double", "int64", "string", "int64"]
+    assert table["queues"].to_pylist() == [None, 1, 2]
+
+
+def test_every_figure_is_named_in_the_list() -> None:
+    """Those of a Result worked out elsewhere, and nothing else."""
+    (found,) = seen(small_result()).values()
+    assert set(found.figures) <= set(MEASURES)
+    assert found.figures["all_mean_ps"] == 25 and found.figures["retransmitted"] == 3 and found.figures["under_way"] == 1
+    assert found.figures["dropped"] == 19 and "all_p99_ps" not in found.figures and "slowdown_mean" not in found.figures
+    assert found.distributions["completion"] == Distribution([10, 20, 30, 40], [1, 1, 1, 1])
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=3000))
+def test_a_kept_distribution_is_close(values: list[int]) -> None:
+    """Ends are exact, counts add up, and a kept value stands for those below it up to the one before."""
+    found = Distribution.of(np.array(values))
+    ordered = sorted(values)
+    assert sum(found.counts) == len(values) and len(found.values) <= MOST_KEPT
+    assert found.values[0] == pytest.approx(ordered[0]) and found.values[-1] == pytest.approx(ordered[-1])
+    for value, rank in zip(found.values, np.cumsum(found.counts), strict=True):
+        assert value == pytest.approx(ordered[rank - 1])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
+def test_a_front_is_what_none_is_better_than(dots: list[tuple[int, int]]) -> None:
+    """Better: not larger in either, and smaller in one."""
+    best = {dots[place] for place in front(dots)}
+    better = [any(o != d and o[0] <= d[0] and o[1] <= d[1] for o in dots) for d in dots]
+    assert best == {dot for dot, is_worse in zip(dots, better, strict=True) if not is_worse}
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    _, points, records = made(seeds=1)
+    store = Store(tmp_path)
+    store.make()
+    store.begin(points[0].key)
+    assert store.states([points[0].key], {}) == {"done": 0, "failed": 0, "interrupted": 1, "waiting": 0}
+    store.write(points[0].key, records[points[0].key])
+    assert store.read(points[0].key) == records[points[0].key] and not store.was_begun(points[0].key)
+
+
+PLOTS = [
+    {"name": "lines", "kind": "lines", "x": "load", "y": "slowdown_p99", "by": "buffer"},
+    {"name": "panels", "kind": "lines", "x": "buffer", "y": "all_mean_ps", "panels": "load", "columns": 2, "y_scale": "log"},
+    {"name": "map", "kind": "heatmap", "x": "load", "y": "buffer", "value": "slowdown_p99"},
+    {"name": "cdf", "kind": "cdf", "by": "load", "where": "buffer == 1MiB"},
+    {"name": "tail", "kind": "tail", "x": "slowdown", "by": "load", "panels": "buffer", "font": "serif"},
+    {"name": "pareto", "kind": "pareto", "x": "slowdown_p99", "y": "lost_share", "by": "buffer", "title": "Front"},
+]
+
+
+def draw() -> dict[str, Any]:
+    sweep, points, records = made(plot=PLOTS, seeds=3, axis=[
+        {"key": "traffic.load", "values": [0.6, 0.2, 0.4], "label": "offered load"},
+        {"key": "switch.buffer", "values": ["128KiB", "1MiB"]},
+    ])  # fmt: skip
+    return figures(sweep, points, records)
+
+
+@pytest.fixture
+def drawn() -> dict[str, Any]:
+    return draw()
+
+
+def test_plots_show_the_means(drawn: dict[str, Any]) -> None:
+    """Loads rise whatever their order in the file; 40, 80 and 120 with a band around; in the map the same."""
+    (axes,) = drawn["lines"].axes
+    for line in axes.lines:
+        assert line.get_xdata().tolist() == [0.2, 0.4, 0.6] and line.get_ydata() == pytest.approx([40, 80, 120])
+    assert len(axes.collections) == 2 and axes.get_xlabel() == "offered load"
+    image = drawn["map"].axes[0].images[0]
+    assert np.allclose(image.get_array(), [[40, 80, 120]] * 2)
+    left, right, last = drawn["panels"].axes
+    assert [each.get_title() for each in (left, right, last)] == ["offered load = 0.2", "offered load = 0.4", "offered load = 0.6"]
+    assert left.get_yscale() == "log" and left.get_ylabel().endswith("(us)")
+
+
+def test_distributions_pool_the_seeds(drawn: dict[str, Any]) -> None:
+    """At load 0.2: 30 values of which 1/30 is 20 us, and none is above 600 us; the tail begins with all and ends with one."""
+    (axes,) = drawn["cdf"].axes
+    line = axes.lines[0]
+    assert line.get_xdata()[0] == 20 and line.get_ydata()[0] == pytest.approx(1 / 30)
+    assert line.get_xdata()[-1] == 600 and line.get_ydata()[-1] == 1
+    late = drawn["tail"].axes[0].lines[0]
+    assert late.get_ydata()[0] == 1 and late.get_ydata()[-1] == pytest.approx(1 / 30)
+
+
+def test_a_front_is_drawn(drawn: dict[str, Any]) -> None:
+    """Lost share falls as the slowdown rises: every coordinates is on it."""
+    (axes,) = drawn["pareto"].axes
+    assert sorted(axes.lines[-1].get_xdata()) == pytest.approx([40, 80, 120])
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_plots_are_files_of_paper_width(drawn: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    """As wide as a column, or two, with letters that can be read there; the same bytes every time."""
+    again = draw()
+    for name, figure in drawn.items():
+        if name in ("lines", "map"):  # one that is drawn once more has another layout: its own, improved
+            save_figure(figure, tmp_path / f"{name}.{kind}")
+            save_figure(again[name], tmp_path / f"again.{kind}")
+            assert (tmp_path / f"again.{kind}").read_bytes() == (tmp_path / f"{name}.{kind}").read_bytes()
+        assert figure.get_figwidth() == WIDTHS[2 if name == "panels" else 1]
+        assert min(text.get_size() for axes in figure.axes for text in axes.get_xticklabels()) >= 7
+
+
+def test_plots_of_half_a_sweep_show_that_half() -> None:
+    sweep, points, records = made(plot=PLOTS[:3])
+    some = dict(list(records.items())[:4])
+    (axes,) = figures(sweep, points, some)["lines"].axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [1, 1]
+    assert figures(sweep, points, {}) == {}
+    assert [row[-1] for row in grid_of(sweep, points, some).rows] == ["2", "2"]
+
+
+def test_units_and_axes() -> None:
+    assert Scale.of([5e8, 2e9, 9e9], "time") == Scale(1e9, "ms") and Scale.of([1, 2], "") == Scale()
+    assert Scale.of([0.0], "size") == Scale(1, "B")
+    assert is_log([1, 10, 100]) and is_log(["64KiB", "256KiB", "1MiB"]) and not is_log([0.2, 0.4, 0.6]) and not is_log(["a", "b", "c"])

@@ -1,0 +1,277 @@
+"""Sweeps as a whole: interrupted, killed, extended, with failures, and what the command and Python say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+import gradwire
+from gradwire import cli
+from gradwire.analysis.sweeps.points import points_of
+from gradwire.analysis.sweeps.schema import build_sweep
+from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.sweeping import SweepFailed, planned
+from tests.support.sweep_cases import sweep_tables, sweep_text
+
+ROOT = Path(gradwire.__file__).resolve().parents[1]
+TABLES = ("sweep.csv", "sweep.parquet", "points.csv", "points.parquet")
+PLOT = [{"name": "mean", "kind": "lines", "x": "load", "y": "slowdown_mean", "by": "buffer", "formats": ["png", "svg"]}]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A sweep that nobody has interrupted."""
+    return gradwire.sweep(sweep_tables(plot=PLOT), out=tmp_path_factory.mktemp("sweep") / "whole", jobs=2)
+
+
+def same_tables(one: Path, other: Path) -> bool:
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in TABLES)
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def test_tables_have_means_intervals_and_points(whole: Any) -> None:
+    """Worked out again from what is kept of the points: two seeds, whose half width is 12.706 s / sqrt(2)."""
+    table, points = whole.to_pandas(), whole.to_pandas(points=True)
+    assert list(table.columns)[:4] == ["load", "buffer", "runs", "failed"] and len(table) == 4 and len(points) == 8
+    values = points[(points.load == 0.6) & (points.buffer == "1MiB")].slowdown_p99
+    row = table[(table.load == 0.6) & (table.buffer == "1MiB")].iloc[0]
+    assert row.slowdown_p99 == pytest.approx(values.mean()) and row.runs == row.slowdown_p99_count == 2
+    assert row.slowdown_p99_high - row.slowdown_p99 == pytest.approx(12.706 * values.std(ddof=1) / 2**0.5)
+    assert pyarrow.parquet.read_table(whole.folder / "sweep.parquet").equals(whole.table)
+    assert pandas.read_csv(whole.folder / "points.csv").key.tolist() == points.key.tolist()
+
+
+def test_figures_are_those_of_a_run(whole: Any, tmp_path: Path) -> None:
+    """One point, simulated by itself."""
+    point = points_of(build_sweep(sweep_tables()), tmp_path)[5]
+    run = gradwire.compare(point.scenario).to_pandas().iloc[0]
+    row = whole.to_pandas(points=True).iloc[5]
+    assert row.all_mean_ps == run.all_mean_ps and row.seed == point.seed == 2
+
+
+def test_what_is_done_is_not_run_again(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sweep, in the same place: no process is started, and the tables stay what they are."""
+    monkeypatch.setattr("gradwire.sweeping.play", lambda *arguments: pytest.fail("something is run"))
+    before = [(whole.folder / name).read_bytes() for name in TABLES]
+    again = gradwire.sweep(sweep_tables(plot=PLOT), out=whole.folder)
+    assert again.complete and [(whole.folder / name).read_bytes() for name in TABLES] == before
+
+
+def test_pictures_are_drawn_and_reproducible(whole: Any) -> None:
+    assert (whole.folder / "mean.png").read_bytes()[:4] == b"\x89PNG"
+    assert b"<svg" in (whole.folder / "mean.svg").read_bytes()[:500]
+    assert list(whole.plot()) == ["mean"]
+
+
+def test_an_extended_sweep_runs_what_is_new(tmp_path: Path) -> None:
+    """More values and more seeds; the tables are those of a sweep that was so from the beginning."""
+    small = {"axis": [{"key": "traffic.load", "values": [0.2]}], "seeds": 1}
+    large = {"axis": [{"key": "traffic.load", "values": [0.1, 0.2, 0.3]}]}
+    gradwire.sweep(sweep_tables(**small), out=tmp_path / "a", jobs=1)
+    (key,) = [path.stem for path in (tmp_path / "a" / "points").iterdir()]
+    stamp = (tmp_path / "a" / "points" / f"{key}.json").stat().st_mtime_ns
+    said: list[str] = []
+    gradwire.sweep(sweep_tables(**large), out=tmp_path / "a", jobs=2, progress=lambda share, words: said.append(words))
+    assert said[0] == "1/6 runs" and (tmp_path / "a" / "points" / f"{key}.json").stat().st_mtime_ns == stamp
+    gradwire.sweep(sweep_tables(**large), out=tmp_path / "b", jobs=2)
+    assert same_tables(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on(tmp_path: Path, whole: Any) -> None:
+    """Killed with kill -9 at random moments, workers left to themselves, until it is through."""
+    rng = random.Random(os.getpid())
+    (tmp_path / "sweep.toml").write_text(sweep_text(plot=PLOT))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", str(out), "--jobs", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for _ in range(5):
+        run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            run.wait(rng.uniform(0.5, 3.0))
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode == 0
+    assert same_tables(out, whole.folder)
+    assert {path.suffix for path in (out / "points").iterdir()} == {".json"}
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    """Exit 130, tables of what is there; the same command goes on with the rest."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=40))
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    points = tmp_path / "out" / "points"
+    while run.poll() is None and len(list(points.glob("*.json"))) < 3:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate()
+    assert run.returncode == 130 and "Traceback" not in said
+    done = len(list(points.glob("*.json")))
+    assert 3 <= done < 160
+    states = pandas.read_csv(tmp_path / "out" / "points.csv").state
+    assert (states == "done").sum() == done
+    found, lines = planned(tmp_path / "sweep.toml", tmp_path / "out")
+    assert found.states["done"] == done and f"would run {160 - done}" in "\n".join(lines)
+
+
+def test_a_damaged_record_is_run_again(whole: Any, tmp_path: Path) -> None:
+    """Empty, cut, of another format, no JSON: none of them is a record."""
+    out = tmp_path / "out"
+    gradwire.sweep(sweep_tables(), out=out, jobs=2)
+    files = sorted((out / "points").glob("*.json"))
+    text = files[1].read_text()
+    for file, content in zip(files, ("", text[: len(text) // 2], text.replace('"format":1', '"format":0'), "[]"), strict=False):
+        file.write_text(content)
+    said: list[str] = []
+    gradwire.sweep(sweep_tables(), out=out, jobs=2, progress=lambda share, words: said.append(words))
+    assert said[0] == "4/8 runs" and same_tables(out, whole.folder)
+
+
+def test_a_crashed_worker_costs_its_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are done; --retry-failed runs it again, and without it it stays."""
+    tables = sweep_tables(seeds=1)
+    victim = points_of(build_sweep(tables), tmp_path)[2]
+    monkeypatch.setattr("gradwire.sweeping._measure_into", _Killing(victim.key))
+    found = gradwire.sweep(tables, out=tmp_path / "out", jobs=2)
+    assert found.states["done"] == 3 and found.states["failed"] == 1
+    ((point, record),) = found.failures
+    assert point.key == victim.key and record.why == "its process was killed by signal 9"
+    monkeypatch.undo()
+    assert gradwire.sweep(tables, out=tmp_path / "out").states["failed"] == 1
+    assert gradwire.sweep(tables, out=tmp_path / "out", retry_failed=True, jobs=1).complete
+
+
+class _Killing:
+    """Measures a point, unless it is the one that kills its process."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __call__(self, scenario: Any, key: str, place: Path, keep: bool) -> Any:
+        from gradwire.sweeping import _measure_into
+
+        if key == self.key:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return _measure_into(scenario, key, place, keep)
+
+
+def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
+    """A file that is not there is found when the point is run; the other one is done."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}]))
+    result = invoke("sweep", "sweep.toml", "--out", "out")
+    assert result.exit_code == 1 and "failed: sizes ./none.txt, seed 1: " in result.stderr
+    assert "1 done, 1 failed" in result.stdout
+
+
+def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = sweep_tables()
+    monkeypatch.setattr("gradwire.sweeping._measure_into", _Killing(points_of(build_sweep(tables), tmp_path)[0].key))
+    with pytest.raises(SweepFailed, match=r"load 0\.2, buffer 128KiB, seed 1: its process was killed"):
+        gradwire.sweep(tables, out=tmp_path / "out", jobs=1, fail_fast=True)
+    assert "failed" in (tmp_path / "out" / "points.csv").read_text()
+
+
+def test_time_is_up(tmp_path: Path) -> None:
+    """Exit 1; what is done stays."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=500))
+    result = invoke("sweep", "sweep.toml", "--out", "out", "--jobs", "1", "--max-wall", "4s")
+    assert result.exit_code == 1 and "time was up" in result.stderr
+    assert "waiting" in result.stdout
+
+
+def test_whole_results_are_kept_on_demand(tmp_path: Path) -> None:
+    """Also of points that were done before, without them."""
+    tables = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2]}])
+    gradwire.sweep(tables, out=tmp_path / "out", jobs=1)
+    found = gradwire.sweep({**tables, "results": True}, out=tmp_path / "out", jobs=1)
+    result = gradwire.Result.read(tmp_path / "out" / "results" / found.points[0].key)
+    assert result.summary["policy"] == "0.2"
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(sweep_text())
+    result = invoke("sweep", "sweep.toml", "--dry-run", "--out", "out")
+    assert result.exit_code == 0 and not (tmp_path / "out").exists()
+    assert "small: 4 coordinates, 8 points" in result.stdout and "buffer: 128KiB, 1MiB" in result.stdout
+    assert json.loads(invoke("sweep", "sweep.toml", "--dry-run", "--json").stdout)["states"]["waiting"] == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"measures": ["slowdown_p98"]}, "no measure 'slowdown_p98'; expected slowdown_p99"),
+        ({"measures": ["job.slowdown_p99"]}, "is of 'job', which is neither a job nor traffic; expected web"),
+        ({"scenario": "nothing"}, "no such file"),
+        ({"skip": "load < much"}, "neither is larger"),
+        ({"plot": [{"name": "p", "kind": "lines", "x": "loads", "y": "marks"}]}, "x = 'loads' is no axis; expected load, buffer"),
+        ({"plot": [{"name": "p", "kind": "lines", "x": "load", "y": "marks"}]}, "leaves axis buffer open, which has 2 values"),
+        ({"plot": [{"name": "p", "kind": "cdf", "of": "job", "by": "load", "panels": "buffer"}]}, "neither a job nor traffic"),
+        ({"axis": [{"name": "marks", "key": "traffic.load", "values": [0.2]}], "measures": ["marks"]}, "like a column of a measure"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Exit 2, no traceback, before anything is run or made."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(**changes))
+    result = invoke("sweep", "sweep.toml", "--out", "out")
+    assert result.exit_code == 2 and words in result.stderr and not (tmp_path / "out").exists()
+    assert result.stderr.startswith("gradwire: ") and result.stderr.count("gradwire: ") == 1
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    assert invoke("sweep", "nothing").exit_code == 2
+    (tmp_path / "no.toml").write_text("a = [")
+    assert "is no TOML" in invoke("sweep", "no.toml").stderr
+    (tmp_path / "sweep.toml").write_text(sweep_text())
+    assert "one of local, ray" in invoke("sweep", "sweep.toml", "--engine", "spark").stderr
+    assert "engine" in invoke("sweep", "sweep.toml", "--address", "auto").stderr
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(ResultError, match="does not hold a sweep"):
+        gradwire.sweep(sweep_tables(), out=tmp_path / "mine")
+    with pytest.raises(ScenarioError, match=r"sweep\(source\)"):
+        gradwire.sweep(3)  # type: ignore[arg-type]
+
+
+def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match="ray"):
+        gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray")
+
+
+def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
+    assert repr(whole) == "<Sweep small over load x buffer, 8 runs: 8 done>"
+    assert "<table>" in whole._repr_html_() and "slowdown_p99" in whole._repr_html_()
+
+
+def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
+    """The same Results, byte for byte, in the same order, whatever is through first."""
+    from gradwire.scenarios.toml import write_toml
+    from tests.support.sweep_cases import SCENARIO
+
+    (tmp_path / "two.toml").write_text(write_toml(SCENARIO))
+    for out, jobs in (("one", "1"), ("two", "2")):
+        assert invoke("compare", "two.toml", "--out", out, "--jobs", jobs).exit_code == 0
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one" / "results").rglob("*.*"))
+    assert len(files) > 20
+    for file in files:
+        if file.name != "timing.json":
+            assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert repr(gradwire.compare("two.toml", jobs=2)) == repr(gradwire.compare("two.toml"))
