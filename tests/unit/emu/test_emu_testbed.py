@@ -58,7 +58,7 @@ def runs(monkeypatch):
             return outcomes[attempt - 1]
 
         monkeypatch.setattr(testbed, "choose_backend", lambda *arguments: None)
-        monkeypatch.setattr(testbed, "check_scenario", lambda scenario: None)
+        monkeypatch.setattr(testbed, "check_scenario", lambda scenario, **more: None)
         monkeypatch.setattr(testbed, "_once", once)
         scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
         found = testbed.emulate(scenario, resolve(scenario), request, heard=heard.append)
@@ -136,7 +136,7 @@ def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkey
 
     monkeypatch.setattr(testbed, "choose_backend", choose)
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
-    monkeypatch.setattr(testbed, "check_scenario", lambda scenario: None)
+    monkeypatch.setattr(testbed, "check_scenario", lambda scenario, **more: None)
     with pytest.raises(EmulationInterrupted) as caught:
         testbed.emulate(scenario, resolve(scenario), Request(clock="wall"))
     assert caught.value.result is None
