@@ -21,7 +21,7 @@ from gradwire.analysis.sweeps.drawing import (
     words_of,
 )
 from gradwire.analysis.sweeps.table import Line
-from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrays import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def heatmap(part: Drawn, axes: Axes, whole: Drawn) -> None:
     axes.figure.colorbar(drawn, ax=axes, label=scale.label(words_of(plot.value)), pad=0.02, aspect=28, fraction=0.06)
 
 
-def pooled(part: Drawn, value: Any, by: str) -> tuple[AnyArray, AnyArray]:
+def pooled(part: Drawn, value: Any, by: str) -> tuple[Floats, Floats]:
     """(values, shares that are as large or smaller) of a distribution over all points with a value on an axis."""
     which = part.plot.x or "completion"
     values: list[float] = []
@@ -128,8 +128,8 @@ def pooled(part: Drawn, value: Any, by: str) -> tuple[AnyArray, AnyArray]:
         values += seen.distributions[which].values
         counts += seen.distributions[which].counts
     order = np.argsort(values, kind="stable")
-    total = np.cumsum(np.array(counts, dtype=np.int64)[order])
-    return np.array(values)[order], total / total[-1] if len(total) else total.astype(float)
+    total = np.cumsum(np.array(counts, dtype=np.float64)[order])
+    return np.array(values, dtype=np.float64)[order], total / total[-1] if len(total) else total
 
 
 def _distribution(part: Drawn, axes: Axes, whole: Drawn, later: bool) -> None:

@@ -49,7 +49,8 @@ def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_jso
 
     known_format(plots)
     with Claim(out) if out is not None else claim_numbered("results/demo") as place:
-        _compare(["demo"], [], threads, None, place, as_json, plots)
+        run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json)
+        _compare(["demo"], [], run, place, as_json, plots)
 
 
 @for_people
