@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     import pyarrow
     from matplotlib.figure import Figure
 
+    from gradwire.analysis.breakdown import Breakdown
+
 FORMAT = 2
 """Version of comparison.json."""
 
@@ -61,11 +63,13 @@ class Comparison:
     results : in the order in which they are shown.
     metrics : one entry per job of each Result, in the same order.
     violations : every broken loss bound of every Result; none if all is well.
+    breakdowns : what the iterations of each Result were spent on, in the same order; None unless it was asked for.
     """
 
     results: list[Result]
     metrics: list[list[Metrics]]
     violations: list[Unsound]
+    breakdowns: list[Breakdown] | None = None
 
     @property
     def flat(self) -> list[Metrics]:
@@ -127,7 +131,21 @@ class Comparison:
         """The pictures that `write` draws, as matplotlib figures by name, as far as there is something to draw."""
         from gradwire.analysis.plots import figures
 
-        return figures(self.results, self.metrics)
+        return {**figures(self.results, self.metrics), **self._breakdown_figure()}
+
+    def _breakdown_figure(self) -> dict[str, Figure]:
+        if self.breakdowns is None:
+            return {}
+        from gradwire.analysis.breakdown_plot import breakdown_figure
+
+        figure = breakdown_figure(headings(self.flat), self.means)
+        return {} if figure is None else {"breakdown": figure}
+
+    @property
+    def means(self) -> list[dict[str, float]]:
+        """Of every entry of `flat`, the mean picoseconds of the parts of an iteration; none of traffic."""
+        parts = zip(self.breakdowns or [], self.metrics, strict=True)
+        return [each.means(entry.job) for each, entries in parts for entry in entries]
 
     @property
     def details(self) -> list[list[Detail]]:
@@ -146,6 +164,12 @@ class Comparison:
         if details:
             flat = [each for entries in self.details for each in entries]
             print_rows(headings(self.flat), detail_rows(flat), f"{self.title}: in detail")
+        if self.breakdowns is not None:
+            from gradwire.analysis.breakdown import breakdown_rows
+
+            kept = [(name, each) for name, each in zip(headings(self.flat), self.means, strict=True) if each]
+            rows = breakdown_rows([each for _, each in kept])
+            print_rows([name for name, _ in kept], rows, f"{self.title}: mean iteration, in parts")
         for text in self.differences:
             print(f"note: {text}")
 
@@ -163,11 +187,14 @@ class Comparison:
                     "timing": result.timing,
                     "jobs": [entry.as_dict() for entry in entries],
                     "details": [each.as_dict() for each in details],
+                    **({} if self.breakdowns is None else {"breakdown": self.breakdowns[number].as_dict()}),
                     "flows": [
                         times.as_dict() for entry in entries for times in flow_times(result, entry.job)
                     ],
                 }
-                for result, entries, details in zip(self.results, self.metrics, self.details, strict=True)
+                for number, (result, entries, details) in enumerate(
+                    zip(self.results, self.metrics, self.details, strict=True)
+                )
             ],
         }
 
@@ -178,7 +205,7 @@ class Comparison:
 
         Raises `ResultError` if something is there already, or it cannot be written.
         """
-        from gradwire.analysis.plots import draw_all
+        from gradwire.analysis.figures import save_all
         from gradwire.analysis.report import report
 
         check_plots(plots, "plots")
@@ -189,14 +216,14 @@ class Comparison:
             _write_json(partial / "comparison.json", self.as_dict())
             write_rows(self.flat, partial)
             write_flows(self.results, self.metrics, partial)
-            pictures = draw_all(self.results, self.metrics, partial, plots)
+            pictures = save_all(self.plot(), partial, plots)
             text = report(self, [picture.name for picture in pictures], folders)
             (partial / "report.md").write_text(text, encoding="utf-8")
         return Path(directory)
 
     def write_alone(self, directory: str | Path, plots: str) -> Path:
         """Write the only Result to a new directory, as `Result.write`, with pictures of the format `plots`."""
-        from gradwire.analysis.plots import draw_all
+        from gradwire.analysis.figures import save_all
 
         check_plots(plots, "plots")
         (result,) = self.results
@@ -205,14 +232,20 @@ class Comparison:
             for path in inner.iterdir():
                 path.rename(partial / path.name)
             inner.rmdir()
-            draw_all(self.results, self.metrics, partial, plots)
+            save_all(self.plot(), partial, plots)
         return Path(directory)
 
 
-def compare(results: Sequence[Result]) -> Comparison:
-    """Measure Results and check the loss bound of every message in them."""
+def compare(results: Sequence[Result], parts: bool = False) -> Comparison:
+    """Measure Results and check the loss bound of every message in them; with `parts`, say what their iterations were
+    spent on, too, which raises `ResultError` where that cannot be known (`gradwire.analysis.breakdown`)."""
     violations = [violation for result in results for violation in check_loss_invariant(result)]
-    return Comparison(list(results), [measure(result) for result in results], violations)
+    breakdowns = None
+    if parts:
+        from gradwire.analysis.breakdown import breakdown
+
+        breakdowns = [breakdown(result) for result in results]
+    return Comparison(list(results), [measure(result) for result in results], violations, breakdowns)
 
 
 def result_folders(results: Sequence[Result]) -> list[str]:

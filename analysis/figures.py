@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -44,6 +45,15 @@ def format_of(path: str | Path) -> str:
         what = f"is no kind of picture: {f'.{ending}' if ending else 'no ending'}"
         raise ResultError(what, str(path), "one of " + ", ".join(f".{each}" for each in FORMATS))
     return ending
+
+
+def save_all(figures: Mapping[str, Figure], directory: Path, kind: str = "png") -> list[Path]:
+    """Write figures, by name, into a directory, as files of one of `PLOTS`. Returns the files."""
+    drawn = []
+    for name, figure in figures.items():
+        drawn.append(directory / f"{name}.{kind}")
+        save_figure(figure, drawn[-1])
+    return drawn
 
 
 def save_figure(figure: Figure, path: str | Path | IO[bytes], name: str | Path | None = None) -> None:

@@ -14,7 +14,6 @@ matplotlib is used without a display (Agg) and without pyplot's global state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from gradwire.analysis.figures import save_figure
 from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
 from gradwire.analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
 from gradwire.scenarios.arrays import AnyInts
@@ -75,21 +73,6 @@ PANELS = 2
 """Panels beside each other."""
 
 
-def draw_all(
-    results: Sequence[Result], metrics: Sequence[Sequence[Metrics]], directory: Path, kind: str = "png"
-) -> list[Path]:
-    """Draw what there is data for into `directory`, as files of one of `gradwire.analysis.figures.PLOTS`. Returns the
-    files.
-
-    `metrics` are those of each Result.
-    """
-    drawn = []
-    for name, figure in figures(results, metrics).items():
-        drawn.append(directory / f"{name}.{kind}")
-        save_figure(figure, drawn[-1])
-    return drawn
-
-
 def figures(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]) -> dict[str, Figure]:
     """Every picture that there is data for, by its name."""
     runs = [(result, entry) for result, own in zip(results, metrics, strict=True) for entry in own]
@@ -115,7 +98,7 @@ def iteration_time(runs: Sequence[Run]) -> Figure | None:
     kept = [(n, run, names[n]) for n, run in enumerate(runs) if run[1].iteration.count]
     if not kept:
         return None
-    figure, (axes,) = _figure(1, height=1.1 + 0.62 * len(kept))
+    figure, (axes,) = house_figure(1, height=1.1 + 0.62 * len(kept))
     for place, (number, (result, metrics), _) in enumerate(kept):
         colour = COLOURS[number % len(COLOURS)]
         mean, exposed = metrics.iteration.mean_ps / PS_PER_MS, metrics.exposed.mean_ps / PS_PER_MS
@@ -169,7 +152,7 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
     if not kinds:
         return None
     rows = -(-len(kinds) // PANELS)
-    figure, panels = _figure(len(kinds), height=2.7 * rows + 0.17 * len(runs) / 2, sharey=True)
+    figure, panels = house_figure(len(kinds), height=2.7 * rows + 0.17 * len(runs) / 2, sharey=True)
     curves: Json = {}
     for axes, kind in zip(panels, kinds, strict=True):
         supported = False
@@ -223,7 +206,7 @@ def packets_again(networks: Sequence[Metrics]) -> Figure | None:
         or any(getattr(m, cause) > 0 for m, _ in kept)
     ]
     lines = -(-len(shown) // LEGEND_COLUMNS)
-    figure, (axes,) = _figure(1, height=0.8 + 0.2 * lines + 0.5 * len(kept))
+    figure, (axes,) = house_figure(1, height=0.8 + 0.2 * lines + 0.5 * len(kept))
     for place, (metrics, _) in enumerate(kept):
         scale = 100 / metrics.data_packets
         left = 0.0
@@ -276,7 +259,7 @@ def _columns(names: Sequence[str]) -> int:
     return max(1, min(LEGEND_COLUMNS, len(names), 120 // (widest + 10)))
 
 
-def _figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def house_figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """A figure with axes for `panels`, `PANELS` beside each other, in the house style."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)

@@ -30,6 +30,7 @@ MOST_VIOLATIONS = 10
 MOST_PORTS = 3
 
 PICTURES = {
+    "breakdown": "What the mean iteration was spent on: computing, then waiting, by cause (docs/timeline.md).",
     "iteration_time": "Mean iteration time of each run: compute (pale) and waiting for the network (full colour). "
     "Dots are single iterations of single workers; hollow ones are the first and the last, which are not in the means.",
     "completion_time": "Share of messages that took so long or longer, counted from being ready to send. "

@@ -23,6 +23,7 @@ from gradwire.scenarios.schema.base import Table
 from gradwire.scenarios.schema.bound import Bound
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
+from gradwire.scenarios.schema.exec import Exec, ExecHost, ExecMark
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.measured import Measure
@@ -56,6 +57,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
     ("[[job]]", Job),
     *_kinds("[job.exchange]", "exchange"),
+    *_kinds("[job.scheduler]", "scheduler"),
     ("[job.placement]", HostPlacement),
     ("[job.push_bound] and [job.pull_bound]", Bound),
     ("[job.tagging]", Tagging),
@@ -67,6 +69,9 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[measure]", Measure),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
+    ("[exec]", Exec),
+    ("[[exec.host]]", ExecHost),
+    ("[[exec.mark]]", ExecMark),
     ("[fidelity]", Fidelity),
     ("[training]", Training),
     ("[training.optimizer]", Optimizer),
@@ -119,6 +124,9 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
+    ("Scenario", "exec"): "See below, and docs/exec.md; with it a scenario may do without jobs and traffic.",
+    ("Exec", "host"): "See below; any number of them.",
+    ("Exec", "mark"): "See below; any number of them.",
     ("Scenario", "fidelity"): "See below; `gradwire fidelity` judges by it, and nothing else depends on it.",
     ("Link", "rate"): "Of each direction.",
     ("LinkOverride", "rate"): "Instead of that of `[link]`.",
@@ -130,7 +138,8 @@ MORE: dict[tuple[str, str], str] = {
     ("Job", "name"): "Letters, digits and . _ + - only.",
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",
-    ("Job", "exchange"): "See below.",
+    ("Job", "exchange"): "See below; docs/jobs.md describes every kind.",
+    ("Job", "scheduler"): "See below, and docs/jobs.md.",
     ("Job", "tagging"): "See below.",
     ("HostPlacement", "workers"): "Host names, one per worker.",
     ("HostPlacement", "servers"): "Host names, one per server.",
@@ -151,6 +160,7 @@ VALUES = {
     ("Scenario", "transport"): "name or table",
     ("Job", "placement"): '`"packed"`, `"spread"`, `"random"` or table',
     ("Job", "transport"): "name or table",
+    ("Job", "scheduler"): "name or table",
     ("Job", "push_bound"): "number or table",
     ("Job", "pull_bound"): "number or table",
     ("Traffic", "transport"): "name or table",

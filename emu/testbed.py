@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,10 @@ from gradwire.emu.control import machines
 from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
+from gradwire.emu.planning.programs import Asked, check_kernel, differences, options_of_programs, programs_of
+from gradwire.emu.programs.described import Programs
+from gradwire.emu.programs.outcome import keep_left, read_marks
+from gradwire.emu.programs.player import LEFT
 from gradwire.emu.results.outcome import make_result
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.raw import Raw
@@ -53,6 +58,8 @@ class Request:
     rounds : how often a run that the machine has disturbed is made at most.
     answers_late : how late hosts may answer on average, as a share of the base round trip, before a run counts as
         disturbed; None: as late as they do.
+    programs : a command to be run across the network instead of the scenario's jobs, once; and `left_folder` where
+        what its ranks leave goes.
     """
 
     clock: str | None = None
@@ -62,6 +69,8 @@ class Request:
     max_wall_s: float | None = None
     rounds: int = ROUNDS
     answers_late: float | None = None
+    programs: Asked | None = None
+    left_folder: Path | None = None
 
 
 def emulate(
@@ -95,7 +104,7 @@ def emulate(
         Ctrl-C, with the Result so far.
     """
     request = request or Request()
-    check_scenario(scenario)
+    check_scenario(scenario, programs=request.programs is not None)
     if scenario.emulation.hosts:  # everything happens in this process, and nothing is forked once it has begun
         return _emulate(scenario, resolved, request, ideal, heard, CtrlC())
     with CtrlC() as ctrl_c:
@@ -123,7 +132,8 @@ def _emulate(
     else:
         switch = request.switch or scenario.emulation.switch
         try:
-            chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late)
+            programs = programs_of(scenario, resolved.network, request.programs) if request.programs else None
+            chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late, programs)
         except TestbedError:
             if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
                 raise EmulationInterrupted(None) from None
@@ -140,6 +150,7 @@ def _emulate(
             raise EmulationInterrupted(result)
         if (
             result.summary["engine"]["valid"]
+            or request.programs is not None
             or result.summary["totals"]["ended_by"] != "done"
             or clock == "virtual"
         ):
@@ -168,6 +179,7 @@ def choose_backend(
     switch: str,
     captures: Sequence[str] = (),
     answers_late: float | None = None,
+    programs: Programs | None = None,
 ) -> Chosen:
     """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
     from gradwire.emu.planning.choose import choose, kind_of
@@ -179,13 +191,18 @@ def choose_backend(
     else:
         kernel = probe()
     options = {"kernel": kernel, "answers_late": answers_late, **kernel_options(scenario)}
-    plan = make_plan(scenario, resolved, clock=clock, switch="userspace", captures=captures, options=options)
+    if programs is not None:
+        options |= options_of_programs(scenario)
+        check_kernel(programs, kernel)
+    make = partial(make_plan, scenario, resolved, clock=clock, captures=captures, programs=programs)
+    plan = make(switch="userspace", options=options)
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
     kind = kind_of(choice.name)
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready()}
-    plan = make_plan(scenario, resolved, clock=clock, switch=choice.name, captures=captures, options=options)
-    return Chosen(plan, tuple(choice.substitutions), kernel.release)
+    plan = make(switch=choice.name, options=options)
+    done = [*choice.substitutions, *(differences(programs, plan.routes, clock) if programs is not None else ())]
+    return Chosen(plan, tuple(done), kernel.release)
 
 
 def for_machines(
@@ -228,6 +245,10 @@ def _once(
         wrong = contents_wrong(plan, raw, resolved)
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
+        if plan.programs is not None:
+            raw.marks = read_marks(folder / LEFT, len(plan.programs.ranks), raw.began_ns)
+        if request.left_folder is not None:
+            raw.lost_captures += keep_left(folder / LEFT, request.left_folder, raw.marks)
         if request.capture_folder is not None:
             raw.lost_captures += _keep_captures(raw, request.capture_folder)
         engine = {
@@ -256,9 +277,8 @@ def _once(
             },
         )
         if raw.reports.ended_by == "interrupt":
-            raise EmulationInterrupted(
-                result if result.messages.num_rows or result.iterations.num_rows else None
-            )
+            whole = plan.programs is not None or result.messages.num_rows or result.iterations.num_rows
+            raise EmulationInterrupted(result if whole else None)
         return result
 
 

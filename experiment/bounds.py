@@ -40,6 +40,18 @@ class Bounds:
         layers = len(trace.layers)
         self._by_layer = [[_of(bound, layer, layers) for layer in range(layers)] for bound in self._ways]
         self._norms: dict[int, float] = {}
+        self.before: Sequence[float] | None = None
+        """By worker, the norm of the gradients of the iteration before, where the trace does not hold it: a step of a
+        training, of which each is a trace of its own."""
+
+    @property
+    def wants_norms(self) -> bool:
+        """Whether a bound differs by how fast gradients change."""
+        return any(isinstance(bound, Bound) and bound.critical is not None for bound in self._ways)
+
+    def norms(self, iteration: int) -> list[float]:
+        """By worker, the norm of an iteration's gradients."""
+        return [self._norm(self._captured(worker, iteration)) for worker in range(self._table.workers)]
 
     def of(
         self, iteration: int, back: NDArray[np.bool_], worker: Ints, sets: Sequence[Sequence[int]], which: Ints
@@ -55,7 +67,7 @@ class Bounds:
                 critical = np.array([self._critical(each, iteration, bound.change) for each in workers])
                 mine = (back == bool(way)) & critical[worker]
                 share[mine] = np.minimum(share[mine], bound.critical)
-        if self._table.bound_per == "message":
+        if self._table.bound_per != "step":
             return Allowance(share, share, np.zeros(len(share), dtype=np.int64))
         most = np.where(share > 0, np.maximum(share, self._table.bound_most), 0.0)
         pool = np.where(share > 0, (iteration + 1) << 24 | self._number << 1 | back, 0)
@@ -65,7 +77,8 @@ class Bounds:
         """Whether the norm of a worker's gradients has changed by so much of it since the iteration before."""
         if iteration == 0:
             return True  # nobody knows
-        before, now = (self._norm(self._captured(worker, each)) for each in (iteration - 1, iteration))
+        now = self._norm(self._captured(worker, iteration))
+        before = self._norm(self._captured(worker, iteration - 1)) if self.before is None else self.before[worker]
         return abs(now - before) >= change * before
 
     def _norm(self, captured: int) -> float:

@@ -32,8 +32,9 @@ def extent_of(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> Extent
     """The extent of a network. `frames`: bytes on a link of a full packet and of its answer, of every transport."""
     cards = network.host_count
     trips = None
-    if cards <= MOST_NODES and len(network.cards.hosts) > 1:
-        trips = _round_trips(network, set(frames))
+    sizes = set(frames)
+    if sizes and cards <= MOST_NODES and len(network.cards.hosts) > 1:
+        trips = _round_trips(network, sizes)
     return Extent(len(network.cards.hosts), cards, network.switch_count, network.link_count // 2, trips)
 
 

@@ -31,7 +31,6 @@ from gradwire.experiment.program import (
     END,
     FIRE,
     FORWARD_END,
-    LAYER,
     NOTE,
     START,
     UNTIL,
@@ -43,6 +42,7 @@ from gradwire.experiment.program import (
     Table,
 )
 from gradwire.experiment.replay import Replay, Timetable
+from gradwire.experiment.scheduling import LAYER, scheduling_of
 from gradwire.experiment.topology import Cards
 from gradwire.traces.trace import Trace
 
@@ -68,6 +68,13 @@ class Job:
     begin: int = 0
     """number of its first iteration"""
 
+    def __post_init__(self) -> None:
+        nbytes = np.zeros(len(self.trace.layers) + 1, dtype=np.int64)
+        for tensor in self.trace.tensors:
+            nbytes[tensor.layer + 1] += tensor.bytes
+        self._cumulated = np.cumsum(nbytes)  # bytes of the layers before each
+        self._optimizer: list[int] = []  # of every worker, in the iteration before
+
     @classmethod
     def of(
         cls, table: Any, trace: Trace, places: Places, cards: Cards, *, number: int = 0, seed: int, payload: int,
@@ -87,18 +94,21 @@ class Job:
     @property
     def part(self) -> Part:
         """What it does."""
-        context, table, order = self.exchange.context, self.table, self.table.order
-        credit = table.credit * self.exchange.unit_bytes if order == LAYER else 0
+        context, table, exchange = self.exchange.context, self.table, self.exchange
+        scheduling = context.scheduling
+        order, credit, apart = scheduling.order, scheduling.credit_of(exchange.unit_bytes), scheduling.apart
+        if exchange.slots:
+            order, credit, apart = LAYER, exchange.slots * exchange.unit_bytes, exchange.slots_apart
         widest = max(tensor.element_bytes for tensor in self.trace.tensors)
-        buckets, segments = self.exchange.buckets_and_segments
+        buckets, segments = exchange.buckets_and_segments
         return Part(
             Table(
                 table.name, self.transport, order, credit, True, widest, self.source, buckets, segments,
-                apart=table.credit_per == "destination",
+                apart=apart, slices=exchange.slices,
             ),
             hosts=context.nodes,
             workers=np.arange(table.workers),
-            stations=self.exchange.stations,
+            stations=exchange.stations,
             steps=self._steps,
         )
 
@@ -107,7 +117,7 @@ class Job:
         last = self.table.iterations - 1
         for iteration in range(self.table.iterations):
             number = self.begin + iteration
-            times = [self.replay.timetable(worker, number) for worker in range(self.table.workers)]
+            times = [self._times(worker, number) for worker in range(self.table.workers)]
             ready = np.stack([_ready(each) for each in times])
             exchanged = self.exchange.iteration(number, ready, iteration == last)
             courses = tuple(
@@ -115,8 +125,14 @@ class Job:
                 for worker, plan in enumerate(times)
             )
             yield replace(exchanged.step, courses=courses)
+            self._optimizer = [plan.optimizer for plan in times]
             before = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
             first += len(exchanged.step)
+
+    def _times(self, worker: int, iteration: int) -> Timetable:
+        """What a worker does, and when it hands over gradients."""
+        plan = self.replay.timetable(worker, iteration)
+        return plan.held_back() if self.exchange.context.scheduling.starts == "backward" else plan
 
     def _course(
         self, worker: int, iteration: int, plan: Timetable, exchanged: Exchanged, first: int, before: Ints | None
@@ -137,6 +153,8 @@ class Job:
                     rows.append((COMPUTE, begin[layer] - done, -1))
                     done = begin[layer]
                 rows.append((WAIT, gate, iteration - 1))
+                if exchange.worker_optimizes and (share := self._optimizer_share(worker, layer)):
+                    rows.append((COMPUTE, share, -1))
         if begin[-1] > done:
             rows.append((COMPUTE, begin[-1] - done, -1))
         rows.append((NOTE, FORWARD_END, iteration))
@@ -154,10 +172,16 @@ class Job:
         layer = 0 if exchange.layerwise and iteration < last else -1
         if (gate := int(exchanged.gates[worker, layer])) >= 0:
             rows.append((WAIT, first + gate, iteration))
-        if exchange.worker_optimizes and plan.optimizer:
+        if exchange.worker_optimizes and plan.optimizer and layer < 0:
             rows.append((COMPUTE, plan.optimizer, -1))
         rows.append((NOTE, END, iteration))
         return np.array(rows, dtype=np.int64)
+
+    def _optimizer_share(self, worker: int, layer: int) -> int:
+        """How long a layer takes of the optimiser step of the iteration before."""
+        whole, time = self._cumulated[-1], self._optimizer[worker]
+        low, high = (int(self._cumulated[each]) for each in (layer, layer + 1))
+        return time * high // int(whole) - time * low // int(whole)
 
 
 def job_context(
@@ -186,6 +210,7 @@ def job_context(
         payload=payload,
         bounds=Bounds(table, trace, replay.captured, number, where),
         seed=replay.seed,
+        scheduling=scheduling_of(table, trace),
     )
 
 

@@ -59,10 +59,13 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
     mistakes = []
     for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
         payload = (job.transport or scenario.transport).payload
-        field, largest = job.exchange.longest(max(tensor.bytes for tensor in trace.tensors), job.workers)
+        tensor = max(tensor.bytes for tensor in trace.tensors)
+        field, largest = job.exchange.longest(tensor, job.workers)
+        path = f"job[{number}].exchange.{field}"
+        if job.scheduler is not None and (own := job.scheduler.longest(tensor)) is not None:
+            path, largest = f"job[{number}].scheduler", own
         if largest > payload * MAX_PACKETS:
             what = f"makes messages of {-(-largest // payload)} packets of {format_size(payload)}"
-            path = f"job[{number}].exchange.{field}"
             mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
     if mistakes:
         raise ScenarioError("has messages that are too long:", scenario.name, mistakes=mistakes)

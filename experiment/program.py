@@ -34,8 +34,6 @@ COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
 START, FORWARD_END, BACKWARD_END, END = range(4)
 """What NOTE notes."""
 
-FIFO, LAYER = "fifo", "layer"
-
 
 class Operation(NamedTuple):
     """What a process does next, and what it is about.
@@ -85,6 +83,7 @@ class Table(NamedTuple):
     buckets : tensors in the order in which they lie in every bucket, where tensors are gathered into buckets; a message
         then carries a part of bucket `part` // `segments`.
     segments : into how many parts a bucket is cut.
+    slices : of every bucket, where they are parts of tensors, its first element in its tensor and how many they are.
     """
 
     name: str
@@ -97,6 +96,7 @@ class Table(NamedTuple):
     buckets: tuple[tuple[int, ...], ...] = ()
     segments: int = 1
     apart: bool = False
+    slices: tuple[tuple[int, int], ...] = ()
 
 
 class Importance(Sequence[Flags | bool | None]):
@@ -234,9 +234,10 @@ class Program:
         after[0][e + 1]]`.
     posts : the same for the messages that an event posts.
     station, effort : int64[events]; the station (a number of the host's own) is -1 where firing takes no work.
-    sums : per message the messages whose arrived content it carries, added up in this order after the sender's own
-        gradient, if `own` says so; what was lost counts as zero. Empty for those that carry a gradient as it is, None
-        for those of traffic.
+    sums : per message the messages whose arrived content it carries, in this order after the sender's own gradient, if
+        `own` says so: where their elements are the message's, they are added up, or those of an "all_gather" put in the
+        place of what was there; what was lost counts as zero. Empty for those that carry a gradient as it is, None for
+        those of traffic.
     own : per message whether the sender's own gradient is part of what it carries.
     """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,13 @@ class Timetable:
             round(self.backward_end * factor),
             round(self.optimizer * factor),
         )
+
+
+    def held_back(self) -> Timetable:
+        """The same with all gradients handed over when the backward pass is over, in the order in which they became
+        ready."""
+        tensors = tuple(tensor for moment in self.ready for tensor in moment)
+        return replace(self, ready_at=np.array([self.backward_end], dtype=np.int64), ready=(tensors,))
 
 
 class Replay:

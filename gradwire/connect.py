@@ -136,7 +136,7 @@ def emulate(
     trace = trace_of(trace, "emulate(trace)")
     if request is not None:
         instance_of(request, testbed.Request, "emulate(request)", "gradwire.emu.testbed.Request", ScenarioError)
-    testbed.check_scenario(scenario)
+    testbed.check_scenario(scenario, programs=request is not None and request.programs is not None)
     resolved = resolve(scenario, trace)
     return testbed.emulate(scenario, resolved, request, ideal=_ideal(scenario, resolved), **more)
 
@@ -149,7 +149,7 @@ def _ideal(scenario: Scenario, resolved: Any) -> dict[int, int]:
     traffic = [number for number, table in enumerate(program.tables) if not table.is_job]
     found: dict[int, int] = {}
     if traffic:
-        from gradwire.sim.ideal import ideal_times
+        from gradwire.experiment.ideal import ideal_times
 
         rows = program.messages
         for number in traffic:

@@ -86,7 +86,7 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
 
     found: Figures = {}
     for run in runs:
-        kept = store.figures(run.key)
+        kept = _figures(run, store)
         if kept is not None:
             found[run.key] = kept
     left = [run for run in runs if run.key not in found]
@@ -107,7 +107,7 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
         return found
     began = time.monotonic()
     for run in _play(left, store, jobs):
-        figures = store.figures(run.key)
+        figures = _figures(run, store)
         if figures is None:
             raise GradwireError(
                 "has left no Result", run.name, "a run that ends; gradwire reproduce goes on with the others"
@@ -115,6 +115,20 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
         found[run.key] = figures
         say(run)
     return found
+
+
+def _figures(run: Run, store: Store) -> dict[str, float] | None:
+    """The measures of a kept Result, with what a training costs where that is asked; None if there is none."""
+    found = store.figures(run.key)
+    if found is None or not (run.target or run.rates):
+        return found
+    from gradwire.analysis.claims.costs import costs
+    from gradwire.pricing import prices
+    from gradwire.scenarios.learned import Learned
+
+    place = store.place(run.key)
+    step_ps = prices(place, run.scenario, run.rates, run.computing) if run.rates else {}
+    return found | costs(Learned.read(place), run.target, step_ps)
 
 
 def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:

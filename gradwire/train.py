@@ -113,10 +113,12 @@ def _network(scenario: Scenario) -> Network | None:
         return None
     from gradwire.sim.session import Session
     from gradwire.traces.trace import load_trace
+    from gradwire.training.network import Spread
     from gradwire.training.simulated import Simulated
 
     times = load_trace(scenario.job[0].trace) if scenario.training.compute == "trace" else None
-    return Simulated(Session(scenario), times)
+    network = Simulated(Session(scenario), times)
+    return Spread(network, scenario.seed) if scenario.training.spread else network
 
 
 def _place(folder: Path, text: str) -> Path:
@@ -158,7 +160,6 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
     import torch
 
     from gradwire import __version__
-    from gradwire.training.served.asynchronous import Asynchronous
 
     return {
         "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
@@ -168,7 +169,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": shlex.join(["gradwire", *sys.argv[1:]]),
-        **({"server_cpu_s": trainer.server_ns / 1e9} if isinstance(trainer, Asynchronous) else {}),
+        "encode_cpu_s": trainer.encode_ns / 1e9, "server_cpu_s": trainer.server_ns / 1e9,
     }  # fmt: skip
 
 

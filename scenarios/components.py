@@ -26,6 +26,7 @@ PLACES: Mapping[str, str] = {
     "queue": "gradwire.components.queues",
     "fault": "gradwire.components.faults",
     "exchange": "gradwire.experiment.collectives.kinds",
+    "scheduler": "gradwire.experiment.schedulers",
     "topology": "gradwire.experiment.topology.kinds",
     "traffic": "gradwire.experiment.traffic.kinds",
     "reducer": "gradwire.training.reducers",
@@ -89,6 +90,13 @@ def chosen(place: str) -> Any:
     from pydantic import Field
 
     return Annotated[typing.Union[tuple(components(place).values())], Field(discriminator="kind")]  # noqa: UP007
+
+
+def named(place: str) -> Any:
+    """The same, or the bare name of a component with everything at its default."""
+    from pydantic import BeforeValidator
+
+    return Annotated[chosen(place), BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value)]
 
 
 def _in(name: str) -> dict[str, type[Any]]:

@@ -8,6 +8,7 @@ A training is gone on with, so its folder fills while it runs: every file is rep
     scores.parquet      a row per look at data that is not learned from
     lost.parquet        per step, worker and tensor what did not arrive, where anything was lost
     checkpoint.pt       what torch needs to go on
+    prices.json         what a step would take at other rates, where that has been asked (`gradwire.pricing`)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 FORMAT = 2
-SUMMARY, CHECKPOINT, SCENARIO = "training.json", "checkpoint.pt", "scenario.toml"
+SUMMARY, CHECKPOINT, SCENARIO, PRICES = "training.json", "checkpoint.pt", "scenario.toml", "prices.json"
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
@@ -51,8 +52,8 @@ class Learned:
 
     Attributes
     ----------
-    summary : name, policy, label, steps done and wanted, parameters, versions, command; with an asynchronous server the
-        processor time of its own work, measured.
+    summary : name, policy, label, steps done and wanted, parameters, versions, command; the processor time of all
+        workers' encoding and of the server's own work, measured.
     tables : rows by table, as `TABLES` names their columns.
     """
 

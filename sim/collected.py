@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
+from gradwire.experiment.ideal import ideal_times
 from gradwire.experiment.program import Part
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
@@ -25,7 +26,6 @@ from gradwire.sim.coupling import Coupling, Track
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.over import Over
 from gradwire.sim.fabric.tables import DROPS_BY, drop_columns
-from gradwire.sim.ideal import ideal_times
 from gradwire.sim.message_table import (
     Iteration,
     MessageRows,

@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 import numpy as np
 import simpy
 
-from gradwire.experiment.program import COMPUTE, FIFO, FIRE, NOTE, UNTIL, WAIT, Part, Step
+from gradwire.experiment.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Part, Step
+from gradwire.experiment.scheduling import FIFO
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.result import KINDS

@@ -22,7 +22,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.checks.switch import carriers, too_long
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.inner_units import Bytes
-from gradwire.scenarios.wire import frame_bytes, speed_of
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, speed_of
 from gradwire.sim.fabric.parameters import Bound, check_settings
 from gradwire.sim.fabric.room import link_room
 from gradwire.sim.faults import Faults
@@ -100,7 +100,7 @@ def find_all(scenario: Scenario, trace: Trace | None = None) -> Simulated:
     """
     needs = find_needs(scenario, trace)
     _check_components(scenario)
-    longest = max(frame_bytes(each.payload, each.overhead) for each in scenario.transports)
+    longest = max((frame_bytes(each.payload, each.overhead) for each in scenario.transports), default=MIN_FRAME)
     link_room(needs.network, longest, scenario.host.software_latency)
     faults = Faults(scenario.fault, needs.network)
     return Simulated(needs, faults, ports_of(scenario.output.sample_ports, needs.network))

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwire.experiment.collectives.parameter_server import ParameterServers
 from gradwire.experiment.jobs import Job
 from gradwire.experiment.program import Messages
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.arrays import Flags, Ints
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.patience import patience_ps
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 PLAYED = "step"
 """Name of the traces that are played."""
+BYTES = COLUMNS.index("bytes")
 MOST_MESSAGES = 200_000
 """Messages after which the network is built anew: about 130 MB of records."""
 
@@ -91,19 +95,24 @@ class Session:
         self.scenario = scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})
         self.threads, self.built = threads, 0
         self._coupling: Coupling | None = None
+        self._norms: list[float] | None = None
         self._sent = self._steps = 0
 
     @property
     def now_ps(self) -> int:
         return 0 if self._coupling is None else self._coupling.now
 
-    def step(self, trace: Trace) -> Played:
+    def step(self, trace: Trace, back: float = 1.0) -> Played:
         """Play one iteration, whose gradients and times are those of the trace, called "step": of rank w for worker w.
+
+        back : bytes that come back from servers for each that is pushed, where they send something else than sums.
 
         Raises
         ------
         TraceError, ScenarioError
-            It is none that the job can send.
+            It is none that the job can send, or something may be lost of what is not as long both ways.
+        GradwireError
+            A message was delivered with more loss than its bound.
         StallError
             Nothing can happen any more.
         """
@@ -116,6 +125,12 @@ class Session:
             payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
         )  # fmt: skip
         job.begin = self._steps  # what rotates by iteration goes on
+        if back != 1:
+            self._answer(job, back)
+        bounds = job.exchange.context.bounds
+        bounds.before = self._norms or [0.0] * self.scenario.job[0].workers  # from nothing all is change: nobody knows
+        if bounds.wants_norms:
+            self._norms = bounds.norms(self._steps)
         begin = coupling.now
         track = coupling.play(job.part)
         coupling.run(lambda: track.finished)
@@ -126,8 +141,21 @@ class Session:
         self._sent += len(seen.numbers)
         self._steps += 1
         missing = _by_message(runs, seen.numbers, seen.step.messages.nbytes, job.exchange.context.payload)
+        _within_bounds(runs, seen.numbers, seen.step.messages)
         sent, (buckets, segments) = seen.step.messages, job.exchange.buckets_and_segments
         return Played(int(track.ended_ps) - begin, sent, missing, _workers(job, sent), buckets, segments)
+
+    def _answer(self, job: Job, back: float) -> None:
+        """Let servers answer with other lengths, which is told of messages only of which nothing is lost."""
+        table = self.scenario.job[0]
+        if not isinstance(job.exchange, ParameterServers):
+            raise ScenarioError(f"has no way back of {back:g} bytes a byte", "job.exchange", "parameter_server")
+        if table.push_bound or table.pull_bound or table.tagging.magnitude:
+            raise ScenarioError(
+                f"may lose some of what comes back as {back:g} bytes for each", "job",
+                "no bounds and no tags by magnitude",
+            )  # fmt: skip
+        job.exchange.back = back
 
     def rest(self) -> tuple[int, int]:
         """Let the network rest so long that it forgets everything: the next step is on one built anew. Returns what
@@ -144,7 +172,7 @@ class Session:
         """End the engine's threads."""
         if self._coupling is not None and hasattr(self._coupling.fabric, "close"):
             self._coupling.fabric.close()
-        self._coupling = None
+        self._coupling = self._norms = None
 
     def _build(self, trace: Trace) -> None:
         from gradwire.sim.simulate import check_simulated, packet_fabric
@@ -177,6 +205,20 @@ def _workers(job: Job, sent: Messages) -> Ints:
     found[sent.kind == KINDS.index("push"), 1] = -1
     found[sent.kind == KINDS.index("pull"), 0] = -1
     return found
+
+
+def _within_bounds(runs: Ints, numbers: Ints, sent: Messages) -> None:
+    """Hold a step to the promise of bounded loss, as `gradwire.scenarios.soundness` holds a whole run."""
+    if not len(runs):
+        return
+    lost = np.bincount(runs[:, 0] - numbers[0], weights=runs[:, BYTES], minlength=len(numbers)).astype(np.int64)
+    broken = np.flatnonzero(lost > allowed_losses(sent.nbytes, sent.bound))
+    if len(broken):
+        first = broken[0]
+        raise GradwireError(
+            f"was delivered without {lost[first]} of its {sent.nbytes[first]} bytes", f"message {int(numbers[first])}",
+            f"no more than its bound of {sent.bound[first]:g}",
+        )  # fmt: skip
 
 
 def _by_message(runs: Ints, numbers: Ints, nbytes: Ints, payload: int) -> dict[int, Flags]:

@@ -148,6 +148,9 @@ def _prepare(
     scenario: Scenario, trace: Trace | None, threads: int, make: FabricMaker
 ) -> tuple[Run, list[Trace]]:
     """Everything up to the first event, and the traces that are replayed."""
+    if not scenario.senders:
+        what = "has neither job nor traffic: it is a network for programs of one's own"
+        raise ScenarioError(what, scenario.name, "gradwire exec, or a [[job]] or [[traffic]]")
     found = find_all(scenario, trace)
     needs, faults = found.needs, found.faults
     network, traces = needs.network, needs.traces

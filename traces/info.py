@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradwire.scenarios.json_data import Json
+from gradwire.traces.retime import told
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 TIMES = {
@@ -254,6 +255,7 @@ def _remarks(data: Json) -> list[str]:
                 lines += [f"  {verb}: {count:,} x {name}" for name, count in most[:MANY_COUNTS]]
                 if len(most) > MANY_COUNTS:
                     lines.append(f"  {verb}: {len(most) - MANY_COUNTS} more kinds, see manifest.json")
+    lines += told(data["manifest"])
     compiled = data["manifest"].get("compiled")
     if isinstance(compiled, dict) and "forward_of_layers" in compiled:
         lines.append(f"forward times of layers in compiled modules: {compiled['forward_of_layers']}")

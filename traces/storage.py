@@ -15,6 +15,9 @@ A capture may have kept the gradients themselves: raw/iter0003/00012.npy is the 
 iteration 3, in NumPy's own format, float16, float32 or float64 as it was computed (bfloat16 as float32, which
 holds it exactly), in the tensor's shape. They are not read with the trace; `raw_gradient` reads one.
 
+A trace may have the magnitudes of a bundled one and no `chunks` of its own: its manifest then names that trace under
+`chunks_of` (`gradwire trace retime --share`).
+
 This is version 2. In version 1, which is still read, every iteration is sampled, rank and rms do not exist and
 chunks begin with the columns iteration i32 and tensor i32.
 
@@ -39,8 +42,18 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
+from gradwire.traces import trace as traces
 from gradwire.traces.room import refuse_beyond
-from gradwire.traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Halves, Iteration, TensorInfo, Trace
+from gradwire.traces.trace import (
+    CHUNK_ELEMENTS,
+    SCHEMA_VERSION,
+    Halves,
+    Iteration,
+    TensorInfo,
+    Trace,
+    bundled_traces,
+    load_trace,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,21 +102,26 @@ DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)  # what readin
 SMALL = 2_000_000  # rows of chunks up to which strong compression takes seconds rather than minutes
 
 
-def write(trace: Trace, directory: str | Path, raw: Path | None = None) -> Path:
+def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_of: str | None = None) -> Path:
     """Write `trace` to the new `directory`: built beside it under another name, then renamed.
 
-    `raw`, a folder of raw gradients on the same file system, is moved into it.
+    `raw`, a folder of raw gradients on the same file system, is moved into it. `chunks_of` names the bundled trace that
+    has the same magnitudes, which are then not written again; TraceError if it has not.
     """
     directory = path_of(directory, "directory", FREE, TraceError)
     if is_taken(directory):
         raise TraceError("exists already", str(directory), FREE)
     refuse_unwritable(directory)
     tables = _tables(trace)
-    manifest = {
+    manifest: Json = {
         "schema_version": SCHEMA_VERSION,
         **trace.manifest,
         "rows": {name: table.num_rows for name, table in tables.items()},
     }
+    if chunks_of is not None:
+        _refuse_unlike(trace, chunks_of)
+        manifest["chunks_of"] = chunks_of
+        del tables["chunks"]
     text = manifest_text(manifest)
     building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -159,6 +177,18 @@ def raw_gradient(directory: str | Path, iteration: int, tensor: int) -> AnyArray
     except (OSError, ValueError, EOFError) as error:
         raise TraceError(f"cannot be read ({error})", str(path), "a NumPy array") from error
     return values
+
+
+def _refuse_unlike(trace: Trace, name: str) -> None:
+    """Raise TraceError unless the bundled trace `name` has the very magnitudes of `trace`."""
+    if name not in bundled_traces():
+        known = ", ".join(bundled_traces())
+        raise TraceError(f"shares the magnitudes of {name}", trace.name, f"a bundled trace: {known}")
+    other = load_trace(name)
+    for mine, theirs in ((trace._mean, other._mean), (trace._max, other._max), (trace._rms, other._rms)):
+        equal = mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))
+        if not equal or trace.sampled != other.sampled:
+            raise TraceError(f"has other magnitudes than {name}", trace.name, "the same ones, to share them")
 
 
 def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:
@@ -238,8 +268,8 @@ def read(directory: Path) -> Trace:
     captured = _iterations(iterations)
     sampled = [number for number, row in enumerate(_sampled(iterations)) if row]
     shape = (len(sampled), sum(info.chunks for info in infos))
-    place = directory / "chunks.parquet"
-    halves = _read_halves(place, schemas["chunks"], rows["chunks"], shape, infos)
+    owner, schema = _owner_of_chunks(directory, manifest, version)
+    halves = _read_halves(owner / "chunks.parquet", schema, rows["chunks"], shape, infos)
     try:
         return Trace(
             manifest,
@@ -253,6 +283,21 @@ def read(directory: Path) -> Trace:
         )
     except TraceError as error:
         raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None
+
+
+def _owner_of_chunks(directory: Path, manifest: Json, version: int) -> tuple[Path, pa.Schema]:
+    """(the directory that has the magnitudes, their columns); what the manifest says of it is taken out of it."""
+    name = manifest.pop("chunks_of", None)
+    if name is None:
+        return directory, READABLE[version]["chunks"]
+    if name not in bundled_traces():
+        known = ", ".join(bundled_traces())
+        raise TraceError(f"chunks_of {name!r}", str(directory / "manifest.json"), f"a bundled trace: {known}")
+    owner = traces.BUNDLED / name  # asked each time: tests have bundles of their own
+    owned, _, written = _read_manifest(owner / "manifest.json")
+    if "chunks_of" in owned:
+        raise TraceError(f"chunks_of {name!r}", str(directory / "manifest.json"), "a trace with magnitudes of its own")
+    return owner, READABLE[written]["chunks"]
 
 
 def _read_manifest(path: Path) -> tuple[Json, dict[str, int], int]:

@@ -41,6 +41,9 @@ class Sent:
         did; nothing where all of it did.
     views : the means that the workers have after a ring that gave them different ones, N lists of T tensors; else
         nothing.
+    pulled_bytes : payload that servers sent back to all workers (`answer_bytes`); a ring's is all in `nbytes`.
+    encode_ns, server_ns : processor time of encoding, all workers together, and of decoding and adding up, as measured
+        here: the only thing that does not repeat.
     """
 
     nbytes: list[int]
@@ -50,6 +53,9 @@ class Sent:
     views: list[list[Tensor]] = field(default_factory=list)
     encode_ps: int = 0
     decode_ps: int = 0
+    pulled_bytes: int = 0
+    encode_ns: int = 0
+    server_ns: int = 0
 
 
 @dataclass
@@ -124,12 +130,12 @@ class Exchange:
             for state in states:
                 state.step = number
         encoded, times = self._each(
-            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])
+            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]), sent
         )
         for round_ in range(self.reducer.rounds):
             shares, means = self._round(round_, number, encoded, times, network, sent)
             if round_ + 1 < self.reducer.rounds:
-                encoded, times = self._following(means)
+                encoded, times = self._following(means, sent)
         whole = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
@@ -184,10 +190,10 @@ class Exchange:
             for row in answer.pulled
         ]  # fmt: skip
 
-    def _following(self, means: list[Tensor]) -> tuple[list[list[Encoded]], list[list[int]]]:
-        return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]))
+    def _following(self, means: list[Tensor], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
+        return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent)
 
-    def _each(self, make: Callable[[int, int], Encoded]) -> tuple[list[list[Encoded]], list[list[int]]]:
+    def _each(self, make: Callable[[int, int], Encoded], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
         """All encodings, and how long each took, in picoseconds."""
         encoded: list[list[Encoded]] = []
         times: list[list[int]] = []
@@ -197,15 +203,17 @@ class Exchange:
             for tensor in range(len(self.infos)):
                 began = thread_time_ns()
                 encoded[-1].append(make(worker, tensor))
-                times[-1].append(self._took(tensor, began))
+                took = thread_time_ns() - began
+                sent.encode_ns += took
+                times[-1].append(self._counted(tensor, took))
         return encoded, times
 
-    def _took(self, tensor: int, began: int) -> int:
-        """Picoseconds that something took with a tensor that began then."""
+    def _counted(self, tensor: int, took: int) -> int:
+        """Picoseconds on the clock of what took so many nanoseconds here with a tensor."""
         if self.encode_time == "none":
             return 0
         if self.encode_time == "measured":
-            return (thread_time_ns() - began) * 1000
+            return took * 1000
         return round(float(self.encode_time) * 1000 * self.infos[tensor].numel)
 
     def _round(
@@ -229,7 +237,9 @@ class Exchange:
                 there = None if mask is None else mine.arrived(mask, self.payload)
                 began = thread_time_ns()
                 got = self.reducer.decode(mine, info, there)
-                decoding += self._took(tensor, began)
+                took = thread_time_ns() - began
+                sent.server_ns += took
+                decoding += self._counted(tensor, took)
                 if there is not None and len(there):
                     loss = 1 - int(there.sum()) / len(there)
                     sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)
@@ -245,10 +255,29 @@ class Exchange:
                         got = got.where(covered, before)
                 if self.fill == "stale":
                     self.last[worker][tensor] = got
+                began = thread_time_ns()
                 total = got.clone() if total is None else total.add_(got)
+                sent.server_ns += thread_time_ns() - began
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
+            sent.pulled_bytes += self.workers * answer_bytes(means[-1], encoded[0][tensor], self.reducer.places)
         sent.encode_ps += encoding
         sent.decode_ps += decoding
         sent.time_ps += decoding
         return shares, means
+
+
+def answer_bytes(mean: Tensor, encoded: Encoded, places: str) -> int:
+    """Bytes with which a server answers one worker: a tensor's mean in the shortest form that keeps it as it is.
+
+    That is float32, or half of it where that is what was pushed; where workers send places, the elements that are not
+    zero with theirs, if that is shorter; where everybody knows the places, the elements alone. Our choice: papers on
+    reducers count what is pushed.
+
+    encoded : what the first worker has pushed of it. places : of the reducer.
+    """
+    if encoded.known:
+        return VALUE * encoded.units
+    half = len(encoded.fields) == 1 and encoded.fields[0].is_floating_point() and encoded.fields[0].element_size() == 2
+    whole = mean.numel() * (2 if half else VALUE)
+    return min(whole, 2 * VALUE * int(mean.count_nonzero())) if places == "sent" else whole

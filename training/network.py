@@ -7,7 +7,8 @@ answers is exchangeable: nobody loses anything (`Ideal`), a rule does (`Random`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -34,6 +35,8 @@ class Pushed:
     layout : of a ring, if it is one; a network that knows better says so in its answer.
     encode_ps : how long encoding takes, by worker and tensor, of which a worker does one after the other; no time if
         absent.
+    back : bytes that come back from servers for each that is pushed, where these send something else than a sum as long
+        as what they got.
     """
 
     step: int
@@ -43,6 +46,7 @@ class Pushed:
     encoded: Sequence[Sequence[Encoded]]
     layout: RingLayout | None = None
     encode_ps: Sequence[Sequence[int]] = ()
+    back: float = 1.0
 
     def pull_packets(self, tensor: int) -> int:
         """How many packets a tensor takes on the way back from the servers, where all of it is float32."""
@@ -238,6 +242,80 @@ class Random(Memoryless):
         else:
             lost = eligible & _bursts(packets, self.loss, self.burst, draws)
         return torch.from_numpy(~lost) if lost.any() else None
+
+
+@dataclass
+class Spread:
+    """As many bytes are lost in each round as another network loses, but of any packets: the control for what a fabric
+    loses unevenly. Of a ring as many packets, which are all alike. Time is the other network's.
+
+    network : the other one. seed : of the draws.
+    """
+
+    network: Network
+    seed: int = 0
+
+    def carry(self, pushed: Pushed) -> Answer:
+        """As many arrive."""
+        answer = self.network.carry(pushed)
+        draws = np.random.default_rng([self.seed, pushed.step, pushed.round, 3])
+        if answer.hops is not None and pushed.layout is not None:
+            count = pushed.layout.workers
+            layout = replace(pushed.layout, buckets=answer.hops.buckets)
+            shapes = [(2 * count - 2, count, layout.packets(each)) for each in range(len(layout.buckets))]
+            masks = _anywhere(answer.hops.masks, [np.ones(shape, np.int64) for shape in shapes], draws)
+            return replace(answer, hops=Hops(answer.hops.buckets, masks))
+        sizes = [[_packet_sizes(mine.nbytes(pushed.payload), pushed.payload) for mine in row] for row in pushed.encoded]
+        whole = [_packet_sizes(info.numel * VALUE, pushed.payload) for info in pushed.infos]
+        back = [whole] * len(answer.pulled)
+        return replace(answer, arrived=_rows(answer.arrived, sizes, draws), pulled=_rows(answer.pulled, back, draws))
+
+    def state_dict(self) -> dict[str, object]:
+        """Where the other network is."""
+        return self.network.state_dict()
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """Go on from there."""
+        self.network.load_state_dict(saved)
+
+
+def _rows(
+    masks: Sequence[Sequence[Tensor | None]], sizes: Sequence[Sequence[np.ndarray]], draws: np.random.Generator
+) -> list[list[Tensor | None]]:
+    """`_anywhere` for rows of masks."""
+    flat = _anywhere([mask for row in masks for mask in row], [each for row in sizes for each in row], draws)
+    ends = np.cumsum([0, *(len(row) for row in masks)])
+    return [flat[begin:end] for begin, end in pairwise(ends)]
+
+
+def _anywhere(
+    masks: Sequence[Tensor | None], sizes: Sequence[np.ndarray], draws: np.random.Generator
+) -> list[Tensor | None]:
+    """Masks for packets of these sizes, None for all there, with as many bytes missing as in those given, but for what
+    is less than a packet, anywhere in them."""
+    import torch
+
+    missing = sum(int(size[~mask.numpy()].sum()) for mask, size in zip(masks, sizes, strict=True) if mask is not None)
+    ends = np.cumsum([0, *(each.size for each in sizes)])
+    whole = np.concatenate([each.reshape(-1) for each in sizes]) if sizes else np.zeros(0, np.int64)
+    order = draws.permutation(len(whole))
+    count = int(np.searchsorted(np.cumsum(whole[order]), missing, side="right")) if missing else 0
+    there = np.ones(len(whole), bool)
+    there[order[:count]] = False
+    parts = [there[begin:end] for begin, end in pairwise(ends)]
+    return [
+        None if part.all() else torch.from_numpy(part.reshape(size.shape))
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+
+
+def _packet_sizes(nbytes: int, payload: int) -> np.ndarray:
+    """Bytes of each packet of a message, all full but the last."""
+    count = -(-nbytes // payload)
+    sizes = np.full(count, payload, np.int64)
+    if count:
+        sizes[-1] = nbytes - (count - 1) * payload
+    return sizes
 
 
 def _bursts(packets: int, loss: float, burst: float, draws: np.random.Generator) -> np.ndarray:

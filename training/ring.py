@@ -1,4 +1,4 @@
-"""Ring all-reduce of gradients whose packets may be lost, hop by hop as `gradwire.experiment.collectives.ring` sends.
+"""Ring all-reduce of gradients whose packets may be lost, hop by hop as a job's ring sends.
 
 Tensors lie one after the other in buckets; a bucket of N workers is cut into N segments of equal length. In hop s of
 2(N - 1) worker w sends segment (w - s) mod N to worker w + 1: in the first N - 1 hops the sum so far (reduce-scatter),

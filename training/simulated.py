@@ -52,8 +52,8 @@ class Plays(Protocol):
 
     scenario: Scenario
 
-    def step(self, trace: Trace) -> Any:
-        """Play an iteration."""
+    def step(self, trace: Trace, back: float) -> Any:
+        """Play an iteration in which so many bytes come back for each."""
         ...
 
     def rest(self) -> tuple[int, int]:
@@ -102,6 +102,11 @@ class Simulated:
             raise ScenarioError(
                 f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server or ring"
             )
+        if job.scheduler is not None and job.scheduler.sizes:
+            raise ScenarioError(
+                f"{job.scheduler.kind} cuts gradients its own way, which trainings do not know yet", "job.scheduler",
+                expected="a scheduler that leaves sizes to the exchange, such as fifo",
+            )  # fmt: skip
         if payload % 4:
             raise ScenarioError(
                 f"{payload} bytes cut a float32 value", "transport.payload", expected="a multiple of 4 bytes"
@@ -142,7 +147,7 @@ class Simulated:
         if not layout.sizes.any():
             return Answer([[None] * len(pushed.infos)] * self.workers)
         sent = np.flatnonzero(layout.sizes)
-        played = self.plays.step(self._trace(pushed, layout, sent))
+        played = self.plays.step(self._trace(pushed, layout, sent), pushed.back)
         if pushed.layout is not None:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
             return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))

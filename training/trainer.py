@@ -114,7 +114,8 @@ class StepRow:
     time_ps : how long the network took; `clock_ps` all steps until here.
     apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
         mean square over workers and parameters; 0 where all have the same.
-    pulled_bytes : payload that servers sent back, where a system keeps count of it (`gradwire.training.systems`).
+    pulled_bytes : payload that servers sent back to all workers (`gradwire.training.exchange.answer_bytes`, and what
+        `gradwire.training.systems` say); 0 in a ring.
     """
 
     step: int
@@ -187,6 +188,9 @@ class Trainer:
         self.replicas: Replicas | None = None
         """The workers' own parameters, once they differ."""
         self.done, self.clock_ps, self.sent_bytes, self.pulled_bytes = 0, 0, 0, 0
+        self.encode_ns = self.server_ns = 0
+        """Processor time of all workers' encoding, and of the server's own work, measured: no part of what is
+        repeatable."""
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
 
@@ -198,18 +202,22 @@ class Trainer:
         answers = self.gradients if self.replicas is None else self.replicas.gradients
         losses, gradients = answers(self.loss, inputs, targets)
         means, sent = self.exchange.step(gradients, number, self.network)
+        began = time.thread_time_ns()
         self._update(means, sent, number)
+        self.server_ns += sent.server_ns + time.thread_time_ns() - began
+        self.encode_ns += sent.encode_ns
         apart = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
         self.done += 1
         self.clock_ps += sent.time_ps
         self.sent_bytes += sum(sent.nbytes)
+        self.pulled_bytes += sent.pulled_bytes
         self.lost = sent.lost
         numel = sum(info.numel for info in self.infos) * recipe.workers
         lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
         return StepRow(
             number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
-            recipe.rate_at(number), *apart, back, sent.encode_ps, sent.decode_ps,
+            recipe.rate_at(number), *apart, back, sent.encode_ps, sent.decode_ps, sent.pulled_bytes,
         )  # fmt: skip
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -296,7 +304,7 @@ class Trainer:
         return {
             "recipe": asdict(self.recipe),
             "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
-            "pulled_bytes": self.pulled_bytes,
+            "pulled_bytes": self.pulled_bytes, "encode_ns": self.encode_ns, "server_ns": self.server_ns,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
@@ -316,7 +324,9 @@ class Trainer:
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
-        self.pulled_bytes = saved["pulled_bytes"]
+        self.pulled_bytes, self.encode_ns, self.server_ns = (
+            saved[name] for name in ("pulled_bytes", "encode_ns", "server_ns")
+        )
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])

@@ -65,6 +65,72 @@ def _reduced(label: str, feedback: bool = False, momentum: float = 0.9, **reduce
     return Arm(label, {"training": training})
 
 
+COMPUTING = "5ms"
+"""What a worker's step takes besides communication: about that of 16 small pictures on one thread here [ours]."""
+
+
+def _system(label: str, kind: str, momentum: float = 0.9, rate: float = 0.2, **more: object) -> Arm:
+    return Arm(
+        label,
+        {"training": {"system": {"kind": kind, **more}, "optimizer": {"momentum": momentum, "rate": rate}}},
+    )  # fmt: skip
+
+
+SIMULATED: Json = {"training": {"network": "simulated"}}
+
+
+def _spread(label: str, policy: str) -> Arm:
+    """A policy whose losses are spread evenly in each step."""
+    of = POLICIES[policy]
+    return Arm(label, {**of.set, "training": {"spread": True}}, of.job)
+
+
+def _over_a_ring() -> dict[str, Arm]:
+    """DLCP in a ring, whose hops may all lose something: as the fabric has it, and spread evenly."""
+    of = POLICIES["dlcp"]
+    bounds = {"push_bound": EVEN, "pull_bound": EVEN, "pull_important": False}
+    ring = {**of.job, **bounds, "servers": 0, "exchange": {"kind": "ring"}}
+    return {
+        "ring-fabric": Arm("ring, DLCP with bounds of 5 %", of.set, ring),
+        "ring-spread": Arm("ring, as many packets spread evenly", {**of.set, "training": {"spread": True}}, ring),
+    }
+
+
+SYSTEMS: dict[str, Arm] = {
+    "dense": Arm("dense", {}),
+    "qsgd": Arm("QSGD, 8 bits", {"training": {"reducer": {"kind": "qsgd"}}}),
+    "terngrad": Arm("TernGrad", {"training": {"reducer": {"kind": "terngrad"}}}),
+    "powersgd": Arm(
+        "PowerSGD, rank 2, error feedback",
+        {"training": {"reducer": {"kind": "powersgd", "rank": 2}, "error_feedback": True}},
+    ),
+    "wnn": _system("weight nowcasting, every 65 steps", "wnn", period=13),
+    "mp2": _system("MP2", "mp2"),
+    "mp2-both": _system("MP2, workers predict too", "mp2", pull="pushed"),
+    "mp2-none": _system("MP2 without prediction", "mp2", predictor="none"),
+    "slimdp": _system("Slim-DP, 30 %, half of it core", "slimdp"),
+    "slimdp-core": _system("Slim-DP, 30 %, core only", "slimdp", alpha=0.3, beta=0.3),
+    "slimdp-explorer": _system("Slim-DP, 30 %, explorer only", "slimdp", alpha=0.3, beta=0.0),
+    "asynchronous": _system("asynchronous, dense", "asynchronous"),
+    "mipd": _system("MIPD", "mipd"),
+    "mipd-cold": _system("MIPD, without warm-up", "mipd", warmup=0),
+    "mipd-all": _system("MIPD, all parameters updated", "mipd", update="all"),
+    "mipd-magnitude": _system("MIPD, by magnitude", "mipd", significance="magnitude"),
+    "mipd-unsmoothed": _system("MIPD without smoothing", "mipd", compensate=False),
+    # settings of ours that were tried, one thing at a time
+    "mp2-often": _system("MP2, everything pushed every 10 steps", "mp2", full_every=10),
+    "mipd-most": _system("MIPD, all sent in 8 bits, all updated", "mipd", ratio=1.0, bits=8, update="all"),
+    "slimdp-half": _system("Slim-DP, 50 %, half of it core", "slimdp", alpha=0.5, beta=0.25),
+    **_over_a_ring(),
+    "dlcp-spread": _spread("DLCP, as many packets spread evenly", "dlcp"),
+    "dense-simulated": Arm("dense, over the simulator", SIMULATED),
+    "slimdp-simulated": Arm(
+        "Slim-DP, over the simulator", {"training": {"network": "simulated", "system": {"kind": "slimdp"}}}
+    ),
+}
+"""Systems and reducers at their defaults, and what they are beside; momentum and learning rate are those of dense
+training unless an arm says otherwise."""
+
 ARMS: dict[str, Arm] = {
     "lossless": Arm("nothing lost", {}, number=0.0),
     **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
@@ -77,6 +143,7 @@ ARMS: dict[str, Arm] = {
     "exactly": _lost("20 %, exactly, any packets", TAIL, quota=True),
     "tail": _lost("20 %, always the last ones", TAIL, last=True),
     **_rings(),
+    **SYSTEMS,
     "topk": _reduced("Top-k, 1 %", kind="topk"),
     "topk-ef": _reduced("Top-k, 1 %, error feedback", feedback=True, kind="topk"),
     "dgc": _reduced("DGC, 1 %", momentum=0.0, kind="dgc"),

@@ -7,7 +7,7 @@ each with one number computed per seed and the range it should be in. The verdic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,6 +31,10 @@ class Setting:
     shown : the measure in its panel of the plot, if not the claim's.
     data : what is learned from, "pictures" or "text", where it is a training; whoever reproduces says where it is.
     baseline : of `policies`, the one that the others are compared with, seed by seed, if there is one.
+    target : of a training, the accuracy that its time is measured to; 0: none.
+    lossless : arms that lose nothing, as the baseline does, and so learn what it learns: each with the name of the
+        setting, of fewer steps, that has their clock.
+    rates : of links, at which it is worked out what its steps would take, of which computing takes `computing`.
     """
 
     name: str
@@ -41,6 +45,10 @@ class Setting:
     shown: str = ""
     data: Literal["", "pictures", "text"] = ""
     baseline: str = ""
+    target: float = 0.0
+    lossless: Mapping[str, str] = field(default_factory=dict)
+    rates: tuple[str, ...] = ()
+    computing: str = "0ps"
 
 
 @dataclass(frozen=True)

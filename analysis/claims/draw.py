@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Setting
+from gradwire.analysis.claims.draw_curves import curves_picture
 from gradwire.analysis.claims.draw_effects import effects_picture
 from gradwire.analysis.claims.judge import Judgement
 from gradwire.analysis.claims.measures import TIMES, WORDS
@@ -29,6 +30,8 @@ def picture(judgement: Judgement) -> Figure | None:
     from gradwire.analysis.plots import COLOURS, GREY, PAPER, WIDTH
 
     claim = judgement.claim
+    if claim.shown.startswith("to"):
+        return curves_picture(judgement)
     if any(each.baseline for each in claim.settings):
         return effects_picture(judgement)
     settings = [each for each in claim.settings if any(s == each.name for s, _, _ in judgement.figures)]

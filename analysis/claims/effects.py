@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradwire.analysis.claims.claim import Setting
+from gradwire.analysis.claims.claim import Claim, Setting
 from gradwire.analysis.claims.intervals import interval
 from gradwire.analysis.claims.judge import Judgement, Spread
 
@@ -38,6 +38,11 @@ class Effect:
         """Whether it is no chance, by the interval."""
         low, high = self.interval
         return low > 0 or high < 0
+
+
+def shown_of(claim: Claim) -> str:
+    """The measure whose changes a claim's table of effects has: that of its settings with baselines, or its own."""
+    return next((each.shown for each in claim.settings if each.baseline and each.shown), claim.shown)
 
 
 def effects_of(judgement: Judgement) -> list[Effect]:

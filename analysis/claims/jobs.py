@@ -26,8 +26,8 @@ S3 = Claim(
     "Parameter servers gain much, a ring hardly anything: it has one sender per receiver.",
     "up to 84.3 % faster with parameter servers, at most 11 % with a ring",
     (
-        Setting(SERVERS, "demo", ALL, {"job": {"iterations": 3}}),
-        Setting(RING, "demo", ("dlcp", *DCTCP, *KEPT, "swift"), RING_JOB),
+        Setting(SERVERS, "demo-cpu", ALL, {"job": {"iterations": 3}}),
+        Setting(RING, "demo-cpu", ("dlcp", *DCTCP, *KEPT, "swift"), RING_JOB),
     ),
     (
         *(

@@ -183,7 +183,9 @@ def _sentence(*parts: str) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """A figure in its unit."""
+    """A figure in its unit; what is infinite is never reached."""
+    if isinf(value):
+        return "never"
     if unit == "share":
         return f"{three_digits(100 * value)} %"
     if unit == "points":

@@ -12,6 +12,8 @@ from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.soundness import check_loss_invariant
 
+RATES = ("1Gbps", "10Gbps", "100Gbps")
+"""Of links, at which it is worked out what steps would take."""
 WORDS = {
     "iteration": "iteration time, mean (steady state)",
     "p99": "message completion, p99",
@@ -28,11 +30,30 @@ WORDS = {
     "accuracy": "accuracy on data that was not learned from",
     "loss": "loss (cross entropy) on data that was not learned from",
     "lost": "share of what was sent that did not arrive",
+    "worst_lost": "share of a worker's tensor that was lost in a step, largest",
     "step_bytes": "bytes that a worker sends in a step",
+    "pulled": "bytes that servers send back to a worker in a step",
+    "traffic": "bytes to and from a worker in a step",
+    "encode": "processor time of a worker's encoding in a step",
+    "server": "processor time of the server in a step",
+    "clock": "simulated time of a step, mean",
+    "steps_to": "steps to the accuracy",
+    "to": "simulated time to the accuracy",
+    **{
+        f"{name}_{rate}": f"{words}, {rate.removesuffix('Gbps')} Gbps"
+        for name, words in (
+            ("step", "a step, computing and network"), ("to", "time to the accuracy, computing and network"),
+            ("worked", "time to the accuracy, with encoding and server"),
+        )
+        for rate in RATES
+    },
     "apart": "distance of the workers' parameters from their mean, root mean square at the end",
     "apart_max": "largest distance of a worker's parameter from their mean, at the end",
 }
-TIMES = ("iteration", "p99", "mean", "p50", "push_p99")
+TIMES = (
+    "iteration", "p99", "mean", "p50", "push_p99", "encode", "server", "clock", "to",
+    *(f"{name}_{rate}" for name in ("step", "to", "worked") for rate in RATES),
+)  # fmt: skip
 
 
 def figures(result: Result) -> dict[str, float]:
@@ -78,11 +99,13 @@ def figures(result: Result) -> dict[str, float]:
 def learned_figures(training: Learned) -> dict[str, float]:
     """All measures of a training that is over: accuracy and loss at its end, the others as means of its steps."""
     workers = int(training.summary["workers"])
-    last = training.scores[-1]
+    last, clock = training.scores[-1], training.steps[-1]["clock_ps"]
     return {
+        **({"clock": float(clock) / len(training.steps)} if clock else {}),
         "accuracy": float(last["accuracy"]),
         "loss": float(last["loss"]),
         "lost": float(np.mean([row["lost"] for row in training.steps])),
+        "worst_lost": float(max((row["lost"] for row in training.tables.get("lost", ())), default=0.0)),
         "apart": float(training.steps[-1]["apart_rms"]),
         "apart_max": float(training.steps[-1]["apart_max"]),
         "step_bytes": float(np.mean([row["sent_bytes"] for row in training.steps])) / workers,

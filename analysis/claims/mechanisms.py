@@ -20,7 +20,7 @@ def gray_settings(policies: tuple[str, ...]) -> tuple[Setting, ...]:
     return tuple(
         Setting(
             name,
-            "demo",
+            "demo-cpu",
             policies,
             GRAY_JOB
             if loss == "0"
@@ -100,12 +100,12 @@ S9 = Claim(
     "Each mechanism of DLCP adds something.",
     "spraying, queueing and dropping, and loss tolerance each contribute",
     (
-        Setting(SPRAY, "demo", ("dlcp", "dlcp-ecmp"), S9_JOB),
-        Setting(LAYERS, "demo", ("dlcp", "dlcp-fifo"), {"job": {"iterations": 3, "workers": 8}}),
+        Setting(SPRAY, "demo-cpu", ("dlcp", "dlcp-ecmp"), S9_JOB),
+        Setting(LAYERS, "demo-cpu", ("dlcp", "dlcp-fifo"), {"job": {"iterations": 3, "workers": 8}}),
         Setting(BOUNDED, "incast-mix", ("dlcp", "dlcp-lossless"), burst(16, "1MB", 10), shown="mean"),
         Setting(
             CHOSEN,
-            "demo",
+            "demo-cpu",
             ("dlcp-chosen", "dlcp-chosen-no-drop"),
             {"job": {"iterations": 3, "workers": 8}},
             shown="magnitude",

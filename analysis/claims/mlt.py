@@ -15,7 +15,7 @@ M1 = Claim(
     "[abstract] of MLT; 12.0 to 62.2 % [notes]",
     "Training with parameter servers is faster than with any of the baselines.",
     "12.0 to 62.2 % faster than the best baseline of its testbed (ours are simulated, and others)",
-    (Setting(JOB, "demo", ("mlt", *RIVALS), {"job": {"iterations": 3}}),),
+    (Setting(JOB, "demo-cpu", ("mlt", *RIVALS), {"job": {"iterations": 3}}),),
     tuple(
         Expect(
             f"MLT faster than {POLICIES[key].label}",

@@ -10,10 +10,11 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.arms import label_of
-from gradwire.analysis.claims.effects import effects_of
+from gradwire.analysis.claims.effects import effects_of, shown_of
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.figures import save_figure
@@ -69,7 +70,8 @@ def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
             f"Figures are means over {seeds} seeds with their 95 % intervals (Student's t); differences are between "
             "runs of the same seed, which have initial parameters and order of data in common. Verdicts are computed "
             "from the intervals: <b>shown</b> if all expectations hold, <b>not shown</b> if none does, "
-            "<b>unresolved</b> where an interval holds the limit."
+            "<b>unresolved</b> where an interval holds the limit. Of bytes and times medians decide, which have the "
+            "smallest and the largest beside them."
         )
     return (
         f"Figures are medians of {seeds} seeds, with the smallest and the largest where these differ. Verdicts are "
@@ -83,7 +85,7 @@ def _effects(judgement: Judgement) -> list[str]:
     effects = effects_of(judgement)
     if not effects:
         return []
-    words = escape(WORDS[judgement.claim.shown])
+    words = escape(WORDS[shown_of(judgement.claim)])
     lines = [f"<table><tr><th>setting</th><th>arm</th><th>{words}</th><th>less that of the baseline</th><th></th></tr>"]
     for each in effects:
         lines.append(
@@ -144,7 +146,7 @@ def unit_of(measure: str) -> str:
     """How a measure is printed."""
     other = {
         "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count",
-        "apart_max": "count", "loss": "ratio",
+        "pulled": "count", "traffic": "count", "steps_to": "count", "apart_max": "count", "loss": "ratio",
     }  # fmt: skip
     return "time" if measure in TIMES else other.get(measure, "share")
 
@@ -181,8 +183,8 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                         "unit": one.expect.unit,
                         "low": one.expect.low,
                         "high": one.expect.high,
-                        "median": one.spread.median,
-                        "values": list(one.spread.values),
+                        "median": _number(one.spread.median),
+                        "values": [_number(each) for each in one.spread.values],
                         "holds": one.holds,
                         "because": one.because,
                     }
@@ -193,7 +195,7 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                         "setting": one.setting,
                         "policy": one.policy,
                         "label": label_of(one.policy),
-                        "measure": claim.shown,
+                        "measure": shown_of(claim),
                         "mean": one.figure.mean,
                         "change": one.change.mean,
                         "interval": list(one.interval) if len(one.change.values) > 1 else None,
@@ -203,9 +205,15 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                     for one in effects_of(each)
                 ],
                 "measures": [
-                    {"setting": setting, "policy": policy, "seed": seed, **values}
+                    {"setting": setting, "policy": policy, "seed": seed}
+                    | {name: _number(value) for name, value in values.items()}
                     for (setting, policy, seed), values in each.figures.items()
                 ],
             }
         )
     return {"format": 1, "claims": found}
+
+
+def _number(value: float) -> float | None:
+    """A number that JSON has; none for what is never reached."""
+    return value if isfinite(value) else None

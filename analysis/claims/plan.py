@@ -31,7 +31,8 @@ NO_DATA: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation, or training: a scenario under a policy with a seed. `name` is for people."""
+    """One simulation, or training: a scenario under a policy with a seed. `name` is for people; `target`, `rates`
+    and `computing` as in `Setting`."""
 
     key: str
     name: str
@@ -39,6 +40,9 @@ class Run:
     policy: str
     seed: int
     scenario: Scenario
+    target: float = 0.0
+    rates: tuple[str, ...] = ()
+    computing: str = "0ps"
 
     @property
     def trained(self) -> bool:
@@ -55,7 +59,7 @@ def planned(claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_D
         A scenario of it is none, or it learns from data that are not given.
     """
     return [
-        _run(setting.name, setting.scenario, _with_data(setting, data), policy, seed)
+        _run(setting, _with_data(setting, data), policy, seed)
         for setting in claim.settings
         if full or not setting.full_only
         for policy in setting.policies
@@ -76,8 +80,12 @@ def _with_data(setting: Setting, data: Mapping[str, str]) -> Json:
 
 
 def all_runs(plans: Sequence[Sequence[Run]]) -> list[Run]:
-    """Every run once, those with most hosts first: the long ones should not be what all others wait for."""
-    found = {run.key: run for runs in plans for run in runs}
+    """Every run once, those with most hosts first: the long ones should not be what all others wait for. Of the same
+    training one whose time is asked for, if it is by any."""
+    found: dict[str, Run] = {}
+    for run in (run for runs in plans for run in runs):
+        if run.key not in found or run.target or run.rates:
+            found[run.key] = run
     return sorted(found.values(), key=_size, reverse=True)
 
 
@@ -85,7 +93,8 @@ def _size(run: Run) -> int:
     return sum(job.workers * job.iterations for job in run.scenario.job)
 
 
-def _run(setting: str, name: str, changes: Json, policy: str, seed: int) -> Run:
+def _run(setting: Setting, changes: Json, policy: str, seed: int) -> Run:
+    name = setting.scenario
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
     chosen = policy_of(policy)
     tables = laid_over(overlay(tables, changes), chosen) | {"seed": seed, "name": name}
@@ -96,10 +105,10 @@ def _run(setting: str, name: str, changes: Json, policy: str, seed: int) -> Run:
         apart = ("name", "description")
         settings = {key: value for key, value in tables.items() if key not in apart}
         key = _hash([settings, EDITION, _learner()])
-        return Run(key, f"{setting}, {chosen.label}, seed {seed}", setting, policy, seed, scenario)
-    asked = (scenario.digest(), *(job.trace for job in scenario.job), engine())
-    key = _hash(asked)
-    return Run(key, f"{setting}, {chosen.label}, seed {seed}", setting, policy, seed, scenario)
+    else:
+        key = _hash((scenario.digest(), *(job.trace for job in scenario.job), engine()))
+    words = f"{setting.name}, {chosen.label}, seed {seed}"
+    return Run(key, words, setting.name, policy, seed, scenario, setting.target, setting.rates, setting.computing)
 
 
 def _hash(asked: object) -> str:

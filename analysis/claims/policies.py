@@ -93,6 +93,12 @@ def _dctcp(label: str, min_rto: str, connections: str = "fresh") -> PolicyOf:
     )
 
 
+def _prioritised(label: str, min_rto: str) -> PolicyOf:
+    """DCTCP whose switches serve front layers first."""
+    plain = _dctcp(label, min_rto)
+    return PolicyOf(plain.label, {**plain.set, "switch": PRIORITY}, {**plain.job, "tagging": {"layer_priority": True}})
+
+
 def _ordered(label: str, min_rto: str, partition: str) -> PolicyOf:
     """Layer order in the hosts over TCP, without priorities in switches and over connections that are kept, as
     user-space schedulers have it."""
@@ -125,8 +131,11 @@ POLICIES: dict[str, PolicyOf] = {
     "dlcp-chosen-no-drop": _dlcp(
         "... without selective drop", TO_SWITCHES, switch={"selective_drop": False}
     ),
+    # by phase: hardly anything while gradients change fast, and 40 points more else (DBLP [notes])
+    "dlcp-phases": _dlcp("DLCP, 41 %, 1 % in critical steps", job={"push_bound": {"share": 0.41, "critical": 0.01}}),
     # baselines
     **_both("dctcp", _dctcp, "DCTCP"),
+    **_both("dctcp-priority", _prioritised, "DCTCP, layer priority"),
     **_both("dctcp-kept", _dctcp, "DCTCP, connections kept", "persistent"),
     **_both("p3", _ordered, "P3-like", "200kB"),  # slices of 50,000 parameters
     **_both("bytescheduler", _ordered, "ByteScheduler-like", "4MB"),  # 1 M parameters

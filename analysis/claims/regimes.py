@@ -63,7 +63,7 @@ R2 = Claim(
     (
         Setting(TRIM, "incast-mix", ("dlcp", "ndp", "nscc", *DCTCP), burst(32, "256kB", 6)),
         Setting(
-            TRIM_JOB, "demo", ("dlcp", "ndp", "nscc", *DCTCP), {"job": {"iterations": 3}}, shown="iteration"
+            TRIM_JOB, "demo-cpu", ("dlcp", "ndp", "nscc", *DCTCP), {"job": {"iterations": 3}}, shown="iteration"
         ),
     ),
     (
@@ -112,7 +112,7 @@ R3 = Claim(
     "[ours], after FORGIVE [notes]",
     "At 400G the network is not what an iteration of this job waits for, and bounded loss gains little.",
     "64 ranks at 400G: the incast tail is below 1 % of training time",
-    tuple(Setting(name, "demo", ("dlcp", *DCTCP, "ndp"), _fast(rate)) for rate, name in SPEEDS.items()),
+    tuple(Setting(name, "demo-cpu", ("dlcp", *DCTCP, "ndp"), _fast(rate)) for rate, name in SPEEDS.items()),
     (
         *(
             Expect(

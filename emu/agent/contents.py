@@ -24,6 +24,7 @@ from gradwire.emu.agent.magnitudes import Magnitudes
 from gradwire.emu.agent.script import Carried, Part
 
 Sums = NDArray[np.uint32]
+Key = tuple[tuple[int, ...], int, int]
 
 PATTERN = 65521
 """Bytes after which the pattern of traffic repeats: a prime, so that no two packets of a message are alike."""
@@ -64,8 +65,8 @@ class Contents:
         self._incoming: dict[int, bytearray] = {}
         # How many messages a message is part of, and how many carry the same sum.
         self._uses = Counter(s for each in part.carries.values() for s in set(each.sums or ()))
-        self._same = Counter(each.sums for each in part.carries.values() if each.sums)
-        self._made: dict[tuple[int, ...], tuple[memoryview, Sums]] = {}
+        self._same = Counter(self._key(number) for number, each in part.carries.items() if each.sums)
+        self._made: dict[Key, tuple[memoryview, Sums]] = {}
         self._to_make = deque(sorted(n for n, each in part.carries.items() if not each.sums))
         self._ahead: set[int] = set()  # made before anybody asked
         traffic = [row.nbytes for number, row in part.rows.items() if self._is_traffic(number)]
@@ -130,38 +131,47 @@ class Contents:
             begin = message * 7919 % PATTERN
             found = self._pattern[begin : begin + row.nbytes]
             return found, self._check(message, found)
-        made = self._made.get(carried.sums) if carried.sums else None
+        key = self._key(message)
+        made = self._made.get(key) if carried.sums else None
         if made is None:
             found = self._add(message, carried).cast("B")
             made = found, self._check(message, found)
-            self._release(carried.sums)
+            self._release(key)
         if not carried.sums:
             return made
-        self._made[carried.sums] = made
-        self._same[carried.sums] -= 1
-        if not self._same[carried.sums]:
-            del self._made[carried.sums]
+        self._made[key] = made
+        self._same[key] -= 1
+        if not self._same[key]:
+            del self._made[key]
         return made
 
+    def _key(self, message: int) -> Key:
+        """What messages have alike that carry the same sum."""
+        carried = self.part.carries[message]
+        return carried.sums or (), carried.first, self.part.rows[message].nbytes
+
     def _add(self, message: int, carried: Carried) -> memoryview:
-        """The sender's own part, and what has arrived on top of it, in order."""
+        """The sender's own part, and what has arrived on top of it or in its place, in order."""
         row = self.part.rows[message]
         dtype = self._type(row.table, carried)
+        count = row.nbytes // dtype.itemsize
         arrived = [np.frombuffer(self.incoming(each), dtype=dtype) for each in carried.sums or ()]
         if carried.own:
-            total = self._gradient(row.table, carried, row.nbytes // dtype.itemsize, dtype)
-        elif len(arrived) == 1:
+            total = self._gradient(row.table, carried, count, dtype)
+        elif len(arrived) == 1 and carried.places[0][0] == 0 and len(arrived[0]) == count:
             return arrived[0].data
         else:
-            total = arrived.pop(0).copy()
-        for each in arrived:
-            total += each
+            total = np.zeros(count, dtype=dtype)
+        for each, (first, instead) in zip(arrived, carried.places, strict=True):
+            low, high = max(first, 0), min(first + len(each), count)
+            mine = each[low - first : high - first]
+            total[low:high] = mine if instead else total[low:high] + mine
         return total.data
 
-    def _release(self, sums: tuple[int, ...]) -> None:
+    def _release(self, key: Key) -> None:
         """One more message is made of those."""
-        for each in set(sums):
-            self._uses[each] -= self._same[sums]
+        for each in set(key[0]):
+            self._uses[each] -= self._same[key]
             if not self._uses[each]:
                 del self._incoming[each]
 
@@ -178,10 +188,12 @@ class Contents:
         job = self.part.tables[table]
         magnitudes = self._magnitudes[job.trace]
         values = np.zeros(count, dtype=dtype)
-        low = 0
+        slices = job.slices if carried.bucket >= 0 else ()
+        before, elements = slices[carried.bucket] if slices else (0, carried.first + count)
+        low = -before
         for tensor in self._tensors(table, carried):
             high = low + magnitudes.numel[tensor]
-            begin, end = max(low, carried.first), min(high, carried.first + count)
+            begin, end = max(low, carried.first), min(high, carried.first + count, elements)
             if begin < end:
                 values[begin - carried.first : end - carried.first] = magnitudes.gradient(
                     self._seed, job.name, carried.worker, carried.captured, tensor, begin - low, end - begin

@@ -21,7 +21,6 @@ from gradwire.emu.agent.base import Loop, MessageRow
 from gradwire.experiment.program import (
     COMPUTE,
     FIRE,
-    LAYER,
     NOTE,
     UNTIL,
     WAIT,
@@ -30,9 +29,12 @@ from gradwire.experiment.program import (
     Program,
     Table,
 )
+from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
 
 PS_PER_NS = 1000
+GATHER = 3
+"""Of `gradwire.scenarios.result.KINDS`, which an agent does not import: "all_gather"."""
 
 
 
@@ -77,7 +79,9 @@ class Part:
 
 class Carried(NamedTuple):
     """What a message from this host is made of; see `gradwire.experiment.program.Program`. `worker` : of the message's
-    job on this host, -1 without one; `tensor` is -1 where it is part of a bucket, `bucket` where it is not."""
+    job on this host, -1 without one; `tensor` is -1 where it is part of a bucket, `bucket` where it is not. `places` :
+    of every message of `sums`, the first of its elements, counted from this message's first one, and whether it goes
+    in the place of what is there."""
 
     worker: int
     captured: int
@@ -86,6 +90,7 @@ class Carried(NamedTuple):
     first: int
     sums: tuple[int, ...] | None
     own: bool
+    places: tuple[tuple[int, bool], ...] = ()
 
 
 def part_of(program: Program, node: int, untagged: Sequence[bool] = ()) -> Part:
@@ -145,9 +150,9 @@ def _carried(program: Program, node: int) -> dict[int, Carried]:
         table = program.tables[index]
         bucket = part // table.segments if table.buckets else -1
         worker = workers.get((index, node), -1)
-        found[number] = Carried(
-            worker, captured, tensor, bucket, first, program.sums[number], program.own[number]
-        )
+        sums = program.sums[number]
+        places = tuple((int(messages.first[each]) - first, bool(messages.kind[each] == GATHER)) for each in sums or ())
+        found[number] = Carried(worker, captured, tensor, bucket, first, sums, program.own[number], places)
     return found
 
 

@@ -32,6 +32,7 @@ from gradwire.emu.control.controller import Controller
 from gradwire.emu.control.launchers import PR_SET_TIMERSLACK, Forked
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.round_trips import base_round_trip_ns
+from gradwire.emu.programs.player import Player
 from gradwire.emu.switches.base import PortCounts, SwitchBackend, TestbedError
 from gradwire.emu.system.awake import awake
 from gradwire.emu.system.capture import Capture, file_name
@@ -114,15 +115,14 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
         warm(plan)
         gc.collect()
         gc.freeze()  # or every fork's collections would copy all that was there before it
-        controller = Controller(
-            plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, watch.over,
-            watch.ready,
-        )  # fmt: skip
-        watch.controller = controller
+        watch.controller = player = _player(plan, backend, watch, folder)
         try:
-            raw.reports = controller.run()
+            player.run()
         except KeyboardInterrupt:
-            raw.reports = controller.reports
+            pass
+        raw.reports = player.reports
+        if isinstance(player, Player):
+            raw.ends, raw.marked, raw.began_ns = player.ends, player.marked, player.began_ns
         _no_more_interrupts()
         stop_captures(captures, raw)
         raw.complaints += backend.check() + raw.reports.problems
@@ -139,13 +139,24 @@ def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
     return raw
 
 
+def _player(plan: Plan, backend: SwitchBackend, watch: Watch, folder: Path) -> Controller | Player:
+    """Who plays the plan: the controller its program; or, where programs of the user's own run, somebody who has them
+    run, and has a controller for what else there is."""
+    if plan.programs is not None:
+        return Player(plan, plan.programs, backend, watch, folder, say)
+    return Controller(
+        plan, Forked(backend.namespace), watch.progress, watch.check, watch.pause, backend.begin, watch.over,
+        watch.ready,
+    )  # fmt: skip
+
+
 class Watch:
     """Looks at the network while it runs: progress, samples, trouble; and counts what the run is, from its beginning to
     its end: connections are made before and taken down after it."""
 
     def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw, stop: Path) -> None:
         self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
-        self.controller: Controller | None = None
+        self.controller: Controller | Player | None = None
         self._every_ns = None if plan.sample_ps is None else max(1, plan.sample_ps // 1000)
         self._due_ns: int | None = None
         self._begun = False

@@ -13,16 +13,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import gradwire
 from gradwire.emu.control.runner import LEFT, PREFIX, STOP
 from gradwire.emu.planning.plan import Plan
+from gradwire.emu.programs.told import COMPUTE
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import python_command, python_path, start_private
 from gradwire.emu.system.raw import Raw
+from gradwire.emu.uml.meter import Meter
 from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Last, run_inside, wait
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.json_data import JsonView
@@ -102,7 +104,9 @@ def run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None, ctrl_c: C
         pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
     runner = _Runner(folder, heard)
     if plan.clock == "virtual":
-        return runner.outcome(_run_virtual(plan, folder, limit_s, runner, ctrl_c))
+        measured = plan.programs is not None and plan.programs.compute == "measured"
+        with Meter(folder / COMPUTE) if measured else nullcontext():
+            return runner.outcome(_run_virtual(plan, folder, limit_s, runner, ctrl_c))
     return runner.outcome(_run_private(folder, limit_s, runner, ctrl_c))
 
 
@@ -117,6 +121,7 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
             ask=runner.ask,
             ctrl_c=ctrl_c,
             words=runner.words,
+            **({} if plan.programs is None else {"memory_mb": plan.programs.memory_mb}),
         )
     except KeyboardInterrupt:  # it had no time to end in order, but may have left something
         return INTERRUPTED

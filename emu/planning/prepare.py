@@ -11,6 +11,8 @@ from gradwire.components.find import table_for
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
+from gradwire.emu.planning.programs import transport_of_programs, why_not_beside
+from gradwire.emu.programs.described import Programs
 from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
@@ -29,8 +31,9 @@ MOST_HOSTS = 64
 """Processes, network namespaces and cables of one machine; our choice."""
 
 
-def check_scenario(scenario: Scenario) -> None:
-    """Raise ScenarioError with everything in the scenario that the testbed cannot do, whatever the backend."""
+def check_scenario(scenario: Scenario, programs: bool = False) -> None:
+    """Raise ScenarioError with everything in the scenario that the testbed cannot do, whatever the backend; or, with
+    `programs`, that it cannot do beside programs of the user's own."""
     wrong: list[Mistake] = []
 
     def no(where: str, what: str, value: object, expected: str) -> None:
@@ -63,7 +66,19 @@ def check_scenario(scenario: Scenario) -> None:
                 transport.kind, f"{', '.join(available())}, or {there}",
             )  # fmt: skip
     for number, fault in enumerate(scenario.fault):
-        no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
+        if not programs:
+            no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
+        elif reason := why_not_beside(fault):
+            no(f"fault[{number}]", reason, fault.kind, "faults that cut cables, lose packets or pause hosts")
+    if programs:
+        for number, job in enumerate(scenario.job):
+            what = "is replayed by gradwire's own hosts, and the command is what runs at them here"
+            no(f"job[{number}]", what, job.name, "no jobs, or gradwire emulate")
+        if scenario.emulation.hosts:
+            what = "are machines with networks of their own, where a command is started by torchrun or ssh"
+            no("emulation.hosts", what, None, "none of them")
+    elif not scenario.senders:
+        no("exec", "is a network for gradwire exec, and nothing else is sent", None, "a [[job]] or [[traffic]]")
     if scenario.output.packet_log:
         no("output.packet_log", "is kept by the simulator only", True, "gradwire emulate --pcap")
     if scenario.output.delays:
@@ -125,8 +140,10 @@ def make_plan(
     switch: str,
     captures: Sequence[str] = (),
     options: JsonView | None = None,
+    programs: Programs | None = None,
 ) -> Plan:
-    """The plan of a scenario; `switch` is a backend that has been found to be able to run it.
+    """The plan of a scenario; `switch` is a backend that has been found to be able to run it. `programs`: what runs
+    across it besides.
 
     Raises
     ------
@@ -155,7 +172,10 @@ def make_plan(
             scenario.switch.limits(),
         ),
         balancing=scenario.load_balancing,
-        transports=tuple(transport_plan(each, _folder(scenario)) for each in scenario.transports),
+        transports=(
+            *(transport_plan(each, _folder(scenario)) for each in scenario.transports),
+            *(() if programs is None else (transport_of_programs(scenario),)),
+        ),
         software_latency_ps=scenario.host.software_latency,
         program=resolved.program,
         clock=clock,
@@ -165,6 +185,7 @@ def make_plan(
         sample_ports=sampled_ports(scenario.output.sample_ports, network),
         captures=tuple(captures),
         options=dict(options or {}),
+        programs=programs,
     )
 
 

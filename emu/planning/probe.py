@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import gradwire
+from gradwire.emu.programs.described import Rule
+from gradwire.emu.programs.rules import text_of
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.awake import awake
 from gradwire.emu.system.namespaces import find_tool, python_command, run_tool, settle, start_private
@@ -87,6 +89,8 @@ class Kernel:
     classifiers: Mapping[str, str] = field(default_factory=dict)
     actions: Mapping[str, str] = field(default_factory=dict)
     nft_numgen: str = "not tried"
+    nft_marks: str = "not tried"
+    """whether nftables can write DSCP and ECN"""
     bpf: str = "not tried"
     tun: str = "not tried"
     congestion: tuple[str, ...] = ()
@@ -140,8 +144,8 @@ def virtual_kernel() -> Kernel:
         release="uml", machine=platform.machine(), cores=1, root=True, virtual=True, namespaces="",
         qdiscs={name: "" if name in works else "not built in" for name in (*QDISCS, "clsact")},
         classifiers=dict.fromkeys((*CLASSIFIERS, "bpf"), ""), actions=dict.fromkeys(ACTIONS, ""), nft_numgen="",
-        bpf="" if find_tool("clang") else f"there is no command clang (package {PACKAGES['clang']})", tun="",
-        congestion=CONGESTION, tools=_versions(), reachable_bps=-1, uml=_find_uml(),
+        nft_marks="", bpf="" if find_tool("clang") else f"there is no command clang (package {PACKAGES['clang']})",
+        tun="", congestion=CONGESTION, tools=_versions(), reachable_bps=-1, uml=_find_uml(),
     )  # fmt: skip
 
 
@@ -254,6 +258,7 @@ def inside(rates: bool) -> Json:
         "classifiers": classifiers,
         "actions": actions,
         "nft_numgen": _tried(["nft", "-f", "-"], text),
+        "nft_marks": _tried(["nft", "-f", "-"], text_of([Rule(priority=0, important=True)], 0)),
         "bpf": bpf,
         "tun": _try_tun(),
         "reachable_bps": _reachable() if rates and not qdiscs["htb"] else -1,

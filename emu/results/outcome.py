@@ -15,6 +15,7 @@ import numpy as np
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.agent.script import IterationRow
 from gradwire.emu.planning.plan import Plan
+from gradwire.emu.programs import outcome as programs_outcome
 from gradwire.emu.switches.base import PortCounts
 from gradwire.emu.system.raw import Raw
 from gradwire.scenarios.arrays import Columns, Ints
@@ -45,6 +46,8 @@ def make_result(
     payload = np.array([plan.transports[table.transport].payload for table in program.tables], dtype=np.int64)
     payloads, size = payload[program.messages.table[ready]], program.messages.nbytes[ready]
     messages, iterations = _messages(plan, reports, ready, payloads), _iterations(plan, reports)
+    if plan.programs is not None:
+        iterations = programs_outcome.iterations(raw.marks, programs_outcome.job_name(plan.programs))
     totals = {
         "simulated_ps": _end(plan, reports),
         "finished": reports.ended_by == "done" or (reports.ended_by == "duration" and not scenario.job),
@@ -60,8 +63,11 @@ def make_result(
     if ideal:
         of_traffic = [int(number) for number in ready.tolist() if number in ideal]
         flows = {"message": of_traffic, "ideal_ps": [ideal[number] for number in of_traffic]}
+    summary = summarise(scenario, trace_hash, engine, totals)
+    if plan.programs is not None:
+        summary["programs"] = programs_outcome.summary(plan, plan.programs, raw, plan.clock)
     return Result.build(
-        summarise(scenario, trace_hash, engine, totals),
+        summary,
         {
             "iterations": iterations,
             "messages": messages,
@@ -124,6 +130,8 @@ def _end(plan: Plan, reports: Reports) -> int:
     """When the run was over: with the last thing that anybody saw, or at its duration."""
     if reports.ended_by == "duration" and plan.duration_ps is not None:
         return plan.duration_ps
+    if plan.programs is not None:
+        return reports.over_ns * PS
     ends = [row.end_ps for row in reports.iterations]
     return max([int(reports.end_ns.max(initial=0)) * PS, *ends])
 

@@ -1,13 +1,14 @@
 """Whether what arrived is what was sent, what was lost is what was reported, and the sums are right.
 
 Every host keeps a check sum of every packet that it sent and received (`gradwire.emu.agent.contents`). Here they are
-put side by side, and then computed once more from the gradients and from what was lost: whole tensors and whole buckets
-at a time, from what a parameter server and a ring are, not from the lists by which the agents added up.
+put side by side, and then computed once more from the gradients and from what was lost, whole tensors and whole buckets
+at a time: those of parameter servers from what a server is, and those of collectives from what the program says that
+they are made of, which is held against real arrays by a test of its own.
 
 Additions are in float32 (or the tensor's type) and in a fixed order, so that everything has to be equal to the bit:
 
 * a parameter server adds the gradient of the worker on its own host first, then those that arrived, by worker;
-* in a ring a worker adds what arrived to its own gradient.
+* in a collective a worker adds what arrived to its own gradient, by stages, and puts what is finished in its place.
 
 What a packet would have carried that did not arrive counts as zeros.
 """
@@ -185,7 +186,7 @@ def _values(evidence: Evidence) -> Iterator[str]:
     """What every message should have carried."""
     gradients = _Gradients(evidence)
     yield from _servers(evidence, gradients)
-    yield from _rings(evidence, gradients)
+    yield from _collectives(evidence, gradients)
     yield from gradients.complaints
 
 
@@ -282,83 +283,59 @@ def _tensor(
         yield from _compare(evidence, message, totals[part])
 
 
-def _rings(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
+def _collectives(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
     rows = evidence.program.messages
-    groups: dict[tuple[int, int, int], dict[tuple[int, int], list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    groups: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for message in np.flatnonzero((rows.kind == REDUCE) | (rows.kind == GATHER)).tolist():
-        job = int(rows.table[message])
-        bucket, segment = divmod(int(rows.part[message]), evidence.program.tables[job].segments)
-        sender = gradients.worker(job, int(rows.src[message]))
-        groups[job, int(rows.iteration[message]), bucket][segment, sender].append(message)
+        if message in evidence.sums.sent:  # in a run that was cut, not all are
+            job = int(rows.table[message])
+            bucket = int(rows.part[message]) // evidence.program.tables[job].segments
+            groups[job, int(rows.iteration[message]), bucket].append(message)
     for (job, _, bucket), messages in groups.items():
-        if not any(message in evidence.sums.sent for each in messages.values() for message in each):
-            continue  # a run that was cut did not come so far
         yield from _bucket(evidence, gradients, job, bucket, messages)
 
 
 def _bucket(
-    evidence: Evidence,
-    gradients: _Gradients,
-    job: int,
-    bucket: int,
-    messages: Mapping[tuple[int, int], list[int]],
+    evidence: Evidence, gradients: _Gradients, job: int, bucket: int, messages: list[int]
 ) -> Iterator[str]:
-    """The walk of every segment of a bucket: from the worker of its number, to whom it comes back as it is finished,
-    and on. A worker sends a segment once on the way to be finished, and at most once afterwards."""
-    rows, table = evidence.program.messages, evidence.program.tables[job]
-    workers = table.segments
-    own = _own_buckets(evidence, gradients, job, bucket, messages)
-    for segment in range(workers):
-        held: Values | None = None
-        for step in range(2 * (workers - 1)):
-            sender = (segment + step) % workers
-            sent = sorted(messages.get((segment, sender), ()), key=lambda message: rows.kind[message])
-            wanted = KINDS[REDUCE] if step < workers - 1 else KINDS[GATHER]
-            mine = [message for message in sent if KINDS[rows.kind[message]] == wanted]
-            if len(mine) != 1:
-                what = f"worker {sender} sends segment {segment} {len(mine)} times in {wanted}"
-                yield f"job {table.name}, bucket {bucket}: {what}"
-                break
-            message = mine[0]
-            if message not in evidence.sums.sent:
-                break
-            count = int(rows.nbytes[message]) // own[sender].itemsize
-            part = own[sender][segment * count : (segment + 1) * count]
-            if held is None:
-                value = part
-            elif step < workers:
-                value = part + held
-            else:
-                value = held
-            yield from _compare(evidence, message, _sums(evidence, message, value))
-            if message not in evidence.arrivals:
-                break
-            held = _masked(evidence, message, value)
+    """The messages of a bucket, each after those that it is made of."""
+    program, rows = evidence.program, evidence.program.messages
+    own: dict[int, Values] = {}
+    came: dict[int, Values] = {}
+    dtype = evidence.magnitudes[program.tables[job].trace].widest(program.tables[job].buckets[bucket])
+    for message in messages:
+        first, count = int(rows.first[message]), int(rows.nbytes[message]) // dtype.itemsize
+        value = np.zeros(count, dtype=dtype)
+        if program.own[message]:
+            worker = gradients.worker(job, int(rows.src[message]))
+            if worker not in own:
+                own[worker] = _own_bucket(evidence, gradients, job, bucket, worker, int(rows.captured[message]))
+            mine = own[worker][first : first + count]  # the last segment is filled up with zeros
+            value[: len(mine)] = mine
+        missing = [each for each in program.sums[message] if each not in came]
+        if missing:
+            yield f"{evidence.name(message)} was sent before {evidence.name(missing[0])} arrived"
+            continue
+        for each in program.sums[message]:
+            begin = int(rows.first[each]) - first
+            low, high = max(begin, 0), min(begin + len(came[each]), count)
+            part = came[each][low - begin : high - begin]
+            value[low:high] = part if rows.kind[each] == GATHER else value[low:high] + part
+        yield from _compare(evidence, message, _sums(evidence, message, value))
+        if message in evidence.arrivals:
+            came[message] = _masked(evidence, message, value)
 
 
-def _own_buckets(
-    evidence: Evidence,
-    gradients: _Gradients,
-    job: int,
-    bucket: int,
-    messages: Mapping[tuple[int, int], list[int]],
-) -> list[Values]:
-    """Every worker's own gradients of a bucket, with zeros behind them up to whole segments."""
-    rows, table = evidence.program.messages, evidence.program.tables[job]
-    magnitudes = evidence.magnitudes[table.trace]
+def _own_bucket(
+    evidence: Evidence, gradients: _Gradients, job: int, bucket: int, worker: int, captured: int
+) -> Values:
+    """A worker's own gradients of a bucket."""
+    table = evidence.program.tables[job]
     tensors = table.buckets[bucket]
-    dtype = magnitudes.widest(tensors)
-    found = []
-    for worker in range(table.segments):
-        mine = [message for (_, sender), each in messages.items() if sender == worker for message in each]
-        captured = max(int(rows.captured[message]) for message in mine)
-        parts = [gradients.of(job, worker, captured, tensor).astype(dtype) for tensor in tensors]
-        elements = sum(len(part) for part in parts)
-        whole = int(rows.nbytes[mine[0]]) // dtype.itemsize * table.segments
-        found.append(np.concatenate([*parts, np.zeros(whole - elements, dtype=dtype)]))
-    return found
+    dtype = evidence.magnitudes[table.trace].widest(tensors)
+    whole = np.concatenate([gradients.of(job, worker, captured, tensor).astype(dtype) for tensor in tensors])
+    first, count = table.slices[bucket] if table.slices else (0, len(whole))
+    return whole[first : first + count]
 
 
 def _masked(evidence: Evidence, message: int, values: Values) -> Values:

@@ -219,6 +219,9 @@ class BpfSwitch(KernelSwitch):
     def begin(self, time_ns: int) -> None:
         self._maps["ports"].entries["peak"] = 0
 
+    def set_loss(self, port: int, probability: float) -> None:
+        self._maps["ports"].entries[port]["loss"] = round(probability * (1 << 32))
+
     def counts(self) -> list[PortCounts]:
         ports, queues = self._maps["ports"].entries.copy(), self._maps["queues"].entries.copy()
         return [self._count(port, ports[port.number], queues[8 * port.number :]) for port in self.plan.ports]
@@ -281,6 +284,7 @@ class BpfKind:
     name = "bpf"
     ahead_ns = AHEAD_NS
     keeps_time = False
+    changes = True
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)

@@ -136,6 +136,9 @@ class KernelSwitch(ABC):
     def start(self) -> None:
         """The kernel forwards already."""
 
+    def set_loss(self, port: int, probability: float) -> None:
+        raise TestbedError(f"{self.name}: cables stay as they were built", "switch")
+
     @abstractmethod
     def counts(self) -> list[PortCounts]:
         """See `gradwire.emu.switches.base.SwitchBackend`."""

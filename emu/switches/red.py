@@ -177,9 +177,12 @@ class RedKind:
     name = "red"
     ahead_ns = AHEAD_NS
     keeps_time = False
+    changes = False
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)
+        if plan.programs is not None and any(change.loss for change in plan.programs.changes):
+            missing.append("cables that are cut, or lose more, while it runs")
         wanted = [("classifier", "u32")]
         if plan.queues.thresholds is not None:
             wanted.append(("qdisc", "red"))

@@ -31,7 +31,17 @@ from gradwire.emu.system.namespaces import find_tool
 from gradwire.emu.userspace import card, process, tun
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.emu.userspace.layout import BALANCERS
-from gradwire.emu.userspace.process import CAPTURE, COUNTS, DROPS, LENGTH, STATE, WATCH, Lateness
+from gradwire.emu.userspace.process import (
+    CAPTURE,
+    CHANGE,
+    COUNTS,
+    DROPS,
+    LENGTH,
+    LOSS,
+    STATE,
+    WATCH,
+    Lateness,
+)
 from gradwire.scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0
@@ -62,6 +72,7 @@ class Userspace:
     name = "userspace"
     ahead_ns = AHEAD_NS
     keeps_time = True
+    changes = True
 
     def missing(self, kernel: Kernel | None, plan: Plan) -> list[str]:
         """Why it cannot run this plan; empty if it can. `kernel` None: as far as can be seen from here."""
@@ -214,6 +225,9 @@ class UserspaceSwitch:
 
     def over(self) -> None:
         self.begin(0)
+
+    def set_loss(self, port: int, probability: float) -> None:
+        self._ask(LOSS + CHANGE.pack(port, round(probability * (1 << 32))))
 
     def lateness(self) -> Lateness:
         """How late the process has delivered so far."""

@@ -97,7 +97,7 @@ def settle(*, private: bool = True) -> None:
     run_tool(["ip", "link", "set", "lo", "up"])
 
 
-MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, *, optional: bool = False) -> None:
@@ -116,6 +116,11 @@ def mount(kind: str, target: str) -> None:
     """Mount a file system without a device, such as "bpf", at a directory that is made for it."""
     os.makedirs(target, exist_ok=True)
     _mount("gradwire", target, kind, 0)
+
+
+def bind(source: str, target: str) -> None:
+    """Have a file of ours in the place of another one, for whoever is in this mount namespace."""
+    _mount(source, target, None, MS_BIND)
 
 
 def unmount(target: str) -> None:

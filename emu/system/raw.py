@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradwire.emu.agent.report import Reports
+from gradwire.emu.programs.rank import RankEnd
 from gradwire.emu.switches.base import Drop, PortCounts
+from gradwire.scenarios.json_data import Json
 
 
 @dataclass
@@ -31,3 +33,10 @@ class Raw:
     captures: Mapping[str, str] = field(default_factory=dict)
     lost_captures: list[str] = field(default_factory=list)
     kernel: str = ""
+    ends: list[RankEnd] = field(default_factory=list)
+    """how the ranks of `Plan.programs` ended; `marked`: (packets, bytes) that its rules met, by number"""
+    marked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    began_ns: int = 0
+    """when the run began, on the clock inside; of `Plan.programs` only"""
+    marks: list[Json] = field(default_factory=list)
+    """what ranks have said (`gradwire.emu.programs.outcome.read_marks`)"""

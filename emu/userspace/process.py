@@ -31,8 +31,10 @@ from gradwire.emu.userspace.compiled import FOLDER
 if TYPE_CHECKING:
     from gradwire.emu.userspace.taps import Taps
 
-COUNTS, DROPS, STATE, CAPTURE, WATCH = b"c", b"d", b"s", b"p", b"w"
+COUNTS, DROPS, STATE, CAPTURE, WATCH, LOSS = b"c", b"d", b"s", b"p", b"w", b"l"
 LENGTH = struct.Struct("<Q")
+CHANGE = struct.Struct("<QQ")
+"""Number of a port, and in how many of 2**32 cases its cable loses a packet from now on."""
 _DEATH_SIGNAL = 1
 NEVER = 1 << 62
 EARLY_PS = 100_000_000
@@ -205,6 +207,10 @@ class _Switch:
             _answer(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
         elif question == WATCH:
             self.watch(LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0])
+            _answer(self.control, None)
+        elif question == LOSS:
+            port, odds = CHANGE.unpack(self.control.recv(CHANGE.size, socket.MSG_WAITALL))
+            self.fabric.state.ports[port, at.P_ODDS] = odds
             _answer(self.control, None)
         elif question == STATE:
             figures = (at.W_WORST_NS, at.W_REFUSED, at.W_ANSWERS, at.W_ANSWERED_LATE_NS)

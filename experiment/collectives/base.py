@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradwire.experiment.scheduling import Scheduling
 from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.result import KINDS
 
@@ -38,6 +39,7 @@ class JobContext:
     ready_order : tensors in the order in which their gradients become ready.
     bounds : how much messages may lose.
     seed : the scenario's.
+    scheduling : what the job's scheduler decides.
     tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
     """
@@ -55,6 +57,7 @@ class JobContext:
     payload: int
     bounds: Bounds
     seed: int
+    scheduling: Scheduling
 
     @property
     def rails(self) -> int:
@@ -94,11 +97,15 @@ class Exchange(ABC):
     ----------
     layerwise : forward of a layer waits for this layer only; otherwise for everything.
     worker_optimizes : the workers run the captured optimiser step once everything is there (in a parameter
-        server the servers do).
+        server the servers do): layerwise, each layer's share of it before its forward step.
+    slots, slots_apart : how many messages a host has under way, in all or to each other one, where the job's scheduler
+        lets all go at once; 0: all of them.
     """
 
     layerwise = False
     worker_optimizes = False
+    slots = 0
+    slots_apart = True
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
@@ -120,6 +127,12 @@ class Exchange(ABC):
         """The tensors of every bucket in the order in which they lie there, and into how many parts a bucket is cut;
         nothing, and one, where tensors are not gathered into buckets."""
         return (), 1
+
+    @property
+    def slices(self) -> tuple[tuple[int, int], ...]:
+        """Of every bucket that is a part of one tensor, its first element there and how many they are; none where
+        buckets are whole tensors."""
+        return ()
 
     @property
     @abstractmethod

@@ -1,12 +1,13 @@
 """Parameter servers: workers push gradients, servers add them up, workers pull the result.
 
-Tensors are cut into partitions, and every partition lives on one server; the largest partitions are placed first,
-each on the server with the fewest bytes so far.  Where hosts have several network cards, a partition travels by one
-of them, chosen in the same turn: the card with the fewest bytes of that server, then of all.  A worker pushes a
-tensor's partitions as soon as its gradient is ready.  When a server has the pushes of all workers for a partition
-it sends the result to every worker: nobody asks for it, as the "pull" of the literature does, because the request
-would only be one more small packet [notes: P3 broadcasts right after aggregation].  So workers are synchronised by
-their data alone: layer-wise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
+Tensors are cut into partitions, and every partition lives on one server: by bytes, the largest partitions are placed
+first, each on the server with the fewest bytes so far; round robin; or large tensors split evenly over all.  Where
+hosts have several network cards, a partition travels by one of them, chosen in the same turn: the card with the
+fewest bytes of that server, then of all.  A worker pushes a tensor's partitions as soon as its gradient is ready.
+When a server has the pushes of all workers for a partition it sends the result to every worker: nobody asks for it,
+as the "pull" of the literature does, because the request would only be one more small packet [notes: P3 broadcasts
+right after aggregation].  So workers are synchronised by their data alone: layer-wise, the forward step of a layer
+waits for that layer's tensors; with a barrier, for all.
 
 As events, per iteration and partition:  gradient ready -> leave: push ... -> [adder ->] sum: pull ... -> gate.
 
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Patterns, lists, messages
+from gradwire.experiment.collectives.buckets import cut
 from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 
@@ -51,8 +53,11 @@ class ParameterServers(Exchange):
 
     def __init__(self, context: JobContext, table: ParameterServer) -> None:
         super().__init__(context)
-        self.layerwise = table.pull == "layerwise"
-        self.partitions = partition_tensors(context, table.partition, len(context.servers), context.rails)
+        scheduling = context.scheduling
+        self.layerwise = (scheduling.forward or table.pull) == "layerwise"
+        self.partitions = partition_tensors(context, table, scheduling.cut or table.partition)
+        layers = range(len(context.trace.layers))
+        self._ranks = np.array([[scheduling.rank(back, layer) for layer in layers] for back in (False, True)])
         columns = np.array(self.partitions, dtype=np.int64).T
         self._tensor, self._part, self._first, _, self._bytes, self._layer, self._server, self._card = columns
         self._pieces = np.bincount(self._layer, minlength=len(context.trace.layers)).tolist()
@@ -67,6 +72,9 @@ class ParameterServers(Exchange):
         several = np.cumsum(self._local, axis=1)
         runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
         self._run = runs + several
+        self.back: float = 1.0
+        """Bytes that come back for each that is pushed, of every partition: for who knows that servers send something
+        else than what they add up."""
         self._patterns = Patterns()
         self._layers = [(layer,) for layer in range(len(context.trace.layers))]
 
@@ -76,7 +84,7 @@ class ParameterServers(Exchange):
 
     @property
     def bytes_per_iteration(self) -> int:
-        return int(2 * (self._bytes * (~self._local).sum(axis=0)).sum())
+        return int(((self._bytes + self._returned) * (~self._local).sum(axis=0)).sum())
 
     @property
     def stations(self) -> Ints:
@@ -187,11 +195,20 @@ class ParameterServers(Exchange):
             context, np.where(pushed, "push", "pull"), self._importance(captured, worker, part, pushed),
             iteration=iteration, tensor=self._tensor[part], layer=self._layer[part], part=self._part[part],
             src=np.where(pushed, ends[0], ends[1]), dst=np.where(pushed, ends[1], ends[0]),
-            nbytes=self._bytes[part], priority=np.array(context.priorities)[self._tensor[part]],
-            loss=context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part]), rank=self._layer[part],
+            nbytes=np.where(pushed, self._bytes[part], self._returned[part]),
+            priority=np.array(context.priorities)[self._tensor[part]],
+            loss=context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part]),
+            rank=self._ranks[(~pushed).astype(np.int64), self._layer[part]],
             captured=np.where(pushed, captured[worker], np.where(own >= 0, captured[own], -1)),
             first=self._first[part],
         )  # fmt: skip
+
+    @property
+    def _returned(self) -> Ints:
+        """Bytes of every partition on its way back, whole float32 values."""
+        if self.back == 1:
+            return self._bytes
+        return np.maximum(4 * np.ceil(self._bytes * self.back / 4), 4).astype(np.int64)
 
     def _own(self, part: Ints) -> Ints:
         """The worker on the server's host, -1 where there is none."""
@@ -230,32 +247,41 @@ class ParameterServers(Exchange):
         return (begins, members[np.repeat(first[part], counts) + inside]), pushed | self._local.any(axis=0)[part]
 
 
-def partition_tensors(context: JobContext, partition: int, servers: int, cards: int = 1) -> list[Partition]:
-    """Cut all tensors into partitions of at most `partition` bytes and place them on servers, and on their `cards`.
+def partition_tensors(context: JobContext, table: ParameterServer, most: int) -> list[Partition]:
+    """Cut all tensors into partitions of at most `most` bytes and place them on servers, and on their cards.
 
-    Whole partitions first and the remainder last, in tensor order.  Placement is greedy: by falling size
-    (then tensor, part), each to the server with the fewest bytes (then the lowest index), and there to the
-    network card with the fewest bytes of that server, then with the fewest in all (then the lowest number).
+    Whole partitions first and the remainder last, in tensor order.  By bytes, placement is greedy: by falling size
+    (then tensor, part), each to the server with the fewest bytes (then the lowest index), and there to the network
+    card with the fewest bytes of that server, then with the fewest in all (then the lowest number). In turn, the
+    server is that after the one before. Where tensors are split, those of at least `split_above` are first cut into
+    as many equal parts as there are servers, one for each, and the others placed in turn.
     """
-    cuts = []
+    servers, cards = len(context.servers), context.rails
+    cuts: list[Partition] = []
+    turn = 0
     for tensor, info in enumerate(context.trace.tensors):
-        step = max(1, partition // info.element_bytes)
-        for part, first in enumerate(range(0, info.numel, step)):
-            elements = min(step, info.numel - first)
-            cuts.append(
-                Partition(tensor, part, first, elements, elements * info.element_bytes, info.layer, -1, -1)
-            )
+        split = table.shards == "split" and info.bytes >= table.split_above
+        share = -(-info.numel // servers) if split else info.numel
+        begins = [
+            (low + first, count, low // share)
+            for low in range(0, info.numel, share)
+            for first, count in cut(min(share, info.numel - low), info.element_bytes, most)
+        ]
+        for part, (first, elements, owner) in enumerate(begins):
+            server = -1
+            if table.shards != "bytes":
+                server = owner if split else turn % servers
+                turn += not split
+            cuts.append(Partition(tensor, part, first, elements, elements * info.element_bytes, info.layer, server, -1))
     load = [0] * servers
     of_server = [[0] * cards for _ in range(servers)]
     of_card = [0] * cards
     home = [(-1, -1)] * len(cuts)
     for number in sorted(range(len(cuts)), key=lambda number: -cuts[number].bytes):
-        server = load.index(min(load))
+        server = cuts[number].server if cuts[number].server >= 0 else load.index(min(load))
         card = min(range(cards), key=lambda card: (of_server[server][card], of_card[card]))
         load[server] += cuts[number].bytes
         of_server[server][card] += cuts[number].bytes
         of_card[card] += cuts[number].bytes
         home[number] = (server, card)
-    return [
-        piece._replace(server=server, card=card) for piece, (server, card) in zip(cuts, home, strict=True)
-    ]
+    return [piece._replace(server=server, card=card) for piece, (server, card) in zip(cuts, home, strict=True)]

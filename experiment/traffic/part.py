@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.experiment.program import FIFO, Importance, Messages, Part, Step, Table
+from gradwire.experiment.program import Importance, Messages, Part, Step, Table
+from gradwire.experiment.scheduling import FIFO
 from gradwire.experiment.topology import Cards
 from gradwire.experiment.traffic.base import Flows
 from gradwire.experiment.traffic.rails import ends

@@ -15,7 +15,20 @@ try:
     import typer
 
     from gradwire import __version__
-    from gradwire.cli import bench, cache, capture, look, predictor, reproduce, run, sweep, testbed, train
+    from gradwire.cli import (
+        bench,
+        cache,
+        capture,
+        execute,
+        look,
+        predictor,
+        reproduce,
+        run,
+        sweep,
+        testbed,
+        timeline,
+        train,
+    )
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
 except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
@@ -39,7 +52,8 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-for commands in (run, look, train, predictor, sweep, reproduce, testbed, cache, capture, bench):  # the order of --help
+# in the order of --help
+for commands in (run, look, timeline, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench):
     commands.register(app)
 app.add_typer(trace_app, name="trace")
 

@@ -36,6 +36,12 @@ Plots = Annotated[
     str, typer.Option("--plots", metavar="FORMAT", help="Format of the plots that --out writes: png, pdf or svg.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Breakdown = Annotated[
+    bool,
+    typer.Option(
+        "--breakdown", help="Say what iterations were spent on: computing, and waiting by cause; a table and a plot."
+    ),
+]
 PolicyName = Annotated[
     str | None, typer.Option("--policy", help="Run this policy of the scenario, not the base.")
 ]

@@ -26,7 +26,8 @@ def cmd_reproduce(
         str,
         typer.Argument(
             help="dlcp, mlt; regimes: where bounded loss pays and where it does not; tolerance: what lost gradients "
-            "cost in accuracy."
+            "cost in accuracy; reducers; mp2, mipd, slimdp: systems beside dense training and reducers; loop: what is "
+            "learned by when over a fabric, under each transport."
         ),
     ],
     claim: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.options import (
+    Breakdown,
     Json,
     MaxWall,
     Out,
@@ -72,6 +73,7 @@ def cmd_run(
         str | None,
         typer.Option("--plots", metavar="FORMAT", help="Draw plots beside the tables of --out: png, pdf or svg."),
     ] = None,
+    breakdown: Breakdown = False,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -88,7 +90,7 @@ def cmd_run(
         chosen = load_scenario(scenario, set=overrides, policy=policy)
     with claimed(out) as place:
         results, finished = _simulate([chosen], threads, limit, as_json, asked(scenario, overrides))
-        _show(results, finished, place, as_json, plots, alone=True)
+        _show(results, finished, place, as_json, plots, alone=True, parts=breakdown)
 
 
 @for_people
@@ -109,6 +111,7 @@ def cmd_compare(
     all_metrics: Annotated[
         bool, typer.Option("--all-metrics", help="Print a second table: time-outs, classes, links, packets sent again.")
     ] = False,
+    breakdown: Breakdown = False,
     as_json: Json = False,
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
@@ -118,7 +121,7 @@ def cmd_compare(
     known_format(plots)
     with claimed(out) as place:
         run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
-        _compare(sources, overrides_of(set_, trace), run, place, as_json, plots, all_metrics)
+        _compare(sources, overrides_of(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
 
 
 def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
@@ -218,33 +221,34 @@ def _compare(
     as_json: bool,
     plots: str,
     details: bool = False,
+    parts: bool = False,
 ) -> None:
     """Read, or `simulate`, everything that is to be compared; all of it is read before anything is simulated."""
     from gradwire.scenarios.load import list_library, load_scenario
     from gradwire.scenarios.record import asked, members
     from gradwire.scenarios.result import Result
 
-    parts: list[tuple[str, list[Result], list[Scenario]]] = []
+    given: list[tuple[str, list[Result], list[Scenario]]] = []
     for source in sources:
         if Path(source).is_dir() and source not in list_library():
-            parts.append((source, [Result.read(member) for member in members(source)], []))
+            given.append((source, [Result.read(member) for member in members(source)], []))
         else:
-            parts.append((source, [], load_scenario(source, set=overrides).variants()))
-    if overrides and not any(variants for _, _, variants in parts):
+            given.append((source, [], load_scenario(source, set=overrides).variants()))
+    if overrides and not any(variants for _, _, variants in given):
         from gradwire.scenarios.errors import ResultError
 
         expected = f"gradwire run {sources[0]} --set ..., which runs it again"
         raise ResultError("has been run already: overrides change nothing in it", sources[0], expected)
-    for source, read, _ in parts if overrides else ():
+    for source, read, _ in given if overrides else ():
         if read:
             typer.echo(f"note: {source}: has been run already: {', '.join(overrides)} changes nothing in it", err=True)
     results, finished = [], True
-    for source, read, variants in parts:
+    for source, read, variants in given:
         results += read
         if variants and finished:
             simulated, finished = simulate(variants, asked=asked(source, overrides))
             results += simulated
-    _show(results, finished, out, as_json, plots, details=details)
+    _show(results, finished, out, as_json, plots, details=details, parts=parts)
 
 
 def _show(
@@ -255,6 +259,7 @@ def _show(
     plots: str | None,
     alone: bool = False,
     details: bool = False,
+    parts: bool = False,
 ) -> None:
     """Write a comparison to `out`, or a Result `alone`, and print the comparison. `plots`: their format, or none.
 
@@ -266,14 +271,14 @@ def _show(
 
     if not results:
         raise KeyboardInterrupt
-    comparison = compare(results)
+    comparison = compare(results, parts)
     kept = None
     if out is not None and alone:
         write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
         kept = keep(out, write, [("result", results[0].write)] if plots else [])
     elif out is not None:
-        parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
-        kept = keep(out, partial(comparison.write, plots=plots or "png"), parts)
+        each_alone = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+        kept = keep(out, partial(comparison.write, plots=plots or "png"), each_alone)
     if as_json:
         typer.echo(json.dumps(comparison.as_dict()))
     else:

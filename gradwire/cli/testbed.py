@@ -133,7 +133,7 @@ def cmd_emulate(
     if policy is None and not every and loaded.policy:
         names = ", ".join(each.name for each in loaded.policy)
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
-    request = _request(clock, switch, max_wall, repeat, pcap, at)
+    request = request_of(clock, switch, max_wall, repeat, pcap, at)
     with claimed(out) as place:
         results, finished = _run_all(loaded.variants() if every else [loaded], request, as_json)
         for result in results:
@@ -156,7 +156,7 @@ def _report(
         typer.echo(json.dumps({**comparison.as_dict(), "engines": engines}))
     else:
         comparison.print()
-        _print_engines(results)
+        print_engines(results)
     kept = Kept(None)
     if out is not None and alone:
         kept = keep(out, results[0].write)
@@ -213,7 +213,7 @@ def cmd_fidelity(
 
     chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     request = replace(
-        _request(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
+        request_of(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )
     with claimed(out) as place:
         _both(chosen, request, place, as_json)
@@ -244,7 +244,7 @@ def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -
         raise KeyboardInterrupt
     emulated = results[0]
     if not as_json:
-        _print_engines(results)
+        print_engines(results)
     shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json)
     kept = Kept(None)
     if out is not None:
@@ -262,7 +262,7 @@ def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -
         raise typer.Exit(1)
 
 
-def _request(
+def request_of(
     clock: str | None,
     switch: str | None,
     max_wall: str | None,
@@ -317,7 +317,7 @@ def _heard(show: Progress) -> Callable[[Mapping[str, Any]], None]:
     return heard
 
 
-def _print_engines(results: Sequence[Result]) -> None:
+def print_engines(results: Sequence[Result]) -> None:
     """What they ran on, and everything that was not as the scenario says; what is alike once."""
     said: dict[str, list[str]] = {}
     for result in results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -116,6 +117,48 @@ def cmd_merge(
     from gradwire.traces.merge import merge
 
     typer.echo(f"trace written to {merge(sources, out)}")
+
+
+@app.command("retime", epilog="Example: gradwire trace retime resnet50 --times profile.json.gz --out resnet50-gpu")
+@for_people
+def cmd_retime(
+    trace: TraceName,
+    times: Annotated[
+        str, typer.Option(help="Where the times are from: a trace, or a file that gradwire trace import reads.")
+    ],
+    out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
+    format: Annotated[str, typer.Option(help=f"Of the file: auto, {', '.join(importers())}")] = "auto",
+    name: Annotated[str | None, typer.Option(help="Name of the new trace; the directory's by default.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of gradients of which the file gives only bytes.")] = "float32",
+    share: Annotated[
+        bool, typer.Option(help="Do not write the magnitudes again: read them from the bundled TRACE, always.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put the gradients of one trace at the times of another recording of the same model, such as a GPU's.
+
+    Gradients are matched by name, or by order and size; which are not is said, and what they get instead.
+    docs/traces.md has the rules.
+    """
+    from gradwire.scenarios.output import refuse_unwritable
+    from gradwire.traces.retime import retime, times_of, told
+    from gradwire.traces.storage import write
+    from gradwire.traces.trace import load_trace
+
+    refuse_unwritable(out)
+    sizes = load_trace(trace)
+    with progress(f"read {Path(times).name}", as_json) as show:
+        found, source = times_of(times, format=format, dtype=dtype, progress=show)
+    repeats = ["gradwire", "trace", "retime", Path(trace).name, "--times", Path(times).name]
+    repeats += [*(["--share"] if share else []), "--out", out.name]
+    made = retime(sizes, found, name or out.name, source, shlex.join(repeats))
+    write(made, out, chunks_of=trace if share else None)
+    if as_json:
+        typer.echo(json.dumps({"trace": str(out), **made.manifest["retimed"]}))
+        return
+    for line in told(made.manifest):
+        typer.echo(line)
+    typer.echo(f"trace written to {out}")
 
 
 @app.command("plot", epilog="Example: gradwire trace plot resnet50 --out resnet50-plots")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from gradwire.scenarios.checks.bounds import bound_remarks
+from gradwire.scenarios.checks.exec import check_exec
 from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
 from gradwire.scenarios.errors import Mistake
@@ -34,7 +35,7 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     found: list[Mistake] = []
     for check in (
         _names, _topology, _hosts, _output, _overrides, _switch, _latency, _transport, _classes, _bounds, check_switch,
-        check_traffic,
+        check_traffic, check_exec,
     ):  # fmt: skip
         found.extend(check(scenario))
     return found

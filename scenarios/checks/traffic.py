@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def check_traffic(scenario: Scenario) -> Iterator[Mistake]:
     """Every mistake that concerns traffic, or a transport of a table's own."""
-    if not scenario.job and not scenario.traffic:
-        yield Mistake("job", "is missing", None, "at least one [[job]] or [[traffic]]")
+    if not scenario.job and not scenario.traffic and scenario.exec is None:
+        yield Mistake("job", "is missing", None, "at least one [[job]] or [[traffic]], or [exec]")
     yield from _names(scenario)
     for kind in ("job", "traffic"):
         for index, table in enumerate(getattr(scenario, kind)):

@@ -23,6 +23,11 @@ class ExchangeTable(Table, ABC):
     kind: str
 
     @property
+    def unit_key(self) -> str:
+        """The key that says into what tensors are cut or gathered; empty if there is none."""
+        return ""
+
+    @property
     def shares_hosts(self) -> bool:
         """Whether servers are on the workers' hosts rather than on hosts of their own."""
         return False

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from gradwire.scenarios.components import chosen
+from gradwire.scenarios.components import chosen, named
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.bound import AnyBound
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.schema.policy import Tagging
+from gradwire.scenarios.schema.scheduler import SchedulerTable
 from gradwire.scenarios.schema.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, Ps, Time
 
@@ -45,8 +46,10 @@ Placement = Annotated[
 
 if TYPE_CHECKING:
     AnyExchange = ExchangeTable
+    AnyScheduler = SchedulerTable
 else:
     AnyExchange = chosen("exchange")
+    AnyScheduler = named("scheduler")
 
 
 class Job(Table):
@@ -73,6 +76,9 @@ class Job(Table):
     transport: AnyTransport | None = None
     """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: AnyExchange
+    scheduler: AnyScheduler | None = None
+    """When and in which order gradients are communicated, a name or a table; `order`, `credit` and `credit_per` say so
+    if absent."""
     order: Literal["fifo", "layer"] = "fifo"
     """Which waiting message a host sends first: fifo sends all at once, as they become ready, and leaves their order to
     the queues of the network; layer holds messages back, and releases those of the frontmost layers first. Of
@@ -91,10 +97,13 @@ class Job(Table):
     table that says it by layer and phase of training (below)."""
     pull_bound: AnyBound = 0.0
     """The same on the way back (in a ring: in all-gather)."""
-    bound_per: Literal["message", "step"] = "message"
-    """What the bound holds for. step: for all messages together that go in one iteration, one way, from one host to one
-    other; what those before have not lost of their bounds, the next one may, if it may lose anything. A transport that
-    delivers with losses before all is sent leaves little over: dlcp wants stop_policy = "on_probe". Ours."""
+    bound_per: Literal["message", "exchange", "step"] = "message"
+    """What the bound holds for. exchange: for all messages together that values go through on their way, on average
+    over the workers, so that each may lose a part of it: in a ring of N workers 2/(N-1) of it [notes], and never more
+    than all of it; with servers values go through one message, and it is the same as message. step: for all messages
+    together that go in one iteration, one way, from one host to one other; what those before have not lost of their
+    bounds, the next one may, if it may lose anything. A transport that delivers with losses before all is sent leaves
+    little over: dlcp wants stop_policy = "on_probe". Ours."""
     bound_most: Fraction = 0.5
     """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
     unless this is 1. Ours."""
@@ -112,7 +121,10 @@ class Job(Table):
     @model_validator(mode="after")
     def _roles_match(self) -> Job:
         exchange, placement = self.exchange, self.placement
-        if mistakes := list(exchange.misfits(self)):
+        mistakes = list(exchange.misfits(self))
+        if self.scheduler is not None:
+            mistakes += self.scheduler.misfits(self)
+        if mistakes:
             raise Mistakes(mistakes)
         if isinstance(placement, HostPlacement):
             for role, count in (("workers", self.workers), ("servers", self.servers)):

@@ -12,6 +12,7 @@
       policy[]                                        variants of the scenario, for comparing
       output
       emulation                                       gradwire.scenarios.schema.emulation
+      exec                                            gradwire.scenarios.schema.exec
       fidelity                                        gradwire.scenarios.schema.fidelity
       training                                        gradwire.scenarios.schema.training
 
@@ -39,6 +40,7 @@ from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
 from gradwire.scenarios.schema.described import describe
 from gradwire.scenarios.schema.emulation import Emulation
+from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.fault import Fault
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
@@ -137,6 +139,8 @@ class Scenario(Table):
     measure: Measure = Measure()
     """Which part of a run figures of traffic are of; the run itself does not depend on it."""
     emulation: Emulation = Emulation()
+    exec: Exec | None = None
+    """How programs of one's own run across this network (`gradwire exec`)."""
     fidelity: Fidelity = Fidelity()
     training: Training | None = None
     """What `gradwire train` trains over this network."""
@@ -254,7 +258,7 @@ class Scenario(Table):
         policies: a variant has the digest of the same scenario written out by hand. A file of a graph or of traffic
         counts by its content; a trace not at all, it has a digest of its own.
         """
-        apart = {"name", "description", "modules", "policy", "emulation", "fidelity", "measure"}
+        apart = {"name", "description", "modules", "policy", "emulation", "exec", "fidelity", "measure"}
         data = self.model_dump(mode="json", exclude=apart)
         for job in data["job"]:
             del job["trace"]

@@ -107,6 +107,9 @@ class Training(Table):
     """How workers and servers keep parameters together; all workers make each step with one mean gradient if absent."""
     network: AnyNetwork = "simulated"
     """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
+    spread: Flag = False
+    """With the simulated network: as many bytes are lost in each step as it loses, but of any packets, spread evenly
+    over workers, tensors and hops."""
     resync: Natural = 0
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
     ones; 0 for never."""
@@ -132,6 +135,8 @@ class Training(Table):
                 "momentum_correction", "is momentum besides that of the optimiser", self.momentum_correction,
                 "optimizer.momentum = 0",
             )  # fmt: skip
+        if self.spread and self.network != "simulated":
+            raise refuse("spread", "has no losses of a network to spread", True, 'network = "simulated"')
         if self.feed_back and not self.error_feedback:
             raise refuse("feed_back", "has no error feedback to go into", True, "error_feedback = true")
         if self.system is not None:

@@ -60,11 +60,22 @@ class Programs:
                 self._next(track, laid, BATCH)
             late = np.flatnonzero(~laid.opened & track.released(laid))
             if len(late):
+                late = self._with_next(laid, late)
                 track.open(laid, late, self._start)
                 self._open += len(late)
             room, left = MOST_OPEN - self._open, len(laid.opened) - laid.position
             if left and room >= min(left, BATCH):
                 self._next(track, laid, min(left, room))
+
+    def _with_next(self, laid: Laid, late: Ints) -> Ints:
+        """Messages that are late, and those right behind them: where several chains go on side by side, as buckets do
+        that are reduced at once, these are the next ones to be late, and each time the engine stops."""
+        ends = late[np.flatnonzero(np.diff(late, append=late[-1] + BATCH + 1) > BATCH)]
+        if self._open > 2 * MOST_OPEN or len(ends) * BATCH > MOST_OPEN:
+            return late
+        more = np.unique((ends[:, None] + np.arange(1, BATCH + 1)).ravel())
+        more = more[more < len(laid.opened)]
+        return np.union1d(late, more[~laid.opened[more]])
 
     def starved(self) -> bool:
         """Whether everything waits for a process to be told how it goes on, which it is now."""

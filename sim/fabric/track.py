@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.experiment.program import FIRE, LAYER, NOTE, WAIT, Importance, Part, Step
+from gradwire.experiment.program import FIRE, NOTE, WAIT, Importance, Part, Step
+from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loss import allowed_losses

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from random_cases import LATENCIES, LATENCY, RATES, budget
 
 from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.experiment.ideal import ideal_times
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, from_networkx
 from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.ideal import ideal_times
 from gradwire.testing.oracle import Case, Letter
 from gradwire.testing.oracle.cases import fabric_of
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.topology import Network, build_network
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
@@ -24,6 +25,8 @@ from tests.soak.schema import ABSENT, SCHEMA, Drawer
 
 TRANSPORTS = tuple(kind for kind, each in components("transport").items() if each.simulated)
 TOPOLOGIES, TRAFFIC, FAULTS = (tuple(components(place)) for place in ("topology", "traffic", "fault"))
+COLLECTIVES = tuple(kind for kind, each in components("exchange").items() if issubclass(each, StagedTable))
+SCHEDULERS = tuple(components("scheduler"))
 STILL = tuple(kind for kind, each in components("fault").items() if each.cuts or each.stops)
 """These need an engine that can do it."""
 
@@ -189,13 +192,19 @@ class Scenarios:
 
     def _job(self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any) -> dict[str, Any]:
         hosts = len(network.cards.hosts) // (1 + number) if network else 4
-        ring = rng.random() < 0.4 and hosts > 1
+        ring = rng.random() < 0.6 and hosts > 1
+        kind = rng.choice(COLLECTIVES if ring else ("parameter_server",))
+        exchange = draw.table(model("exchange", kind), {"kind": kind, **({"group": 2} if kind == "hierarchical" else {})})
         pins: dict[str, Any] = {
             "name": f"job{number}", "trace": f"./trace{rng.randrange(3)}", "transport": carrier,
             "workers": rng.choice((2, 2, 3, 4)) if hosts > 5 else min(2, hosts - 1 + ring),
             "servers": 0 if ring else rng.choice((1, 1, 2)) if hosts > 6 else 1,
-            "exchange": draw.table("Ring" if ring else "ParameterServer"),
+            "exchange": exchange,
         }  # fmt: skip
+        if rng.random() < 0.4:
+            pins |= {"scheduler": self._scheduler(rng, draw, ring, exchange), "order": ABSENT, "credit": ABSENT, "credit_per": ABSENT}
+        else:
+            pins["scheduler"] = ABSENT
         names = list(network.cards.hosts) if network else ["h0", "h1", "h2"]
         chosen = rng.random()
         if chosen < 0.2 and len(names) >= pins["workers"] + pins["servers"]:
@@ -210,6 +219,13 @@ class Scenarios:
             for field in [field for field in pins if rng.random() < draw.odd and field != "transport"]:
                 del pins[field]
         return draw.table("Job", pins)
+
+    def _scheduler(self, rng: Random, draw: Drawer, ring: bool, exchange: dict[str, Any]) -> dict[str, Any]:
+        """One that the exchange can have; what forward waits for, and sizes, are then its own."""
+        kind = rng.choice([each for each in SCHEDULERS if each != ("tictac" if ring else "ddp")])
+        for key in ("forward", "pull", *(("bucket", "partition") if components("scheduler")[kind].sizes else ())):
+            exchange.pop(key, None)
+        return draw.table(model("scheduler", kind), {"kind": kind})
 
     def _traffic(
         self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any

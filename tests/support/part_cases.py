@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradwire.experiment.collectives.base import lists
-from gradwire.experiment.program import FIFO, FIRE, LAYER, Course, Importance, Messages, Part, Step, Table
+from gradwire.experiment.program import FIRE, Course, Importance, Messages, Part, Step, Table
+from gradwire.experiment.scheduling import FIFO, LAYER
 from gradwire.scenarios.result import KINDS
 
 

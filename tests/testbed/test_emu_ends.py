@@ -117,7 +117,7 @@ def test_the_limit_keeps_what_was_seen(place: Place) -> None:
 
 @needs("uml")
 def test_the_limit_in_virtual_time(place: Place) -> None:
-    status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "20s", "--out", "kept")
+    status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "12s", "--out", "kept")
     assert status == 1 and "time was up" in said, error
     check_partial(place.folder / "kept", "max_wall")
     status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "300ms")

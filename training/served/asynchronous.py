@@ -26,30 +26,11 @@ from gradwire.training.gradients import Loss
 from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.served.copies import Copies, buffers_of, share_out, slice_of
+from gradwire.training.served.pace import Pace
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1
-SECOND_PS = 10**12
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long things take that no network says.
-
-    compute_ps : a turn's computing, worker by worker, and from the first again where there are more.
-    rate : bits per second of each worker's link, in both directions; 0: none, what it carries takes no time.
-    """
-
-    compute_ps: tuple[int, ...] = (0,)
-    rate: int = 0
-
-    def computing(self, worker: int) -> int:
-        """Picoseconds that a worker computes."""
-        return self.compute_ps[worker % len(self.compute_ps)]
-
-    def moving(self, nbytes: int) -> int:
-        """Picoseconds that bytes take over a worker's link, rounded up."""
-        return -(-8 * nbytes * SECOND_PS // self.rate) if self.rate else 0
+PUSH, PULL = 0, 1
 
 
 @dataclass(frozen=True)
@@ -113,6 +94,8 @@ class Asynchronous(Trainer):
         self.turns = [0] * count
         """Merged pushes of each worker."""
         self.pulled_at = [0] * count
+        self.free = [0, 0]
+        """When the server's link can carry the next push, and the next pull."""
         self.batches = list(range(count))
         self.begun = count
         self.flying: list[dict[str, Any]] = [{} for _ in range(count)]
@@ -120,8 +103,6 @@ class Asynchronous(Trainer):
         self.events = [(self.pace.computing(worker), worker, worker, COMPUTED) for worker in range(count)]
         heapq.heapify(self.events)
         self.planned = count
-        self.server_ns = 0
-        """Processor time of the server's own work, measured: no part of what is repeatable."""
         self.log: list[Turn] = []
         """The turns of the last step."""
         self._dealt: dict[int, Any] = {}
@@ -205,7 +186,9 @@ class Asynchronous(Trainer):
         before = buffers_of(self.model)
         loss, gradients = self.copies.gradients(worker, self.loss, inputs, targets)
         share_out(self.model, before, [buffers_of(self.model)], self.recipe.workers)
+        began = time.thread_time_ns()
         encoded = self.encode(worker, gradients)
+        self.encode_ns += time.thread_time_ns() - began
         payload = self.recipe.payload
         answer = self.network.carry(Pushed(self.batches[worker], 0, payload, self.messages, [encoded]))
         nbytes = sum(each.nbytes(payload) for each in encoded)
@@ -215,7 +198,7 @@ class Asynchronous(Trainer):
         self.settle(worker, encoded, answer.arrived[0])
         lost = self.shares(lost_of(encoded, answer.arrived[0], payload))
         self.flying[worker] = {"loss": loss, "bytes": nbytes, "got": got, "lost": lost}
-        self._plan(self.clock_ps + answer.time_ps + self.pace.moving(nbytes), worker, ARRIVED)
+        self._plan(answer.time_ps + self._moved(nbytes, PUSH), worker, ARRIVED)
 
     def _merge(self, worker: int) -> Turn:
         mine, self.flying[worker] = self.flying[worker], {}
@@ -249,9 +232,13 @@ class Asynchronous(Trainer):
             total += nbytes
             self.pulled_at[worker] = self.version
             self.batches[worker], self.begun = self.begun, self.begun + 1
-            self._plan(self.clock_ps + self.pace.moving(nbytes) + self.pace.computing(worker), worker, COMPUTED)
+            self._plan(self._moved(nbytes, PULL) + self.pace.computing(worker), worker, COMPUTED)
         self.waiting = still
         return total
+
+    def _moved(self, nbytes: int, way: int) -> int:
+        when, self.free[way] = self.pace.moved(nbytes, self.clock_ps, self.free[way])
+        return when
 
     def _plan(self, when: int, worker: int, what: int) -> None:
         heapq.heappush(self.events, (when, self.planned, worker, what))
@@ -281,7 +268,7 @@ class Asynchronous(Trainer):
         self.events = [(when, order, worker, what) for when, order, worker, what in self.events]
 
 
-ORDER = ("version", "turns", "pulled_at", "batches", "begun", "waiting", "events", "planned", "server_ns")
+ORDER = ("version", "turns", "pulled_at", "free", "batches", "begun", "waiting", "events", "planned")
 """What of the order of things is in a checkpoint."""
 
 

@@ -23,7 +23,8 @@ from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss
 from gradwire.training.network import Network
 from gradwire.training.reducers.fields import kept
-from gradwire.training.served.asynchronous import Asynchronous, Pace
+from gradwire.training.served.asynchronous import Asynchronous
+from gradwire.training.served.pace import Pace
 from gradwire.training.served.quantiles import TOGETHER, packed, quantised, restored, unpacked
 from gradwire.training.served.sgd import clipped
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of

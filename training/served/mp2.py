@@ -9,6 +9,7 @@ that is not pushed is not forgotten.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -86,16 +87,19 @@ class Mp2Trainer(Trainer):
         pushed = []
         for worker in range(recipe.workers):
             move, self.velocity[worker] = moves(recipe, before, gradients[worker], self.velocity[worker])
+            began = time.thread_time_ns()
             pushed.append([
                 _part((value - rate * each).reshape(-1), where)
                 for value, each, where in zip(before, move, places, strict=True)
             ])  # fmt: skip
-        answer = self.network.carry(Pushed(number, 0, recipe.payload, self.infos, pushed))
+            self.encode_ns += time.thread_time_ns() - began
+        sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
+        pulled = 4 * sum(info.numel for info in self.infos) * recipe.workers if self.rules.pull == "full" else sent
+        answer = self.network.carry(Pushed(number, 0, recipe.payload, self.infos, pushed, back=pulled / sent))
+        began = time.thread_time_ns()
         averages = self._averages(before, places, pushed, answer.arrived)
         self._move(before, averages, places, whole, number)
-        sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
-        back = sum(each.nbytes(recipe.payload) for each in pushed[0])
-        pulled = recipe.workers * (4 * sum(info.numel for info in self.infos) if self.rules.pull == "full" else back)
+        self.server_ns += time.thread_time_ns() - began
         return counted(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
 
     # --- what is pushed ------------------------------------------------------------------------------------------

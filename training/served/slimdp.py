@@ -7,6 +7,7 @@ workers' copies differ (Sun et al., arXiv 1709.09393). The server adds the mean 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -87,13 +88,17 @@ class SlimTrainer(Trainer):
         losses, gradients = self._train(number, rate)
         sets, pushed = [], []
         for worker in range(recipe.workers):
+            began = time.thread_time_ns()
             if number % self.slim.every == 0:
                 self.cores[worker] = self._selected(worker, gradients[worker])
             sets.append(self._chosen(worker, number))
             pushed.append(self._pushed(worker, sets[worker], number))
+            self.encode_ns += time.thread_time_ns() - began
         answer = self.network.carry(Pushed(number, 0, recipe.payload, self.messages, pushed))
+        began = time.thread_time_ns()
         self._merge(sets, pushed, answer.arrived)
         pulled = sum(self._pull(worker, sets[worker]) for worker in range(recipe.workers))
+        self.server_ns += time.thread_time_ns() - began
         sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
         return counted(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
 

@@ -7,6 +7,7 @@ training, so nothing is saved but the epochs that are skipped.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ SEEN = 5
 
 
 class WnnTrainer(Trainer):
-    """Trains with weight nowcasting. What comes back from the server are parameters, 4 bytes each."""
+    """Trains with weight nowcasting. What comes back are parameters, 4 bytes each, whatever is pushed."""
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
@@ -47,13 +48,16 @@ class WnnTrainer(Trainer):
 
     def step(self) -> StepRow:
         """A step, and after each fifth period a jump."""
+        before = self.pulled_bytes
         row = super().step()
+        began = time.thread_time_ns()
         if self.done % self.period == 0:
             self.seen.append([each.detach().clone() for each in self.model.parameters()])
             if len(self.seen) == SEEN:
                 self._jump()
+        self.server_ns += time.thread_time_ns() - began
         pulled = 4 * sum(info.numel for info in self.infos) * self.recipe.workers
-        self.pulled_bytes += pulled
+        self.pulled_bytes = before + pulled
         return replace(row, pulled_bytes=pulled)
 
     @torch.no_grad()

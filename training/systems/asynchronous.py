@@ -11,7 +11,7 @@ from gradwire.scenarios.units import Rate, Time
 from gradwire.training.systems.base import System
 
 if TYPE_CHECKING:
-    from gradwire.training.served.asynchronous import Pace
+    from gradwire.training.served.pace import Pace
     from gradwire.training.trainer import Trainer
 
 
@@ -24,12 +24,15 @@ class Unsynchronised(System):
     """How long each worker computes in a turn; from the first again where there are more workers."""
     rate: Rate | None = None
     """Of each worker's link, both ways; what it carries takes no time if absent."""
+    server_rate: Rate | None = None
+    """Of the server's link, both ways, which carries one push, and one pull, after the other; each has it to itself if
+    absent."""
 
     def pace(self) -> Pace:
         """The same, for the trainer."""
-        from gradwire.training.served.asynchronous import Pace
+        from gradwire.training.served.pace import Pace
 
-        return Pace(tuple(int(each) for each in self.computing), int(self.rate or 0))
+        return Pace(tuple(int(each) for each in self.computing), int(self.rate or 0), int(self.server_rate or 0))
 
 
 class AsynchronousServer(Unsynchronised):

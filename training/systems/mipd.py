@@ -70,5 +70,5 @@ class MIPD(Unsynchronised):
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
         from gradwire.training.served.mipd import Interpretable, Mipd
 
-        rules = Interpretable(**self.model_dump(exclude={"kind", "staleness", "computing", "rate"}))
+        rules = Interpretable(**self.model_dump(exclude={"kind", "staleness", "computing", "rate", "server_rate"}))
         return Mipd(model, data, recipe, rules, network, staleness=self.staleness, pace=self.pace())

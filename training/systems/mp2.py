@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,8 @@ class MP2(System):
     how each moved when it was pushed last, and the type of layer, normalised tensor by tensor. Biases and what belongs
     to normalisations are pushed as they are, every time.
     """
+
+    simulated: ClassVar[bool] = True
 
     kind: Literal["mp2"] = "mp2"
     predictor: Annotated[str, Field(min_length=1)] = "bundled"

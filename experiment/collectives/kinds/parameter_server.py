@@ -27,6 +27,12 @@ class ParameterServer(ExchangeTable):
     """Servers on the workers' hosts rather than on hosts of their own."""
     partition: Size = Bytes(4 * 2**20)
     """Largest message: longer tensors are cut, and the parts spread over the servers."""
+    shards: Literal["bytes", "round_robin", "split"] = "bytes"
+    """Which server a partition lives on. bytes: the largest ones first, each on the server with the fewest bytes so
+    far, as BytePS balances them [recalled]; round_robin: in turn, in the order of tensors; split: tensors of at least
+    `split_above` in equal parts on all servers, the others in turn, as MXNet's KVStore does [recalled]."""
+    split_above: Size = Bytes(4_000_000)
+    """With shards = "split": bytes above which a tensor is split; a million float32 values in MXNet [recalled]."""
     server_rate: Rate | None = None
     """Bandwidth at which a server adds up what it receives; free if absent."""
 
@@ -37,6 +43,10 @@ class ParameterServer(ExchangeTable):
                 "partition", "cuts a float32 value", format_size(self.partition), "a multiple of 4 bytes"
             )
         return self
+
+    @property
+    def unit_key(self) -> str:
+        return "partition"
 
     @property
     def shares_hosts(self) -> bool:

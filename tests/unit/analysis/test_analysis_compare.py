@@ -188,7 +188,7 @@ def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: py
     def fail(*_: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(gradwire.analysis.plots, "draw_all", fail)
+    monkeypatch.setattr(gradwire.analysis.figures, "save_all", fail)
     with pytest.raises(ResultError, match="no space"):
         compare([small_result()]).write("out")
     assert list(own_directory.iterdir()) == []

@@ -13,6 +13,7 @@ from gradwire.analysis.claims import SETS, claims_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
 from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, OPEN, SHOWN, Judgement, Spread, judge
 from gradwire.analysis.claims.magnitude import lost_magnitude
+from gradwire.analysis.claims.measures import WORDS
 from gradwire.analysis.claims.page import as_dict, html_page
 from gradwire.analysis.claims.plan import all_runs, planned
 from gradwire.analysis.claims.policies import POLICIES, laid_over
@@ -104,10 +105,7 @@ def test_every_claim_can_be_run(name: str) -> None:
     """All scenarios are valid, and what is expected of a claim asks for settings and policies that it runs."""
     for claim in claims_of(name):
         runs = planned(claim, 1, True, DATA)
-        figures = {run.key: dict.fromkeys(
-            ("p99", "mean", "p50", "iteration", "timed_out", "tail_timed_out", "broken", "worst", "magnitude", "accuracy",
-             "step_bytes"), 1.0)
-            for run in runs}  # fmt: skip
+        figures = {run.key: dict.fromkeys(WORDS, 1.0) for run in runs}
         found = judge(claim, runs, figures)
         assert found.verdict != OPEN and len(found.findings) == len(claim.expects)
         assert len({setting.name for setting in claim.settings}) == len(claim.settings)

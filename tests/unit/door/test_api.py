@@ -166,7 +166,7 @@ def test_what_is_strange_is_shown_in_a_few_words():
 
 def test_scenarios_and_traces_may_be_named(runs):
     """As `gradwire run` has it: the scenario without a policy; one override needs no list around it."""
-    named = gradwire.simulate(str(ROOT / "gradwire/scenarios/library/demo.toml"), "resnet50", max_wall_s=1)
+    named = gradwire.simulate(str(ROOT / "gradwire/scenarios/library/demo.toml"), "resnet50-v100", max_wall_s=1)
     assert (named.summary["name"], named.summary["policy"]) == ("demo", "base")
     assert gradwire.load_scenario("demo", set="job.iterations=2").job[0].iterations == 2
     assert gradwire.load_scenario("demo").variant("dlcp").policy_name == "dlcp"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "training", "analysis", "testing", "benchmarks")
 FOR_TYPES = {
     # a model of the schema is checked by functions that name it, and a topology checks what surrounds it
-    ("scenarios.checks.scenario", "scenarios.checks.switch", "scenarios.checks.traffic", "scenarios.schema.scenario",
+    ("scenarios.checks.exec", "scenarios.checks.scenario", "scenarios.checks.switch", "scenarios.checks.traffic", "scenarios.schema.scenario",
      "scenarios.schema.topology"),
     # an exchange checks the job that chooses it
     ("scenarios.schema.exchange", "scenarios.schema.job"),

@@ -20,7 +20,7 @@ from gradwire.scenarios.errors import ScenarioError, ScenarioNote
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.overrides import put_in_traces
 
-SCALE = 0.02  # of the library's demo, which replays resnet50
+SCALE = 0.17  # of the library's demo, which replays resnet50-v100
 
 
 def command(*words: str) -> Any:
@@ -49,7 +49,7 @@ def test_a_scale_goes_with_the_trace_that_it_was_meant_for(mine: Path, policy: s
     found, notes = loaded("job.trace=./mine", policy=policy)
     assert [job.compute_scale for job in found.job] == [1.0]
     assert len(notes) == 1
-    assert notes[0].startswith("job[0].compute_scale = 0.02 belongs to the trace resnet50; with ")
+    assert notes[0].startswith("job[0].compute_scale = 0.17 belongs to the trace resnet50-v100; with ")
     for variant in found.variants():
         assert [job.compute_scale for job in variant.job] == [1.0]
         assert [job.trace for job in variant.job] == [str(mine / "mine")]
@@ -59,11 +59,11 @@ def test_a_scale_goes_with_the_trace_that_it_was_meant_for(mine: Path, policy: s
     ("overrides", "scale"),
     [
         ((), SCALE),
-        (("job.trace=resnet50",), SCALE),
+        (("job.trace=resnet50-v100",), SCALE),
         (("job.workers=2",), SCALE),
         (("job.trace=./mine", "job.compute_scale=0.5"), 0.5),
         (("job.compute_scale=0.02", "job[0].trace=vgg16"), 0.02),
-        (("job.trace=vgg16", "job.trace=resnet50"), SCALE),
+        (("job.trace=vgg16", "job.trace=resnet50-v100"), SCALE),
     ],
 )
 def test_a_scale_that_is_meant_stays(mine: Path, overrides: tuple[str, ...], scale: float) -> None:
@@ -84,7 +84,7 @@ def test_commands_look_where_the_user_stands_and_say_what_they_did(mine: Path, p
     done = command("check", "demo", "--trace", path, "--set", "job.phase=early", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["name"] == "demo"
-    assert done.stderr.count("note: job[0].compute_scale = 0.02 belongs to the trace resnet50; with ") == 1
+    assert done.stderr.count("note: job[0].compute_scale = 0.17 belongs to the trace resnet50-v100; with ") == 1
 
 
 def test_a_run_with_another_trace_takes_its_times_as_they_are(mine: Path) -> None:
@@ -100,11 +100,11 @@ def test_a_run_with_another_trace_takes_its_times_as_they_are(mine: Path) -> Non
 
 def test_a_trace_that_is_handed_over_has_to_be_the_one_the_scale_is_for(mine: Path) -> None:
     demo = load_scenario("demo", set=["job.iterations=1", "job.phase=early"])
-    with pytest.raises(ScenarioError, match=r"compute_scale.*is meant for the trace resnet50, not for small"):
+    with pytest.raises(ScenarioError, match=r"compute_scale.*is meant for the trace resnet50-v100, not for small"):
         gradwire.simulate(demo, small_trace())
-    with pytest.raises(ScenarioError, match="is meant for the trace resnet50"):
+    with pytest.raises(ScenarioError, match="is meant for the trace resnet50-v100"):
         resolve(demo, small_trace())
-    find_needs(demo, gradwire.load_trace("resnet50"))
+    find_needs(demo, gradwire.load_trace("resnet50-v100"))
     with pytest.warns(ScenarioNote):
         find_needs(load_scenario("demo", set=["job.trace=mine", "job.phase=early"]), small_trace())
     Path("mine").rename("renamed")  # the same trace under another name

@@ -26,7 +26,7 @@ ALLOWED = {
     "sim": {"scenarios", "traces", "components", "experiment"},
     "emu": {"scenarios", "traces", "components", "experiment"},
     "training": {"scenarios", "traces"},
-    "analysis": {"scenarios", "traces"},
+    "analysis": {"scenarios", "traces", "components", "experiment"},
     "testing": {"scenarios", "components", "experiment", "sim"},
 }
 """Which rooms the modules of a room may import."""

@@ -12,7 +12,9 @@ from contents_cases import Network
 from sim_cases import MS, make_trace, ps_job, ring_job, scenario
 
 from gradwire.emu.agent.magnitudes import Magnitudes, prepare
+from gradwire.emu.agent.script import GATHER
 from gradwire.emu.results.verify import verify
+from gradwire.scenarios.result import KINDS
 from gradwire.traces.trace import Trace, load_trace
 
 DLCP = {"kind": "dlcp", "payload": "1024B"}
@@ -128,6 +130,15 @@ CASES = {
     "servers": scenario(ps_job(3, 2, exchange={"partition": "16KiB"}, **LOSSY), transport=DLCP),
     "colocated": scenario(ps_job(4, 3, exchange={"colocated": True, "partition": "16KiB", "server_rate": "9Gbps"}, order="layer", **LOSSY), transport=DLCP),
     "ring": scenario(ring_job(4, bucket="50KB", **LOSSY), transport=DLCP),
+    **{
+        kind: scenario({"workers": n, "exchange": {"kind": kind, "bucket": "50KB", **more}, **LOSSY}, transport=DLCP)
+        for kind, n, more in (
+            ("halving_doubling", 5, {}), ("transpose", 4, {}), ("tree", 5, {}), ("double_tree", 5, {"chunks": 2}),
+            ("hierarchical", 6, {"group": 3}),
+        )
+    },
+    "slices": scenario(ring_job(3, scheduler={"kind": "p3", "slice": "16kB"}, **LOSSY), transport=DLCP),
+    "rebuilt buckets": scenario(ring_job(3, scheduler={"kind": "ddp", "bucket": "60kB"}, **LOSSY), transport=DLCP),
     "two jobs and traffic": scenario(
         ps_job(2, 1, placement={"workers": ["h0", "h1"], "servers": ["h0"]}, **LOSSY),
         ring_job(3, placement={"workers": ["h0", "h1", "h2"]}, jitter=0.1, **LOSSY),
@@ -187,6 +198,10 @@ def test_buffers_are_held_no_longer_than_needed(tmp_path):
     net = Network(scenario(ps_job(4, 2, iterations=3)), TRACE, tmp_path).run()
     model = TRACE.total_bytes
     assert net.most_held <= 12 * model  # of one iteration: pushes at both ends, or sums and pulls
+
+
+def test_the_kind_that_takes_the_place_of_others_is_all_gather():
+    assert KINDS[GATHER] == "all_gather"
 
 
 # --- what is wrong is found -----------------------------------------------------------------------
@@ -275,7 +290,7 @@ def test_a_missing_contribution_is_found(net):
 
         def without_last(message, carried, add=add):
             if len(carried.sums or ()) + carried.own > 1:
-                carried = carried._replace(sums=carried.sums[:-1])
+                carried = carried._replace(sums=carried.sums[:-1], places=carried.places[:-1])
             return add(message, carried)
 
         contents._add = without_last

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from array_cases import job_of
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
-from gradwire.experiment.collectives.parameter_server import partition_tensors
 from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 from gradwire.traces.messages import Tagger, layer_priorities
@@ -129,11 +129,29 @@ def test_partitions_cover_every_tensor_and_balance_the_servers():
 
 
 def test_partitioning_is_greedy_by_size():
-    class Context:
-        trace = make_trace([[5, 4, 3, 3, 3]])
+    assert homes(make_trace([[5, 4, 3, 3, 3]])) == [0, 1, 1, 0, 1]
+    # 5 | 4, 4+3 | 5+3, then the tie at 8 and 7 goes to the lighter
 
-    homes = [piece.server for piece in partition_tensors(Context, 1024, 2)]  # type: ignore[arg-type]
-    assert homes == [0, 1, 1, 0, 1]  # 5 | 4, 4+3 | 5+3, then the tie at 8 and 7 goes to the lighter
+
+def homes(trace, servers=2, **exchange):
+    """The server of every partition."""
+    job = job_of({"kind": "parameter_server", **exchange}, 1, servers=servers, trace=trace)
+    return [piece.server for piece in job.exchange.partitions]
+
+
+def test_partitions_can_go_to_servers_in_turn():
+    trace = make_trace([[5, 4], [300, 3]])
+    assert homes(trace, shards="round_robin", partition="400B") == [0, 1, 0, 1, 0, 1]
+
+
+def test_large_tensors_can_be_split_over_all_servers():
+    """Of 300 values with three servers each has 100, in two partitions of at most 60; small ones go in turn."""
+    trace = make_trace([[5, 4], [300, 3]])
+    split = {"shards": "split", "split_above": "1kB", "partition": "240B"}
+    assert homes(trace, 3, **split) == [0, 1, 0, 0, 1, 1, 2, 2, 2]
+    job = job_of({"kind": "parameter_server", **split}, 1, servers=3, trace=trace)
+    mine = [(piece.part, piece.first, piece.elements) for piece in job.exchange.partitions if piece.tensor == 2]
+    assert mine == [(0, 0, 60), (1, 60, 40), (2, 100, 60), (3, 160, 40), (4, 200, 60), (5, 260, 40)]
 
 
 # --- rings ----------------------------------------------------------------------------------------

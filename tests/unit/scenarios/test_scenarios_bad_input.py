@@ -90,7 +90,7 @@ SINGLE = [
     # several tables at once
     ("job.0.workers", 4, "job[0].workers", "4 workers and 1 servers need 5 hosts, but the topology has 4", "at most 4"),
     ("job.0.servers", 0, "job[0].servers", "is zero, but the exchange is by parameter server", "at least one"),
-    ("job.0.exchange", RING, "job[0].servers", "has no meaning in a ring", "no servers"),
+    ("job.0.exchange", RING, "job[0].servers", "has no meaning with ring", "no servers"),
     ("job.0.push_bound", 0.1, "job[0].push_bound", "allows loss, but transport dctcp delivers every byte", "dlcp"),
     ("job.0.pull_bound", 0.1, "job[0].pull_bound", "allows loss, but transport dctcp delivers every byte", "dlcp"),
     ("job.0.push_bound", 10, "job[0].push_bound", "is out of range", "between 0 and 1"),
@@ -103,7 +103,7 @@ SINGLE = [
     ("job.0.push_bound", {"share": 0.1, "change": 0.0}, "job[0].push_bound.change", "is out of range", "above 0"),
     ("job.0.push_bound", {"share": 0.1, "last": 1}, "job[0].push_bound.last", "unknown key", "layers"),
     ("job.0.push_bound", {"front": 0.0, "back": 0.1}, "job[0].push_bound", "allows loss, but transport dctcp", "dlcp"),
-    ("job.0.bound_per", "worker", "job[0].bound_per", "is unknown", "'message' or 'step'"),
+    ("job.0.bound_per", "worker", "job[0].bound_per", "is unknown", "'message', 'exchange' or 'step'"),
     ("job.0.fill", "last", "job[0].fill", "is unknown", "'zero', 'rescaled' or 'stale'"),
     ("job.0.pull_fill", "rescaled", "job[0].pull_fill", "is unknown", "'stale' or 'zero'"),
     (
@@ -270,7 +270,7 @@ def test_missing_files(tmp_path: Path):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario("nowhere.toml")
-    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, agreement-wall, demo"):
+    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, agreement-wall, collectives"):
         load_scenario("nowhere")
     with pytest.raises(ScenarioError, match=r"cannot be read \(is a folder\); expected a scenario file"):
         load_scenario(tmp_path)

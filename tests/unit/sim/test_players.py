@@ -48,6 +48,10 @@ def both(case, trace=TRACE):
         (ring_job(2, **FEW), "dctcp"),
         (ring_job(3, **FEW, **TAGGED, bucket="100KB"), "dlcp"),
         (ring_job(8, **FEW, **LAYERS, bucket="100KB", order="layer"), "dlcp"),
+        ({"workers": 5, "exchange": {"kind": "halving_doubling", "forward": "layerwise"}, **FEW, **TAGGED}, "dlcp"),
+        ({"workers": 4, "exchange": {"kind": "transpose"}, **FEW, "scheduler": {"kind": "p3", "slice": "40kB"}}, "dlcp"),
+        ({"workers": 5, "exchange": {"kind": "double_tree", "bucket": "100KB", "chunks": 3}, **FEW}, "dctcp"),
+        (ps_job(3, **FEW, exchange={"shards": "split", "split_above": "40kB"}, servers=2, scheduler="tictac"), "dctcp"),
     ],
 )
 def test_jobs(job, transport):

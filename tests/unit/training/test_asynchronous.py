@@ -79,6 +79,20 @@ def test_bytes_take_time() -> None:
     assert [when for when, *_ in order(None, 0, turns=3, rate=1000)] == [way, 3 * way, 5 * way]
 
 
+def test_a_server_that_all_share_serves_one_after_the_other() -> None:
+    """Its link takes w for a push or a pull; both workers begin at 0: pushes end at w and 2 w, pulls, the other way, at 2 w and
+    3 w, and next pushes, which begin then, at 3 w and 4 w."""
+    count = sum(p.numel() for p in plain().parameters())
+    way = 4 * count * 8 * 10**9
+    recipe = Recipe(workers=2, batch=2, steps=9, schedule="constant")
+    trainer = Asynchronous(plain(), DATA, recipe, pace=Pace((0,), server_rate=1000))
+    seen = [trainer.turn() for _ in range(4)]
+    assert [(each.time_ps, each.worker) for each in seen] == [(way, 0), (2 * way, 1), (3 * way, 0), (4 * way, 1)]
+    other = Asynchronous(plain(), DATA, recipe, pace=Pace((0,), server_rate=1000))
+    other.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    assert [trainer.turn().time_ps for _ in range(3)] == [other.turn().time_ps for _ in range(3)]
+
+
 def test_what_the_network_answers_takes_time() -> None:
     """Pushes of even samples take 10, of odd ones 1, and nothing else takes any: worker 1 has 1 and then takes 2, worker 0 has 0
     and then takes 3; at 11 both arrive, worker 1's first, which was sent at 1."""

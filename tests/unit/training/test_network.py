@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.network import Answer, Ideal, Pushed, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.network import Answer, Ideal, Pushed, Random, Recorded, Replay, Spread  # noqa: E402
 
 INFOS = [TensorInfo(f"t{n}", (10_000,), 10_000, "float32", n) for n in range(4)]
 
@@ -102,3 +102,37 @@ def test_replay_of_something_else_is_refused() -> None:
         short.carry(pushed())
     with pytest.raises(ValueError, match="has 1 rounds"):
         Replay([[Answer([[None] * 4] * 2)]]).carry(Pushed(0, 1, 40, INFOS, pushed().encoded))
+
+
+def test_spread_losses_are_as_many_and_anywhere() -> None:
+    """A network that loses the last fifth of the first worker's packets of one tensor; spread, it is a fortieth of all, which
+    are other ones in another step."""
+    tail = Random(0.2, last=True, worker=0, layers="front")
+    spread = lost(Spread(tail))
+    assert lost(tail).sum() == spread.sum() == 400 and lost(tail)[1].sum() == 0
+    assert all(30 < part < 70 for part in spread.sum(axis=2).flatten()), "50 of each of eight tensors"
+    assert not np.array_equal(spread, lost(Spread(tail), step=1)) and not np.array_equal(spread, lost(Spread(tail, seed=1)))
+    assert lost(Spread(Ideal())).sum() == 0 and Spread(Ideal()).carry(pushed()).arrived[0][0] is None
+
+
+def test_spread_losses_are_counted_in_bytes() -> None:
+    """Short packets at the ends of tensors weigh what they hold: no more bytes than there were, and less than a packet fewer."""
+    infos = [TensorInfo("short", (3,), 3, "float32", 0)] * 200 + [TensorInfo("long", (10_000,), 10_000, "float32", 1)]
+    rows = [[Encoded((torch.ones(info.numel),)) for info in infos]]
+    asked = Pushed(0, 0, 40, infos, rows)
+    gone = {}
+    for name, network in (("random", Random(0.3, layers="back")), ("spread", Spread(Random(0.3, layers="back")))):
+        masks = network.carry(asked).arrived[0]
+        gone[name] = [0 if mask is None else int((~mask).sum()) * (12 if info.numel == 3 else 40) for mask, info in zip(masks, infos, strict=True)]
+    assert sum(gone["random"][:-1]) == 0 and sum(gone["spread"][:-1]) > 0
+    assert 0 <= sum(gone["random"]) - sum(gone["spread"]) < 40
+
+
+def test_spread_losses_of_a_ring_are_in_any_hop() -> None:
+    from gradwire.training.ring import RingLayout
+    from tests.support.training_cases import pushed_round
+
+    asked = pushed_round(RingLayout((16_000,), ((0,),), 8, 40))
+    whole, spread = (network.carry(asked).hops.masks[0] for network in (Random(0.2, way="pull"), Spread(Random(0.2, way="pull"))))
+    assert whole.shape == spread.shape and (~whole).sum() == (~spread).sum()
+    assert whole[:7].all() and abs(int((~spread[:7]).sum()) - int((~spread[7:]).sum())) < 0.2 * int((~spread).sum())

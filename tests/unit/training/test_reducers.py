@@ -12,7 +12,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
+from gradwire.training.exchange import Exchange, answer_bytes  # noqa: E402
 from gradwire.training.network import Answer, Replay  # noqa: E402
 from gradwire.training.reducers.base import Reducer, State  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
@@ -370,3 +370,26 @@ def test_goes_on_from_a_checkpoint() -> None:
     second = Exchange(reducer, [info_of(12, 10)], 1)
     second.states[0][0].load_state_dict(first.states[0][0].state_dict())
     assert torch.equal(first.step([[drawn((12, 10), 9)]], 3)[0][0], second.step([[drawn((12, 10), 9)]], 3)[0][0])
+
+
+def test_what_servers_answer_by_hand() -> None:
+    """Two workers, 1000 elements of one tensor. Dense means are float32, or half of it; of two workers' largest tenths, at other
+    places, 200 elements come back with theirs; of a tenth that a seed has chosen for both, 100 without."""
+    from gradwire.training.encoded import Encoded
+
+    info = [TensorInfo("t", (1000,), 1000, "float32", 0)]
+    first, second = torch.zeros(1000), torch.zeros(1000)
+    first[:100], second[500:600] = 1.0, 2.0
+    for reducer, each in (
+        (Dense(), 4000), (Half(), 2000), (QSGD(), 4000), (TopK(ratio=0.1), 200 * 8), (RandomK(ratio=0.1), 100 * 4),
+        (TopK(ratio=0.9), 4000),
+    ):  # fmt: skip
+        dense = [torch.randn(1000), torch.randn(1000)] if each == 4000 else [first, second]
+        _, sent = Exchange(reducer, info, 2).step([[dense[0]], [dense[1]]], 0)
+        assert sent.pulled_bytes == 2 * each, reducer.kind
+        assert sent.encode_ns > 0 and sent.server_ns > 0
+    mean, pair = torch.tensor([0.0, 1.0, 0.0]), Encoded((torch.ones(1), torch.zeros(1, dtype=torch.int32)))
+    assert answer_bytes(mean, pair, "sent") == 8 and answer_bytes(mean, pair, "fixed") == 12
+    matrix = [TensorInfo("m", (40, 25), 1000, "float32", 0)]
+    _, sent = Exchange(PowerSGD(rank=1), matrix, 2).step([[torch.randn(40, 25)], [torch.randn(40, 25)]], 0)
+    assert sent.pulled_bytes == 2 * 4 * (40 + 25) == sum(sent.nbytes), "both factors, as long as they were pushed"

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from sim_cases import make_trace as made  # noqa: E402
 
-from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.errors import GradwireError, ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
 from gradwire.sim.session import Session  # noqa: E402
 from gradwire.sim.simulate import simulate  # noqa: E402
@@ -140,6 +140,30 @@ def test_bounds_hold_and_small_packets_go_first() -> None:
     assert any(row[0] is not None for row in answer.arrived)
 
 
+def test_bounds_by_phase_follow_what_is_really_sent() -> None:
+    """Gradients that stay, double, stay: what may be lost is nothing in the first step and in that in which they double. After
+    a rest nobody knows."""
+    network = Simulated(Session(scenario(job={"push_bound": {"share": 0.2, "critical": 0.0}})))
+    values = torch.ones(40 * 1024)
+    values.view(40, 1024)[::2] *= 0.01
+    lost = []
+    for step, factor in enumerate((1.0, 1.1, 2.2, 2.2)):
+        answer = network.carry(pushed(factor * values, step=step))
+        lost.append(any(row[0] is not None for row in answer.arrived))
+    assert lost == [False, True, False, True]
+    network.state_dict()
+    assert all(row[0] is None for row in network.carry(pushed(values, step=4)).arrived)
+
+
+def test_a_broken_bound_ends_a_step(monkeypatch) -> None:
+    monkeypatch.setattr("gradwire.sim.session.allowed_losses", lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64))
+    values = torch.ones(40 * 1024)
+    values.view(40, 1024)[::2] *= 0.01
+    network = Simulated(Session(scenario()))
+    with pytest.raises(GradwireError, match=r"without \d+ of its \d+ bytes.*no more than its bound of 0.2"):
+        network.carry(pushed(values))
+
+
 def test_a_bound_of_zero_loses_nothing() -> None:
     network = Simulated(Session(scenario(job={"push_bound": 0.0})))
     answer = network.carry(pushed(torch.randn(40 * 1024)))
@@ -151,7 +175,7 @@ def test_partitions_are_put_together() -> None:
     class Plays:
         scenario = scenario()
 
-        def step(self, trace):
+        def step(self, trace, back=1.0):
             found = Session(self.scenario).step(trace)
             rows = found.messages
             wanted = next(n for n in range(len(rows)) if rows.captured[n] == 2 and found.workers[n, 0] == 2 and rows.first[n] == 16 * 1024)
@@ -194,7 +218,7 @@ def test_a_ring_loses_what_its_messages_lost() -> None:
     class Plays:
         scenario = one
 
-        def step(self, trace):
+        def step(self, trace, back=1.0):
             traces.append(trace)
             return Session(one).step(trace)
 
@@ -268,6 +292,10 @@ def test_what_cannot_be_trained_over_is_refused() -> None:
         Simulated(Session(scenario(transport={"kind": "dlcp", "payload": "1002B"}, job=RING)))
     with pytest.raises(ScenarioError, match=r"job\.exchange\.partition.*multiple of the payload"):
         Simulated(Session(scenario(job={"exchange": {"kind": "parameter_server", "partition": "10000B"}})))
+    with pytest.raises(ScenarioError, match="p3 cuts gradients its own way"):
+        Simulated(Session(scenario(job={"servers": 0, "exchange": {"kind": "ring"}, "scheduler": "p3"})))
+    with pytest.raises(ScenarioError, match="transpose cannot be trained over yet"):
+        Simulated(Session(scenario(job={"servers": 0, "exchange": {"kind": "transpose"}})))
     with pytest.raises(ScenarioError, match="has 0 jobs"):
         Session(build_scenario({**scenario().model_dump(mode="json", exclude_unset=True), "job": [],
                                 "traffic": [{"kind": "incast", "name": "t", "fan_in": 2, "receiver": "h0", "size": "1kB"}]}))
@@ -282,7 +310,7 @@ def test_a_wrapped_reducer_is_as_long_as_it_is() -> None:
     class Plays:
         scenario = scenario()
 
-        def step(self, trace):
+        def step(self, trace, back=1.0):
             seen.append([tensor.bytes for tensor in trace.tensors])
             return Session(self.scenario).step(trace)
 

@@ -1,0 +1,94 @@
+"""MIPD (Zhang and Wang, IEEE TPDS 33(11), 2022) beside its abstract, of which alone is public what it claims."""
+
+from __future__ import annotations
+
+from gradwire.analysis.claims.claim import Claim, Expect, Setting, saved
+from gradwire.analysis.claims.systems import HOW, C, faster, points, settings, share_saved, tried
+from gradwire.analysis.claims.tolerance import POINT
+from gradwire.scenarios.json_data import Json
+
+_SETTINGS = settings("asynchronous", "mipd", "mipd-all", "mipd-magnitude", "mipd-unsmoothed")
+SOURCE = "[abstract]; limits [ours]"
+IN_TURN = (
+    " Asynchronous workers compute for equally long and take turns at the server's link, first come first served, "
+    "without the simulator."
+)
+
+SERVER, SAVED = "ResNet-18, 4 steps", "processor time of the server saved"
+_SERVER: Json = {
+    "training": {
+        "model": "resnet18", "data": "synthetic", "size": 32, "samples": 200, "batch": 2, "steps": 4, "augment": False,
+        "network": "ideal", "score_every": 1_000_000,
+    }
+}  # fmt: skip
+
+I1 = Claim(
+    "I1",
+    SOURCE,
+    "It comes to an accuracy faster than an asynchronous server with dense gradients, and than Top-k.",
+    "training up to 36.2 % faster",
+    _SETTINGS,
+    (
+        *faster("mipd", "asynchronous", "time to the accuracy saved"),
+        *faster("mipd", "topk-ef", "time to the accuracy saved, against Top-k"),
+    ),
+    "to_1Gbps",
+    HOW + IN_TURN,
+)
+I2 = Claim(
+    "I2",
+    SOURCE,
+    "Updating half of the parameters a push takes work off the server.",
+    "server CPU up to -42.0 %",
+    (*_SETTINGS, Setting(SERVER, "train-tiny", ("asynchronous", "mipd-cold"), _SERVER, rates=("10Gbps",))),
+    (
+        *share_saved("mipd", "asynchronous", "server", SAVED, 0.2, condition="small net"),
+        Expect(
+            SAVED, saved(SERVER, "mipd-cold", "asynchronous", "server"), (SERVER,), 0.2,
+            unit="share", condition="large net",
+        ),
+    ),
+    "accuracy",
+    "Of decoding, updating and copying what is pulled, in torch on one thread. A net of 75,290 parameters takes a "
+    "server tens of small operations, whose number counts and not their size; ResNet-18 has 11.2 million.",
+)  # fmt: skip
+I3 = Claim(
+    "I3",
+    SOURCE,
+    "It sends less.",
+    "network -32.7 %",
+    _SETTINGS,
+    (
+        *share_saved("mipd", "asynchronous", "traffic", "bytes saved, both ways", 0.327, condition="both ways"),
+        *share_saved("mipd", "asynchronous", "step_bytes", "pushed bytes saved", 0.327, condition="pushed"),
+    ),
+    "accuracy",
+)
+I4 = Claim(
+    "I4",
+    SOURCE,
+    "It loses no accuracy against dense gradients, asynchronous or not.",
+    "nothing said of a loss",
+    _SETTINGS,
+    (
+        *points("mipd", "asynchronous", "MIPD, less that of the asynchronous server", -POINT, condition="asynchronous"),
+        *points("asynchronous", "dense", "the asynchronous server, less that of dense", -POINT, condition="order"),
+        *points("mipd-all", "mipd", "all parameters updated, less that of half", low=0.0, condition="halves cost"),
+    ),
+    "accuracy",
+)
+I5 = Claim(
+    "I5",
+    SOURCE,
+    "Significance by |w g| is better than by magnitude, smoothing is better than none, and both better than Top-k.",
+    "better than magnitude-based sparsification; figures not public",
+    _SETTINGS,
+    (
+        *points("mipd", "mipd-magnitude", "|w g|, less that by magnitude", low=0.0, condition="significance"),
+        *points("mipd", "mipd-unsmoothed", "smoothing, less that without", low=0.0, condition="smoothing"),
+        *points("mipd", "topk-ef", "MIPD, less that of Top-k", low=0.0, condition="Top-k"),
+    ),
+    "accuracy",
+)
+I6 = tried("I6", "MIPD", "mipd", ("mipd-most",))
+CLAIMS = [I1, I2, I3, I4, I5, I6, C]

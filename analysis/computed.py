@@ -1,0 +1,145 @@
+"""What workers did, with names: layers forward and backward, and waits with what they were for.
+
+A simulated run is gone through once more (`gradwire.analysis.played`). Of one on real sockets only the two passes are
+known, from its table of iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from gradwire.analysis.breakdown import CAUSES, Walk
+from gradwire.analysis.messages_time import Lost, MessageTimes, Traffic
+from gradwire.experiment.program import BACKWARD_END, END, FORWARD_END, START
+from gradwire.scenarios.json_data import Json
+
+if TYPE_CHECKING:
+    from gradwire.analysis.played import Course, Played
+    from gradwire.analysis.ran import Ran
+    from gradwire.experiment.jobs import Job
+
+
+class Span(NamedTuple):
+    """A stretch of a worker's time.
+
+    kind : "forward", "backward", "optimizer", "computing" (something else) or "waiting".
+    node : its host's.
+    """
+
+    job: str
+    worker: int
+    node: int
+    iteration: int
+    kind: str
+    name: str
+    begin: int
+    end: int
+    more: Json
+
+
+class _Piece(NamedTuple):
+    """A part of an iteration's computing, from and to picoseconds of computing since its start."""
+
+    kind: str
+    name: str
+    begin: int
+    end: int
+
+
+def computed(found: Ran) -> Iterator[Span]:
+    """The spans of all workers of all jobs, none empty; those of one worker follow each other."""
+    if not found.simulated:
+        yield from _passes(found)
+        return
+    traffic, lost = Traffic(found), Lost(found)
+    for played in found.played:
+        walk = Walk(played, MessageTimes(played, traffic, lost), found.latency)
+        for process, course in enumerate(played.courses):
+            yield from _of_worker(played, walk, process, course)
+
+
+def _of_worker(played: Played, walk: Walk, process: int, course: Course) -> Iterator[Span]:
+    begins = [(iteration, moment) for what, iteration, moment in course.notes if what == START]
+    ends = {iteration: moment for what, iteration, moment in course.notes if what == END}
+    for iteration, start in begins:
+        pieces = _pieces(played.job, played.workers[process], iteration)
+        end = ends.get(iteration, course.now)
+        spent = 0
+        for place in course.within(start, end):
+            own = (played.name, played.workers[process], played.hosts[process], iteration)
+            first, last, event = course.begin[place], course.end[place], course.event[place]
+            if event >= 0:
+                yield Span(*own, "waiting", _awaited(played, event), first, last, _causes(walk, event, first, last))
+            elif event == -1:
+                work = course.work[place]
+                yield from (
+                    Span(*own, piece.kind, piece.name, begin, over, {})
+                    for piece, begin, over in _laid(pieces, spent, work, first, last)
+                )
+                spent += work
+
+
+def _causes(walk: Walk, event: int, begin: int, end: int) -> Json:
+    parts = walk.wait(event, begin, end)
+    return {f"{name}_us": parts[name] / 10**6 for name in CAUSES if parts[name]}
+
+
+def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
+    """What an iteration of a worker computes, as its timetable has it."""
+    plan, trace = job.replay.timetable(worker, job.begin + iteration), job.trace
+    edges = plan.forward.tolist()
+    found = [
+        _Piece("forward", f"forward {name}", edges[layer], edges[layer + 1]) for layer, name in enumerate(trace.layers)
+    ]
+    before = edges[-1]
+    for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
+        layers = sorted({trace.tensors[tensor].layer for tensor in tensors}, reverse=True)
+        name = trace.layers[layers[0]] + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
+        found.append(_Piece("backward", f"backward {name}", before, moment))
+        before = moment
+    found.append(_Piece("backward", "backward, the rest", before, plan.backward_end))
+    found.append(_Piece("optimizer", "optimizer", plan.backward_end, plan.backward_end + plan.optimizer))
+    return [piece for piece in found if piece.end > piece.begin]
+
+
+def _laid(
+    pieces: list[_Piece], spent: int, work: int, first: int, last: int
+) -> Iterator[tuple[_Piece, int, int]]:
+    """The pieces of `work` picoseconds of computing behind `spent` ones, laid over the time from `first` to `last`."""
+
+    def at(moment: int) -> int:
+        return first + (last - first) * (moment - spent) // work if work else last
+
+    done = spent
+    for piece in pieces:
+        begin, end = max(piece.begin, done), min(piece.end, spent + work)
+        if end > begin:
+            yield piece, at(begin), at(end)
+            done = end
+    if done < spent + work:
+        yield _Piece("computing", "computing", done, spent + work), at(done), last
+
+
+def _awaited(played: Played, event: int) -> str:
+    """What a wait was for: the layers whose tensors were to come, in words."""
+    trace, layers = played.job.trace, set[int]()
+    for message in played.delivered_for(event).tolist():
+        layers |= {trace.tensors[tensor].layer for tensor in played.tensors_of(message)}
+    if len(layers) == 1:
+        return f"for {trace.layers[min(layers)]}"
+    return "for all layers" if len(layers) == len(trace.layers) else f"for {len(layers)} layers"
+
+
+def _passes(found: Ran) -> Iterator[Span]:
+    """The passes of real workers, by the table of iterations; after the second one they wait."""
+    hosts = {table.name: places.workers for table, places in zip(found.scenario.job, found.places, strict=True)}
+    names = {START: "forward", FORWARD_END: "backward", BACKWARD_END: "waiting"}
+    columns = {START: "start_ps", FORWARD_END: "forward_end_ps", BACKWARD_END: "backward_end_ps", END: "end_ps"}
+    for row in found.result.iterations.to_pylist():
+        node = found.network.cards.node(int(hosts[row["job"]][row["worker"]]), 0)
+        for what, kind in names.items():
+            begin, end = row[columns[what]], row[columns[what + 1]]
+            if end > begin:
+                name = "for the network, or the optimizer" if kind == "waiting" else f"{kind} pass"
+                yield Span(row["job"], row["worker"], node, row["iteration"], kind, name, begin, end, {})

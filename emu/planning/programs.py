@@ -1,0 +1,240 @@
+"""From a scenario and a command to `Programs`: who runs where, rules for packets, and what changes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradwire.emu.planning.plan import TransportPlan, host_address
+from gradwire.emu.planning.probe import Kernel
+from gradwire.emu.programs.described import Change, Programs, Rule, ranks_of
+from gradwire.emu.switches.base import TestbedError
+from gradwire.experiment.topology import Network
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.inner_units import Bytes
+from gradwire.scenarios.schema.exec import Exec, ExecMark
+from gradwire.scenarios.schema.fault import Fault, HostFault, LinkFault, SwitchFault
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.wire import IPV4, TCP, TCP_OVERHEAD
+
+MB = 1 << 20
+MEMORY_MB, RANK_MB = 1024, 1024
+"""Of a virtual machine, and for each rank; our choice: a rank with torch takes some 300 MB."""
+MOST_RANKS = 256
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to run: a command and its environment. None: as the scenario's [exec] says.
+
+    hosts : names, in the order of ranks.
+    """
+
+    command: tuple[str, ...]
+    hosts: tuple[str, ...] | None = None
+    ranks_per_host: int | None = None
+    compute: str | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cwd: str = field(default_factory=os.getcwd)
+
+
+def why_not_beside(fault: Fault) -> str:
+    """Why a fault cannot happen to programs; "" if it can."""
+    if fault.most_rate is not None:
+        return "changes the rate of a cable, which ports of the testbed keep"
+    if fault.slowness != 1.0:
+        return "makes computing slower, and what programs compute is theirs"
+    return ""
+
+
+def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
+    """Who runs where, and what happens to whom.
+
+    Raises
+    ------
+    ScenarioError
+        With every name that the network does not have, and rules that cannot hold.
+    """
+    _find_command(asked)
+    table = scenario.exec or Exec()
+    names = network.names
+    hosts = names[: network.host_count]
+    number = {name: node for node, name in enumerate(hosts)}
+    used = asked.hosts or table.hosts or tuple(hosts)
+    per_host = asked.ranks_per_host or table.ranks_per_host
+    mistakes = _unknown(table, asked, hosts)
+    if not mistakes and len(used) * per_host > MOST_RANKS:
+        what = f"{len(used)} hosts with {per_host} ranks each are {len(used) * per_host} processes"
+        mistakes.append(Mistake("exec.ranks_per_host", what, per_host, f"at most {MOST_RANKS} ranks together"))
+    if not mistakes:
+        mistakes += [
+            Mistake(f"exec.mark[{place}].rank", *wrong)
+            for place, mark in enumerate(table.mark)
+            if (wrong := _wrong_rank(mark, len(used), per_host)) is not None
+        ]
+    changes = changes_of(scenario.fault, network, mistakes)
+    if mistakes:
+        raise ScenarioError("the command cannot run across this network", mistakes=mistakes)
+    addresses = [host_address(node) for node in range(len(hosts))]
+    congestion = {} if table.congestion is None else dict.fromkeys(range(len(hosts)), table.congestion)
+    congestion |= {number[each.name]: each.congestion for each in table.host}
+    ranks = ranks_of(hosts, addresses, [number[name] for name in used], per_host)
+    return Programs(
+        command=asked.command, ranks=ranks, names=tuple(zip(hosts, addresses, strict=True)),
+        environment=dict(asked.environment), cwd=asked.cwd, grace_s=table.grace / 1e12,
+        rules=tuple(_rule(mark, number, [rank.node for rank in ranks]) for mark in table.mark),
+        congestion=congestion, changes=changes, compute=asked.compute or table.compute, scale=table.compute_scale,
+        memory_mb=table.memory // MB if table.memory else MEMORY_MB + RANK_MB * len(ranks),
+        traffic=bool(scenario.traffic),
+    )  # fmt: skip
+
+
+def _find_command(asked: Asked) -> None:
+    """Raise TestbedError if there is nothing to run; a word with a {place} in it is another one for every rank."""
+    word = asked.command[0] if asked.command else ""
+    path = str(Path(asked.cwd, word)) if "/" in word else word
+    if "{" not in word and shutil.which(path, path=asked.environment.get("PATH")) is None:
+        where = "no such program" if "/" in word else "not in PATH"
+        raise TestbedError(f"{word!r} cannot be run: {where}", "command", "a program, such as python3")
+
+
+def _unknown(table: Exec, asked: Asked, hosts: Sequence[str]) -> list[Mistake]:
+    named = [("--hosts", name) for name in asked.hosts or ()]
+    if asked.hosts is None:
+        named += [(f"exec.hosts[{place}]", name) for place, name in enumerate(table.hosts or ())]
+    named += [(f"exec.host[{place}].name", each.name) for place, each in enumerate(table.host)]
+    for place, mark in enumerate(table.mark):
+        named += [(f"exec.mark[{place}].{key}", value) for key in ("host", "to") if (value := getattr(mark, key))]
+    expected = f"{hosts[0]} to {hosts[-1]}" if len(hosts) > 2 else " or ".join(hosts)
+    found = [Mistake(where, "is no host", name, expected) for where, name in named if name not in hosts]
+    twice = [name for place, name in enumerate(asked.hosts or ()) if name in (asked.hosts or ())[:place]]
+    found += [Mistake("--hosts", "is named twice", name, "each host once") for name in dict.fromkeys(twice)]
+    return found
+
+
+def _wrong_rank(mark: ExecMark, hosts: int, per_host: int) -> tuple[str, int, str] | None:
+    if mark.rank is None:
+        return None
+    if per_host > 1:
+        what = f"shares its host, and its address, with {per_host - 1} others"
+        return what, mark.rank, "host or port, or one rank per host"
+    return None if mark.rank < hosts else ("is no rank", mark.rank, f"0 to {hosts - 1}")
+
+
+def _rule(mark: ExecMark, number: Mapping[str, int], nodes: Sequence[int]) -> Rule:
+    from_: tuple[int, ...] | None = None
+    if mark.host is not None:
+        from_ = (number[mark.host],)
+    elif mark.rank is not None:
+        from_ = (nodes[mark.rank],)
+    to = None if mark.to is None else host_address(number[mark.to])
+    return Rule(from_, to, mark.port, mark.protocol, mark.smaller_than, mark.priority, mark.important)
+
+
+def changes_of(faults: Sequence[Fault], network: Network, mistakes: list[Mistake]) -> tuple[Change, ...]:
+    """What faults do, in the order of time: of several at once the worst counts. Names that are none become
+    mistakes."""
+    ports = [_ports(place, fault, network, mistakes) for place, fault in enumerate(faults)]
+    hosts = [_hosts(place, fault, network, mistakes) for place, fault in enumerate(faults)]
+    times = sorted({time for fault in faults for time in (fault.at, fault.until) if time is not None})
+    own = {port: float(network.link_loss[port]) for each in ports for port in each}
+    before: dict[int, float] = dict(own)
+    still: set[int] = set()
+    found = []
+    for time in times:
+        now, stopped = dict(own), set[int]()
+        for fault, its, their in zip(faults, ports, hosts, strict=True):
+            if fault.at <= time and (fault.until is None or time < fault.until):
+                loss = 1.0 if fault.cuts else fault.least_loss
+                now |= {port: max(now[port], loss) for port in its}
+                stopped |= set(their) if fault.stops else set()
+        loss_now = tuple((port, value) for port, value in sorted(now.items()) if before[port] != value)
+        found.append(
+            Change(time // 1000, loss_now, tuple(sorted(stopped - still)), tuple(sorted(still - stopped)))
+        )
+        before, still = now, stopped
+    return tuple(found)
+
+
+def _ports(place: int, fault: Fault, network: Network, mistakes: list[Mistake]) -> list[int]:
+    ends = list(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
+    names = network.names
+    if isinstance(fault, LinkFault):
+        one, other = fault.between
+        wanted = {(one, other)} | (set() if fault.one_way else {(other, one)})
+        found = [port for port, (a, b) in enumerate(ends) if (names[a], names[b]) in wanted]
+        if not found:
+            like = f"{names[ends[0][0]]} and {names[ends[0][1]]}"
+            mistakes.append(Mistake(f"fault[{place}].between", "has no cable", list(fault.between), f"such as {like}"))
+        return found
+    if isinstance(fault, SwitchFault):
+        found = [port for port, (a, b) in enumerate(ends) if fault.switch in (names[a], names[b])]
+        if fault.switch not in names[network.host_count :]:
+            expected = ", ".join(names[network.host_count :][:6])
+            mistakes.append(Mistake(f"fault[{place}].switch", "is no switch", fault.switch, expected))
+        return found
+    return []
+
+
+def _hosts(place: int, fault: Fault, network: Network, mistakes: list[Mistake]) -> list[int]:
+    if not isinstance(fault, HostFault):
+        return []
+    hosts = network.names[: network.host_count]
+    if fault.host not in hosts:
+        mistakes.append(Mistake(f"fault[{place}].host", "is no host", fault.host, f"{hosts[0]} to {hosts[-1]}"))
+        return []
+    return [hosts.index(fault.host)]
+
+
+def transport_of_programs(scenario: Scenario) -> TransportPlan:
+    """What carries programs' bytes: the kernel's TCP or UDP, whatever they open, in packets of at most the MTU."""
+    table = scenario.exec or Exec()
+    payload = Bytes(table.mtu - IPV4 - TCP)
+    return TransportPlan("program", payload, Bytes(TCP_OVERHEAD), "tcp", {}, congestion=table.congestion or "kernel")
+
+
+def options_of_programs(scenario: Scenario) -> dict[str, int]:
+    """What the kernel's TCP is told at every host, as `gradwire.emu.planning.prepare.kernel_options` has it."""
+    table = scenario.exec or Exec()
+    found = {}
+    if table.ecn:
+        found["tcp_ecn"] = 1
+    if table.min_rto is not None:
+        found["min_rto_ns"] = table.min_rto // 1000
+    return found
+
+
+def check_kernel(programs: Programs, kernel: Kernel) -> None:
+    """Raise TestbedError for rules and congestion controls that a kernel has not got."""
+    if programs.rules and not kernel.has("tool", "nft"):
+        raise TestbedError(kernel.why_not("tool", "nft"), "exec.mark", "nftables, or no rules")
+    if programs.rules and kernel.nft_marks:
+        what = f"nftables cannot write to packets on this kernel ({kernel.nft_marks})"
+        raise TestbedError(what, "exec.mark", "no rules, or --clock virtual")
+    for name in sorted(set(programs.congestion.values())):
+        if not kernel.has("congestion", name):
+            there = ", ".join(kernel.congestion)
+            more = "" if kernel.virtual else ", or --clock virtual"
+            raise TestbedError(f"this kernel has no congestion control {name!r}", "exec.congestion", f"{there}{more}")
+
+
+def differences(programs: Programs, routes: Mapping[tuple[int, int], Sequence[int]], clock: str) -> list[str]:
+    """What happens otherwise than the scenario says, or than a user may think, in words."""
+    found = []
+    if any(loss == 1.0 for change in programs.changes for _, loss in change.loss):
+        found.append("what is sent over a cut cable counts as lost on it (drops_loss)")
+        if any(len(ports) > 1 for ports in routes.values()):
+            found.append("routes do not follow a cut cable (noticed_after)")
+    if any(change.stop for change in programs.changes):
+        found.append("a paused host: its programs stand still, its kernel goes on answering")
+    if clock == "virtual" and programs.compute == "none":
+        found.append('computing takes no time (compute = "none"): iterations are what the network takes')
+    if clock == "virtual" and programs.compute == "measured":
+        found.append(
+            f"computing is slept at gradwire.mark, {programs.scale:g} times what it took of the processor: it does not "
+            "overlap with what is sent before the mark, and no two runs are alike"
+        )
+    return found

@@ -1,0 +1,262 @@
+"""Player: runs the ranks of a plan from a common beginning until they have ended, and what else is to happen meanwhile.
+
+In place of the controller (`gradwire.emu.control.controller`), and like it to whoever runs it: `run()`, `reports`,
+`began_ns`. One thread waits for whatever comes first: output, the end of a rank, a change of the network, a sample.
+
+A run ends when all ranks have. When one has failed, the others may end by themselves within the plan's grace, are then
+asked to (SIGTERM), and `LAST_S` later they are killed. The scenario's duration, Ctrl-C and a limit on the wall clock
+ask at once.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from gradwire.emu.agent.report import Reports
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.programs import rules, told
+from gradwire.emu.programs.described import Change, Programs, Rank
+from gradwire.emu.programs.rank import RankEnd, RankProcess, start
+from gradwire.emu.programs.traffic import Traffic
+from gradwire.emu.switches.base import SwitchBackend, TestbedError
+from gradwire.emu.system import namespaces
+from gradwire.emu.system.namespaces import inside, run_tool
+
+PAUSE_S, SOON_S = 0.2, 0.01
+LAST_S = 3.0
+"""Between asking ranks to end and killing them; our choice."""
+LEFT = "left"
+"""Folder of what ranks leave, in that of the run: output/, marks/, trace/."""
+OUTPUT = "output"
+RESOLVER = "options timeout:1 attempts:1\n"
+
+Say = Callable[..., None]
+
+
+class Watching(Protocol):
+    """Who looks at the network meanwhile (`gradwire.emu.control.runner.Watch`)."""
+
+    def ready(self) -> None: ...
+    def over(self) -> None: ...
+    def check(self) -> list[str]: ...
+    def pause(self) -> float: ...
+
+
+class Player:
+    """The ranks of one plan. `say` passes on their lines."""
+
+    def __init__(
+        self, plan: Plan, programs: Programs, backend: SwitchBackend, watch: Watching, folder: Path, say: Say
+    ) -> None:
+        self.plan, self.programs = plan, programs
+        self._backend, self._watch, self._say = backend, watch, say
+        self.left = folder / LEFT
+        self.reports = Reports.empty(len(plan.program.messages))
+        self.ends: list[RankEnd] = [RankEnd(rank.number, None) for rank in programs.ranks]
+        self.marked: dict[int, tuple[int, int]] = {}
+        """(packets, bytes) that each rule of `programs.rules` has met"""
+        self._began = 0
+        self._ranks: list[RankProcess] = []
+        self._traffic: Traffic | None = None
+        self._selector = selectors.DefaultSelector()
+        self._changes = list(programs.changes)
+        self._ask_at: float | None = None
+        self._kill_at: float | None = None
+
+    @property
+    def began_ns(self) -> int:
+        """The common beginning on this process's monotonic clock; 0 before it is set."""
+        return self._began
+
+    def run(self) -> Reports:
+        """From the preparations to the end.
+
+        Raises
+        ------
+        TestbedError
+            Something cannot be started, or the network has failed.
+        KeyboardInterrupt
+            It was asked to end; `reports` and `ends` have what there is.
+        """
+        try:
+            self._prepare()
+            self._begin()
+            self._wait()
+        except KeyboardInterrupt:
+            self.reports.ended_by = "interrupt"
+            self._ask()
+            self._wait()
+            raise
+        finally:
+            self._end()
+        return self.reports
+
+    # before
+
+    def _prepare(self) -> None:
+        for name in (OUTPUT, told.MARKS):
+            (self.left / name).mkdir(parents=True)
+        if os.path.isdir("/dev/shm"):
+            namespaces.mount("tmpfs", "/dev/shm")  # what a program forgets there goes with the run
+        texts = {"/etc/hosts": told.hosts_file(self.programs), "/etc/resolv.conf": RESOLVER}
+        for place, text in texts.items():
+            if os.path.isfile(place):
+                ours = Path("/run") / Path(place).name
+                ours.write_text(text)
+                namespaces.bind(str(ours), place)
+        for node in range(self.plan.host_count):
+            namespace = self._backend.namespace(node)
+            rules.put(self.programs.rules, node, namespace, self.plan.names[node])
+            if node in self.programs.congestion:
+                set_congestion(namespace, self.programs.congestion[node], self.plan.names[node])
+
+    def _begin(self) -> None:
+        if self.programs.traffic:
+            self._traffic = Traffic(self.plan, self._backend.namespace)
+            self._watch.ready()
+            self._began = self._traffic.start()
+            self._selector.register(self._traffic, selectors.EVENT_READ)
+        else:
+            self._watch.ready()
+            self._began = time.monotonic_ns()
+        self._backend.begin(self._began)
+        for rank in self.programs.ranks:
+            self._start(rank)
+
+    def _start(self, rank: Rank) -> None:
+        device = self.plan.of_node(rank.node)[0].device
+        variables = told.environment(self.programs, rank, device, self.left, self.plan.clock)
+        process = start(
+            rank, told.words(self.programs, rank), variables, self.programs.cwd, self._backend.namespace(rank.node),
+            self.left / OUTPUT, self._line,
+        )  # fmt: skip
+        self._ranks.append(process)
+        self._selector.register(process.pidfd, selectors.EVENT_READ)
+        for stream in process.streams:
+            self._selector.register(stream, selectors.EVENT_READ, stream)
+
+    def _line(self, rank: Rank, stream: str, text: str) -> None:
+        self._say(state="output", rank=rank.number, host=rank.host, stream=stream, text=text)
+
+    # meanwhile
+
+    def _wait(self) -> None:
+        """Until all ranks have ended."""
+        while any(rank.end is None for rank in self._ranks):
+            for key, _ in self._selector.select(self._pause()):
+                if isinstance(key.fileobj, Traffic):
+                    self._selector.unregister(key.fileobj)
+                    key.fileobj.listen()
+                elif key.data is not None and not key.data.read():
+                    self._selector.unregister(key.data)
+            self._reap()
+            self._apply_changes()
+            self._enforce()
+            if self._kill_at is None and (wrong := self._watch.check()):
+                raise TestbedError("; ".join(wrong), "network", usage=False)
+
+    def _pause(self) -> float:
+        """Seconds until something is due."""
+        now = time.monotonic()
+        if self._kill_at is not None:
+            return min(PAUSE_S, max(self._kill_at - now, SOON_S))
+        due = [now + PAUSE_S, now + self._watch.pause()]
+        if self._changes:
+            due.append((self._began + self._changes[0].time_ns) / 1e9)
+        if self._ask_at is not None:
+            due.append(self._ask_at)
+        if self.plan.duration_ps is not None:
+            due.append((self._began + self.plan.duration_ps // 1000) / 1e9)
+        return max(0.0, min(due) - now)
+
+    def _reap(self) -> None:
+        now = time.monotonic_ns() - self._began
+        for process in self._ranks:
+            if process.end is None and (end := process.reap(now)) is not None:
+                self._selector.unregister(process.pidfd)
+                self.ends[end.rank] = end
+                if end.status and not end.ended and self.reports.ended_by == "done":
+                    self.reports.ended_by = "failure"
+                    self._ask_at = time.monotonic() + self.programs.grace_s
+
+    def _apply_changes(self) -> None:
+        now = time.monotonic_ns() - self._began
+        while self._changes and self._changes[0].time_ns <= now:
+            self._apply(self._changes.pop(0))
+
+    def _apply(self, change: Change) -> None:
+        for port, loss in change.loss:
+            self._backend.set_loss(port, loss)
+        for nodes, number in ((change.stop, signal.SIGSTOP), (change.go, signal.SIGCONT)):
+            for process in self._ranks:
+                if process.rank.node in nodes and process.end is None:
+                    process.signal(number)
+
+    def _enforce(self) -> None:
+        """Ask ranks to end, and end them, when it is time."""
+        now = time.monotonic()
+        limit = self.plan.duration_ps
+        if limit is not None and self._kill_at is None and time.monotonic_ns() >= self._began + limit // 1000:
+            self.reports.ended_by = "duration" if self.reports.ended_by == "done" else self.reports.ended_by
+            self._ask()
+        if self._ask_at is not None and self._kill_at is None and now >= self._ask_at:
+            self._ask()
+        if self._kill_at is not None and now >= self._kill_at:
+            for process in self._ranks:
+                if process.end is None:
+                    process.signal(signal.SIGKILL)
+
+    def _ask(self) -> None:
+        """Ask all that run to end; they have `LAST_S`."""
+        now = time.monotonic()
+        self._ask_at = now if self._ask_at is None else min(self._ask_at, now)
+        self._kill_at = now + LAST_S
+        self._changes = []
+        for process in self._ranks:
+            if process.end is None:
+                process.told_to_end = True
+                process.signal(signal.SIGTERM)
+                process.signal(signal.SIGCONT)
+
+    # after
+
+    def _end(self) -> None:
+        self.reports.over_ns = time.monotonic_ns() - self._began if self._began else 0
+        for process in self._ranks:
+            process.close()
+        self._selector.close()
+        if self._began:
+            self._watch.over()
+            with suppress(TestbedError):
+                self._count_marks()
+        if self._traffic is not None:
+            ended_by, over = self.reports.ended_by, self.reports.over_ns
+            known = self._traffic.end()
+            if known is None:
+                self.reports.problems.append("background traffic left no report")
+            else:
+                known.ended_by, known.over_ns = ended_by, over
+                self.reports = known
+
+    def _count_marks(self) -> None:
+        for node in range(self.plan.host_count):
+            found = rules.counts(self.programs.rules, node, self._backend.namespace(node))
+            for number, (packets, size) in found.items():
+                before = self.marked.get(number, (0, 0))
+                self.marked[number] = before[0] + packets, before[1] + size
+
+
+def set_congestion(namespace: int, name: str, host: str) -> None:
+    """Give all TCP connections of a host a congestion control, by its routes: a namespace may choose among few."""
+    with inside(namespace):
+        for route in run_tool(["ip", "route", "show"]).splitlines():
+            run_tool(["ip", "route", "replace", *route.split(), "congctl", name])
+        if f"congctl {name}" not in (shown := run_tool(["ip", "route", "show"])):
+            raise TestbedError(f"the kernel has the routes {shown!r}", f"host {host}", f"one with congctl {name}")

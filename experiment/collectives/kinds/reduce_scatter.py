@@ -1,0 +1,43 @@
+"""Reduce-scatter alone: every worker ends up with an N-th of the sum.
+
+It is the first half of an all-reduce, and what sharded training (ZeRO, FSDP) does with gradients. By an all-to-all it
+is what Lee et al. do with the gradients of convolutions (MLHPC '18 [code]).
+
+Every worker sends (N - 1)/N S. On an idle network, where a message of m bytes takes a + m b, a bucket takes
+(N - 1)(a + S b / N) by a ring, a + (N - 1)/N S b by an all-to-all, and log2(N) a + (N - 1)/N S b by halving, for which
+N is a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from gradwire.experiment.collectives.staged_table import StagedTable
+from gradwire.scenarios.errors import Mistake
+
+if TYPE_CHECKING:
+    from gradwire.experiment.collectives.schedule import Transfers
+    from gradwire.scenarios.schema.job import Job
+
+
+class ReduceScatter(StagedTable):
+    """Every worker gets the sum of an N-th of a bucket, and nobody the rest: sharded training's gradients."""
+
+    kind: Literal["reduce_scatter"]
+    algorithm: Literal["ring", "all_to_all", "halving"] = "ring"
+    """Step by step round a ring, at once from everybody to everybody, or by recursive halving."""
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        yield from super().misfits(job)
+        if self.algorithm == "halving" and job.workers & (job.workers - 1):
+            yield Mistake("workers", "is no power of two, which halving wants", job.workers, "ring or all_to_all")
+
+    def parts(self, workers: int) -> int:
+        return 2 if self.algorithm == "halving" else workers
+
+    def transfers(self, workers: int, rails: int) -> Transfers:
+        from gradwire.experiment.collectives.schedule import transfers
+        from gradwire.experiment.collectives.walks import half
+
+        return transfers(half(self.algorithm, workers, adds=True), workers, rails)

@@ -1,0 +1,57 @@
+"""What the tables of staged collectives have in common: kinds that say who sends what to whom, and leave the rest to
+`gradwire.experiment.collectives.staged`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.units import Bytes, Size
+
+if TYPE_CHECKING:
+    from gradwire.experiment.collectives.schedule import Transfers
+    from gradwire.scenarios.schema.job import Job
+
+
+class StagedTable(ExchangeTable):
+    """Buckets of tensors that all workers go through a schedule with."""
+
+    slots: ClassVar[int] = 0
+    """How many messages a host has under way, so that those that follow one another do so on the wire too; 0: no
+    limit."""
+    slots_apart: ClassVar[bool] = True
+    """Whether it has so many to each other host, or in all."""
+
+    bucket: Size = Bytes(25 * 2**20)
+    """Tensors are gathered into buckets of about this size, 25 MiB in PyTorch DDP [code]."""
+    forward: Literal["barrier", "layerwise"] = "barrier"
+    """Whether forward of the next iteration waits for all buckets and the optimiser, or layer by layer for those that
+    have something of the layer, and for its share of the optimiser step."""
+
+    @property
+    def unit_key(self) -> str:
+        return "bucket"
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        yield from super().misfits(job)
+        if job.workers < 2:
+            yield Mistake("workers", f"makes no {self.kind}", job.workers, "at least two workers")
+
+    def longest(self, tensor: int, workers: int) -> tuple[str, int]:
+        return "bucket", (self.bucket + tensor) // self.parts(workers)
+
+    @abstractmethod
+    def parts(self, workers: int) -> int:
+        """The largest message is at the most the so-manieth part of a bucket."""
+
+    @abstractmethod
+    def transfers(self, workers: int, rails: int) -> Transfers:
+        """The schedule of a bucket among so many workers, whose hosts have so many network cards."""
+
+    def collective(self, context: Any) -> Any:
+        from gradwire.experiment.collectives.staged import Staged
+
+        return Staged(context, self)

@@ -1,0 +1,224 @@
+"""The door's command for programs of one's own across the testbed: exec."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradwire.cli.options import Json, MaxWall, PolicyName, ScenarioName, Set
+from gradwire.cli.terminal import for_people
+from gradwire.cli.testbed import Clock, Switch, print_engines, request_of
+from gradwire.connect import emulate
+
+if TYPE_CHECKING:
+    from gradwire.emu.testbed import Request
+    from gradwire.scenarios.result import Result
+    from gradwire.scenarios.schema.scenario import Scenario
+
+COMPUTE = ("none", "measured")
+EXAMPLE = (
+    "Example: gradwire exec four-hosts --set link.loss=0.01 --out results/mine -- python train.py --lr 0.1    "
+    "(torchrun's variables are set; {rank}, {host}, {address} in the command are filled in)"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the door's."""
+    app.command("exec", epilog=EXAMPLE)(cmd_exec)
+
+
+@for_people
+def cmd_exec(
+    scenario: ScenarioName,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What every host runs, after two dashes.")
+    ] = None,
+    policy: PolicyName = None,
+    set_: Set = None,
+    clock: Clock = None,
+    switch: Switch = None,
+    hosts: Annotated[
+        str | None, typer.Option(metavar="H0,H1,...", help="Hosts that run it, in the order of ranks; all if absent.")
+    ] = None,
+    ranks_per_host: Annotated[
+        int | None, typer.Option("--ranks-per-host", metavar="N", help="So many copies at every host; 1 if absent.")
+    ] = None,
+    compute: Annotated[
+        str | None,
+        typer.Option(help="What computing costs under the virtual clock: none, or measured (at gradwire.mark)."),
+    ] = None,
+    pcap: Annotated[
+        Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option("--at", help="A node to capture at; all switches if absent; repeatable."),
+    ] = None,
+    max_wall: MaxWall = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the Result, the ranks' output and their marks to this new directory.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a program of your own at the hosts of a scenario, over its emulated network.
+
+    Exits with 0 if every rank did, with 1 if one has failed or time was up.
+    """
+    from gradwire.emu.system.scratch import scratch
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.scenarios.load import load_scenario
+    from gradwire.scenarios.output import claimed, refuse_unwritable
+    from gradwire.scenarios.record import asked
+
+    if not command:
+        raise GradwireError("there is no command", "gradwire exec", "-- and a command, such as -- python train.py")
+    if pcap is not None:
+        refuse_unwritable(pcap)
+    if at and pcap is None:
+        raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
+    loaded = load_scenario(scenario, set=set_ or [], policy=policy)
+    with claimed(out) as place, scratch("gradwire-left-") as kept:
+        request = _request(command, hosts, ranks_per_host, compute, request_of(clock, switch, max_wall, 1, pcap, at))
+        result, finished = _run(loaded, request, kept, as_json)
+        result.timing.update(asked(scenario, set_ or []))
+        _report(result, finished, place, kept, pcap, as_json)
+
+
+def _request(
+    command: list[str], hosts: str | None, ranks_per_host: int | None, compute: str | None, request: Request
+) -> Request:
+    from dataclasses import replace
+
+    from gradwire.emu.planning.programs import Asked
+    from gradwire.scenarios.errors import GradwireError
+
+    if ranks_per_host is not None and ranks_per_host < 1:
+        raise GradwireError(f"cannot be {ranks_per_host}", "--ranks-per-host", "1 or more")
+    if compute is not None and compute not in COMPUTE:
+        raise GradwireError(f"cannot be {compute!r}", "--compute", " or ".join(COMPUTE))
+    names = None if hosts is None else tuple(name.strip() for name in hosts.split(","))
+    if names is not None and not all(names):
+        raise GradwireError(f"{hosts!r} has an empty name", "--hosts", "such as h0,h1,h2")
+    return replace(request, programs=Asked(tuple(command), names, ranks_per_host, compute))
+
+
+def _run(scenario: Scenario, request: Request, kept: Path, quiet: bool) -> tuple[Result, bool]:
+    """The Result, and whether there was no Ctrl-C; KeyboardInterrupt where there is nothing yet."""
+    from dataclasses import replace
+
+    try:
+        return emulate(scenario, None, replace(request, left_folder=kept), heard=_heard(quiet)), True
+    except KeyboardInterrupt as stop:
+        partial: Result | None = getattr(stop, "result", None)
+        if partial is None:
+            raise
+        return partial, False
+
+
+def _heard(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
+    """What ranks print, line by line, with who it was."""
+
+    def heard(news: Mapping[str, Any]) -> None:
+        if quiet:
+            return
+        if news.get("state") == "output":
+            stream = sys.stdout if news["stream"] == "out" else sys.stderr
+            print(f"[{news['rank']} {news['host']}] {news['text']}", file=stream, flush=True)
+        elif news.get("state") == "building":
+            print(f"building the network ({news.get('backend', '')})", file=sys.stderr, flush=True)
+
+    return heard
+
+
+def _report(
+    result: Result, finished: bool, out: Path | None, kept: Path, pcap: Path | None, as_json: bool
+) -> None:
+    """Print what came out, write it, and say what is wrong with it; exits accordingly."""
+    from gradwire.emu.programs.outcome import failures
+    from gradwire.scenarios.output import Kept, keep
+
+    programs, engine = result.summary["programs"], result.summary["engine"]
+    if as_json:
+        typer.echo(json.dumps(_figures(result)))
+    else:
+        for line in _lines(result):
+            typer.echo(line)
+        print_engines([result])
+    kept_at = Kept(None)
+    if out is not None:
+
+        def write(folder: Path) -> None:
+            result.write(folder)
+            shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+        kept_at = keep(out, write)
+    if not as_json:
+        for path, what in ((kept_at.place, "result, output and marks"), (pcap, "captures")):
+            if path is not None:
+                typer.echo(f"{what}: {path}")
+    for line in engine["disturbed"]:
+        typer.echo(f"disturbed: {line}", err=True)
+    for line in engine["lost_captures"]:
+        typer.echo(f"gradwire: {line}; expected a place with room", err=True)
+    if kept_at.trouble is not None:
+        raise kept_at.trouble
+    if engine["lost_captures"]:
+        raise typer.Exit(2)
+    if not finished:
+        raise KeyboardInterrupt
+    failed = failures(programs["ranks"])
+    for line in failed:
+        typer.echo(f"gradwire: {line}", err=True)
+    ended_by = result.summary["totals"]["ended_by"]
+    if ended_by == "max_wall":
+        typer.echo("gradwire: time was up (--max-wall), and all ranks were made to end", err=True)
+    if failed or ended_by not in ("done", "duration"):
+        raise typer.Exit(1)
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        **{key: result.summary[key] for key in ("name", "policy", "seed", "engine", "totals", "programs")},
+        "iteration_ps": _iteration_times(result),
+        "drops": _drops(result),
+    }
+
+
+def _iteration_times(result: Result) -> list[int]:
+    """Of every rank and iteration."""
+    table = result.select("iterations", "start_ps", "end_ps")
+    starts, ends = table["start_ps"].to_pylist(), table["end_ps"].to_pylist()
+    return [end - start for start, end in zip(starts, ends, strict=True)]
+
+
+def _drops(result: Result) -> dict[str, int]:
+    """Packets lost or marked at all ports together."""
+    names = ("drops_tail", "drops_selective", "drops_loss", "marks")
+    return {name: sum(result.ports[name].to_pylist()) for name in names}
+
+
+def _lines(result: Result) -> list[str]:
+    """The same for people."""
+    from statistics import mean
+
+    ranks = result.summary["programs"]["ranks"]
+    seconds = result.summary["totals"]["simulated_ps"] / 1e12
+    lines = [f"{len(ranks)} ranks, ended by {result.summary['totals']['ended_by']} after {seconds:.3f} s"]
+    times = _iteration_times(result)
+    if times:
+        lines.append(
+            f"iterations: {len(times)}, {mean(times) / 1e9:.3f} ms on average, {max(times) / 1e9:.3f} ms at most"
+        )
+    counts = ", ".join(f"{count} {name.removeprefix('drops_')}" for name, count in _drops(result).items())
+    lines.append(f"packets lost or marked: {counts}")
+    lines += [
+        f"rule {each['rule']}: {each['packets']} packets" for each in result.summary["programs"]["marks"]
+    ]
+    return lines

@@ -1,0 +1,119 @@
+"""The commands that look into one run: timeline, tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradwire.cli.options import Json
+from gradwire.cli.terminal import for_people
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from gradwire.traces.trace import Trace
+
+ResultName = Annotated[Path, typer.Argument(help="A Result directory.")]
+ItsTrace = Annotated[
+    str | None, typer.Option("--trace", help="Where the trace of its jobs is now, if it is not where it was.")
+]
+Iterations = Annotated[
+    str | None, typer.Option(metavar="A:B", help="Only the iterations from A to before B; one number is that one.")
+]
+SHOWN = 20  # tensors that are listed on a terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the door's."""
+    app.command("timeline", epilog="Example: gradwire timeline results/one --out one.json --iterations 1:3")(
+        cmd_timeline
+    )
+    app.command("tensors", epilog="Example: gradwire tensors results/one --out tensors.csv")(cmd_tensors)
+
+
+@for_people
+def cmd_timeline(
+    result: ResultName,
+    out: Annotated[
+        Path | None, typer.Option(help="The new file; by default timeline.json in the Result's directory.")
+    ] = None,
+    iterations: Iterations = None,
+    most: Annotated[
+        int, typer.Option(min=1, help="Refuse to write more messages than this; each takes about 1 kB.")
+    ] = 200_000,
+    ports: Annotated[int, typer.Option(min=0, help="Draw the queues of so many ports, the longest ones.")] = 16,
+    trace: ItsTrace = None,
+    as_json: Json = False,
+) -> None:
+    """Write what happened when, for ui.perfetto.dev: layers, waits, messages, queues, drops."""
+    from gradwire.analysis.timeline import timeline
+
+    target = out if out is not None else result / "timeline.json"
+    written = timeline(
+        result, target, iterations=_range_of(iterations), most=most, ports=ports, trace=_trace_of(trace)
+    )
+    if as_json:
+        typer.echo(json.dumps({**vars(written), "path": str(written.path)}))
+        return
+    counts = f"{written.messages:,} messages, {written.spans:,} stretches of computing and waiting"
+    more = f"{written.drops:,} drops, {written.samples:,} lengths of queues"
+    typer.echo(f"timeline: {written.path}, {counts}, {more}")
+    if written.note:
+        typer.echo(f"note: {written.note}")
+
+
+@for_people
+def cmd_tensors(
+    result: ResultName,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a row per iteration, worker and tensor to this new .csv or .parquet.")
+    ] = None,
+    trace: ItsTrace = None,
+    as_json: Json = False,
+) -> None:
+    """Say when each gradient was ready, released, delivered and needed; in print those that were waited for longest."""
+    from gradwire.analysis.tensors import check_format, longest_waits, tensors, write_tensors
+    from gradwire.scenarios.output import refuse_unwritable
+
+    if out is not None:
+        check_format(out)
+        refuse_unwritable(out, file=True)
+    table: pyarrow.Table = tensors(result, _trace_of(trace))
+    if out is not None:
+        write_tensors(table, out)
+    if as_json:
+        found = {"tensors": table.to_pylist()} if out is None else {"out": str(out), "rows": table.num_rows}
+        typer.echo(json.dumps(found))
+        return
+    from gradwire.analysis.tables import print_grid
+
+    for grid in longest_waits(table, SHOWN):
+        print_grid(grid)
+    if out is not None:
+        typer.echo(f"tensors: {out}, {table.num_rows:,} rows")
+
+
+def _trace_of(name: str | None) -> Trace | None:
+    from gradwire.traces.trace import load_trace
+
+    return None if name is None else load_trace(name)
+
+
+def _range_of(text: str | None) -> tuple[int, int] | None:
+    """The range of --iterations. Raises GradwireError if it is none."""
+    from gradwire.scenarios.errors import GradwireError
+
+    if text is None:
+        return None
+    first, colon, beyond = text.partition(":")
+    try:
+        begin = int(first) if first else 0
+        end = (int(beyond) if beyond else 1 << 31) if colon else begin + 1
+    except ValueError:
+        begin, end = 0, 0
+    if not 0 <= begin < end:
+        raise GradwireError(f"is {text!r}", "--iterations", "A:B, such as 1:3, or one number")
+    return begin, end

@@ -1,0 +1,300 @@
+"""Parts of an iteration: each known by closed form in a small job, never negative, and adding up to the picosecond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_cases import budget
+from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, scenario
+
+from gradwire.analysis.breakdown import CAUSES, PARTS, breakdown
+from gradwire.analysis.ran import ran
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.sim.simulate import simulate
+from gradwire.traces.trace import Trace
+
+PACKET = 1066 * 80  # picoseconds that 1000 bytes take on a cable of 100 Gbps, with headers of TCP
+LINK = {"link": {"rate": "100Gbps", "latency": "1us"}}
+WIDE: dict[str, Any] = {
+    "transport": {"kind": "dctcp", "payload": "1000B", "initial_window": 4000}, "switch": {"buffer": "100MB"}, **LINK,
+    "host": {"software_latency": "2us"},
+}  # fmt: skip
+SOFT = 2 * US
+
+
+def alone(packets: int, rounds: int = 1) -> int:
+    """Software latency, and so many packets through a star."""
+    return rounds * (SOFT + (packets + 1) * PACKET + 2 * US)
+
+
+def parts_of(result: Result, trace: Trace) -> dict[tuple[int, int], dict[str, int]]:
+    """Parts by (worker, iteration), checked: none negative, all together the iteration."""
+    found = {}
+    for row in breakdown(result, trace).rows:
+        parts = {name: row[f"{name}_ps"] for name in PARTS}
+        assert min(parts.values()) >= 0
+        assert sum(parts.values()) == row["end_ps"] - row["start_ps"]
+        found[row["worker"], row["iteration"]] = parts
+    shown = {(row["worker"], row["iteration"]): row for row in result.iterations.to_pylist()}
+    assert set(found) == set(shown)
+    for key, row in shown.items():
+        assert found[key]["computing"] == row["compute_ps"]
+        assert sum(found[key][cause] for cause in CAUSES) == row["exposed_ps"]
+    return found
+
+
+def only(parts: dict[str, int]) -> dict[str, int]:
+    """The causes that are there."""
+    return {cause: parts[cause] for cause in CAUSES if parts[cause]}
+
+
+# --- with the packet engine ------------------------------------------------------------------------------------------
+
+
+def test_an_idle_network_only_takes_its_time() -> None:
+    """One worker, one server, one tensor: it waits for a push and a pull, each alone."""
+    trace = make_trace([[250 * 40]])
+    parts = parts_of(simulate(scenario(ps_job(1), hosts=2, **WIDE), trace), trace)
+    assert only(parts[0, 0]) == {"serialisation": alone(40, 2)}
+    assert parts[0, 0]["computing"] == 2 * MS
+
+
+def test_what_a_host_sends_besides_is_sharing_and_no_queueing() -> None:
+    """Three tensors at one time, pushed by one card in turn: the last of them is there when all have left."""
+    trace = make_trace([[250 * 40, 250 * 40, 250 * 40]])
+    parts = parts_of(simulate(scenario(ps_job(1), hosts=2, **WIDE), trace), trace)
+    shared = only(parts[0, 0])
+    assert set(shared) == {"serialisation", "sharing"}
+    # the last pull ends when all three pulls have gone; the last push before, too, or earlier by what pulls overtake
+    assert shared["serialisation"] == alone(40, 2)
+    assert shared["sharing"] <= 2 * 80 * PACKET
+
+
+def test_two_workers_at_one_server_queue() -> None:
+    """Pushes of n packets each meet at the server's cable: the second half waits n packets. Pulls leave one card."""
+    n, trace = 40, make_trace([[250 * 40]])
+    parts = parts_of(simulate(scenario(ps_job(2), hosts=3, **WIDE), trace), trace)
+    for worker in range(2):
+        found = only(parts[worker, 0])
+        assert set(found) == {"serialisation", "queueing", "sharing"}
+        assert found["serialisation"] == alone(n, 2)
+        assert found["queueing"] == n * PACKET
+        assert (n - 2) * PACKET <= found["sharing"] <= n * PACKET  # they take turns, after a first packet or two
+    assert max(parts[worker, 0]["sharing"] for worker in range(2)) == n * PACKET
+
+
+def test_a_job_that_computes_long_enough_waits_for_nothing() -> None:
+    trace = make_trace([[250 * 40]], iterations=1)
+    late = trace.iterations[0]
+    trace.iterations[0] = replace(late, backward_end_ps=late.backward_end_ps + 10 * MS, end_ps=late.end_ps + 10 * MS)
+    job = ps_job(2, iterations=3)
+    parts = parts_of(simulate(scenario(job, hosts=3, **WIDE), trace), trace)
+    assert len(parts) == 6
+    assert all(not only(each) and each["computing"] == 12 * MS for each in parts.values())
+
+
+def test_others_wait_for_a_straggler() -> None:
+    """Worker 1 computes twice as long: worker 0 waits as long as it has computed, and the rest as on its own."""
+    trace = make_trace([[250 * 40]])
+    slow = {"fault": [{"kind": "host_slow", "host": "h1", "at": "0s", "factor": 2.0}]}
+    parts = parts_of(simulate(scenario(ps_job(2), hosts=3, **WIDE, **slow), trace), trace)
+    assert parts[0, 0]["straggler"] == 2 * MS
+    assert parts[0, 0]["queueing"] == 0
+    assert parts[1, 0]["straggler"] == 0
+    assert parts[1, 0]["computing"] == 4 * MS
+
+
+def test_a_lost_packet_is_a_time_out() -> None:
+    """The only packet of the push is lost on its first cable, and is sent again after the smallest time-out."""
+    trace = make_trace([[250]])
+    fault = {"kind": "gray_loss", "between": ["h0", "s0"], "at": "1ms", "until": "2500us", "loss": 0.999999}
+    tables = {**WIDE, "transport": {**WIDE["transport"], "min_rto": "1ms", "max_rto": "1ms"}, "fault": [fault]}
+    result = simulate(scenario(ps_job(1), hosts=2, **tables), trace)
+    push = result.messages.to_pylist()[0]
+    assert (push["timeouts"], push["retransmitted"], result.drops.num_rows) == (1, 1, 1)
+    parts = parts_of(result, trace)
+    assert only(parts[0, 0]) == {
+        "serialisation": alone(1, 2),
+        "timeouts": push["end_ps"] - push["start_ps"] - alone(1),
+    }
+    assert parts[0, 0]["timeouts"] == MS
+
+
+def test_a_lost_packet_that_others_tell_of_is_a_retransmission() -> None:
+    """Loss in the first half of a push that goes on: what comes after it tells, and no time-out is met."""
+    trace = make_trace([[250 * 400]])
+    fault = {"kind": "gray_loss", "between": ["h0", "s0"], "at": "2005us", "until": "2010us", "loss": 0.05}
+    result = simulate(scenario(ps_job(1), hosts=2, **{**WIDE, "fault": [fault]}), trace)
+    push = result.messages.to_pylist()[0]
+    assert push["timeouts"] == 0 < push["retransmitted"]
+    found = only(parts_of(result, trace)[0, 0])
+    assert set(found) <= {"serialisation", "retransmission"}
+    assert found["retransmission"] == push["end_ps"] - push["start_ps"] - alone(400)
+
+
+def test_a_message_that_may_lose_takes_its_time_without_what_it_lost() -> None:
+    """DLCP over a lossy cable: parts still add up, and what a message was delivered without is no reason to wait."""
+    trace = make_trace([[250 * 400]])
+    tables: dict[str, Any] = {
+        "transport": {"kind": "dlcp", "payload": "1000B"}, **LINK,
+        "fault": [{"kind": "gray_loss", "between": ["h0", "s0"], "at": "0s", "loss": 0.05}],
+    }  # fmt: skip
+    job = ps_job(2, push_bound=0.2, tagging={"magnitude": True})
+    result = simulate(scenario(job, hosts=3, **tables), trace)
+    assert result.summary["totals"]["lost_bytes"] > 0
+    parts_of(result, trace)
+
+
+# --- on networks without packets ---------------------------------------------------------------------------------------
+
+
+def test_what_the_scheduler_holds_back() -> None:
+    """Credit for one: of two partitions that are ready at once, the second goes when the first is there."""
+    elements, trace = 25_000, make_trace([[50_000]])
+    job = ps_job(1, exchange={"partition": "100000B"}, order="layer", credit=1)
+    result = simulate(scenario(job, hosts=2, **LINK, host={"software_latency": "2us"}), trace, fabric=Ideal(latency=3 * US))
+    takes = elements * 4 * 80 + 3 * US
+    first, second = (row for row in result.messages.to_pylist() if row["kind"] == "push")
+    assert second["released_ps"] == first["end_ps"] + SOFT
+    assert second["released_ps"] - second["start_ps"] == 2 * SOFT + takes
+    parts = parts_of(result, trace)
+    # the push of the second waited for the first; its pull for nothing, as the other is long over
+    assert parts[0, 0]["scheduler"] == SOFT + takes
+
+
+def test_what_a_server_adds_up() -> None:
+    trace = make_trace([[25_000]])
+    job = ps_job(1, exchange={"server_rate": "10Gbps"})
+    result = simulate(scenario(job, hosts=2, **LINK, host={"software_latency": "2us"}), trace, fabric=Ideal())
+    assert parts_of(result, trace)[0, 0]["server"] == 100_000 * 800
+
+
+def test_a_server_beside_the_only_worker() -> None:
+    """Nothing is sent, and adding up takes its time, one tensor after the other."""
+    trace = make_trace([[25_000, 25_000]])
+    job = ps_job(1, exchange={"server_rate": "10Gbps"}, placement={"workers": ["h0"], "servers": ["h0"]})
+    result = simulate(scenario(job, hosts=2, **LINK), trace, fabric=Ideal())
+    assert only(parts_of(result, trace)[0, 0]) == {"server": 2 * 100_000 * 800}
+
+
+@given(data=st.data())
+@budget(0.3)
+def test_parts_add_up_whatever_is_run(data: st.DataObject) -> None:
+    draw = data.draw
+    layers = draw(st.lists(st.lists(st.integers(1, 60_000), min_size=1, max_size=2), min_size=1, max_size=4))
+    trace = make_trace(
+        layers, iterations=draw(st.integers(1, 2)), forward=draw(st.integers(0, 20)) * US,
+        backward=draw(st.integers(0, 20)) * US, optimizer=draw(st.sampled_from((0, 7 * US))), skew=3 * US,
+    )  # fmt: skip
+    common: dict[str, Any] = {
+        "iterations": draw(st.integers(1, 4)), "jitter": draw(st.sampled_from((0.0, 0.5))),
+        "order": draw(st.sampled_from(("fifo", "layer"))), "credit": draw(st.integers(1, 3)),
+        "start": draw(st.sampled_from(("0s", "30us"))),
+    }  # fmt: skip
+    workers = draw(st.integers(1, 4))
+    if workers > 1 and draw(st.booleans()):
+        job = ring_job(workers, bucket=draw(st.sampled_from(("4KiB", "1MiB"))), **common)
+    else:
+        exchange = {
+            "pull": draw(st.sampled_from(("layerwise", "barrier"))), "partition": draw(st.sampled_from(("8KiB", "1MiB"))),
+            **draw(st.sampled_from(({}, {"server_rate": "40Gbps"}))),
+        }  # fmt: skip
+        servers = draw(st.integers(1, 3))
+        if draw(st.booleans()):
+            common["placement"] = {
+                "workers": [f"h{n}" for n in range(workers)], "servers": [f"h{n}" for n in range(servers)],
+            }  # fmt: skip
+        job = ps_job(workers, servers, exchange=exchange, **common)
+    tables = scenario(job, hosts=8, **LINK, seed=draw(st.integers(1, 9)))
+    result = simulate(tables, trace, fabric=Ideal(rate=draw(st.sampled_from((10**10, 10**11))), priorities=draw(st.booleans())))
+    parts = parts_of(result, trace)
+    assert len(parts) == workers * common["iterations"]
+    assert all(each["timeouts"] == each["retransmission"] == 0 for each in parts.values())
+
+
+def test_several_jobs_beside_traffic_and_hosts_with_several_cards() -> None:
+    """Each job by itself; what others send is queueing to it, unless it leaves the same card."""
+    trace = make_trace([[25_000], [100, 50_000]])
+    tables: dict[str, Any] = {
+        "name": "case", **LINK, "transport": {"kind": "dctcp", "payload": "1000B"},
+        "topology": {"kind": "rail", "hosts": 6, "cards": 2, "spines": 1},
+        "job": [
+            {"name": "one", "trace": "case", "iterations": 2, **ps_job(2)},
+            {"name": "two", "trace": "case", "iterations": 3, "start": "1ms", **ring_job(3, bucket="100kB")},
+        ],
+        "traffic": [{"name": "bursts", "kind": "incast", "fan_in": 3, "size": "100kB", "receiver": "h0", "stop": "6ms"}],
+    }  # fmt: skip
+    result = simulate(Scenario.model_validate(tables), trace)
+    found = breakdown(result, trace)
+    assert {(row["job"], row["worker"], row["iteration"]) for row in found.rows} == {
+        (row["job"], row["worker"], row["iteration"]) for row in result.iterations.to_pylist()
+    }
+    for row in found.rows:
+        assert sum(row[f"{part}_ps"] for part in PARTS) == row["end_ps"] - row["start_ps"]
+        assert min(row[f"{part}_ps"] for part in PARTS) >= 0
+
+
+# --- what it needs -------------------------------------------------------------------------------------------------------
+
+
+def tiny() -> tuple[Result, Trace]:
+    trace = make_trace([[25_000], [100]])
+    return simulate(scenario(ps_job(2), hosts=3, **LINK), trace, fabric=Ideal()), trace
+
+
+def test_results_that_cannot_be_taken_apart_say_why(tmp_path: Path) -> None:
+    result, trace = tiny()
+    emulated = replace(result, summary={**result.summary, "engine": {"kind": "emulation", "clock": "wall"}})
+    with pytest.raises(ResultError, match="real sockets"):
+        breakdown(emulated, trace)
+    with pytest.raises(ResultError, match="does not hold its scenario"):
+        breakdown(replace(result, scenario=""))
+    with pytest.raises(ResultError, match="case' of job job0 is another one"):
+        breakdown(result, make_trace([[25_000], [101]]))
+    result.write(tmp_path / "r")
+    with pytest.raises(ResultError, match=r"r: cannot be made again: .*case: no such trace"):
+        ran(tmp_path / "r")
+    with pytest.raises(ResultError, match="no such directory"):
+        ran(tmp_path / "nothing")
+    assert breakdown(tmp_path / "r", trace).rows == breakdown(result, trace).rows
+
+
+def test_a_result_of_something_else_is_noticed() -> None:
+    result, trace = tiny()
+    rows = result.messages.to_pylist()
+    rows[0]["tensor"] = 1 - rows[0]["tensor"]
+    broken = replace(result, messages=result.messages.from_pylist(rows, schema=result.messages.schema))
+    with pytest.raises(ResultError, match="are not those of its scenario"):
+        breakdown(broken, trace)
+    rows = result.iterations.to_pylist()
+    rows[1]["end_ps"] += 1
+    broken = replace(result, iterations=result.iterations.from_pylist(rows, schema=result.iterations.schema))
+    with pytest.raises(ResultError, match="worker 1, iteration 0: end_ps does not follow"):
+        breakdown(broken, trace)
+
+
+def test_a_run_that_was_cut_has_the_iterations_that_were_over() -> None:
+    trace = make_trace([[25_000], [100]])
+    tables = scenario(ps_job(2, iterations=4), hosts=3, **LINK, duration="9ms")
+    result = simulate(tables, trace, fabric=Ideal())
+    assert 2 <= len(parts_of(result, trace)) < 8
+
+
+def test_means_are_of_the_steady_state() -> None:
+    trace = make_trace([[25_000], [100]], iterations=4, skew=MS)
+    result = simulate(scenario(ps_job(2, iterations=4), hosts=3, **LINK), trace, fabric=Ideal())
+    found = breakdown(result, trace)
+    chosen = [row for row in found.rows if row["iteration"] in (1, 2)]
+    means = found.means("job0")
+    assert sum(means.values()) == pytest.approx(np.mean([row["end_ps"] - row["start_ps"] for row in chosen]))
+    assert means["computing"] == pytest.approx(np.mean([row["computing_ps"] for row in chosen]))
+    assert found.means("nobody") == {}
+    assert found.table.num_rows == 8 and found.table.column_names[-1] == "timeouts_ps"

@@ -1,0 +1,205 @@
+"""Claims of the systems and of the loop: times to an accuracy by hand, plans that share trainings, costs that are kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.analysis.claims import claims_of
+from gradwire.analysis.claims.claim import Claim, Setting
+from gradwire.analysis.claims.costs import costs, passed
+from gradwire.analysis.claims.draw import picture
+from gradwire.analysis.claims.effects import effects_of
+from gradwire.analysis.claims.judge import NOT_SHOWN, SHOWN, judge, value_text
+from gradwire.analysis.claims.measures import RATES, TIMES, WORDS
+from gradwire.analysis.claims.page import as_dict, html_page, unit_of
+from gradwire.analysis.claims.plan import all_runs, planned
+from gradwire.analysis.claims.systems import SYSTEMS, faster, saved_or_not
+from gradwire.scenarios.learned import PRICES, Learned
+
+DATA = {"pictures": "synthetic"}
+MS = 10**9
+
+
+def learned(accuracies: dict[int, float], clock: int = 0, pulled: int = 600) -> Learned:
+    """Four steps of two workers that push 100 bytes each in a step; encoding takes 8 ms of all, the server 4."""
+    steps = [
+        {"step": n, "sent_bytes": 200, "pulled_bytes": pulled, "clock_ps": (n + 1) * clock, "lost": 0.0} for n in range(4)
+    ]
+    scores = [{"step": n, "accuracy": a, "clock_ps": n * clock} for n, a in accuracies.items()]
+    return Learned({"workers": 2, "encode_cpu_s": 0.008, "server_cpu_s": 0.004}, {"steps": steps, "scores": scores})
+
+
+def test_where_a_curve_comes_to_a_height_by_hand() -> None:
+    """Up from 0.1 to 0.3 in ten, down, and up again: the first time counts, in straight lines."""
+    curve = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.2), (30.0, 0.5)]
+    assert passed(curve, 0.2) == pytest.approx(5) and passed(curve, 0.3) == pytest.approx(10)
+    assert passed(curve, 0.4) == pytest.approx(20 + 10 * 2 / 3)
+    assert passed(curve, 0.6) == inf and passed(curve, 0.1) == 0 and passed([], 0.1) == inf
+
+
+def test_costs_by_hand() -> None:
+    """0.1 by chance and 0.5 after 4 steps: 0.3 after two, of 5 ms each at 10 Gbps. One worker encodes for 1 ms in a step, and
+    the server works for as long."""
+    found = costs(learned({4: 0.5}, clock=MS), 0.3, {"10Gbps": 5 * MS})
+    assert (found["pulled"], found["traffic"]) == (300, 400)
+    assert found["encode"] == pytest.approx(MS) == found["server"]
+    assert found["steps_to"] == pytest.approx(2) and found["to"] == pytest.approx(2 * MS) and found["clock"] == MS
+    assert found["to_10Gbps"] == pytest.approx(10 * MS) and found["worked_10Gbps"] == pytest.approx(14 * MS)
+    assert (found["accuracy@4"], found["clock@4"]) == (0.5, 4 * MS)
+    assert set(found) - {"accuracy@4", "clock@4"} <= set(WORDS) and "to" not in costs(learned({4: 0.5}), 0.3, {})
+    assert "steps_to" not in costs(learned({4: 0.5}), 0.0, {"1Gbps": 1})
+
+
+def test_what_is_never_reached_is_said_so() -> None:
+    never = costs(learned({4: 0.2}), 0.3, {"1Gbps": MS})
+    assert never["steps_to"] == inf == never["to_1Gbps"] and value_text(inf, "time") == "never"
+    figures = {"mine": inf, "theirs": 2.0, "half": 1.0}
+
+    def at(setting: str, arm: str, measure: str) -> float:
+        return figures[arm]
+
+    assert saved_or_not("s", "half", "theirs", "to")(at) == 0.5
+    assert saved_or_not("s", "mine", "theirs", "to")(at) == -inf and saved_or_not("s", "theirs", "mine", "to")(at) == 1
+    assert saved_or_not("s", "mine", "mine", "to")(at) == 0
+
+
+def _claim(arm: str = "slimdp") -> Claim:
+    setting = Setting(
+        SYSTEMS, "train-tiny", ("dense", arm), {"training": {"network": "ideal", "steps": 4}}, baseline="dense",
+        target=0.3, rates=RATES, shown="accuracy",
+    )  # fmt: skip
+    return Claim("T", "[ours]", "It is faster.", "nothing", (setting,), faster(arm, "dense", "time saved"), "to_1Gbps")
+
+
+def _judged(accuracy: float, step: int) -> Any:
+    """Dense comes to 0.3 after 2 of 4 steps of 10 ms at 1 Gbps and 1 ms else; the other one has another accuracy at the end
+    and steps of another time at 1 Gbps, and of as long ones else."""
+    claim = _claim()
+    runs, figures = planned(claim, 2, False), {}
+    for run in runs:
+        dense = run.policy == "dense"
+        prices = {rate: (10 if dense else step) * MS if rate == "1Gbps" else MS for rate in RATES}
+        figures[run.key] = costs(learned({4: 0.5 if dense else accuracy}), 0.3, prices)
+        figures[run.key]["accuracy"] = 0.5 if dense else accuracy
+    return judge(claim, runs, figures)
+
+
+def test_verdicts_of_times() -> None:
+    """As good and half as long at 1 Gbps; slower to learn, by half as many steps again; and never."""
+    good = _judged(0.5, 5)
+    assert good.verdict == SHOWN and [each.spread.median for each in good.findings] == pytest.approx([0.5, 0, 0])
+    slow = _judged(0.1 + 0.8 / 3, 5)
+    assert [each.spread.median for each in slow.findings] == pytest.approx([0.25, -0.5, -0.5]) and slow.verdict != SHOWN
+    never = _judged(0.2, 1)
+    assert never.verdict == NOT_SHOWN and never.findings[0].measured == "never"
+    values = json.loads(json.dumps(as_dict([never]), allow_nan=False))["claims"][0]
+    assert values["expectations"][0]["median"] is None and values["effects"][0]["measure"] == "accuracy"
+    assert "never" in html_page("T", [never], [None], "how", 2)
+
+
+def test_effects_are_of_accuracy_and_curves_of_time() -> None:
+    """A curve for each arm in a panel for each rate and one for bytes: from chance on, at steps times what they take."""
+    judged = _judged(0.4, 5)
+    (effect,) = effects_of(judged)
+    assert effect.change.mean == pytest.approx(-0.1)
+    figure = picture(judged)
+    assert figure is not None and len(figure.axes) == 4
+    dense, other, _ = figure.axes[0].lines
+    assert list(dense.get_xdata()) == pytest.approx([0, 40]) and list(dense.get_ydata()) == pytest.approx([10, 50])
+    assert list(other.get_xdata()) == pytest.approx([0, 20]) and list(other.get_ydata()) == pytest.approx([10, 40])
+    assert list(figure.axes[3].lines[0].get_xdata()) == pytest.approx([0, 4 * 400 / 1e6])
+
+
+def test_every_measure_has_its_unit() -> None:
+    assert set(TIMES) <= set(WORDS) and {unit_of(each) for each in WORDS} <= {"time", "count", "ratio", "share"}
+    assert unit_of("to_10Gbps") == "time" and unit_of("traffic") == "count"
+
+
+def test_systems_share_what_they_are_beside() -> None:
+    """Dense training and reducers are trained once for all three sets; target and rates are no part of a training."""
+    quick = {name: all_runs([planned(each, 3, False, DATA) for each in claims_of(name)]) for name in ("mp2", "mipd", "slimdp")}
+    keys = [{run.key for run in runs if run.setting == SYSTEMS} for runs in quick.values()]
+    assert len(keys[0] & keys[1] & keys[2]) == 3 * 6, "six arms, three seeds"
+    assert all(run.scenario.training.steps is None or run.scenario.training.steps <= 20 for runs in quick.values() for run in runs)
+    for name, runs in quick.items():
+        full = all_runs([planned(each, 3, True, DATA) for each in claims_of(name)])
+        assert len(full) > len(runs) and any(run.scenario.training.epochs == 20 for run in full)
+    (one, *_), (other, *_) = planned(_claim(), 1, False), planned(_claim(), 1, False)
+    assert one.key == other.key and one.rates == RATES and one.target == 0.3
+
+
+def test_costs_are_those_of_whoever_asks_for_them() -> None:
+    """The same training in a claim that asks for times and in one that does not, in either order."""
+    claim = _claim()
+    (setting,) = claim.settings
+    plain = replace(claim, settings=(replace(setting, rates=(), target=0.0),))
+    for order in ((claim, plain), (plain, claim)):
+        runs = all_runs([planned(each, 1, False) for each in order])
+        assert len(runs) == 2 and all(run.rates == RATES and run.target == 0.3 for run in runs)
+
+
+def test_the_loop_is_over_the_simulator() -> None:
+    """Every arm; bounds that DLCP has are of pushes alone but in a ring."""
+    assert len(all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])) == 2 * (4 + 3)
+    for run in all_runs([planned(each, 2, True, DATA) for each in claims_of("loop")]):
+        assert run.scenario.training.network == "simulated"
+        assert bool(run.target) is not ("40 steps" in run.setting)
+        assert run.scenario.training.spread is ("spread" in run.policy)
+        assert bool(run.scenario.job[0].pull_bound) is run.policy.startswith("ring")
+
+
+def test_arms_that_lose_nothing_learn_what_the_baseline_does() -> None:
+    """DCTCP comes to 0.28 after 90 of 100 steps; over kept connections these would take 9 ms each. DLCP needs as long for all."""
+    claims = {each.id: each for each in claims_of("loop")}
+    claim, figures = claims["L2"], {}
+    for run in planned(claims["L2"], 1, False, DATA):
+        found = {"clock": 10.0 * MS, "accuracy": 0.3}
+        if run.policy == "dctcp-kept-2ms":
+            found["clock"] = 9.0 * MS
+        if "2 epochs" in run.setting:
+            found |= {"steps_to": 90.0, "to": 900.0 * MS if run.policy == "dctcp-2ms" else 405.0 * MS, "accuracy@100": 0.3, "clock@100": 1000.0 * MS}
+        figures[run.key] = found
+    judged = judge(claim, planned(claim, 1, False, DATA), figures)
+    assert [each.spread.median for each in judged.findings] == pytest.approx([0.55, 0.55, 0.5])
+    figure = picture(judged)
+    assert figure is not None
+    ends = {line.get_label(): line.get_xdata()[-1] for line in figure.axes[0].lines if len(line.get_xdata()) == 2}
+    assert ends["DCTCP, connections kept, RTOmin 2 ms"] == pytest.approx(900) and ends["DCTCP, RTOmin 2 ms"] == pytest.approx(1000)
+
+
+def test_costs_are_kept_and_a_stopped_reproduction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two arms of four steps: prices beside trainings, worked out once; what is gone is trained alone."""
+    pytest.importorskip("torch")
+    import shutil
+
+    from gradwire import pricing
+    from gradwire import reproduce as door
+
+    setting = Setting(
+        "tiny", "train-tiny", ("dense", "slimdp"), {
+            "training": {"network": "ideal", "steps": 4, "size": 8, "samples": 100, "batch": 2, "augment": False},
+            "job": {"workers": 2},
+        }, baseline="dense", target=0.01, rates=("1Gbps",), computing="5ms",
+    )  # fmt: skip
+    claim = Claim("T", "[ours]", "s", "p", (setting,), (), "accuracy")
+    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [claim])
+    asked: list[tuple[float, float]] = []
+    monkeypatch.setattr(
+        pricing, "step_times",
+        lambda scenario, pushed, pulled, rates, computing: (asked.append((pushed, pulled)), dict.fromkeys(rates, 7 * MS))[1],
+    )  # fmt: skip
+    (first,) = door.reproduce("mp2", tmp_path / "out", seeds=1)
+    assert len(asked) == 2 and (4 * 75_290, 4 * 75_290) in asked
+    figures = first.figures["tiny", "slimdp", 1]
+    assert figures["step_1Gbps"] == 7 * MS and figures["steps_to"] == 0 and figures["encode"] > 0 and figures["server"] > 0
+    kept = sorted((tmp_path / "out" / "runs").glob(f"*/{PRICES}"))
+    assert len(kept) == 2 and json.loads(kept[0].read_text()) == {"5ms": {"1Gbps": 7 * MS}}
+    shutil.rmtree(kept[0].parent)
+    door.reproduce("mp2", tmp_path / "out", seeds=1)
+    assert len(asked) == 3 and kept[0].is_file()

@@ -1,0 +1,265 @@
+"""Programs across the testbed, as far as no kernel is needed: who runs where and is told what, rules for packets, what
+faults do to them, and what becomes of marks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import gradwire
+from gradwire.cli import app
+from gradwire.emu.planning.plan import host_address
+from gradwire.emu.planning.prepare import check_scenario
+from gradwire.emu.planning.programs import Asked, changes_of, differences, programs_of
+from gradwire.emu.programs import outcome, rules, told
+from gradwire.emu.programs.described import Change, Programs, Rule
+from gradwire.experiment.topology import build_network
+from gradwire.scenarios.errors import GradwireError, Mistake, ScenarioError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema.scenario import Scenario
+
+MS = 10**6
+
+
+def scenario_of(**more: object) -> Scenario:
+    table = {"name": "x", "topology": {"kind": "star", "hosts": 4}, "host": {"software_latency": "1ms"},
+             "switch": {"queues": 4}, "exec": {}}  # fmt: skip
+    return build_scenario({**table, **more})
+
+
+def made(command: tuple[str, ...] = ("true",), asked: dict[str, object] | None = None, **more: object) -> Programs:
+    scenario = scenario_of(**more)
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    return programs_of(scenario, network, Asked(command, environment={"PATH": "/bin:/usr/bin"}, **(asked or {})))  # type: ignore[arg-type]
+
+
+def wrong(**more: object) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        made(**more)  # type: ignore[arg-type]
+    return [mistake.path for mistake in caught.value.mistakes]
+
+
+def test_ranks_are_numbered_host_by_host():
+    programs = made(asked={"hosts": ("h2", "h0"), "ranks_per_host": 2})
+    assert [(r.number, r.host, r.local) for r in programs.ranks] == [(0, "h2", 0), (1, "h2", 1), (2, "h0", 0), (3, "h0", 1)]
+    assert {r.address for r in programs.ranks} == {host_address(2), host_address(0)}
+
+
+def test_a_rank_is_told_what_torchrun_tells():
+    programs = made(("python3", "--at={rank}/{world}", "{host}:{address}", '{"a": {b}}'),
+                    {"hosts": ("h1", "h3"), "ranks_per_host": 2})  # fmt: skip
+    rank = programs.ranks[3]
+    address, master = host_address(3), host_address(1)
+    assert told.words(programs, rank) == ["python3", "--at=3/4", f"h3:{address}", '{"a": {b}}']
+    found = told.environment(programs, rank, "p6", Path("/left"), "wall")
+    wanted = {
+        "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+        "MASTER_ADDR": master, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "p6", "NCCL_SOCKET_IFNAME": "p6",
+        "TP_SOCKET_IFNAME": "p6", "GRADWIRE_HOST": "h3", "GRADWIRE_HOSTS": "h1,h3", "GRADWIRE_MARKS": "/left/marks/3",
+        "OMP_NUM_THREADS": "1", "PATH": "/bin:/usr/bin",
+    }  # fmt: skip
+    assert wanted.items() <= found.items()
+
+
+def test_the_users_environment_goes_before_our_defaults_and_not_before_who_a_rank_is():
+    programs = made()
+    theirs = {"OMP_NUM_THREADS": "8", "RANK": "7"}
+    found = told.environment(
+        Programs(**{**vars(programs), "environment": theirs}), programs.ranks[1], "p0", Path("/left"), "virtual"
+    )
+    assert (found["OMP_NUM_THREADS"], found["RANK"], found["PYTHONHASHSEED"]) == ("8", "1", "0")
+
+
+def test_every_host_can_be_looked_up_in_both_families():
+    lines = told.hosts_file(made(asked={"hosts": ("h0",)})).splitlines()
+    for node in range(4):  # those that run nothing, too
+        assert f"{host_address(node)} h{node}" in lines
+        assert f"::ffff:{host_address(node)} h{node}" in lines
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines"),
+    [
+        (Rule(priority=0), ["counter ip dscp set 56 accept"]),
+        (Rule(priority=3, important=True), ["counter ip dscp set 32 ip ecn set ect0 accept"]),
+        (Rule(important=False), ["counter ip ecn set not-ect accept"]),
+        (Rule(to="10.0.0.2", below=200, priority=7), ["ip daddr 10.0.0.2 ip length < 200 counter ip dscp set 0 accept"]),
+        (Rule(ports=(5, 5), priority=1), ["meta l4proto { tcp, udp } th sport 5 counter ip dscp set 48 accept",
+                                          "meta l4proto { tcp, udp } th dport 5 counter ip dscp set 48 accept"]),
+        (Rule(ports=(5, 9), protocol="udp", priority=1), ["meta l4proto udp th sport 5-9 counter ip dscp set 48 accept",
+                                                          "meta l4proto udp th dport 5-9 counter ip dscp set 48 accept"]),
+    ],
+)  # fmt: skip
+def test_rules_in_nftables_words(rule: Rule, lines: list[str]):
+    assert rules.lines_of(rule) == lines
+
+
+def test_rules_hold_at_their_hosts_in_their_order():
+    mark = [{"rank": 1, "priority": 0}, {"host": "h0", "to": "h3", "important": True}, {"priority": 2}]
+    programs = made(asked={"hosts": ("h3", "h2")}, exec={"mark": mark})
+    assert [rules.of_node(programs.rules, node) for node in range(4)] == [[1, 2], [2], [0, 2], [2]]
+    assert programs.rules[1].to == host_address(3)
+    text = rules.text_of(programs.rules, 2)
+    assert text.index('comment "0"') < text.index('comment "2"') and 'comment "1"' not in text
+    assert rules.text_of((), 0) == ""
+
+
+def test_of_several_faults_at_once_the_worst_counts():
+    scenario = scenario_of(
+        link={"loss": 0.01},
+        fault=[
+            {"kind": "gray_loss", "between": ["h0", "s0"], "loss": 0.2, "at": "10ms", "until": "40ms"},
+            {"kind": "link_down", "between": ["h0", "s0"], "one_way": True, "at": "20ms", "until": "30ms"},
+            {"kind": "host_paused", "host": "h2", "at": "20ms", "until": "50ms"},
+        ],
+    )
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    mistakes: list[Mistake] = []
+    assert changes_of(scenario.fault, network, mistakes) == (
+        Change(10 * MS, ((0, 0.2), (1, 0.2))),
+        Change(20 * MS, ((0, 1.0),), stop=(2,)),
+        Change(30 * MS, ((0, 0.2),)),
+        Change(40 * MS, ((0, 0.01), (1, 0.01))),
+        Change(50 * MS, (), go=(2,)),
+    )
+    assert not mistakes
+
+
+def test_a_failed_switch_cuts_all_its_cables():
+    programs = made(fault=[{"kind": "switch_down", "switch": "s0", "at": "1ms"}])
+    assert programs.changes == (Change(MS, tuple((port, 1.0) for port in range(8))),)
+    assert any("drops_loss" in line for line in differences(programs, {}, "wall"))
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"asked": {"hosts": ("h0", "h9")}}, "--hosts"),
+        ({"asked": {"hosts": ("h0", "h0")}}, "--hosts"),
+        ({"asked": {"ranks_per_host": 65}}, "exec.ranks_per_host"),
+        ({"exec": {"mark": [{"rank": 4, "priority": 0}]}}, "exec.mark[0].rank"),
+        ({"exec": {"ranks_per_host": 2, "mark": [{"rank": 0, "priority": 0}]}}, "exec.mark[0].rank"),
+        ({"fault": [{"kind": "link_down", "between": ["h0", "h1"], "at": "1ms"}]}, "fault[0].between"),
+        ({"fault": [{"kind": "host_paused", "host": "s0", "at": "1ms", "until": "2ms"}]}, "fault[0].host"),
+    ],
+)
+def test_what_does_not_fit_the_network_is_named(given: dict[str, object], where: str):
+    assert wrong(**given) == [where]
+
+
+@pytest.mark.parametrize(
+    ("table", "where"),
+    [
+        ({"mark": [{"port": 80}]}, "exec.mark[0]"),
+        ({"mark": [{"port": 0, "priority": 0}]}, "exec.mark[0].port"),
+        ({"mark": [{"port": "9-5", "priority": 0}]}, "exec.mark[0].port"),
+        ({"mark": [{"host": "h0", "rank": 0, "priority": 0}]}, "exec.mark[0].rank"),
+        ({"mark": [{"host": "h7", "priority": 0}]}, "exec.mark[0].host"),
+        ({"mark": [{"priority": 4}]}, "exec.mark[0].priority"),
+        ({"hosts": ["h0", "h0"]}, "exec.hosts"),
+        ({"host": [{"name": "h9", "congestion": "reno"}]}, "exec.host[0].name"),
+        ({"congestion": "Reno; rm"}, "exec.congestion"),
+        ({"compute_scale": 2.0}, "exec.compute_scale"),
+    ],
+)
+def test_mistakes_of_the_table_are_found_when_it_is_read(table: dict[str, object], where: str):
+    with pytest.raises(ScenarioError) as caught:
+        scenario_of(exec=table)
+    assert [mistake.path for mistake in caught.value.mistakes] == [where]
+
+
+@pytest.mark.parametrize("command", [("no-such-program",), ("./no-such-file",)])
+def test_a_command_that_there_is_not_is_refused(command: tuple[str, ...]):
+    with pytest.raises(GradwireError, match="cannot be run"):
+        made(command)
+
+
+def test_jobs_and_what_a_testbed_cannot_change_are_refused():
+    job = {"name": "j", "workers": 2, "exchange": {"kind": "ring"}, "trace": "resnet20"}
+    fault = [{"kind": "link_degraded", "between": ["h0", "s0"], "rate": "1Mbps", "at": "1ms"},
+             {"kind": "host_slow", "host": "h0", "factor": 2.0, "at": "1ms"},
+             {"kind": "link_down", "between": ["h0", "s0"], "at": "1ms"}]  # fmt: skip
+    with pytest.raises(ScenarioError) as caught:
+        check_scenario(scenario_of(job=[job], fault=fault), programs=True)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["fault[0]", "fault[1]", "job[0]"]
+    with pytest.raises(ScenarioError, match="gradwire exec"):
+        check_scenario(scenario_of())  # nothing to emulate
+
+
+def test_what_is_said_of_programs_changes_no_digest():
+    assert scenario_of(exec={"ecn": True}).digest() == scenario_of().digest()
+
+
+# marks
+
+
+def test_mark_writes_a_line_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gradwire.mark(1)  # nobody wants to know
+    monkeypatch.setenv("GRADWIRE_MARKS", str(tmp_path / "0"))
+    monkeypatch.setenv("RANK", "5")
+    gradwire.mark()
+    gradwire.mark(3, loss=0.5, phase="late")
+    first, second = [json.loads(line) for line in (tmp_path / "0").read_text().splitlines()]
+    assert first["rank"] == second.pop("rank") == 5 and set(first) == {"time_ns", "rank"} and first["time_ns"] <= second.pop("time_ns")
+    assert second == {"step": 3, "loss": 0.5, "phase": "late"}
+    monkeypatch.setenv("GRADWIRE_MARKS", str(tmp_path / "no" / "folder"))
+    gradwire.mark(4)  # a run is worth more
+
+
+def test_mark_needs_nothing_else():
+    code = "import sys, gradwire; gradwire.mark(0); print([m for m in ('numpy', 'pydantic', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def marks_file(left: Path, rank: int, *entries: object) -> None:
+    (left / told.MARKS).mkdir(exist_ok=True)
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in entries]
+    (left / told.MARKS / str(rank)).write_text("\n".join(lines) + "\n")
+
+
+def test_iterations_lie_between_marks(tmp_path: Path):
+    marks_file(tmp_path, 0, {"time_ns": 1100}, {"time_ns": 1250, "step": 7}, "no mark", {"step": 8},
+               {"time_ns": 1400, "step": 9, "computed_ns": 30, "loss": 2.5})  # fmt: skip
+    marks_file(tmp_path, 1, {"time_ns": 1000, "rank": 2}, {"time_ns": 1001, "rank": 2})  # without a number, another's
+    marks = outcome.read_marks(tmp_path, 3, began_ns=1000)
+    table = outcome.iterations(marks, "train")
+    assert table["job"] == ["train"] * 3
+    rows = list(zip(*(table[key] for key in ("worker", "iteration", "start_ps", "end_ps", "compute_ps", "exposed_ps")), strict=True))  # fmt: skip
+    assert rows == [(0, 7, 100_000, 250_000, 0, 150_000), (0, 9, 250_000, 400_000, 30_000, 120_000), (2, 0, 0, 1000, 0, 1000)]
+    outcome.write_marks(marks, tmp_path / "marks.csv")
+    with (tmp_path / "marks.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert written[2] == {"rank": "0", "step": "9", "time_s": "0.000000400", "computed_ns": "30", "loss": "2.5"}
+
+
+def test_the_first_rank_that_failed_by_itself_is_named_first():
+    ranks = [
+        {"rank": 0, "host": "h0", "status": -15, "ended_ps": 900, "made_to_end": True},
+        {"rank": 1, "host": "h1", "status": -11, "ended_ps": 500, "made_to_end": False},
+        {"rank": 2, "host": "h2", "status": 3, "ended_ps": 400, "made_to_end": False},
+        {"rank": 3, "host": "h3", "status": 0, "ended_ps": 100, "made_to_end": False},
+    ]
+    assert outcome.failures(ranks) == ["rank 2 at h2 ended with status 3", "rank 1 at h1 was killed by SIGSEGV"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "there is no command"),
+        (("--ranks-per-host", "0", "--", "true"), "--ranks-per-host: cannot be 0"),
+        (("--compute", "guess", "--", "true"), "--compute: cannot be 'guess'"),
+        (("--hosts", "h0,,h1", "--", "true"), "--hosts: 'h0,,h1' has an empty name"),
+        (("--at", "s0", "--", "true"), "--pcap FOLDER too"),
+        (("--clock", "sundial", "--", "true"), "there is no clock 'sundial'"),
+    ],
+)
+def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str):
+    done = CliRunner().invoke(app, ["exec", "four-hosts", *arguments])
+    assert done.exit_code == 2 and words in done.stderr and done.stderr.count("gradwire: ") == 1
