@@ -75,8 +75,8 @@ class Run:
 
     @property
     def done_ps(self) -> Ps:
-        """When the last of what it is about was done."""
-        return max(track.ended_ps for track in (self.tracks[: len(self.jobs)] or self.tracks))
+        """When the last of what it is about was done; 0 where there was nothing to do."""
+        return Ps(max(0, *(track.ended_ps for track in (self.tracks[: len(self.jobs)] or self.tracks))))
 
     @property
     def last_ps(self) -> Ps:

@@ -128,8 +128,9 @@ def pooled(part: Drawn, value: Any, by: str) -> tuple[Floats, Floats]:
         values += seen.distributions[which].values
         counts += seen.distributions[which].counts
     order = np.argsort(values, kind="stable")
-    total = np.cumsum(np.array(counts, dtype=np.float64)[order])
-    return np.array(values, dtype=np.float64)[order], total / total[-1] if len(total) else total
+    total = np.cumsum(np.array(counts, dtype=np.int64)[order])
+    shares = total / total[-1] if len(total) else np.zeros(0)
+    return np.array(values, dtype=np.float64)[order], shares
 
 
 def _distribution(part: Drawn, axes: Axes, whole: Drawn, later: bool) -> None:

@@ -53,7 +53,9 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 # in the order of --help
-for commands in (run, look, timeline, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench):
+for commands in (
+    run, look, timeline, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench,
+):  # fmt: skip
     commands.register(app)
 app.add_typer(trace_app, name="trace")
 

@@ -50,7 +50,7 @@ def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_jso
 
     known_format(plots)
     with Claim(out) if out is not None else claim_numbered("results/demo") as place:
-        run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json)
+        run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
         _compare(["demo"], [], run, place, as_json, plots)
 
 

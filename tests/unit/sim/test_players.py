@@ -6,7 +6,7 @@ import pytest
 from sim_cases import make_trace, ps_job, ring_job, scenario
 
 from gradwire.scenarios.errors import StallError
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.load import build_scenario, load_scenario
 from gradwire.scenarios.result import TABLES, Result
 from gradwire.sim.simulate import packet_fabric, simulate
 from gradwire.testing.scenario import Plain
@@ -94,6 +94,16 @@ def test_traffic_beside_a_job_that_is_done(tmp_path):
     assert end < max(row["start_ps"] for row in messages) <= max(result.packets["start_ps"].to_pylist()) < end + 50_000_000
     assert set(result.packets["message"].to_pylist()) <= {row["message"] for row in messages}
     assert Result.read(result.write(tmp_path / "r")).flows.equals(result.flows)
+
+
+def test_traffic_that_ends_before_its_first_flow():
+    """Nothing happens, and it takes no time."""
+    case = build_scenario({
+        "name": "none", "topology": {"kind": "star", "hosts": 4},
+        "traffic": [{"kind": "poisson", "name": "x", "load": 1e-6, "sizes": "20kB", "start": "77us", "stop": "78us"}],
+    })  # fmt: skip
+    result = both(case, None)
+    assert (result.messages.num_rows, result.summary["totals"]["simulated_ps"]) == (0, 0)
 
 
 @pytest.mark.slow
