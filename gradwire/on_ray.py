@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ TRIES = 3
 PER_CORE = 2
 """Tasks that are handed out for every processor of the cluster, so that none waits for us."""
 LISTENED_S = 0.5
+CONNECTED_S = 10.0
 
 
 def play_on_ray(
@@ -79,6 +81,7 @@ def _cluster(ray: Any, address: str | None, jobs: int | None) -> Iterator[None]:
         shutil.copytree(here, package, ignore=shutil.ignore_patterns("__pycache__"))
         shipped = {"py_modules": [str(package)], "env_vars": _environment()}
         given: dict[str, Any] = {"address": address} if address else {"num_cpus": jobs, "include_dashboard": False}
+        _reached(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray.init(runtime_env=shipped, log_to_driver=False, logging_level="ERROR", **given)
@@ -89,6 +92,18 @@ def _cluster(ray: Any, address: str | None, jobs: int | None) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _reached(address: str | None) -> None:
+    """Raise GradwireError unless somebody listens there: Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECTED_S).close()
+    except OSError as error:
+        what = f"no Ray cluster: {error.strerror or error}"
+        raise GradwireError(what, str(address), "that of one that is up, or none") from None
 
 
 def _environment() -> dict[str, str]:
