@@ -28,6 +28,8 @@ Key = tuple[tuple[int, ...], int, int]
 
 PATTERN = 65521
 """Bytes after which the pattern of traffic repeats: a prime, so that no two packets of a message are alike."""
+NOTHING = -0.0
+"""What sums begin with: added to anything it leaves that as it is, to the bit, where 0.0 turns -0.0 into itself."""
 
 
 @dataclass
@@ -161,7 +163,7 @@ class Contents:
         elif len(arrived) == 1 and carried.places[0][0] == 0 and len(arrived[0]) == count:
             return arrived[0].data
         else:
-            total = np.zeros(count, dtype=dtype)
+            total = np.full(count, NOTHING, dtype=dtype)
         for each, (first, instead) in zip(arrived, carried.places, strict=True):
             low, high = max(first, 0), min(first + len(each), count)
             mine = each[low - first : high - first]

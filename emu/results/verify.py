@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Arrival
-from gradwire.emu.agent.contents import CheckSums, Sums, check_sums
+from gradwire.emu.agent.contents import NOTHING, CheckSums, Sums, check_sums
 from gradwire.emu.agent.magnitudes import RUN, Magnitudes
 from gradwire.experiment.program import Program, Table
 from gradwire.scenarios.loss import allowed_loss
@@ -305,7 +305,7 @@ def _bucket(
     dtype = evidence.magnitudes[program.tables[job].trace].widest(program.tables[job].buckets[bucket])
     for message in messages:
         first, count = int(rows.first[message]), int(rows.nbytes[message]) // dtype.itemsize
-        value = np.zeros(count, dtype=dtype)
+        value = np.full(count, 0.0 if program.own[message] else NOTHING, dtype=dtype)
         if program.own[message]:
             worker = gradients.worker(job, int(rows.src[message]))
             if worker not in own:

@@ -159,6 +159,16 @@ def test_sums_are_what_arrived_added_up(case, types, tmp_path):
     assert sum(each.held() for each in net.contents.values()) == 0, "every buffer was given back"
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_zeros_keep_their_signs(case, tmp_path):
+    """Where a gradient is nothing it is 0.0 or -0.0, and a sum of such is one of them, to the bit."""
+    nothing = Trace(TRACE.manifest, TRACE.layers, TRACE.tensors, TRACE.iterations, 0 * TRACE._mean, 0 * TRACE._max)
+    net = Network(case, nothing, tmp_path).run()
+    sent = [net.magnitudes[0].gradient(1, "job0", 0, 0, 4, 0, 1000)]
+    assert np.signbit(sent[0]).any() and not sent[0].any()
+    assert verify(net.evidence()) == []
+
+
 def test_without_loss_all_workers_hold_the_sum_of_all_gradients(tmp_path):
     """By hand: one tensor, and what is pulled is the sum of what the workers have."""
     net = Network(scenario(ps_job(3)), TRACE, tmp_path)
