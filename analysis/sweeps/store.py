@@ -170,3 +170,6 @@ class Store:
         """Remove what killed processes have left half written. Only whoever has the folder's lock may."""
         for partial in self.points.glob(".*.partial"):
             partial.unlink(missing_ok=True)
+        for marker in self.points.glob("*.running"):
+            if self.read(marker.stem) is not None:  # killed between the record and this
+                self.left(marker.stem)

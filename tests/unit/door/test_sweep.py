@@ -109,7 +109,21 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, whole: Any) -> None:
             run.wait()
     assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode == 0
     assert same_tables(out, whole.folder)
+    end = time.monotonic() + 60
+    while list((out / "points").glob("*.running")) and time.monotonic() < end:  # workers left to themselves, at the last
+        time.sleep(0.1)
     assert {path.suffix for path in (out / "points").iterdir()} == {".json"}
+
+
+def test_what_was_killed_between_record_and_marker_is_tidied(tmp_path: Path) -> None:
+    """A record counts, and the marker that says that somebody is at the point goes with the next run."""
+    gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
+    points = tmp_path / "a" / "points"
+    key = next(path.stem for path in points.iterdir())
+    (points / f"{key}.running").touch()
+    (points / "gone.running").touch()
+    gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
+    assert [path.name for path in points.glob("*.running")] == ["gone.running"]
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
