@@ -76,12 +76,12 @@ def missing(needs: list[str]) -> str:
         if need == "scapy" and importlib.util.find_spec("scapy") is None:
             return "scapy is not installed"
         if need == "virtual":
-            from gradwire.emu.planning.probe import virtual_kernel
+            from gradwire.emu.uml.virtual import kernel_or_error
 
             try:
-                virtual_kernel()
+                kernel_or_error()
             except Exception as error:
-                return f"virtual time: {error}"
+                return str(error)
     return ""
 
 
