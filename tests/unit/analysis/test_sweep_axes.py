@@ -76,9 +76,11 @@ def test_a_latin_sample_has_one_value_in_each_part(count: int, seed: int) -> Non
     """Of each axis, on its scale."""
     found = rows(*RANGES, sample={"kind": "latin", "count": count, "seed": seed})
     assert len(found) == count
-    assert sorted(int(a * count) for a, _ in found) == list(range(count))
     shares = [math.log2(number_of(b).value / 65536) / 6 for _, b in found]  # type: ignore[union-attr]
-    assert sorted(int(share * count + 1e-4) for share in shares) == list(range(count)) or count > 20  # bytes are whole
+    rounding = 1e-3  # bytes are whole, and numbers are written with so many digits
+    for column in ([a for a, _ in found], shares):
+        for part, share in enumerate(sorted(column)):
+            assert part - rounding <= share * count <= part + 1 + rounding
 
 
 def test_a_longer_random_sample_begins_with_the_shorter_one() -> None:
