@@ -24,6 +24,7 @@ PUBLIC = {
     "simulate": "gradwire.sim.simulate",
     "emulate": "gradwire.connect",
     "mark": "gradwire.marking",
+    "paced": "gradwire.pacing",
     "compare": "gradwire.connect",
     "plot": "gradwire.connect",
     "breakdown": "gradwire.analysis.breakdown",

@@ -18,6 +18,8 @@ import json
 import os
 import time
 
+from gradwire import pacing
+
 FILE, COMPUTE, SCALE = "GRADWIRE_MARKS", "GRADWIRE_COMPUTE", "GRADWIRE_COMPUTE_SCALE"
 PAGE = 4096
 ANSWER_S = 10.0
@@ -37,10 +39,8 @@ def mark(step: int | None = None, **values: float | str) -> None:
     path = os.environ.get(FILE)
     if not path:
         return
-    computed = _meter.slept_ns() if os.environ.get(COMPUTE) else None
-    entry: dict[str, object] = {"time_ns": time.monotonic_ns()}
-    if computed is not None:
-        entry["computed_ns"] = computed
+    computed = _computed()
+    entry: dict[str, object] = {"time_ns": time.monotonic_ns(), **computed}
     if os.environ.get("RANK", "").isdecimal():  # torchrun, started once at a host, has several ranks there
         entry["rank"] = int(os.environ["RANK"])
     if step is not None:
@@ -55,6 +55,15 @@ def mark(step: int | None = None, **values: float | str) -> None:
             os.close(file)
     except OSError:
         pass
+
+
+def _computed() -> dict[str, int]:
+    """What the iteration has computed under virtual time, slept by now: `computed_ns`, and what else is known."""
+    if os.environ.get(pacing.TIMES):
+        found = pacing.rest_ns()
+        return {} if found is None else {"computed_ns": found[0], **found[1]}
+    computed = _meter.slept_ns() if os.environ.get(COMPUTE) else None
+    return {} if computed is None else {"computed_ns": computed}
 
 
 class _Meter:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gradwire.emu.planning.plan import TransportPlan, host_address
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.programs.described import Change, Programs, Rule, ranks_of
+from gradwire.emu.programs.timetable import timetable
 from gradwire.emu.switches.base import TestbedError
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
@@ -19,6 +20,7 @@ from gradwire.scenarios.schema.exec import Exec, ExecMark
 from gradwire.scenarios.schema.fault import Fault, HostFault, LinkFault, SwitchFault
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.wire import IPV4, TCP, TCP_OVERHEAD
+from gradwire.traces.trace import NAMED_BY, Trace, load_trace
 
 MB = 1 << 20
 MEMORY_MB, RANK_MB = 1024, 1024
@@ -37,6 +39,7 @@ class Asked:
     hosts: tuple[str, ...] | None = None
     ranks_per_host: int | None = None
     compute: str | None = None
+    trace: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: str = field(default_factory=os.getcwd)
 
@@ -82,14 +85,33 @@ def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
     congestion = {} if table.congestion is None else dict.fromkeys(range(len(hosts)), table.congestion)
     congestion |= {number[each.name]: each.congestion for each in table.host}
     ranks = ranks_of(hosts, addresses, [number[name] for name in used], per_host)
+    compute = asked.compute or table.compute
+    trace = _trace_of(compute, asked, table)
     return Programs(
         command=asked.command, ranks=ranks, names=tuple(zip(hosts, addresses, strict=True)),
         environment=dict(asked.environment), cwd=asked.cwd, grace_s=table.grace / 1e12,
         rules=tuple(_rule(mark, number, [rank.node for rank in ranks]) for mark in table.mark),
-        congestion=congestion, changes=changes, compute=asked.compute or table.compute, scale=table.compute_scale,
+        congestion=congestion, changes=changes, compute=compute, scale=table.compute_scale,
+        trace="" if trace is None else trace.name, times="" if trace is None else timetable(trace, table.compute_scale),
         memory_mb=table.memory // MB if table.memory else MEMORY_MB + RANK_MB * len(ranks),
         traffic=bool(scenario.traffic),
     )  # fmt: skip
+
+
+def _trace_of(compute: str, asked: Asked, table: Exec) -> Trace | None:
+    """Whose times computing takes; None where no trace says it. ScenarioError and TraceError where it cannot be had."""
+    name = asked.trace or table.trace
+    if compute == "trace":
+        if name is None:
+            mistake = Mistake("exec.trace", "is missing", None, f'{NAMED_BY}, with compute = "trace"')
+            raise ScenarioError("the command cannot run across this network", mistakes=[mistake])
+        return load_trace(name)
+    if asked.trace is not None:
+        raise ScenarioError(
+            "the command cannot run across this network",
+            mistakes=[Mistake("--trace", "has no effect", asked.trace, 'compute = "trace" as well')],
+        )
+    return None
 
 
 def _find_command(asked: Asked) -> None:
@@ -237,4 +259,6 @@ def differences(programs: Programs, routes: Mapping[tuple[int, int], Sequence[in
             f"computing is slept at gradwire.mark, {programs.scale:g} times what it took of the processor: it does not "
             "overlap with what is sent before the mark, and no two runs are alike"
         )
+    if clock == "virtual" and programs.compute == "trace":
+        found.append(f"computing takes {programs.scale:g} times what the trace {programs.trace!r} has recorded")
     return found

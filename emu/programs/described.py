@@ -55,7 +55,8 @@ class Programs:
     environment : what the command would see outside; `cwd` : where it runs.
     grace_s : how long the others may go on when a rank has failed.
     congestion : of a node's TCP, where it is not the kernel's choice.
-    compute : "none" or "measured", and `scale` of what has been measured.
+    compute : "none", "measured" or "trace", and `scale` of what has been measured or recorded. times : with "trace",
+        the timetable (`gradwire.emu.programs.timetable`) of the trace named `trace`.
     traffic : whether the plan's program has messages beside the command.
     """
 
@@ -70,6 +71,8 @@ class Programs:
     changes: tuple[Change, ...] = ()
     compute: str = "none"
     scale: float = 1.0
+    trace: str = ""
+    times: str = ""
     master_port: int = MASTER_PORT
     memory_mb: int = 0
     traffic: bool = False

@@ -23,6 +23,8 @@ from gradwire.scenarios.arrays import Columns
 from gradwire.scenarios.json_data import Json
 
 PS = 1000
+PASSES = ("forward_ns", "backward_ns")
+"""Of a mark: when an iteration's passes ended, in ns since the mark before."""
 KEPT_OUTPUT, KEPT_MARKS = "ranks", "marks.csv"
 """What the user finds beside the Result's tables: a folder with what ranks have printed, and all marks."""
 
@@ -49,9 +51,9 @@ def read_marks(left: Path, ranks: int, began_ns: int) -> list[Json]:
 
 
 def iterations(marks: Sequence[Json], job: str) -> Columns:
-    """The Result's table of iterations. What a rank has computed is known where it was slept at the mark; otherwise
-    all of an iteration counts as waiting."""
-    rows: list[tuple[int, int, int, int, int]] = []
+    """The Result's table of iterations. What a rank has computed is known where it was slept: at the mark, or where a
+    model is paced, when its passes ended, too. Otherwise all of an iteration counts as waiting."""
+    rows: list[tuple[int, int, int, int, int, int, int]] = []
     last: dict[int, Json] = {}
     counted: dict[int, int] = {}
     for mark in marks:
@@ -62,21 +64,21 @@ def iterations(marks: Sequence[Json], job: str) -> Columns:
             continue
         counted[rank] = counted.get(rank, -1) + 1
         step = mark["step"] if isinstance(mark["step"], int) else counted[rank]
-        computed = int(mark.get("computed_ns", 0)) * PS
-        rows.append((rank, step, before["time_ns"] * PS, mark["time_ns"] * PS, computed))
+        start, computed = before["time_ns"] * PS, int(mark.get("computed_ns", 0)) * PS
+        passes = [start + int(mark[key]) * PS if key in mark else start + computed for key in PASSES]
+        rows.append((rank, step, start, mark["time_ns"] * PS, computed, *passes))
     rows.sort()
-    ranks, steps, starts, ends, computes = ([row[place] for row in rows] for place in range(5))
-    after = [start + compute for start, compute in zip(starts, computes, strict=True)]
+    ranks, steps, starts, ends, computes, forward, backward = ([row[at] for row in rows] for at in range(7))
     return {
         "job": [job] * len(rows),
         "worker": ranks,
         "iteration": steps,
         "start_ps": starts,
-        "forward_end_ps": after,
-        "backward_end_ps": after,
+        "forward_end_ps": forward,
+        "backward_end_ps": backward,
         "end_ps": ends,
         "compute_ps": computes,
-        "exposed_ps": [end - each for end, each in zip(ends, after, strict=True)],
+        "exposed_ps": [end - start - each for start, end, each in zip(starts, ends, computes, strict=True)],
     }
 
 
@@ -92,6 +94,7 @@ def summary(plan: Plan, programs: Programs, raw: Raw, clock: str) -> Json:
         "command": list(programs.command),
         "compute": programs.compute if clock == "virtual" else "real",
         "scale": programs.scale,
+        **({"trace": programs.trace} if programs.trace else {}),
         "ranks": [
             {
                 "rank": rank.number, "host": rank.host, "address": rank.address, "status": end.status,

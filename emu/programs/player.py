@@ -103,6 +103,8 @@ class Player:
     def _prepare(self) -> None:
         for name in (OUTPUT, told.MARKS):
             (self.left / name).mkdir(parents=True)
+        if self.programs.times:
+            (self.left.parent / told.TIMES).write_text(self.programs.times, encoding="utf-8")
         if os.path.isdir("/dev/shm"):
             namespaces.mount("tmpfs", "/dev/shm")  # what a program forgets there goes with the run
         texts = {"/etc/hosts": told.hosts_file(self.programs), "/etc/resolv.conf": RESOLVER}

@@ -17,6 +17,8 @@ PLACES = ("rank", "world", "local_rank", "local_world", "host", "address", "host
 _PLACE = re.compile(r"\{(" + "|".join(PLACES) + r")\}")
 MARKS, TRACE = "marks", "trace"
 """In the folder of what ranks leave: the file of marks of a rank is marks/RANK, and captures go to trace."""
+TIMES = "timetable.json"
+"""Beside that folder: what computing takes as a trace has it."""
 COMPUTE = "compute"
 """Beside that folder: where ranks ask what they have taken of the processor (`gradwire.emu.uml.meter`)."""
 
@@ -75,6 +77,8 @@ def environment(programs: Programs, rank: Rank, device: str, left: Path, clock: 
     }
     if clock == "virtual":  # this machine's folders are not the virtual one's to leave things in
         own |= {"TMPDIR": "/run/tmp"}
+        if programs.times:
+            own |= {"GRADWIRE_TIMES": str(left.parent / TIMES)}
         if programs.compute == "measured":
             own |= {"GRADWIRE_COMPUTE": str(left.parent / COMPUTE), "GRADWIRE_COMPUTE_SCALE": repr(programs.scale)}
     return {**defaults, **programs.environment, **own}

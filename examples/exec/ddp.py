@@ -2,9 +2,10 @@
 
     gradwire exec four-hosts -- python examples/exec/ddp.py --data cifar10 --steps 20
     gradwire exec four-hosts -- python examples/exec/ddp.py --capture --reducer topk
+    gradwire exec four-hosts --clock virtual --trace resnet20 -- python examples/exec/ddp.py
 
 Without --data pictures are made up. With --capture the run is recorded (docs/capture.md); with --reducer gradients are
-sent as gradwire's reducers make them smaller.
+sent as gradwire's reducers make them smaller. With --trace of gradwire exec computing takes that trace's times.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = DistributedDataParallel(MODELS["resnet20"].build(10))
+    model = gradwire.paced(DistributedDataParallel(MODELS["resnet20"].build(10)))
     if asked.reducer:
         reduced(model, asked.reducer)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
 
-COMPUTE = ("none", "measured")
+COMPUTE = ("none", "measured", "trace")
 EXAMPLE = (
     "Example: gradwire exec four-hosts --set link.loss=0.01 --out results/mine -- python train.py --lr 0.1    "
     "(torchrun's variables are set; {rank}, {host}, {address} in the command are filled in)"
@@ -51,7 +51,10 @@ def cmd_exec(
     ] = None,
     compute: Annotated[
         str | None,
-        typer.Option(help="What computing costs under the virtual clock: none, or measured (at gradwire.mark)."),
+        typer.Option(help="What computing costs under the virtual clock: none, measured (at gradwire.mark), or trace."),
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="TRACE", help="Whose times computing takes with --compute trace.")
     ] = None,
     pcap: Annotated[
         Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")
@@ -84,15 +87,21 @@ def cmd_exec(
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     loaded = load_scenario(scenario, set=set_ or [], policy=policy)
     with claimed(out) as place, scratch("gradwire-left-") as kept:
-        request = _request(command, hosts, ranks_per_host, compute, request_of(clock, switch, max_wall, 1, pcap, at))
+        common = request_of(clock, switch, max_wall, 1, pcap, at)
+        request = _request(command, hosts, ranks_per_host, (compute, trace), common)
         result, finished = _run(loaded, request, kept, as_json)
         result.timing.update(asked(scenario, set_ or []))
         _report(result, finished, place, kept, pcap, as_json)
 
 
 def _request(
-    command: list[str], hosts: str | None, ranks_per_host: int | None, compute: str | None, request: Request
+    command: list[str],
+    hosts: str | None,
+    ranks_per_host: int | None,
+    computing: tuple[str | None, str | None],
+    request: Request,
 ) -> Request:
+    """What the command line asks for. `computing` : --compute and --trace."""
     from dataclasses import replace
 
     from gradwire.emu.planning.programs import Asked
@@ -100,12 +109,15 @@ def _request(
 
     if ranks_per_host is not None and ranks_per_host < 1:
         raise GradwireError(f"cannot be {ranks_per_host}", "--ranks-per-host", "1 or more")
+    compute, trace = computing
+    if trace is not None and compute is None:
+        compute = "trace"
     if compute is not None and compute not in COMPUTE:
         raise GradwireError(f"cannot be {compute!r}", "--compute", " or ".join(COMPUTE))
     names = None if hosts is None else tuple(name.strip() for name in hosts.split(","))
     if names is not None and not all(names):
         raise GradwireError(f"{hosts!r} has an empty name", "--hosts", "such as h0,h1,h2")
-    return replace(request, programs=Asked(tuple(command), names, ranks_per_host, compute))
+    return replace(request, programs=Asked(tuple(command), names, ranks_per_host, compute, trace))
 
 
 def _run(scenario: Scenario, request: Request, kept: Path, quiet: bool) -> tuple[Result, bool]:

@@ -37,6 +37,7 @@ def _control(value: Any) -> str:
     return value
 
 
+Computing = Literal["none", "measured", "trace"]
 Ports = Annotated[tuple[int, int], BeforeValidator(_ports), PlainSerializer(_shown, when_used="json")]
 Control = Annotated[str, BeforeValidator(_control)]
 
@@ -100,11 +101,14 @@ class Exec(Table):
     """TCP connections ask for congestion marks; their packets are important then [RFC 3168]."""
     min_rto: PositiveTime | None = None
     """Smallest retransmission time-out of TCP, in whole milliseconds; the kernel's (200 ms) if absent."""
-    compute: Literal["none", "measured"] = "none"
+    compute: Computing = "none"
     """What computing costs under the virtual clock. none: nothing; measured: what it took of the processor, slept at
-    every `gradwire.mark`."""
+    every `gradwire.mark`; trace: what `trace` has recorded, slept where a model is `gradwire.paced`, otherwise at every
+    `gradwire.mark`."""
+    trace: Annotated[str, Field(min_length=1)] | None = None
+    """Whose times computing takes with compute = "trace": a bundled trace, or the folder of one."""
     compute_scale: Annotated[float, Field(gt=0, le=1000, strict=True)] = 1.0
-    """Of what has been measured, so many times."""
+    """Of what has been measured or recorded, so many times."""
     memory: Size | None = None
     """Of the virtual machine that is the virtual clock; 1 GiB and 1 GiB more for each rank if absent."""
     host: tuple[ExecHost, ...] = ()
@@ -115,6 +119,9 @@ class Exec(Table):
         for field, names in (("hosts", list(self.hosts or ())), ("host", [each.name for each in self.host])):
             if len(set(names)) != len(names):
                 raise refuse(field, "name a host twice", names, "each host once")
-        if "compute_scale" in self.model_fields_set and self.compute != "measured":
-            raise refuse("compute_scale", "has no effect", self.compute_scale, 'compute = "measured" as well')
+        if "compute_scale" in self.model_fields_set and self.compute == "none":
+            expected = 'compute = "measured" or "trace" as well'
+            raise refuse("compute_scale", "has no effect", self.compute_scale, expected)
+        if self.trace is not None and self.compute != "trace":
+            raise refuse("trace", "has no effect", self.trace, 'compute = "trace" as well')
         return self

@@ -14,6 +14,7 @@ import pytest
 from emu_cases import needs
 from emu_commands import ROOT, USERSPACE, VIRTUAL, Place
 
+import gradwire
 from gradwire.emu.planning.plan import host_address
 from gradwire.scenarios.result import Result
 
@@ -275,3 +276,23 @@ def test_what_computing_took_is_slept_at_marks(place: Place) -> None:
     for rank in (0, 1):
         first, second = (row["compute_ps"] for row in rows if row["worker"] == rank)
         assert 2 * first < second < 8 * first
+
+
+@needs("uml")
+def test_computing_takes_what_a_trace_says(place: Place) -> None:
+    """Whatever this machine takes; and what two ranks send to each other goes on top, as far as it does not overlap."""
+    pytest.importorskip("torch")
+    script = str(ROOT / "examples" / "exec" / "ddp.py")
+    status, _, error = place.run(
+        "exec", "four-hosts", *VIRTUAL, "--trace", "resnet20", "--hosts", "h0,h1", "--out", "o", "--",
+        PYTHON, script, "--steps", "2", "--batch", "2",
+    )  # fmt: skip
+    assert status == 0, error
+    rows = Result.read(place.folder / "o").iterations.to_pylist()
+    recorded = [*gradwire.load_trace("resnet20").iterations[:2]] * 2
+    for row, times in zip(rows, recorded, strict=True):
+        assert row["compute_ps"] == pytest.approx(times.backward_end_ps + times.optimizer_ps, abs=1000)
+        assert row["exposed_ps"] == row["end_ps"] - row["start_ps"] - row["compute_ps"]
+        assert row["exposed_ps"] > 0
+        assert row["forward_end_ps"] - row["start_ps"] >= times.forward_end_ps.max()
+        assert row["start_ps"] < row["forward_end_ps"] < row["backward_end_ps"] < row["end_ps"]

@@ -263,3 +263,38 @@ def test_the_first_rank_that_failed_by_itself_is_named_first():
 def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str):
     done = CliRunner().invoke(app, ["exec", "four-hosts", *arguments])
     assert done.exit_code == 2 and words in done.stderr and done.stderr.count("gradwire: ") == 1
+
+
+def test_a_trace_without_its_use_and_a_use_without_trace_are_refused():
+    for asked, table, path in (
+        ({"compute": "trace"}, {}, "exec.trace"),
+        ({"trace": "resnet20"}, {}, "--trace"),
+        ({"trace": "resnet20"}, {"compute": "measured"}, "--trace"),
+        ({}, {"compute": "trace"}, "exec.trace"),
+    ):
+        with pytest.raises(ScenarioError) as caught:
+            made(asked=asked, exec=table)
+        assert [mistake.path for mistake in caught.value.mistakes] == [path]
+    with pytest.raises(GradwireError, match="nothing"):
+        made(asked={"compute": "trace", "trace": "nothing"})
+    with pytest.raises(ScenarioError, match="has no effect"):
+        scenario_of(exec={"trace": "resnet20"})
+
+
+def test_computing_of_a_trace_comes_with_its_times_and_says_so():
+    programs = made(asked={"trace": "resnet50-v100"}, exec={"compute": "trace", "compute_scale": 2.0})
+    assert programs.trace == "resnet50-v100"
+    assert json.loads(programs.times)["layers"]
+    assert told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "virtual")["GRADWIRE_TIMES"] == "/x/timetable.json"
+    assert "GRADWIRE_TIMES" not in told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "wall")
+    (said,) = differences(programs, {}, "virtual")
+    assert said == "computing takes 2 times what the trace 'resnet50-v100' has recorded"
+
+
+def test_passes_of_a_paced_model_end_where_its_marks_say():
+    marks = [{"rank": 0, "step": None, "time_ns": 1000},
+             {"rank": 0, "step": 0, "time_ns": 9000, "computed_ns": 5000, "forward_ns": 2000, "backward_ns": 6000}]  # fmt: skip
+    table = outcome.iterations(marks, "x")
+    found = {key: values[0] for key, values in table.items()}
+    assert (found["forward_end_ps"], found["backward_end_ps"]) == (3_000_000, 7_000_000)
+    assert (found["compute_ps"], found["exposed_ps"]) == (5_000_000, 3_000_000)
