@@ -30,10 +30,12 @@ TEST_STAMP := $(VENV)/.installed-test
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends
 PACKAGES := iproute2 nftables clang libbpf-dev ethtool kmod iputils-ping tcpdump util-linux
-# A tarball of the source of Linux 6.1, where there is no such package.
+# A tarball of the source of Linux 6.1 or 6.12, where there is no such package.
 SOURCE ?=
 UML_SOURCE := $(if $(SOURCE),--source $(SOURCE))
-UML_PACKAGES := linux-source-6.1 gcc make flex bison bc xz-utils
+UML_PACKAGES := gcc make flex bison bc xz-utils bzip2
+# The kernel's source as the distribution has it: Debian 12, Debian 13, Ubuntu.
+KERNEL_SOURCES := linux-source-6.1 linux-source-6.12 linux-source
 
 .PHONY: demo demo-emu test quick lint bench clean packages uml
 
@@ -50,7 +52,8 @@ packages:
 # Nothing is installed where everything is there; nothing is built where a kernel of this recipe is kept already.
 uml: $(BASE_STAMP)
 	@$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE) --check || { \
-		$(SUDO) apt-get -q update && $(SUDO) env $(APT) install $(UML_PACKAGES); }
+		$(SUDO) apt-get -q update && $(SUDO) env $(APT) install $(UML_PACKAGES) $(if $(SOURCE),,$$(for p in $(KERNEL_SOURCES); \
+			do apt-cache show $$p >/dev/null 2>&1 && { echo $$p; break; }; done)); }
 	$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE)
 
 # Tests that measure time on the wall clock run by themselves: beside others they would measure those. What fails there

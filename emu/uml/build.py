@@ -1,4 +1,4 @@
-"""Builds the kernel that virtual time needs: User-Mode Linux with time travel, from Debian's kernel source.
+"""Builds the kernel that virtual time needs: User-Mode Linux with time travel, from a long-term kernel's source.
 
 A User-Mode Linux kernel is an ordinary program. In time-travel mode [Documentation/virt/uml, `time-travel=inf-cpu`] its
 clock stands still while anything computes and jumps to the next timer when everything sleeps. Distributions build
@@ -7,6 +7,8 @@ built in, and a few small edits of the source (`EDITS`). It takes a few minutes,
 the cache, outside of any checkout, under a name that depends on everything that went into it.
 
     python -m gradwire.emu.uml.build            # needs: linux-source-6.1 gcc make flex bison bc xz-utils
+
+The edits fit Linux 6.1 and 6.12, and whatever else they are found in.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ OPTION = b"time-travel"
 """Of the command line of such a kernel, which has it as text."""
 TELL_S = 10.0
 """How often a build says how far it is; our choice."""
+VERSIONS = ("6.1", "6.12")
+"""Kernels that these edits have been tried with, in the order in which their sources are looked for."""
+SOURCE = "the source of Linux 6.1 or 6.12"
 PACKAGES = "linux-source-6.1 gcc make flex bison bc xz-utils"
 TOOLS = ("gcc", "make", "flex", "bison", "bc", "xz", "tar")
 FRAGMENT = Path(__file__).with_name("kernel.config")
@@ -114,7 +119,7 @@ def recipe() -> str:
 
 
 def find_kernel() -> Path | None:
-    """The kernel that has been built by this recipe, or the one that $GRADWIRE_UML names; None if there is none.
+    """The kernel that was built last by this recipe, or the one that $GRADWIRE_UML names; None if there is none.
 
     Raises
     ------
@@ -131,12 +136,24 @@ def find_kernel() -> Path | None:
                 "one that `make uml` has built, or nothing there",
             )  # fmt: skip
         return Path(named)
-    found = sorted((cache_folder() / "uml").glob(f"linux-*-{recipe()}"))
-    return found[-1] if found else None
+    found = _built()
+    return max(found, key=lambda path: path.stat().st_mtime_ns) if found else None
+
+
+def _built(version: str = "*") -> list[Path]:
+    """Kernels that have been built by this recipe: of 6.1.192 those of 6.1, too."""
+    folder = cache_folder() / "uml"
+    return sorted({*folder.glob(f"linux-{version}-{recipe()}"), *folder.glob(f"linux-{version}.*-{recipe()}")})
+
+
+def version_of(source: Path) -> str:
+    """The kernel's version as a tarball's name has it, such as "6.12"; "" where it has none."""
+    found = re.search(r"linux-(?:source-)?(\d+\.\d+(?:\.\d+)?)", source.name)
+    return found[1] if found else ""
 
 
 def find_source(given: Path | None = None) -> Path:
-    """The tarball of the 6.1 kernel's source: a given one, of Debian or of kernel.org, or that of Debian's package.
+    """The tarball of a kernel's source: a given one, or that of a package of Debian or Ubuntu.
 
     Raises
     ------
@@ -149,15 +166,20 @@ def find_source(given: Path | None = None) -> Path:
         raise TestbedError(f"{', '.join(missing)}: not found", "the virtual-time kernel", install)
     if given is not None:
         if not given.is_file():
-            raise TestbedError("is no file", str(given), "a tarball of the source of Linux 6.1: linux-6.1.tar.xz")
+            raise TestbedError("is no file", str(given), f"a tarball of {SOURCE}, such as linux-6.1.tar.xz")
         return given
-    found = sorted(SOURCES.glob("linux-source-6.1*.tar.xz"))
+    found = [*SOURCES.glob("linux-source-*.tar.*"), *SOURCES.glob("linux-source-*/linux-source-*.tar.*")]  # Ubuntu's
     if not found:
         raise TestbedError(
             f"no linux-source-6.1.tar.xz in {SOURCES}", "the virtual-time kernel",
-            f"{install} (Debian 12), or make uml SOURCE=linux-6.1.tar.xz (from kernel.org)",
+            f"{install} (Debian 12; linux-source-6.12 in Debian 13), or make uml SOURCE=linux-6.1.tar.xz (kernel.org)",
         )  # fmt: skip
-    return found[-1]
+
+    def place(path: Path) -> tuple[int, str]:
+        version = version_of(path)
+        return VERSIONS.index(version) if version in VERSIONS else len(VERSIONS), path.name
+
+    return min(found, key=place)
 
 
 def _print(text: str) -> None:
@@ -167,14 +189,15 @@ def _print(text: str) -> None:
 def build(
     say: Callable[[str], None] = _print, jobs: int | None = None, tarball: Path | None = None
 ) -> Path:
-    """Build the kernel, unless it is there already, and return it; `tarball`: see `find_source`.
+    """Build the kernel, unless it is there already, and return it; `tarball`: see `find_source`. A given one is built
+    although there is a kernel of another version, and is the one that is used from then on.
 
     Raises
     ------
     TestbedError
         Something is missing, an option was not taken, or the compiler failed; the log's last lines are in the message.
     """
-    there = find_kernel()
+    there = ready(tarball)
     if there is not None:
         return there
     source = find_source(tarball)
@@ -204,6 +227,18 @@ def build(
         shutil.rmtree(work, ignore_errors=True)
 
 
+def ready(tarball: Path | None) -> Path | None:
+    """The kernel that need not be built: any, or one of the version of a given tarball, which is used from now on."""
+    if tarball is None:
+        return find_kernel()
+    version = version_of(find_source(tarball))
+    built = _built(version) if version else []
+    if not built:
+        return None
+    built[-1].touch()
+    return built[-1]
+
+
 def _call(command: list[str], cwd: Path, out: BinaryIO, log: Path, say: Callable[[str], None]) -> None:
     begin = time.monotonic()
     process = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -231,7 +266,7 @@ def _edit(path: Path, pattern: str, new: str) -> None:
     text, count = re.subn(pattern, new.replace("\\", "\\\\") if "\\g<" not in new else new, path.read_text())
     if count != 1:
         raise TestbedError(
-            f"{path.name}: expected one place to edit, found {count}", "the virtual-time kernel", "Linux 6.1"
+            f"{path.name}: expected one place to edit, found {count}", "the virtual-time kernel", SOURCE
         )
     path.write_text(text)
 
@@ -242,19 +277,19 @@ def _check_options(config: Path) -> None:
     wanted = [line for line in FRAGMENT.read_text().splitlines() if line.startswith("CONFIG_")]
     lost = [line for line in wanted if line not in taken]
     if lost:
-        raise TestbedError(f"options not taken: {', '.join(lost)}", "the virtual-time kernel", "Linux 6.1")
+        raise TestbedError(f"options not taken: {', '.join(lost)}", "the virtual-time kernel", SOURCE)
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.emu.uml.build", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only say whether it is built or could be")
-    parser.add_argument("--source", type=Path, help="tarball of the source of Linux 6.1; else that of Debian's package")
+    parser.add_argument("--source", type=Path, help=f"tarball of {SOURCE}; else that of a package")
     parser.add_argument("--jobs", type=int, help="compilers at once; one per core unless given")
     arguments = parser.parse_args()
     try:
         if arguments.check:
-            print(find_kernel() or f"to be built from {find_source(arguments.source)}")
+            print(ready(arguments.source) or f"to be built from {find_source(arguments.source)}")
             return 0
         print(build(jobs=arguments.jobs, tarball=arguments.source))
     except TestbedError as error:

@@ -177,6 +177,38 @@ def test_the_source_of_the_kernel_may_be_anywhere(monkeypatch: pytest.MonkeyPatc
     assert build.find_source(tmp_path / "linux-6.1.tar.xz") == tmp_path / "linux-6.1.tar.xz"
 
 
+def test_of_several_sources_the_one_that_has_been_tried_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """6.12 is not taken for 6.1 because its name begins so."""
+    monkeypatch.setattr(build, "TOOLS", ())
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    (tmp_path / "linux-source-6.8.0").mkdir()
+    for name in ("linux-source-6.8.0/linux-source-6.8.0.tar.bz2", "linux-source-6.12.tar.xz", "linux-source-6.1.tar.xz"):
+        (tmp_path / name).touch()
+        assert build.find_source() == tmp_path / name
+    assert [build.version_of(path) for path in map(Path, ("linux-6.1.tar.xz", "linux-6.12.57.tar.gz", "mine.tar"))] == [
+        "6.1", "6.12.57", ""]  # fmt: skip
+
+
+def test_the_kernel_that_was_asked_for_last_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "TOOLS", ())
+    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path))
+    monkeypatch.delenv("GRADWIRE_UML", raising=False)
+    assert build.find_kernel() is None
+    tarballs = {version: tmp_path / f"linux-source-{version}.tar.xz" for version in ("6.1", "6.12", "6.6")}
+    (tmp_path / "uml").mkdir()
+    kernels = {version: tmp_path / "uml" / f"linux-{version}.9-{build.recipe()}" for version in ("6.1", "6.12")}
+    for number, version in enumerate(kernels):
+        kernels[version].touch()
+        os.utime(kernels[version], ns=(number, number))
+    for tarball in tarballs.values():
+        tarball.touch()
+    assert build.find_kernel() == kernels["6.12"]
+    assert build.build(tarball=tarballs["6.1"]) == kernels["6.1"] == build.find_kernel()
+    os.utime(kernels["6.1"], ns=(2, 2))  # else within a tick of the file system's clock
+    assert build.ready(tarballs["6.12"]) == kernels["6.12"] == build.find_kernel()
+    assert build.ready(tarballs["6.6"]) is None
+
+
 def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "TELL_S", 0.05)
     said: list[str] = []
