@@ -209,6 +209,25 @@ def test_the_kernel_that_was_asked_for_last_is_used(monkeypatch: pytest.MonkeyPa
     assert build.ready(tarballs["6.6"]) is None
 
 
+def test_an_option_that_is_dropped_is_named_unless_the_source_has_settled_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "FRAGMENT", tmp_path / "fragment")
+    kconfig = tmp_path / "drivers" / "char" / "Kconfig"
+    kconfig.parent.mkdir(parents=True)
+    (tmp_path / "fragment").write_text("CONFIG_NET=y\nCONFIG_RANDOM_TRUST_CPU=y\n")
+    (tmp_path / "config").write_text("CONFIG_NET=y\n")
+    kconfig.write_text("config OTHER\n")
+    build._check_options(tmp_path / "config", tmp_path)
+    kconfig.write_text("config RANDOM_TRUST_CPU\n\tbool\n")
+    with pytest.raises(TestbedError, match="not taken: CONFIG_RANDOM_TRUST_CPU=y"):
+        build._check_options(tmp_path / "config", tmp_path)
+    kconfig.write_text("config OTHER\n")
+    (tmp_path / "config").write_text("")
+    with pytest.raises(TestbedError, match="not taken: CONFIG_NET=y"):
+        build._check_options(tmp_path / "config", tmp_path)
+
+
 def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "TELL_S", 0.05)
     said: list[str] = []
