@@ -1,4 +1,4 @@
-"""The door's commands for real sockets: probe, emulate, fidelity. """
+"""The door's commands for real sockets: probe, emulate, fidelity."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from gradwire.cli.terminal import Progress, for_people, progress
 from gradwire.connect import emulate
 
 if TYPE_CHECKING:
+    from gradwire.analysis.own_program import OwnProgram
     from gradwire.emu.testbed import Request
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
@@ -194,7 +195,13 @@ def _report(
 
 @for_people
 def cmd_fidelity(
-    scenario: ScenarioName,
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO", help="A scenario file (.toml) or a name from the library.")
+    ] = None,
+    own: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RESULT", help="Of gradwire exec, instead: its gradients are replayed."),
+    ] = None,
     policy: PolicyName = None,
     trace: TraceName = None,
     set_: Set = None,
@@ -207,21 +214,51 @@ def cmd_fidelity(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed."""
+    """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed.
+
+    With --from a program of your own is the third: what gradwire exec --out has kept, and the trace of the very run.
+    """
+    from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
     from gradwire.scenarios.output import claimed
 
-    chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
+    program = None
+    if own is not None:
+        program = _program(own, scenario, policy, trace, set_)
+        chosen = program.scenario
+        engine = program.result.summary["engine"]  # the clock and the switches that the program had
+        clock, switch = clock or engine["clock"], switch or engine["switch"]
+    elif scenario is None:
+        raise GradwireError("there is nothing to compare", "gradwire fidelity", "SCENARIO, or --from RESULT")
+    else:
+        chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     request = replace(
         request_of(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )
     with claimed(out) as place:
-        _both(chosen, request, place, as_json)
+        _both(chosen, request, place, as_json, None if program is None else program.result)
 
 
-def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -> None:
-    """Simulate and emulate, print both side by side, write what came out; exits as `cmd_fidelity` says."""
+def _program(
+    own: Path, scenario: str | None, policy: str | None, trace: str | None, set_: list[str] | None
+) -> OwnProgram:
+    from gradwire.analysis.own_program import own_program
+    from gradwire.scenarios.errors import GradwireError
+
+    for given, where in ((scenario, "SCENARIO"), (policy, "--policy"), (trace, "--trace")):
+        if given is not None:
+            raise GradwireError("has no place beside --from", where, "the Result's own, and --set")
+    return own_program(own, overrides_of(set_, None))
+
+
+def _both(
+    chosen: Scenario, request: Request, out: Path | None, as_json: bool, program: Result | None = None
+) -> None:
+    """Simulate and emulate, print both side by side, write what came out; exits as `cmd_fidelity` says. `program`: of
+    one's own, whose replay this is."""
     from gradwire.analysis.fidelity_show import show_fidelity, write
+    from gradwire.analysis.own_program import side_by_side
+    from gradwire.analysis.tables import print_grid
     from gradwire.scenarios.output import Kept, keep
     from gradwire.sim.perturbation import perturbed
     from gradwire.sim.simulate import simulate
@@ -245,12 +282,24 @@ def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool) -
     emulated = results[0]
     if not as_json:
         print_engines(results)
+    own: dict[str, Any] = {}
+    if program is not None:
+        parts.append(("results/program", program.write))
+        grid, own["program"] = side_by_side(program, emulated, simulated)
+        if not as_json:
+            print_grid(grid)
     shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json)
     kept = Kept(None)
     if out is not None:
-        kept = keep(out, lambda folder: write(shown.found, simulated, emulated, folder), parts)
+
+        def everything(folder: Path) -> None:
+            write(shown.found, simulated, emulated, folder)
+            if program is not None:
+                program.write(folder / "results" / "program")
+
+        kept = keep(out, everything, parts)
     if as_json:
-        typer.echo(json.dumps({**shown.data, "engine": emulated.summary["engine"]}))
+        typer.echo(json.dumps({**shown.data, **own, "engine": emulated.summary["engine"]}))
     else:
         for line in shown.lines:
             typer.echo(line)

@@ -279,20 +279,28 @@ def test_what_computing_took_is_slept_at_marks(place: Place) -> None:
 
 
 @needs("uml")
-def test_computing_takes_what_a_trace_says(place: Place) -> None:
-    """Whatever this machine takes; and what two ranks send to each other goes on top, as far as it does not overlap."""
+def test_computing_takes_what_a_trace_says_and_the_run_replays_as_long(place: Place) -> None:
+    """Whatever this machine takes; and what two ranks send to each other goes on top, as far as it does not overlap.
+    What the program has recorded of itself, replayed as a job on the testbed and simulated, takes what it has taken."""
     pytest.importorskip("torch")
     script = str(ROOT / "examples" / "exec" / "ddp.py")
     status, _, error = place.run(
         "exec", "four-hosts", *VIRTUAL, "--trace", "resnet20", "--hosts", "h0,h1", "--out", "o", "--",
-        PYTHON, script, "--steps", "2", "--batch", "2",
+        PYTHON, script, "--steps", "5", "--batch", "2", "--capture",
     )  # fmt: skip
     assert status == 0, error
     rows = Result.read(place.folder / "o").iterations.to_pylist()
-    recorded = [*gradwire.load_trace("resnet20").iterations[:2]] * 2
+    given = gradwire.load_trace("resnet20")
+    recorded = [given.iterations[step % len(given.iterations)] for step in range(5)] * 2
     for row, times in zip(rows, recorded, strict=True):
         assert row["compute_ps"] == pytest.approx(times.backward_end_ps + times.optimizer_ps, abs=1000)
         assert row["exposed_ps"] == row["end_ps"] - row["start_ps"] - row["compute_ps"]
         assert row["exposed_ps"] > 0
         assert row["forward_end_ps"] - row["start_ps"] >= times.forward_end_ps.max()
         assert row["start_ps"] < row["forward_end_ps"] < row["backward_end_ps"] < row["end_ps"]
+    status, said, error = place.run("fidelity", "--from", "o", "--json")
+    assert status == 0, error
+    own, *replays = (json.loads(said)["program"][name] for name in ("program", "replayed", "simulated"))
+    for each in replays:
+        assert each["mean"] == pytest.approx(own["mean"], rel=0.05)
+        assert 0.85 * own["sent"] < each["sent"] < own["sent"], "a program also sends what no gradient is"

@@ -1,0 +1,104 @@
+"""A program of one's own and its replay: the scenario that its Result makes, and what is said of unfit ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradwire
+from gradwire.analysis.own_program import column, own_program, side_by_side
+from gradwire.scenarios.errors import ResultError, ScenarioError
+from gradwire.scenarios.result import Result
+from gradwire.traces.storage import write as write_trace
+
+ITERATIONS = ("job", "worker", "iteration", "start_ps", "forward_end_ps", "backward_end_ps", "end_ps", "compute_ps", "exposed_ps")
+TOML = """name = "mine"
+topology = { kind = "star", hosts = 4 }
+link = { rate = "50Mbps" }
+host = { software_latency = "250us" }
+[exec]
+mtu = 1000
+[[traffic]]
+name = "beside"
+kind = "incast"
+fan_in = 2
+size = "1kB"
+"""
+
+
+def result(hosts: tuple[str, ...] = ("h2", "h0"), takes: tuple[int, ...] = (9, 4, 5), **more: Any) -> Result:
+    """Ranks at `hosts`, whose iterations take so many ms."""
+    rows = [(worker, number, ms * 10**9) for worker in range(len(hosts)) for number, ms in enumerate(takes)]
+    count = len(rows)
+    values = {
+        "job": ["x"] * count, "worker": [row[0] for row in rows], "iteration": [row[1] for row in rows],
+        "start_ps": [0] * count, "end_ps": [row[2] for row in rows],
+    }  # fmt: skip
+    columns = {name: values.get(name, [0] * count) for name in ITERATIONS}
+    programs = {"ranks": [{"rank": rank, "host": host} for rank, host in enumerate(hosts)], "congestion": {}, **more}
+    summary = {"name": "mine", "programs": programs, "totals": {}, "engine": {"clock": "virtual", "switch": "bpf"}}
+    return Result.build(summary, {"iterations": columns}, scenario=TOML)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "ran"
+    result().write(place)
+    write_trace(gradwire.load_trace("lstm"), place / "trace.rank0")
+    return place
+
+
+def test_ranks_become_workers_at_their_hosts_and_gradients_go_by_the_kernels_tcp(folder: Path):
+    found = own_program(folder, ["link.rate=100Mbps", "job.jitter=0.1"])
+    scenario = found.scenario
+    (job,) = scenario.job
+    assert (job.workers, job.placement.workers, job.iterations, job.jitter) == (2, ("h2", "h0"), 3, 0.1)
+    assert (job.exchange.kind, job.scheduler.kind) == ("ring", "ddp")
+    assert gradwire.load_trace(job.trace).layers == gradwire.load_trace("lstm").layers
+    assert (scenario.transport.kind, scenario.transport.connections) == ("cubic", "persistent")
+    assert scenario.transport.payload + 52 == 1000
+    assert scenario.link.rate == 100_000_000
+    assert [table.name for table in scenario.traffic] == ["beside"]
+    assert scenario.exec is None
+    assert len(gradwire.simulate(scenario).iterations) == 6
+
+
+def test_the_hosts_congestion_control_is_the_replays(folder: Path, tmp_path: Path):
+    for kernels, kind in (("reno", "tcp_newreno"), ("dctcp", "dctcp")):
+        place = tmp_path / kernels
+        result(congestion={"h0": kernels, "h2": kernels}).write(place)
+        write_trace(gradwire.load_trace("lstm"), place / "trace")
+        assert own_program(place).scenario.transport.kind == kind
+    result(congestion={"h0": "vegas"}).write(tmp_path / "vegas")
+    write_trace(gradwire.load_trace("lstm"), tmp_path / "vegas" / "trace")
+    with pytest.raises(ScenarioError, match="no congestion control 'vegas'"):
+        own_program(tmp_path / "vegas")
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (result(("h0", "h0")), "several ranks at one host"),
+        (result(("h0",)), "one rank"),
+        (result(takes=()), "no iterations"),
+        (result(), "no trace of its program"),
+        (Result.build({"name": "x", "totals": {}}, {}), "no program of one's own"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(tmp_path: Path, made: Result, words: str):
+    made.write(tmp_path / "ran")
+    with pytest.raises(ResultError, match=words) as caught:
+        own_program(tmp_path / "ran")
+    assert str(tmp_path / "ran") in str(caught.value)
+
+
+def test_the_first_iteration_stands_apart():
+    found = column("program", result())
+    assert (found.first, found.mean, found.longest) == (9e9, 4.5e9, 9e9)
+    grid, data = side_by_side(result(), result(takes=(9, 9, 9)), result(takes=(18, 4, 5)))
+    assert data["replayed"]["mean"] == 9e9
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert rows["other iterations, mean"][3:] == ["+100.0 %", "+0.0 %"]
+    assert rows["first iteration"][3:] == ["+0.0 %", "+100.0 %"]
