@@ -22,6 +22,7 @@ import numpy as np
 
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
+from gradwire.emu.planning.faults import differences as faulty
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
 from gradwire.emu.planning.programs import Asked, check_kernel, differences, options_of_programs, programs_of
@@ -201,7 +202,8 @@ def choose_backend(
     kind = kind_of(choice.name)
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready()}
     plan = make(switch=choice.name, options=options)
-    done = [*choice.substitutions, *(differences(programs, plan.routes, clock) if programs is not None else ())]
+    done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
+    done += differences(programs, clock) if programs is not None else []
     return Chosen(plan, tuple(done), kernel.release)
 
 

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 import simpy
 
+from gradwire.components.layout import SLOW_UNIT
 from gradwire.experiment.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Part, Step
 from gradwire.experiment.scheduling import FIFO
 from gradwire.scenarios.arrays import Ints
@@ -20,8 +21,6 @@ from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.fabric.over import NOTES, Handed, Over
-
-SLOW_UNIT = 1_000_000
 
 Course = Generator[simpy.Event, object, None]
 """What SimPy plays: the events that a process waits for."""

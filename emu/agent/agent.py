@@ -27,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from gradwire.emu.agent.base import Arrival, Carrier, MessageRow, Parts, Timer
 from gradwire.emu.agent.loop import SECOND, EpollLoop
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
+from gradwire.emu.planning.changes import pauses_of
 from gradwire.emu.planning.plan import Plan, host_address
 from gradwire.emu.planning.round_trips import RoundTrips
 from gradwire.emu.switches.base import TestbedError
@@ -275,6 +277,8 @@ class Agent:
 
     def _do_go(self, beginning: int) -> None:
         self.loop.begin(beginning)
+        for begin, end in pauses_of(self.plan.changes, self.node):
+            self.loop.at(begin, partial(self.loop.stand, end), counts=False)
         for carrier in self._carriers.values():
             carrier.begin()
         self._script.start()

@@ -68,6 +68,7 @@ class EpollLoop:
         self._called = NEVER
         self._clock_ns: Callable[[], int] = time.monotonic_ns
         self._seen: int | None = None
+        self._stood_until = 0
         self.idle: Callable[[], bool] | None = None
         """called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
         there is no more"""
@@ -83,6 +84,15 @@ class EpollLoop:
         """From now on time only passes while this waits, as it does under virtual time."""
         self._seen = time.monotonic_ns()
         self._clock_ns = self._last_seen
+
+    def stand(self, until_ns: int) -> None:
+        """Do nothing at all until a time: no timer goes off and nothing is read. What is late because of it does not
+        count as late."""
+        while (left := until_ns + self.beginning - time.monotonic_ns()) > 0:
+            time.sleep(left / 1e9)
+        if self._seen is not None:
+            self._seen = time.monotonic_ns()
+        self._stood_until = until_ns
 
     def _last_seen(self) -> int:
         assert self._seen is not None
@@ -182,7 +192,7 @@ class EpollLoop:
             if first.number > last:
                 return True
             heappop(timers)
-            if first.ahead and first.time >= 0:
+            if first.ahead and first.time >= self._stood_until:
                 self.lateness.append(clock() - self.beginning - first.time)
             call, first.call = first.call, None
             self._called = first.time

@@ -10,6 +10,7 @@ delays do not add up over the steps of an iteration; times of an iteration are e
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gradwire.components.layout import SLOW_UNIT
 from gradwire.emu.agent.base import Loop, MessageRow
 from gradwire.experiment.program import (
     COMPUTE,
@@ -33,6 +35,7 @@ from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
 
 PS_PER_NS = 1000
+FAR = 1 << 62
 GATHER = 3
 """Of `gradwire.scenarios.result.KINDS`, which an agent does not import: "all_gather"."""
 
@@ -179,6 +182,7 @@ class Script:
         send: Callable[[int], None],
         latency_ps: int = 0,
         tick_ps: int = PS_PER_NS,
+        slowness: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Nothing happens before `start`.
 
@@ -188,9 +192,12 @@ class Script:
         latency_ps : between a job's decision to send and `send`: the software latency of the plan where the clock is
             virtual; 0 on the wall clock, where it passes by itself.
         tick_ps : picoseconds of a tick of the loop, which counts nanoseconds as a rule.
+        slowness : (from which picosecond on, how many times longer computing takes, times `SLOW_UNIT`), rising from 0;
+            nothing: it never does. It counts what begins to be computed then.
         """
         self.part, self._loop, self._send = part, loop, send
         self._latency, self._tick = latency_ps, tick_ps
+        self._slowness = list(slowness)
         self.starts: dict[int, int] = {}
         self.iterations: list[IterationRow] = []
         self._left = dict(part.needs)
@@ -337,8 +344,9 @@ class Script:
                 self._note(course, value, iteration)
             else:
                 if operation == COMPUTE:
-                    passed, course.place = self._stretch(steps, course.place)
+                    passed, course.place = self._stretch(steps, course.place, course.clock)
                     course.clock += passed
+                    course.computed += passed
                 elif operation == UNTIL:
                     course.clock = max(course.clock, value)
                     course.place += 1
@@ -348,24 +356,31 @@ class Script:
         self._running -= 1
         self._workers -= course.process.worker >= 0
 
-    def _stretch(self, steps: Sequence[Operation], place: int) -> tuple[int, int]:
-        """(Computing from step `place` on without a stop, the step after it): over all that is waited for in between if
-        it is there already."""
+    def _stretch(self, steps: Sequence[Operation], place: int, begin: int) -> tuple[int, int]:
+        """(Computing from step `place` on without a stop, from picosecond `begin` on; the step after it): over all that
+        is waited for in between if it is there already."""
         passed, at = 0, place
         while at < len(steps) and steps[at].operation in (COMPUTE, WAIT):
             if steps[at].operation == COMPUTE:
-                passed += steps[at].value
+                passed += self._takes(steps[at].value, begin + passed)
             elif steps[at].value not in self._fired:
-                return steps[place].value, place + 1
+                return self._takes(steps[place].value, begin), place + 1
             at += 1
         return passed, at
+
+    def _takes(self, effort: int, begin: int) -> int:
+        """How long computing takes that begins at a time: longer while the host is slow."""
+        if not self._slowness:
+            return effort
+        factor = self._slowness[bisect_right(self._slowness, (begin, FAR)) - 1][1]
+        return effort // SLOW_UNIT * factor + effort % SLOW_UNIT * factor // SLOW_UNIT
 
     def _note(self, course: _Course, what: int, iteration: int) -> None:
         course.noted[what] = course.clock
         if what < len(course.noted) - 1:
             return
         process, (start, forward, backward, end) = course.process, course.noted
-        compute = process.compute[iteration]
+        compute, course.computed = course.computed, 0
         self.iterations.append(
             IterationRow(
                 process.job,
@@ -384,11 +399,11 @@ class Script:
 class _Course:
     """A process under way. `clock` : picoseconds up to which it has come; who is late has yet to reach them."""
 
-    __slots__ = ("clock", "noted", "place", "process")
+    __slots__ = ("clock", "computed", "noted", "place", "process")
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.place = self.clock = 0
+        self.place = self.clock = self.computed = 0
         self.noted = [0] * 4
 
 

@@ -151,8 +151,8 @@ def _player(plan: Plan, backend: SwitchBackend, watch: Watch, folder: Path) -> C
 
 
 class Watch:
-    """Looks at the network while it runs: progress, samples, trouble; and counts what the run is, from its beginning to
-    its end: connections are made before and taken down after it."""
+    """Looks at the network while it runs: progress, samples, trouble. It changes cables when faults do, and counts what
+    the run is, from its beginning to its end: connections are made before and taken down after it."""
 
     def __init__(self, plan: Plan, backend: SwitchBackend, raw: Raw, stop: Path) -> None:
         self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
@@ -160,6 +160,7 @@ class Watch:
         self._every_ns = None if plan.sample_ps is None else max(1, plan.sample_ps // 1000)
         self._due_ns: int | None = None
         self._begun = False
+        self._losses = [(change.time_ns, each) for change in plan.changes for each in change.loss]
         self._before: list[PortCounts] = []
         raw.counts = [PortCounts(port.name) for port in plan.ports]
 
@@ -197,6 +198,9 @@ class Watch:
         if not self._begun:
             self._begun = True
             self.progress(0, len(self._plan.program.messages))
+        while began and self._losses and self._losses[0][0] <= time.monotonic_ns() - began:
+            _, (port, loss) = self._losses.pop(0)
+            self._backend.set_loss(port, loss)
         every = self._every_ns
         if began and every is not None:
             now = time.monotonic_ns() - began
@@ -209,10 +213,12 @@ class Watch:
         return []
 
     def pause(self) -> float:
-        """Seconds until the next sample is due; for ever if none is."""
-        if self._due_ns is None or self.controller is None:
+        """Seconds until the next sample or change is due; for ever if none is."""
+        due = [] if self._due_ns is None else [self._due_ns]
+        due += [time_ns for time_ns, _ in self._losses[:1]]
+        if not due or self.controller is None or not self.controller.began_ns:
             return math.inf
-        return (self.controller.began_ns + self._due_ns - time.monotonic_ns()) / 1e9
+        return (self.controller.began_ns + min(due) - time.monotonic_ns()) / 1e9
 
 
 def stalls(plan: Plan, reports: Reports) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gradwire.emu.planning.changes import Change
 from gradwire.emu.programs.described import Programs
 from gradwire.experiment.program import Program
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
@@ -119,6 +120,8 @@ class Plan:
     wait_s: float = 60.0
     """Longest time without any progress, in seconds of the wall clock."""
     options: JsonView = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
+    """What faults do, in the order of time."""
     programs: Programs | None = None
     """Programs of the user's own across the network, beside `program` (`gradwire exec`)."""
 

@@ -10,8 +10,9 @@ import numpy as np
 from gradwire.components.find import table_for
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
+from gradwire.emu.planning.faults import changes_of, why_not
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
-from gradwire.emu.planning.programs import transport_of_programs, why_not_beside
+from gradwire.emu.planning.programs import transport_of_programs
 from gradwire.emu.programs.described import Programs
 from gradwire.emu.transports.rules import transport_class
 from gradwire.experiment.resolved import Resolved
@@ -66,10 +67,9 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
                 transport.kind, f"{', '.join(available())}, or {there}",
             )  # fmt: skip
     for number, fault in enumerate(scenario.fault):
-        if not programs:
-            no(f"fault[{number}]", "happens in the simulator only", fault.kind, f"no faults, or {there}")
-        elif reason := why_not_beside(fault):
-            no(f"fault[{number}]", reason, fault.kind, "faults that cut cables, lose packets or pause hosts")
+        if reason := why_not(fault, programs):
+            expected = "faults that cut cables, lose packets or pause hosts"
+            no(f"fault[{number}]", reason, fault.kind, expected if programs else f"another kind of fault, or {there}")
     if programs:
         for number, job in enumerate(scenario.job):
             what = "is replayed by gradwire's own hosts, and the command is what runs at them here"
@@ -148,7 +148,7 @@ def make_plan(
     Raises
     ------
     ScenarioError
-        Too many hosts.
+        Too many hosts, or faults of what the network has not got.
     """
     network, routing = resolved.network, resolved.routing
     if network.host_count > MOST_HOSTS:
@@ -157,6 +157,10 @@ def make_plan(
             where="topology",
             expected=f"at most {MOST_HOSTS}, or the simulator (gradwire run)",
         )
+    mistakes: list[Mistake] = []
+    changes = changes_of(scenario.fault, network, mistakes)
+    if mistakes:
+        raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
     return Plan(
         name=scenario.name,
         seed=scenario.seed,
@@ -185,6 +189,7 @@ def make_plan(
         sample_ports=sampled_ports(scenario.output.sample_ports, network),
         captures=tuple(captures),
         options=dict(options or {}),
+        changes=changes,
         programs=programs,
     )
 

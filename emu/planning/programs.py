@@ -10,14 +10,13 @@ from pathlib import Path
 
 from gradwire.emu.planning.plan import TransportPlan, host_address
 from gradwire.emu.planning.probe import Kernel
-from gradwire.emu.programs.described import Change, Programs, Rule, ranks_of
+from gradwire.emu.programs.described import Programs, Rule, ranks_of
 from gradwire.emu.programs.timetable import timetable
 from gradwire.emu.switches.base import TestbedError
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.inner_units import Bytes
 from gradwire.scenarios.schema.exec import Exec, ExecMark
-from gradwire.scenarios.schema.fault import Fault, HostFault, LinkFault, SwitchFault
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.wire import IPV4, TCP, TCP_OVERHEAD
 from gradwire.traces.trace import NAMED_BY, Trace, load_trace
@@ -42,15 +41,6 @@ class Asked:
     trace: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: str = field(default_factory=os.getcwd)
-
-
-def why_not_beside(fault: Fault) -> str:
-    """Why a fault cannot happen to programs; "" if it can."""
-    if fault.most_rate is not None:
-        return "changes the rate of a cable, which ports of the testbed keep"
-    if fault.slowness != 1.0:
-        return "makes computing slower, and what programs compute is theirs"
-    return ""
 
 
 def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
@@ -78,7 +68,6 @@ def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
             for place, mark in enumerate(table.mark)
             if (wrong := _wrong_rank(mark, len(used), per_host)) is not None
         ]
-    changes = changes_of(scenario.fault, network, mistakes)
     if mistakes:
         raise ScenarioError("the command cannot run across this network", mistakes=mistakes)
     addresses = [host_address(node) for node in range(len(hosts))]
@@ -91,7 +80,7 @@ def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
         command=asked.command, ranks=ranks, names=tuple(zip(hosts, addresses, strict=True)),
         environment=dict(asked.environment), cwd=asked.cwd, grace_s=table.grace / 1e12,
         rules=tuple(_rule(mark, number, [rank.node for rank in ranks]) for mark in table.mark),
-        congestion=congestion, changes=changes, compute=compute, scale=table.compute_scale,
+        congestion=congestion, compute=compute, scale=table.compute_scale,
         trace="" if trace is None else trace.name, times="" if trace is None else timetable(trace, table.compute_scale),
         memory_mb=table.memory // MB if table.memory else MEMORY_MB + RANK_MB * len(ranks),
         traffic=bool(scenario.traffic),
@@ -156,61 +145,6 @@ def _rule(mark: ExecMark, number: Mapping[str, int], nodes: Sequence[int]) -> Ru
     return Rule(from_, to, mark.port, mark.protocol, mark.smaller_than, mark.priority, mark.important)
 
 
-def changes_of(faults: Sequence[Fault], network: Network, mistakes: list[Mistake]) -> tuple[Change, ...]:
-    """What faults do, in the order of time: of several at once the worst counts. Names that are none become
-    mistakes."""
-    ports = [_ports(place, fault, network, mistakes) for place, fault in enumerate(faults)]
-    hosts = [_hosts(place, fault, network, mistakes) for place, fault in enumerate(faults)]
-    times = sorted({time for fault in faults for time in (fault.at, fault.until) if time is not None})
-    own = {port: float(network.link_loss[port]) for each in ports for port in each}
-    before: dict[int, float] = dict(own)
-    still: set[int] = set()
-    found = []
-    for time in times:
-        now, stopped = dict(own), set[int]()
-        for fault, its, their in zip(faults, ports, hosts, strict=True):
-            if fault.at <= time and (fault.until is None or time < fault.until):
-                loss = 1.0 if fault.cuts else fault.least_loss
-                now |= {port: max(now[port], loss) for port in its}
-                stopped |= set(their) if fault.stops else set()
-        loss_now = tuple((port, value) for port, value in sorted(now.items()) if before[port] != value)
-        found.append(
-            Change(time // 1000, loss_now, tuple(sorted(stopped - still)), tuple(sorted(still - stopped)))
-        )
-        before, still = now, stopped
-    return tuple(found)
-
-
-def _ports(place: int, fault: Fault, network: Network, mistakes: list[Mistake]) -> list[int]:
-    ends = list(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
-    names = network.names
-    if isinstance(fault, LinkFault):
-        one, other = fault.between
-        wanted = {(one, other)} | (set() if fault.one_way else {(other, one)})
-        found = [port for port, (a, b) in enumerate(ends) if (names[a], names[b]) in wanted]
-        if not found:
-            like = f"{names[ends[0][0]]} and {names[ends[0][1]]}"
-            mistakes.append(Mistake(f"fault[{place}].between", "has no cable", list(fault.between), f"such as {like}"))
-        return found
-    if isinstance(fault, SwitchFault):
-        found = [port for port, (a, b) in enumerate(ends) if fault.switch in (names[a], names[b])]
-        if fault.switch not in names[network.host_count :]:
-            expected = ", ".join(names[network.host_count :][:6])
-            mistakes.append(Mistake(f"fault[{place}].switch", "is no switch", fault.switch, expected))
-        return found
-    return []
-
-
-def _hosts(place: int, fault: Fault, network: Network, mistakes: list[Mistake]) -> list[int]:
-    if not isinstance(fault, HostFault):
-        return []
-    hosts = network.names[: network.host_count]
-    if fault.host not in hosts:
-        mistakes.append(Mistake(f"fault[{place}].host", "is no host", fault.host, f"{hosts[0]} to {hosts[-1]}"))
-        return []
-    return [hosts.index(fault.host)]
-
-
 def transport_of_programs(scenario: Scenario) -> TransportPlan:
     """What carries programs' bytes: the kernel's TCP or UDP, whatever they open, in packets of at most the MTU."""
     table = scenario.exec or Exec()
@@ -243,15 +177,9 @@ def check_kernel(programs: Programs, kernel: Kernel) -> None:
             raise TestbedError(f"this kernel has no congestion control {name!r}", "exec.congestion", f"{there}{more}")
 
 
-def differences(programs: Programs, routes: Mapping[tuple[int, int], Sequence[int]], clock: str) -> list[str]:
+def differences(programs: Programs, clock: str) -> list[str]:
     """What happens otherwise than the scenario says, or than a user may think, in words."""
     found = []
-    if any(loss == 1.0 for change in programs.changes for _, loss in change.loss):
-        found.append("what is sent over a cut cable counts as lost on it (drops_loss)")
-        if any(len(ports) > 1 for ports in routes.values()):
-            found.append("routes do not follow a cut cable (noticed_after)")
-    if any(change.stop for change in programs.changes):
-        found.append("a paused host: its programs stand still, its kernel goes on answering")
     if clock == "virtual" and programs.compute == "none":
         found.append('computing takes no time (compute = "none"): iterations are what the network takes')
     if clock == "virtual" and programs.compute == "measured":

@@ -36,17 +36,6 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Change:
-    """At `time_ns` since the beginning the ports in `loss` lose packets with these probabilities from then on, and the
-    programs at the hosts `stop` stand still, those at `go` go on."""
-
-    time_ns: int
-    loss: tuple[tuple[int, float], ...] = ()
-    stop: tuple[int, ...] = ()
-    go: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Programs:
     """What runs across a network.
 
@@ -68,7 +57,6 @@ class Programs:
     grace_s: float = 5.0
     rules: tuple[Rule, ...] = ()
     congestion: Mapping[int, str] = field(default_factory=dict)
-    changes: tuple[Change, ...] = ()
     compute: str = "none"
     scale: float = 1.0
     trace: str = ""

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Protocol
 
 from gradwire.emu.agent.report import Reports
+from gradwire.emu.planning.changes import Change
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.programs import rules, told
-from gradwire.emu.programs.described import Change, Programs, Rank
+from gradwire.emu.programs.described import Programs, Rank
 from gradwire.emu.programs.rank import RankEnd, RankProcess, start
 from gradwire.emu.programs.traffic import Traffic
 from gradwire.emu.switches.base import SwitchBackend, TestbedError
@@ -66,7 +67,7 @@ class Player:
         self._ranks: list[RankProcess] = []
         self._traffic: Traffic | None = None
         self._selector = selectors.DefaultSelector()
-        self._changes = list(programs.changes)
+        self._changes = [change for change in plan.changes if change.stop or change.go]
         self._ask_at: float | None = None
         self._kill_at: float | None = None
 
@@ -194,8 +195,6 @@ class Player:
             self._apply(self._changes.pop(0))
 
     def _apply(self, change: Change) -> None:
-        for port, loss in change.loss:
-            self._backend.set_loss(port, loss)
         for nodes, number in ((change.stop, signal.SIGSTOP), (change.go, signal.SIGCONT)):
             for process in self._ranks:
                 if process.rank.node in nodes and process.end is None:

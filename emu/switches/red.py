@@ -181,7 +181,7 @@ class RedKind:
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)
-        if plan.programs is not None and any(change.loss for change in plan.programs.changes):
+        if any(change.loss for change in plan.changes):
             missing.append("cables that are cut, or lose more, while it runs")
         wanted = [("classifier", "u32")]
         if plan.queues.thresholds is not None:

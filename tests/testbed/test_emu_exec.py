@@ -284,10 +284,11 @@ def test_computing_takes_what_a_trace_says_and_the_run_replays_as_long(place: Pl
     What the program has recorded of itself, replayed as a job on the testbed and simulated, takes what it has taken."""
     pytest.importorskip("torch")
     script = str(ROOT / "examples" / "exec" / "ddp.py")
-    status, _, error = place.run(
+    running = place.start(
         "exec", "four-hosts", *VIRTUAL, "--trace", "resnet20", "--hosts", "h0,h1", "--out", "o", "--",
         PYTHON, script, "--steps", "5", "--batch", "2", "--capture",
     )  # fmt: skip
+    status, _, error = place.end(running, limit_s=400)
     assert status == 0, error
     rows = Result.read(place.folder / "o").iterations.to_pylist()
     given = gradwire.load_trace("resnet20")

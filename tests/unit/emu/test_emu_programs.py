@@ -16,11 +16,11 @@ import gradwire
 from gradwire.cli import app
 from gradwire.emu.planning.plan import host_address
 from gradwire.emu.planning.prepare import check_scenario
-from gradwire.emu.planning.programs import Asked, changes_of, differences, programs_of
+from gradwire.emu.planning.programs import Asked, differences, programs_of
 from gradwire.emu.programs import outcome, rules, told
-from gradwire.emu.programs.described import Change, Programs, Rule
+from gradwire.emu.programs.described import Programs, Rule
 from gradwire.experiment.topology import build_network
-from gradwire.scenarios.errors import GradwireError, Mistake, ScenarioError
+from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
 
@@ -110,33 +110,6 @@ def test_rules_hold_at_their_hosts_in_their_order():
     assert rules.text_of((), 0) == ""
 
 
-def test_of_several_faults_at_once_the_worst_counts():
-    scenario = scenario_of(
-        link={"loss": 0.01},
-        fault=[
-            {"kind": "gray_loss", "between": ["h0", "s0"], "loss": 0.2, "at": "10ms", "until": "40ms"},
-            {"kind": "link_down", "between": ["h0", "s0"], "one_way": True, "at": "20ms", "until": "30ms"},
-            {"kind": "host_paused", "host": "h2", "at": "20ms", "until": "50ms"},
-        ],
-    )
-    network = build_network(scenario.topology, scenario.link, scenario.link_override)
-    mistakes: list[Mistake] = []
-    assert changes_of(scenario.fault, network, mistakes) == (
-        Change(10 * MS, ((0, 0.2), (1, 0.2))),
-        Change(20 * MS, ((0, 1.0),), stop=(2,)),
-        Change(30 * MS, ((0, 0.2),)),
-        Change(40 * MS, ((0, 0.01), (1, 0.01))),
-        Change(50 * MS, (), go=(2,)),
-    )
-    assert not mistakes
-
-
-def test_a_failed_switch_cuts_all_its_cables():
-    programs = made(fault=[{"kind": "switch_down", "switch": "s0", "at": "1ms"}])
-    assert programs.changes == (Change(MS, tuple((port, 1.0) for port in range(8))),)
-    assert any("drops_loss" in line for line in differences(programs, {}, "wall"))
-
-
 @pytest.mark.parametrize(
     ("given", "where"),
     [
@@ -145,8 +118,6 @@ def test_a_failed_switch_cuts_all_its_cables():
         ({"asked": {"ranks_per_host": 65}}, "exec.ranks_per_host"),
         ({"exec": {"mark": [{"rank": 4, "priority": 0}]}}, "exec.mark[0].rank"),
         ({"exec": {"ranks_per_host": 2, "mark": [{"rank": 0, "priority": 0}]}}, "exec.mark[0].rank"),
-        ({"fault": [{"kind": "link_down", "between": ["h0", "h1"], "at": "1ms"}]}, "fault[0].between"),
-        ({"fault": [{"kind": "host_paused", "host": "s0", "at": "1ms", "until": "2ms"}]}, "fault[0].host"),
     ],
 )
 def test_what_does_not_fit_the_network_is_named(given: dict[str, object], where: str):
@@ -287,7 +258,7 @@ def test_computing_of_a_trace_comes_with_its_times_and_says_so():
     assert json.loads(programs.times)["layers"]
     assert told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "virtual")["GRADWIRE_TIMES"] == "/x/timetable.json"
     assert "GRADWIRE_TIMES" not in told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "wall")
-    (said,) = differences(programs, {}, "virtual")
+    (said,) = differences(programs, "virtual")
     assert said == "computing takes 2 times what the trace 'resnet50-v100' has recorded"
 
 
