@@ -41,6 +41,7 @@ State = list[Any]
 """The words of a flow: integers, but for S_PAIR and its like, which are the lists that they stand for."""
 RECORD = at.PARAM_WORDS
 """where a flow's record begins in its words, behind the parameters of its transport"""
+PAIR_NEXT, PAIR_GAP = at.PAIR_NEXT, at.PAIR_GAP
 GAP, TIMER, DONE, SENT = (RECORD + word for word in (at.S_GAP, at.S_TIMER, at.S_DONE, at.S_SENT))
 
 
@@ -254,7 +255,8 @@ class Nic:
             else:
                 return
             turn = ready[0]
-            pace = turn.pace
+            group = turn if isinstance(turn, Group) else None
+            pace = turn.pace if group is None else group.words[PAIR_NEXT]
             if pace > slot:
                 ready.popleft()
                 turn.listed = PACED
@@ -263,7 +265,7 @@ class Nic:
             # likewise what was paced for just before now, or a nanosecond would be lost with every packet
             if slot - 1000 < pace:
                 slot = max(pace, self._busy)
-            flow = self._oldest(turn.members, slot) if isinstance(turn, Group) else self._ask(turn, slot)
+            flow = self._ask(turn, slot) if group is None else self._oldest(group.members, slot)
             if flow is None:
                 ready.popleft()
                 turn.listed = UNLISTED
@@ -272,8 +274,8 @@ class Nic:
             state = flow.state
             state[SENT] += 1
             nbytes = flow.transmit(self._pulled)
-            self._busy = slot + self.time(nbytes)
-            gap = turn.words[at.PAIR_GAP] if isinstance(turn, Group) else state[GAP]
+            self._busy = slot + (nbytes * self.line + 0xFFFF >> 16)
+            gap = state[GAP] if group is None else group.words[PAIR_GAP]
             if gap:
                 # what was late on the wall clock is made up for, within bounds
                 due = max(pace, turn.since, slot - self._make_up)

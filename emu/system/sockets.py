@@ -32,8 +32,12 @@ MESSAGE: Final = struct.Struct("=QI4xQQQQi4xI4x")
 VECTORS: Final = struct.Struct("=QQQQ")
 CONTROL: Final = struct.Struct("=QiiB7x")
 """struct cmsghdr and a TOS byte, as large as CMSG_SPACE(1)"""
-RECEIVED: Final = struct.Struct("=I")
+LENGTH: Final = MESSAGE.size // 4
+LENGTH_AT: Final = 56 // 4
+ADDRESS: Final = 16 // 4
+ADDRESS_AT: Final = 1  # behind family and port
 CONTROL_ROOM: Final = 64
+TOS_AT: Final = 16
 HEADER_ROOM: Final = 32
 SEND_WAIT_MS: Final = 1000
 MSG_DONTWAIT: Final = 0x40
@@ -51,6 +55,11 @@ def _arena(size: int) -> tuple[memoryview, int]:
 def socket_address(host: str, port: int) -> bytes:
     """struct sockaddr_in."""
     return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def address_word(host: str) -> int:
+    """An IPv4 address as the kernel's words have it, in network order."""
+    return int(struct.unpack("=I", socket.inet_aton(host))[0])
 
 
 def address_of(data: memoryview) -> int:
@@ -120,6 +129,11 @@ class Sender:
             CONTROL.pack_into(controls, tos * CONTROL.size, 17, socket.IPPROTO_IP, socket.IP_TOS, tos)
         self._controls = controls
         self._files: list[int] = []
+        for slot in range(slots):  # all that is the same for every datagram
+            VECTORS.pack_into(self._vectors, slot * VECTORS.size, self._headers_at + slot * HEADER_ROOM, 0, 0, 0)
+            vectors = self._vectors_at + slot * VECTORS.size
+            MESSAGE.pack_into(self._messages, slot * MESSAGE.size, 0, 16, vectors, 0, 0, CONTROL.size, 0, 0)
+        self._vector_words, self._message_words = self._vectors.cast("Q"), self._messages.cast("Q")
 
     def add(
         self,
@@ -138,12 +152,14 @@ class Sender:
             self.flush()
             slot = 0
         HEADER.pack_into(self._headers, slot * HEADER_ROOM, *header)
-        head = self._headers_at + slot * HEADER_ROOM
-        VECTORS.pack_into(self._vectors, slot * 32, head, 16 + fill, payload, length)
-        MESSAGE.pack_into(
-            self._messages, slot * 64, name, 16, self._vectors_at + slot * 32, 2 if length else 1,
-            self._controls_at + tos * 24, 24, 0, 0,
-        )  # fmt: skip
+        words, at = self._vector_words, slot * 4
+        words[at + 1] = 16 + fill
+        words[at + 2] = payload
+        words[at + 3] = length
+        words, at = self._message_words, slot * 8
+        words[at] = name
+        words[at + 3] = 2 if length else 1
+        words[at + 4] = self._controls_at + tos * 24
         self._files.append(file)
 
     def flush(self) -> None:
@@ -181,9 +197,12 @@ def _wait_writable(file: int) -> None:
 
 
 class Receiver:
-    """Datagrams that have arrived: `receive` some, look at them, before the next `receive`.
+    """Datagrams that have arrived: `receive` some, look at them, before the next `receive`. What is looked at for every
+    packet are words at fixed places.
 
-    data : of datagram i, `lengths[i]` bytes from `i * room` on.
+    data : of datagram i, `lengths[LENGTH * i + LENGTH_AT]` bytes, header included, from `i * room` on.
+    addresses : the IPv4 address that it came from is `addresses[ADDRESS * i + ADDRESS_AT]`, as `address_word` has it.
+    control : the TOS byte that it came with is `control[CONTROL_ROOM * i + TOS_AT]`.
     """
 
     def __init__(self, largest: int, slots: int = 128) -> None:
@@ -201,6 +220,8 @@ class Receiver:
                 control_at + slot * CONTROL_ROOM, CONTROL_ROOM, 0, 0,
             )  # fmt: skip
         self._vectors = vectors
+        self.lengths = self._messages.cast("I")
+        self.addresses = self._names.cast("I")
 
     def receive(self, file: int) -> int:
         """Take what is there, without waiting. Returns how many."""
@@ -216,19 +237,6 @@ class Receiver:
     def full(self, got: int) -> bool:
         """Whether there may be more than the last call has returned."""
         return got == self._slots
-
-    def length(self, slot: int) -> int:
-        """Bytes of a datagram, header included."""
-        return int(RECEIVED.unpack_from(self._messages, slot * 64 + 56)[0])
-
-    def tos(self, slot: int) -> int:
-        """The TOS byte that it came with."""
-        return self.control[slot * CONTROL_ROOM + 16]
-
-    def source(self, slot: int) -> bytes:
-        """The IPv4 address that it came from, 4 bytes."""
-        at = slot * 16 + 4  # behind family and port
-        return bytes(self._names[at : at + 4])
 
     def name(self, slot: int) -> int:
         """The address of the sockaddr_in that it came from, until the next `receive`."""

@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING
 from gradwire.components.draws import entropy_of
 from gradwire.components.transports.base import Context, control_important, shares
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
-from gradwire.emu.agent.nic import AHEAD_NS, Nic, SendingFlow
+from gradwire.emu.agent.nic import AHEAD_NS, DONE, Nic, SendingFlow
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.system.sockets import (
+    ADDRESS,
+    ADDRESS_AT,
+    CONTROL_ROOM,
+    LENGTH,
+    LENGTH_AT,
+    TOS_AT,
     Receiver,
     Sender,
     address_of,
+    address_word,
     open_datagrams,
     overflowed,
     socket_address,
@@ -92,7 +99,7 @@ class Endpoint:
         self.strays = 0
         self.side: SideChannel | None = None
         self._contents: list[bytes] = []  # of control packets, which have to stay until they are handed over
-        self._answered = 0  # bytes of control packets that answer the batch that is being read
+        self.answered = 0  # bytes of control packets that answer the batch that is being read
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
@@ -148,7 +155,7 @@ class Endpoint:
                 raise KeyError(message)
             receiver = self.receivers[message] = self.carriers[row.transport].make_receiver(row)
             receiver.place = self.host.incoming(message)
-            receiver.source = socket.inet_aton(self.host.address(row.src))
+            receiver.source = address_word(self.host.address(row.src))
         return receiver
 
     def control(
@@ -163,7 +170,7 @@ class Endpoint:
             at = address_of(memoryview(content))
             self._contents.append(content)
         self.out.add(self.file, name, carrier.control_tos, header, at, len(content), fill)
-        self._answered += UDP_OVERHEAD + fill + len(content)
+        self.answered += UDP_OVERHEAD + fill + len(content)
 
     def _read_data(self) -> None:
         arrived = self._in
@@ -175,10 +182,10 @@ class Endpoint:
             done: list[ReceivingEnd] = []
             for slot in range(got):
                 self._one_packet(slot, now, done)
-            if self._answered:
+            if self.answered:
                 self.out.flush()
-                self.nic.took(self._answered)
-                self._answered = 0
+                self.nic.took(self.answered)
+                self.answered = 0
                 self._contents.clear()
             for receiver in done:
                 self.carriers[receiver.row.transport].deliver(receiver)
@@ -199,14 +206,14 @@ class Endpoint:
         fill = receiver.rules.fill
         if (
             sequence >= receiver.packets
-            or length != receiver.size(sequence)
+            or ((length != receiver.payload or sequence == receiver.packets - 1) and length != receiver.size(sequence))
             or flags & KIND != DATA
-            or arrived.length(slot) < GRADWIRE + fill + length
-            or arrived.source(slot) != receiver.source
+            or arrived.lengths[slot * LENGTH + LENGTH_AT] < GRADWIRE + fill + length
+            or arrived.addresses[slot * ADDRESS + ADDRESS_AT] != receiver.source
         ):
             self._no_data(receiver, slot, now, done)
             return
-        ce = int(arrived.tos(slot) & ECN == CE)
+        ce = int(arrived.control[slot * CONTROL_ROOM + TOS_AT] & ECN == CE)
         receiver.marked += ce
         state = receiver.state
         finished = state[R_DONE]
@@ -226,7 +233,8 @@ class Endpoint:
         arrived, finished = self._in, receiver.done
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
         carrier = self.carriers[receiver.row.transport]
-        ours = header[4] & KIND == PROBE and arrived.source(slot) == receiver.source
+        source = arrived.addresses[slot * ADDRESS + ADDRESS_AT]
+        ours = header[4] & KIND == PROBE and source == receiver.source
         if not (ours and carrier.probed(receiver, header, arrived.name(slot), now)):
             self.strays += 1
         elif receiver.done and not finished:
@@ -238,25 +246,26 @@ class Endpoint:
             got = arrived.receive(file)
             now = self.host.loop.now() * 1000
             for slot in range(got):
-                if arrived.length(slot) < GRADWIRE:
+                length = arrived.lengths[slot * LENGTH + LENGTH_AT]
+                if length < GRADWIRE:
                     self.strays += 1
                     continue
                 header = HEADER.unpack_from(arrived.data, slot * arrived.room)
                 sender = senders.get(header[0])
                 if sender is None:
                     continue
-                if arrived.source(slot) != sender.source:
+                if arrived.addresses[slot * ADDRESS + ADDRESS_AT] != sender.source:
                     self.strays += 1
                     continue
                 flags = header[4]
                 kind = flags & KIND
                 if kind not in sender.heard or header[3] >= sender.packets:
                     start = slot * arrived.room
-                    if not sender.carrier.told(sender, header, arrived.data[start : start + arrived.length(slot)], now):
+                    if not sender.carrier.told(sender, header, arrived.data[start : start + length], now):
                         self.strays += 1
                     continue
                 sender.take(sender.state, kind, header[3], header[1], 1 if flags & ECHO else 0, now)
-                if sender.done:
+                if sender.state[DONE]:
                     sender.carrier.settle(sender)
                 else:
                     nic.heard(sender)
@@ -284,7 +293,7 @@ class Outgoing(SendingEnd, SendingFlow):
         self.content = host.outgoing(row.number)
         self.content_at = address_of(self.content)
         self.name = self.endpoint.name_of(row.dst)
-        self.source = socket.inet_aton(host.address(row.dst))
+        self.source = address_word(host.address(row.dst))
         self.file = self.endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         self.kinds = tos(row.priority, False), tos(row.priority, True)
 
@@ -366,7 +375,11 @@ class DatagramCarrier:
         """Send what the rules answer to a packet; `name`: where it came from."""
         rules = receiver.rules
         answer = rules.answers.get(word & BELOW_ARGUMENT) or rules.answer(word)
-        self.endpoint.control(receiver.row, answer.flags, sequence, name, word >> ARGUMENT_AT, answer.fill)
+        # as `Endpoint.control` does, for every packet
+        endpoint, fill = self.endpoint, answer.fill
+        header = receiver.row.number, word >> ARGUMENT_AT & WORD, 0, sequence, answer.flags | self.control_flags
+        endpoint.out.add(endpoint.file, name, self.control_tos, header, 0, 0, fill)
+        endpoint.answered += UDP_OVERHEAD + fill
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
         """A Probe has come for a message, from the address at `name`. Whether it can be one."""

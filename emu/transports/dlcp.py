@@ -63,7 +63,7 @@ class _Outgoing(Outgoing):
         if what >= PULL_PROBE:
             question = what - PULL_PROBE
             return self.carrier.probe(self, question & NUMBERS, question >> NUMBER_BITS)
-        return super().transmit(what)
+        return Outgoing.transmit(self, what)
 
 
 class Dlcp(DatagramCarrier):
@@ -153,7 +153,7 @@ class DlcpBySide(Dlcp):
 
     def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
         if word & KIND_MASK == ACK:
-            super().answer(receiver, word, sequence, name)
+            DatagramCarrier.answer(self, receiver, word, sequence, name)
         else:
             self._stop(receiver)
 

@@ -224,7 +224,7 @@ class ReceivingEnd:
         self.marked = 0
         self.place = memoryview(b"")
         """where its bytes go; empty before and after"""
-        self.source = b""
+        self.source = 0
         """where its packets come from, as `Receiver.source` has it"""
 
     @property

@@ -11,9 +11,16 @@ import pytest
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system import sockets
 from gradwire.emu.system.sockets import (
+    ADDRESS,
+    ADDRESS_AT,
+    CONTROL_ROOM,
+    LENGTH,
+    LENGTH_AT,
+    TOS_AT,
     Receiver,
     Sender,
     address_of,
+    address_word,
     open_datagrams,
     overflowed,
     socket_address,
@@ -41,10 +48,10 @@ class Pair:
         found = []
         while got := self.receiver.receive(self.there.fileno()):
             for slot in range(got):
-                start = slot * self.receiver.room
-                found.append(
-                    (self.receiver.tos(slot), bytes(self.receiver.data[start : start + self.receiver.length(slot)]))
-                )
+                start, length = slot * self.receiver.room, self.receiver.lengths[slot * LENGTH + LENGTH_AT]
+                assert self.receiver.addresses[slot * ADDRESS + ADDRESS_AT] == address_word(HOST)
+                tos = self.receiver.control[slot * CONTROL_ROOM + TOS_AT]
+                found.append((tos, bytes(self.receiver.data[start : start + length])))
         return found
 
     def close(self) -> None:
