@@ -38,7 +38,8 @@ def scenario_text(scenario: Scenario) -> str:
         tables = {**tables, "modules": str(scenario.folder or Path.cwd())}
     if scenario.policy_name != "base":
         tables = {**tables, "policy": [{"name": scenario.policy_name, "label": scenario.policy_label}]}
-    return write_toml(tables)
+    # in one order, whatever was added here: what is written of what was read is the same text
+    return write_toml({key: tables[key] for key in Scenario.model_fields if key in tables})
 
 
 def input_digests(scenario: Scenario) -> dict[str, str]:

@@ -17,6 +17,7 @@ beforehand runs faster as a program (`gradwire.experiment.program`).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import simpy
@@ -25,9 +26,11 @@ from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.blocks import Shelf
+from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.result import KINDS
-from gradwire.scenarios.units import Bytes, Ps, parse_size
+from gradwire.scenarios.schema.network import MAX_QUEUES
+from gradwire.scenarios.units import Bytes, Ps, UnitError, parse_size
 from gradwire.sim.coupling import Coupling, Message
 from gradwire.sim.message_table import MessageRows, counts_of
 from gradwire.sim.patience import patience_ps
@@ -83,14 +86,30 @@ class Wires:
         nbytes : or a size such as "4MiB".
         bound : the share that may be missing at delivery, where the transport takes one.
         transport : number among the scenario's transports.
+        priority : the class, 0 is served first, to 7.
         kind : one of `gradwire.scenarios.result.KINDS`; `job` : both are for the table of messages only.
+
+        Raises
+        ------
+        GradwireError
+            An argument cannot be used.
         """
         if kind not in KINDS:
-            raise ValueError(f"{kind!r} is no kind of message: {', '.join(KINDS)}")
-        for name in (src, dst):
+            raise GradwireError(f"{kind!r} is no kind of message", "send(kind)", ", ".join(KINDS))
+        for name, what in ((src, "src"), (dst, "dst")):
             if name not in self._index or self._index[name] >= len(self.hosts):
-                raise ValueError(f"there is no host {name!r}: hosts are {self.hosts[0]} to {self.hosts[-1]}")
-        size = parse_size(nbytes) if isinstance(nbytes, str) else Bytes(nbytes)
+                hosts = f"hosts are {self.hosts[0]} to {self.hosts[-1]}"
+                raise GradwireError(f"there is no host {name!r}", f"send({what})", hosts)
+        if src == dst:
+            raise GradwireError(f"{src!r} cannot send to itself", "send(dst)", "another host")
+        if not _whole(priority) or not 0 <= priority < MAX_QUEUES:
+            raise GradwireError(f"{priority!r} is no priority", "send(priority)", f"0 (first) to {MAX_QUEUES - 1}")
+        if isinstance(bound, bool) or not isinstance(bound, Real) or not 0 <= bound <= 1:
+            raise GradwireError(f"{bound!r} is no share", "send(bound)", "a number from 0 to 1")
+        if not _whole(transport) or not 0 <= transport < len(self.scenario.transports):
+            there = f"0 to {len(self.scenario.transports) - 1}, among the scenario's"
+            raise GradwireError(f"{transport!r} is no transport", "send(transport)", there)
+        size = _size(nbytes)
         done = self.env.event()
 
         def arrived(message: Message) -> None:
@@ -111,10 +130,16 @@ class Wires:
         ------
         StallError
             They wait for something that cannot happen.
+        Exception
+            What one of them has raised, as it is.
         """
         started = [self.env.process(process) for process in processes]
         over: Callable[[], bool] = lambda: all(each.triggered for each in started)  # noqa: E731
-        return self._coupling.run(over, until=until)
+        reached = self._coupling.run(over, until=until)
+        for each in started:  # the last one to end may have failed at the very end, which nobody has looked at yet
+            if each.triggered and not each.ok:
+                raise each.value
+        return reached
 
     @property
     def messages(self) -> pyarrow.Table:
@@ -127,3 +152,20 @@ class Wires:
             for step in track.steps:
                 rows.add_step(track.part.table, step, counts, now)
         return rows.kept().table()
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _size(nbytes: int | str) -> Bytes:
+    """Bytes of a message, given as such or as a size. Raises `GradwireError`."""
+    expected = 'whole bytes, at least 1, or a size such as "4MiB"'
+    if isinstance(nbytes, str):
+        try:
+            return parse_size(nbytes)
+        except UnitError as error:
+            raise GradwireError(f"{nbytes!r} {error.what}", "send(nbytes)", expected) from None
+    if not _whole(nbytes) or nbytes < 1:
+        raise GradwireError(f"{nbytes!r} is no size", "send(nbytes)", expected)
+    return Bytes(nbytes)

@@ -90,6 +90,7 @@ def test_paths_and_modules_are_found_from_anywhere(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "elsewhere")
     (again,) = load_scenario(copy).variants()
     assert again.folder == home
+    assert scenario_text(again) == copy.read_text(), "a record of a record is the same"
     assert again.traffic[1].path == str(home / "flows.txt")
     assert input_digests(again) == input_digests(variant)
     assert set(input_digests(again)) == {"load_balancing", "traffic[1]"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sim_cases import US, ps_job, scenario
 
-from gradwire.scenarios.errors import StallError
+from gradwire.scenarios.errors import GradwireError, StallError
 from gradwire.sim.own_process import Wires
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,9 +53,9 @@ def test_until_a_time_only():
 
 def test_mistakes_are_named():
     made = wires()
-    with pytest.raises(ValueError, match="no host 'h9': hosts are h0 to h7"):
+    with pytest.raises(GradwireError, match="no host 'h9'; expected hosts are h0 to h7"):
         made.send("h0", "h9", 1)
-    with pytest.raises(ValueError, match="no kind of message: push"):
+    with pytest.raises(GradwireError, match="no kind of message; expected push"):
         made.send("h0", "h1", 1, kind="shove")
 
 
@@ -74,3 +74,44 @@ def test_the_example():
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(",")[0] for line in lines] == ["round 0", "round 1", "round 2", "24 messages"]
+
+
+@pytest.mark.parametrize("when", ["at once", "after no time", "after some time", "after a message"])
+def test_what_a_process_raises_is_raised(when: str):
+    """Also by the last one to end, which nothing comes after."""
+    wires = Wires("incast")
+
+    def fails():
+        if when == "after a message":
+            yield wires.send("h0", "h1", "10kB")
+        elif when != "at once":
+            yield wires.env.timeout(0 if when == "after no time" else 5)
+        raise RuntimeError(when)
+
+    def fine():
+        yield wires.env.timeout(1)
+
+    with pytest.raises(RuntimeError, match=when):
+        wires.run(fails(), fine())
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("priority", 8), ("priority", -1), ("priority", 1.0), ("bound", 1.5), ("bound", -1), ("bound", "x"),
+        ("nbytes", 2.5), ("nbytes", True), ("nbytes", 0), ("nbytes", None), ("nbytes", "2 parsecs"), ("transport", 3),
+        ("transport", -1), ("dst", "h0"), ("dst", "h99"),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_used_are_named(argument: str, value: object):
+    wires = Wires("incast")
+    given = {"src": "h0", "dst": "h1", "nbytes": 1000, argument: value}
+    with pytest.raises(GradwireError, match=rf"send\({argument}\)"):
+        wires.send(**given)
+
+    def asks():
+        yield wires.send(**given)
+
+    with pytest.raises(GradwireError, match=rf"send\({argument}\)"):
+        wires.run(asks())
+    assert wires.messages.num_rows == 0
