@@ -137,7 +137,7 @@ class Wires:
         over: Callable[[], bool] = lambda: all(each.triggered for each in started)  # noqa: E731
         reached = self._coupling.run(over, until=until)
         for each in started:  # the last one to end may have failed at the very end, which nobody has looked at yet
-            if each.triggered and not each.ok:
+            if each.triggered and not each.ok and isinstance(each.value, BaseException):
                 raise each.value
         return reached
 

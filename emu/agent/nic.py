@@ -265,7 +265,7 @@ class Nic:
             # likewise what was paced for just before now, or a nanosecond would be lost with every packet
             if slot - 1000 < pace:
                 slot = max(pace, self._busy)
-            flow = self._ask(turn, slot) if group is None else self._oldest(group.members, slot)
+            flow = self._oldest(turn.members, slot) if isinstance(turn, Group) else self._ask(turn, slot)
             if flow is None:
                 ready.popleft()
                 turn.listed = UNLISTED
