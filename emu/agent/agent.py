@@ -119,6 +119,7 @@ class Agent:
         self._carriers: dict[int, Carrier] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._settled: dict[int, tuple[int, int]] = {}
+        self._pauses: list[tuple[int, int]] = []
         self._connecting = False
         self._told: Any = None
         self._ahead: Callable[[], bool] | None = None
@@ -172,6 +173,7 @@ class Agent:
         self.token = self._decoder.token = token_of(plan)
         # of real machines, where there are any
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
+        self._pauses = pauses_of(plan.changes, node)
         self.rate = min(port.rate for port in plan.of_node(node))
         self._trips = RoundTrips(plan)
         self._watched = WatchedLoop(self.loop)
@@ -277,7 +279,7 @@ class Agent:
 
     def _do_go(self, beginning: int) -> None:
         self.loop.begin(beginning)
-        for begin, end in pauses_of(self.plan.changes, self.node):
+        for begin, end in self._pauses:
             self.loop.at(begin, partial(self.loop.stand, end), counts=False)
         for carrier in self._carriers.values():
             carrier.begin()
