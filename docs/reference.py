@@ -166,7 +166,7 @@ VALUES = {
     ("Traffic", "transport"): "name or table",
     ("Training", "reducer"): "table",
     ("Training", "system"): "table",
-    ("Training", "network"): '`"simulated"`, `"ideal"` or table',
+    ("Training", "network"): '`"simulated"`, `"emulated"`, `"ideal"` or table',
     ("Traffic", "hosts"): '`"all"` or list of names',
 }
 

@@ -173,7 +173,7 @@ def test_a_bound_of_zero_loses_nothing() -> None:
 def test_partitions_are_put_together() -> None:
     """Messages of 64 KiB; what is lost of the second is in the middle of the tensor's mask."""
     class Plays:
-        scenario = scenario()
+        scenario, takes_contents = scenario(), False
 
         def step(self, trace, back=1.0):
             found = Session(self.scenario).step(trace)
@@ -216,7 +216,7 @@ def test_a_ring_loses_what_its_messages_lost() -> None:
     traces = []
 
     class Plays:
-        scenario = one
+        scenario, takes_contents = one, False
 
         def step(self, trace, back=1.0):
             traces.append(trace)
@@ -308,7 +308,7 @@ def test_a_wrapped_reducer_is_as_long_as_it_is() -> None:
     seen = []
 
     class Plays:
-        scenario = scenario()
+        scenario, takes_contents = scenario(), False
 
         def step(self, trace, back=1.0):
             seen.append([tensor.bytes for tensor in trace.tensors])
