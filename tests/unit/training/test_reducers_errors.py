@@ -118,13 +118,13 @@ def test_dgc_conserves_the_sum(seed: int, ratio: float, masking: bool) -> None:
 
 @pytest.mark.parametrize(("reducer", "converges"), [
     (Half(), True), (ErrorFeedback(reducer=Half()), True), (DGC(ratio=0.1, momentum=0.0), True),
-    (DGC(ratio=0.1, momentum=0.5), True), (ErrorFeedback(reducer=Dense()), True), (SignSGD(scale="none"), False),
-    (ErrorFeedback(reducer=SignSGD(scale="none")), False), (PowerSGD(rank=1), True),
-    (PowerSGD(rank=1, warm_start=False), True),
+    (ErrorFeedback(reducer=Dense()), True), (SignSGD(scale="none"), False),
+    (ErrorFeedback(reducer=SignSGD(scale="none")), False), (PowerSGD(rank=1), False),
+    (ErrorFeedback(reducer=PowerSGD(rank=1)), True),
 ])  # fmt: skip
 def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> None:
-    """As in `test_reducers`: four workers with optima of their own. Low rank takes no feedback here, since its projection is of the
-    mean, which goes to zero; signs without a scale step as far at the optimum as far from it, whatever is kept for later."""
+    """As in `test_reducers`: four workers with optima of their own. DGC's feedback is its own; rank 1 is one direction of ten in
+    every step; signs without a scale step as far at the optimum as far from it, whatever is kept for later."""
     goals = [drawn((12, 10), 50 + w) * 3 for w in range(4)]
     mean = sum(goals) / 4
     exchange, x = Exchange(reducer, [info_of(12, 10)], 4, seed=2), torch.zeros(12, 10)
