@@ -155,7 +155,7 @@ class Simulated:
         if not layout.sizes.any():
             return Answer([[None] * len(pushed.infos)] * self.workers)
         sent = np.flatnonzero(layout.sizes)
-        contents = (_contents(pushed, layout, sent), whole) if self.plays.takes_contents else ()
+        contents = (_contents(pushed, layout, sent), _numbers(pushed)) if self.plays.takes_contents else ()
         played = self.plays.step(self._trace(pushed, layout, sent), pushed.back, *contents)
         if pushed.layout is not None:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
@@ -340,6 +340,14 @@ def _contents(pushed: Pushed, layout: Layout, sent: Ints) -> list[list[bytes]]:
             packed.append(whole.ljust(int(layout.sizes[tensor]), b"\0"))
         found.append(packed)
     return found
+
+
+def _numbers(pushed: Pushed) -> bool:
+    """Whether all that is sent are float32 values and nothing else, which servers can add up."""
+    import torch
+
+    every = [each for row in pushed.encoded for each in row]
+    return all(not each.head and [field.dtype for field in each.fields] == [torch.float32] for each in every)
 
 
 def _unit_magnitudes(encoded: Encoded) -> Floats:
