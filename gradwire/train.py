@@ -63,6 +63,7 @@ def train(
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", "capture") from error
     from gradwire.training.build import data_of, table_of, trainer_of
+    from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
     table, text = table_of(scenario), scenario_text(scenario)
@@ -72,6 +73,8 @@ def train(
     with ExitStack() as stack:
         network, engine = _network(scenario, stack)
         trainer = trainer_of(scenario, data, network)
+        if table.keep_missing:
+            trainer.network = Kept(trainer.network)
         return _trained(scenario, trainer, place, text, until, told, engine)
 
 
@@ -82,6 +85,7 @@ def _trained(
     """Train, from where its folder is, and keep at every score."""
     import torch
 
+    from gradwire.training.kept import Kept
     from gradwire.training.trainer import Score
 
     table = scenario.training
@@ -89,6 +93,8 @@ def _trained(
     tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
     if place is not None and (place / CHECKPOINT).is_file():
         tables = _resumed(place, trainer)
+        if isinstance(trainer.network, Kept):
+            trainer.network.resume(place, trainer.done)
     every = table.score_every or max(1, -(-trainer.recipe.steps // SCORES))
 
     def learned() -> Learned:
@@ -100,6 +106,8 @@ def _trained(
         try:
             with replaced(place / CHECKPOINT) as partial:
                 torch.save(trainer.state_dict(), partial)
+            if isinstance(trainer.network, Kept):
+                trainer.network.write(place)
             learned().write(place, text)
         except OSError as error:
             raise ResultError(f"cannot be written: {error.strerror}", str(place), "a folder with room") from None

@@ -64,15 +64,28 @@ class RandomLoss(Table):
     """Of the draws."""
 
 
+class Replayed(Table):
+    """What an earlier training lost is lost again, step by step, and steps take as long as they took there."""
+
+    union_tag: ClassVar[str] = "replay"
+
+    replay: Annotated[str, Field(min_length=1)]
+    """Folder of that training, relative to where one stands; it has to have `keep_missing`, the same model, workers and
+    payload, and as many steps."""
+
+
 def _tag(value: Any) -> str:
+    if isinstance(value, Replayed) or (isinstance(value, dict) and "replay" in value):
+        return "replay"
     return "rule" if isinstance(value, (dict, RandomLoss)) else "name"
 
 
 AnyNetwork = Annotated[
-    Annotated[Literal["simulated", "emulated", "ideal"], Tag("name")] | Annotated[RandomLoss, Tag("rule")],
+    Annotated[Literal["simulated", "emulated", "ideal"], Tag("name")] | Annotated[RandomLoss, Tag("rule")]
+    | Annotated[Replayed, Tag("replay")],
     Discriminator(_tag),
 ]
-"""The name of a network, or a rule of loss."""
+"""The name of a network, a rule of loss, or what was lost before."""
 PLAYED = ("simulated", "emulated")
 """Networks that carry packets."""
 
@@ -110,10 +123,13 @@ class Training(Table):
     """How workers and servers keep parameters together; all workers make each step with one mean gradient if absent."""
     network: AnyNetwork = "simulated"
     """simulated: the scenario's, packet by packet; emulated: the same on real sockets, as the table [emulation] says;
-    ideal: nothing is lost and it takes no time; or losses by a rule."""
+    ideal: nothing is lost and it takes no time; or losses by a rule, or those of an earlier training."""
     spread: Flag = False
     """With the simulated or the emulated network: as many bytes are lost in each step as it loses, but of any packets,
     spread evenly over workers, tensors and hops."""
+    keep_missing: Flag = False
+    """Keep which packets were lost, and how long each round took, in the training's folder: for
+    `network = { replay = ... }`, and for whoever wants to know."""
     resync: Natural = 0
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
     ones; 0 for never."""

@@ -299,7 +299,7 @@ def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
     one, other = model().train(), model().train()
     inputs, targets = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
     losses, gradients = Together(one, 4)(losses_of, (inputs,), targets)
-    theirs, others = Replicas(other, 4).gradients(losses_of, (inputs,), targets)
+    theirs, others = Replicas(other, 4).answers(losses_of, (inputs,), targets)
     assert losses == pytest.approx(theirs, rel=1e-5)
     for mine, their in zip(gradients, others, strict=True):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, their, strict=True))
