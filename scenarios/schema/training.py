@@ -176,6 +176,10 @@ class Training(Table):
                 raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
         if self.compute == "trace" and not system.traced:
             raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
+        if not system.simulated and (self.keep_missing or isinstance(self.network, Replayed)):
+            key = "keep_missing" if self.keep_missing else "network"
+            what = f"knows steps in which all push together, which {system.kind} has not got"
+            raise refuse(key, what, getattr(self, key), "losses by a rule, which need not be kept")
         if self.network in PLAYED and not system.simulated:
             raise refuse(
                 "network", f"{system.kind} cannot be carried packet by packet", self.network,

@@ -130,6 +130,9 @@ def test_what_was_lost_of_something_else_is_refused(tmp_path: Path, whole: tuple
     for folder, words in ((whole[0], "has not kept which packets were lost"), (tmp_path / "nowhere", "has not kept")):
         with pytest.raises(ResultError, match=words):
             train(tiny(f'training.network={{replay="{folder}"}}'))
+    for more in (KEEPS, network):
+        with pytest.raises(ScenarioError, match="knows steps in which all push together"):
+            tiny('training.system={kind="mipd"}', 'training.network="ideal"', more, "job.push_bound=0.0")
     (tmp_path / "kept" / "missing.parquet").write_bytes(b"nothing")
     with pytest.raises(ResultError, match="is damaged"):
         train(tiny(network))
