@@ -97,7 +97,7 @@ KEEPS = "training.keep_missing=true"
 
 @pytest.mark.parametrize("more", [
     [], RING, ["job.pull_bound=0.2", "job.pull_important=false"],
-    ['training.reducer={kind="powersgd", rank=1}', "training.error_feedback=true"],
+    ['training.reducer={kind="powersgd", rank=1}', "training.error_feedback=true", "training.network={loss=0.3}"],
     ['training.network={loss=0.3, way="both"}'], ["training.encode_time=2.0"],
 ], ids=["servers", "ring", "both ways", "two rounds", "rule", "encoding"])  # fmt: skip
 def test_what_was_lost_is_lost_again(tmp_path: Path, more: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_what_was_lost_of_something_else_is_refused(tmp_path: Path, whole: tuple
     with pytest.raises(ScenarioError, match="has no step 6, round 0, but 6 steps"):
         train(tiny(network, "training.steps=7"))
     with pytest.raises(ScenarioError, match=r"lost packet \d+ of \d+ in step|had other workers than 2"):
-        train(tiny(network, "transport.payload=64KiB", "job.exchange.partition=64KiB"))
+        train(tiny(network, "transport.payload=8KiB"))
     for folder, words in ((whole[0], "has not kept which packets were lost"), (tmp_path / "nowhere", "has not kept")):
         with pytest.raises(ResultError, match=words):
             train(tiny(f'training.network={{replay="{folder}"}}'))
