@@ -36,7 +36,7 @@ def scenario(clock: str, transport: str = "dlcp", loss: float = 0.05, **more: An
         "host": {"software_latency": latency},
         "switch": {"queues": 8, "buffer": "64KiB", "ecn_threshold": "16KiB", "selective_drop": True},
         "job": [{
-            "name": "job", "trace": "step", "iterations": 1, "workers": 2, "servers": 1, "push_bound": BOUND,
+            "name": "job", "trace": "step", "iterations": 1, "workers": 2, "servers": 1, "push_bound": BOUND if transport == "dlcp" else 0.0,
             "exchange": {"kind": "parameter_server"}, "tagging": {"magnitude": True, "layer_priority": True},
         }], **more,
     })  # fmt: skip
