@@ -264,8 +264,8 @@ class Spread:
             layout = replace(pushed.layout, buckets=answer.hops.buckets)
             buckets = range(len(layout.buckets))
             messages = [_packet_sizes(layout.segment(each) * VALUE, layout.payload) for each in buckets]
-            sizes = [np.broadcast_to(each, (2 * count - 2, count, len(each))) for each in messages]
-            masks = _anywhere(answer.hops.masks, sizes, draws)
+            hops = [np.broadcast_to(each, (2 * count - 2, count, len(each))) for each in messages]
+            masks = _anywhere(answer.hops.masks, hops, draws)
             return replace(answer, hops=Hops(answer.hops.buckets, masks))
         sizes = [[_packet_sizes(mine.nbytes(pushed.payload), pushed.payload) for mine in row] for row in pushed.encoded]
         whole = [_packet_sizes(info.numel * VALUE, pushed.payload) for info in pushed.infos]
