@@ -31,7 +31,7 @@ from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.traffic import Traffic
-from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Training
+from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Replayed, Training
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
@@ -76,6 +76,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[training]", Training),
     ("[training.optimizer]", Optimizer),
     ("[training.network]", RandomLoss),
+    ("[training.network] of an earlier training", Replayed),
     *_kinds("[training.reducer]", "reducer"),
     *_kinds("[training.system]", "system"),
 )
@@ -166,7 +167,7 @@ VALUES = {
     ("Traffic", "transport"): "name or table",
     ("Training", "reducer"): "table",
     ("Training", "system"): "table",
-    ("Training", "network"): '`"simulated"`, `"ideal"` or table',
+    ("Training", "network"): '`"simulated"`, `"emulated"`, `"ideal"` or table',
     ("Traffic", "hosts"): '`"all"` or list of names',
 }
 

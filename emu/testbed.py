@@ -314,7 +314,7 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
     where they are not."""
     from gradwire.emu.agent.base import Arrival
     from gradwire.emu.agent.contents import CheckSums
-    from gradwire.emu.agent.magnitudes import Magnitudes
+    from gradwire.emu.agent.values import values_of
     from gradwire.emu.results.verify import Evidence, verify
 
     sums, reports = CheckSums(), raw.reports
@@ -331,7 +331,7 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
     evidence = Evidence(
         plan.program,
         resolved.traces,
-        [Magnitudes(folder) for folder in plan.trace_folders],
+        [values_of(folder) for folder in plan.trace_folders],
         [transport.payload for transport in plan.transports],
         plan.seed,
         arrivals,

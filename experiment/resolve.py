@@ -43,7 +43,7 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
     _check_finite(scenario, network)
     traces = list(dict.fromkeys(needs.traces))
     parts = [job.part for job in jobs_of(scenario, needs)] + traffic_of(scenario, network)
-    program = _tagged(written_out(parts), scenario)
+    program = tagged(written_out(parts), scenario)
     return Resolved(network, build_routing(network), places, traces, program)
 
 
@@ -71,7 +71,7 @@ def traffic_of(scenario: Scenario, network: Network) -> list[Part]:
     ]  # fmt: skip
 
 
-def _tagged(program: Program, scenario: Scenario) -> Program:
+def tagged(program: Program, scenario: Scenario) -> Program:
     """The program with the packets of untagged messages as their transport has them."""
     capable = [scenario.transports[table.transport].ecn_capable for table in program.tables]
     messages = program.messages

@@ -11,7 +11,7 @@ import datetime
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,10 @@ class Plan:
     """The trainings that a predictor is made from, and how it is fitted.
 
     models, seeds : every model is trained with every seed; what the last seed gives is not learned from, but judged by.
-    data, size, limit : see `gradwire.training.data.images`.
-    workers, batch, steps, rate : of each training.
+    data, size, limit : of models of pictures, see `gradwire.training.data.images`.
+    text, length : of models of texts, see `gradwire.training.data.text`.
+    workers, batch, steps : of each training.
+    rate : of models of pictures, `text_rate` of texts, whose gradients are clipped to norm 1.
     epochs : of the fitting.
     """
 
@@ -40,10 +42,13 @@ class Plan:
     data: str = "synthetic"
     size: int = 16
     limit: int | None = 4096
+    text: str = "synthetic"
+    length: int = 32
     workers: int = 8
     batch: int = 16
     steps: int = 600
     rate: float = 0.1
+    text_rate: float = 1.0
     epochs: int = 40
 
 
@@ -91,17 +96,23 @@ def make_predictor(
                              hear(0.8 * (b + s / n), f"{of}, {w}"))  # fmt: skip
             with replaced(file) as partial:
                 torch.save(found, partial)
-        samples.append((seed, torch.load(file, weights_only=True)))
-    fitting = _fitted(kind, plan, folder, samples, hear)
+        samples.append((name, seed, torch.load(file, weights_only=True)))
+    fitting = _fitted(kind, plan, folder, [(seed, each) for _, seed, each in samples], hear)
     net, errors = fitting.finished()
+    unseen = {name: each for name, seed, each in samples if seed == plan.seeds[-1]}
     manifest = {
         "kind": kind, "date": datetime.date.today().isoformat(), "command": shlex.join(["gradwire", *sys.argv[1:]]),
-        "plan": asdict(plan), "error": {name: round(each, 4) for name, each in errors.items()},
+        "plan": asdict(plan), "error": _rounded(errors),
+        "error_by_model": {name: _rounded(fitting.judge(net, each)) for name, each in unseen.items()},
         "torch": torch.__version__,
     }  # fmt: skip
     with replaced(place) as partial:
         save_predictor(partial, net, manifest)
     return manifest
+
+
+def _rounded(errors: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(each, 4) for name, each in errors.items()}
 
 
 def _trainers(plan: Plan) -> list[tuple[str, int, Callable[[], Trainer]]]:
@@ -110,18 +121,21 @@ def _trainers(plan: Plan) -> list[tuple[str, int, Callable[[], Trainer]]]:
 
     from gradwire.scenarios.schema.training import Training
     from gradwire.training.build import model_kind
-    from gradwire.training.data import images
+    from gradwire.training.data import Images, Text, images, text
     from gradwire.training.trainer import Recipe, Trainer
 
     kinds = {name: model_kind(Training(model=name)) for name in plan.models}
-    if wrong := [name for name, kind in kinds.items() if kind.task != "images"]:
-        raise ScenarioError(f"{wrong[0]} does not learn pictures", "--model", "a model that does")
-    data = images(plan.data, plan.size, limit=plan.limit)
+    data: dict[str, Images | Text] = {}
+    for task in {kind.task for kind in kinds.values()}:
+        pictures = task == "images"
+        data[task] = images(plan.data, plan.size, limit=plan.limit) if pictures else text(plan.text, plan.length)
 
     def made(name: str, seed: int) -> Trainer:
         torch.manual_seed(seed)
-        recipe = Recipe(plan.workers, plan.batch, plan.steps, plan.rate, data_seed=seed, seed=seed)
-        return Trainer(kinds[name].build(data.classes), data, recipe)
+        mine, pictures = data[kinds[name].task], kinds[name].task == "images"
+        rate, clip = (plan.rate, 0.0) if pictures else (plan.text_rate, 1.0)
+        recipe = Recipe(plan.workers, plan.batch, plan.steps, rate, clip=clip, data_seed=seed, seed=seed)
+        return Trainer(kinds[name].build(mine.classes), mine, recipe)
 
     return [
         (name, seed, lambda name=name, seed=seed: made(name, seed)) for name in plan.models for seed in plan.seeds  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """Training over a network: what `gradwire train` does; `train` is for programs.
 
 It takes a trainer (`gradwire.training`), and hands it the network that the scenario asks for, which may be the
-simulator's (`gradwire.sim.session`). What has been trained is in a folder at every checkpoint, and is gone on with
-from there.
+simulator's (`gradwire.sim.session`) or the testbed's (`gradwire.emu.session`). What has been trained is in a folder at
+every checkpoint, and is gone on with from there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,20 +63,42 @@ def train(
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", "capture") from error
     from gradwire.training.build import data_of, table_of, trainer_of
+    from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
     table, text = table_of(scenario), scenario_text(scenario)
     place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
     torch.set_num_threads(threads)
     data = data_of(table) if data is None else data
-    trainer = trainer_of(scenario, data, _network(scenario))
+    with ExitStack() as stack:
+        network, engine = _network(scenario, stack)
+        trainer = trainer_of(scenario, data, network)
+        if table.keep_missing:
+            trainer.network = Kept(trainer.network)
+        return _trained(scenario, trainer, place, text, until, told, engine)
+
+
+def _trained(
+    scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
+    told: Callable[[float, str], None] | None, engine: Callable[[], dict[str, Any]],
+) -> Learned:  # fmt: skip
+    """Train, from where its folder is, and keep at every score."""
+    import torch
+
+    from gradwire.training.kept import Kept
+    from gradwire.training.trainer import Score
+
+    table = scenario.training
+    assert table is not None
     tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
     if place is not None and (place / CHECKPOINT).is_file():
         tables = _resumed(place, trainer)
+        if isinstance(trainer.network, Kept):
+            trainer.network.resume(place, trainer.done)
     every = table.score_every or max(1, -(-trainer.recipe.steps // SCORES))
 
     def learned() -> Learned:
-        return Learned(_summary(scenario, trainer), tables)
+        return Learned({**_summary(scenario, trainer), **engine()}, tables)
 
     def keep() -> None:
         if place is None:
@@ -83,11 +106,11 @@ def train(
         try:
             with replaced(place / CHECKPOINT) as partial:
                 torch.save(trainer.state_dict(), partial)
+            if isinstance(trainer.network, Kept):
+                trainer.network.write(place)
             learned().write(place, text)
         except OSError as error:
             raise ResultError(f"cannot be written: {error.strerror}", str(place), "a folder with room") from None
-
-    from gradwire.training.trainer import Score
 
     if until is not None and any(row["accuracy"] >= until for row in tables["scores"]):
         return learned()
@@ -106,19 +129,34 @@ def train(
     return learned()
 
 
-def _network(scenario: Scenario) -> Network | None:
-    """The simulator's, if that is what is asked for."""
+def _network(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
+    """The simulator's or the testbed's, if that is what is asked for, until `stack` closes; and what there is to say of
+    what it runs on."""
+    from gradwire.scenarios.schema.training import PLAYED
+
     assert scenario.training is not None
-    if scenario.training.network != "simulated":
-        return None
-    from gradwire.sim.session import Session
+    if scenario.training.network not in PLAYED:
+        return None, dict
     from gradwire.traces.trace import load_trace
     from gradwire.training.network import Spread
-    from gradwire.training.simulated import Simulated
+    from gradwire.training.simulated import Plays, Simulated
 
     times = load_trace(scenario.job[0].trace) if scenario.training.compute == "trace" else None
-    network = Simulated(Session(scenario), times)
-    return Spread(network, scenario.seed) if scenario.training.spread else network
+    plays: Plays
+    if scenario.training.network == "emulated":
+        from gradwire.emu.session import Session as Emulated
+
+        plays = emulated = Emulated(scenario)
+        stack.callback(emulated.close)
+        engine = lambda: {"engine": emulated.engine}  # noqa: E731
+    else:
+        from gradwire.sim.session import Session
+
+        plays = session = Session(scenario)
+        stack.callback(session.close)
+        engine = dict
+    network = Simulated(plays, times)
+    return Spread(network, scenario.seed) if scenario.training.spread else network, engine
 
 
 def _place(folder: Path, text: str) -> Path:

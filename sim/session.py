@@ -10,22 +10,18 @@ which is as if it had rested for long: state of pairs is forgotten then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.experiment.collectives.parameter_server import ParameterServers
-from gradwire.experiment.jobs import Job
 from gradwire.experiment.program import Messages
 from gradwire.experiment.routing import build_routing
+from gradwire.experiment.stepwise import Played, Steps, played_scenario, workers_of
 from gradwire.scenarios.arrays import Flags, Ints
-from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Ps
-from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.missing import COLUMNS
-from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all
@@ -36,31 +32,9 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
-PLAYED = "step"
-"""Name of the traces that are played."""
 BYTES = COLUMNS.index("bytes")
 MOST_MESSAGES = 200_000
 """Messages after which the network is built anew: about 130 MB of records."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """What became of one iteration.
-
-    time_ps : from its begin until every worker has everything.
-    messages : what was sent.
-    missing : by number in `messages`, of those delivered with something missing: which packets, (packets,) bool.
-    workers : int64[messages, 2], which worker sent it, and which one it was for; -1 where that is a server.
-    buckets : of a ring, the tensors of each in the order in which they lie there; else none.
-    segments : into how many parts a bucket is cut.
-    """
-
-    time_ps: int
-    messages: Messages
-    missing: dict[int, Flags]
-    workers: Ints
-    buckets: tuple[tuple[int, ...], ...] = ()
-    segments: int = 1
 
 
 class Session:
@@ -70,7 +44,10 @@ class Session:
     ----------
     now_ps : the network's time.
     built : how often the network has been built.
+    takes_contents : how much is sent is enough.
     """
+
+    takes_contents = False
 
     def __init__(self, scenario: Scenario | str | Path, *, threads: int = 1) -> None:
         """Of a scenario, or of one that is named.
@@ -80,23 +57,11 @@ class Session:
         ScenarioError
             It cannot be simulated, or has more or less than one job, a duration, or traffic or faults beside it.
         """
-        scenario = scenario_of(scenario, "Session(scenario)")
-        if len(scenario.job) != 1:
-            raise ScenarioError(
-                f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose iterations are played"
-            )
-        if scenario.fault or scenario.traffic:
-            raise ScenarioError(
-                "happens at times of a whole run, which one step at a time has not got",
-                f"{scenario.name}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
-            )  # fmt: skip
-        output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
-        job = scenario.job[0].model_copy(update={"phase": None, "trace": PLAYED, "iterations": 1, "start": Ps(0)})
-        self.scenario = scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})
+        self.scenario = played_scenario(scenario, "Session(scenario)")
+        self._steps = Steps(self.scenario)
         self.threads, self.built = threads, 0
         self._coupling: Coupling | None = None
-        self._norms: list[float] | None = None
-        self._sent = self._steps = 0
+        self._sent = 0
 
     @property
     def now_ps(self) -> int:
@@ -118,19 +83,9 @@ class Session:
         """
         if self._coupling is None or self._sent > MOST_MESSAGES:
             self._build(trace)
-        coupling, table = self._coupling, self.scenario.job[0]
+        coupling = self._coupling
         assert coupling is not None
-        job = Job.of(
-            table, trace, self._places, self._cards, seed=self.scenario.seed,
-            payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
-        )  # fmt: skip
-        job.begin = self._steps  # what rotates by iteration goes on
-        if back != 1:
-            self._answer(job, back)
-        bounds = job.exchange.context.bounds
-        bounds.before = self._norms or [0.0] * self.scenario.job[0].workers  # from nothing all is change: nobody knows
-        if bounds.wants_norms:
-            self._norms = bounds.norms(self._steps)
+        job = self._steps.job(trace, self._places, self._cards, back)
         begin = coupling.now
         track = coupling.play(job.part)
         coupling.run(lambda: track.finished)
@@ -139,40 +94,29 @@ class Session:
         runs = coupling.fabric.take_missing()  # type: ignore[attr-defined]  # the packet engine's
         coupling.forget(track)
         self._sent += len(seen.numbers)
-        self._steps += 1
+        self._steps.done += 1
         missing = _by_message(runs, seen.numbers, seen.step.messages.nbytes, job.exchange.context.payload)
         _within_bounds(runs, seen.numbers, seen.step.messages)
         sent, (buckets, segments) = seen.step.messages, job.exchange.buckets_and_segments
-        return Played(int(track.ended_ps) - begin, sent, missing, _workers(job, sent), buckets, segments)
-
-    def _answer(self, job: Job, back: float) -> None:
-        """Let servers answer with other lengths, which is told of messages only of which nothing is lost."""
-        table = self.scenario.job[0]
-        if not isinstance(job.exchange, ParameterServers):
-            raise ScenarioError(f"has no way back of {back:g} bytes a byte", "job.exchange", "parameter_server")
-        if table.push_bound or table.pull_bound or table.tagging.magnitude:
-            raise ScenarioError(
-                f"may lose some of what comes back as {back:g} bytes for each", "job",
-                "no bounds and no tags by magnitude",
-            )  # fmt: skip
-        job.exchange.back = back
+        return Played(int(track.ended_ps) - begin, sent, missing, workers_of(job, sent), buckets, segments)
 
     def rest(self) -> tuple[int, int]:
         """Let the network rest so long that it forgets everything: the next step is on one built anew. Returns what
         `resume` wants, so that another session goes on from here as this one does."""
         self.close()
-        return self.built, self._steps
+        return self.built, self._steps.done
 
     def resume(self, built: int, steps: int) -> None:
         """Go on where another session rested: so often its network had been built, so many steps it had played."""
         self.close()
-        self.built, self._steps = built, steps
+        self.built, self._steps.done = built, steps
 
     def close(self) -> None:
         """End the engine's threads."""
         if self._coupling is not None and hasattr(self._coupling.fabric, "close"):
             self._coupling.fabric.close()
-        self._coupling = self._norms = None
+        self._coupling = None
+        self._steps.rest()
 
     def _build(self, trace: Trace) -> None:
         from gradwire.sim.simulate import check_simulated, packet_fabric
@@ -193,18 +137,6 @@ class Session:
 def _reseeded(scenario: Scenario, built: int) -> Scenario:
     """The scenario whose network draws other numbers each time it is built, and the first time its own."""
     return scenario if not built else scenario.model_copy(update={"seed": (scenario.seed + built * 1_000_003) % 2**31})
-
-
-def _workers(job: Job, sent: Messages) -> Ints:
-    """Who sent messages, and for whom they were, as workers. A host may be a server besides: by the messages' kind."""
-    context = job.exchange.context
-    hosts = np.searchsorted(context.cards.first, np.stack((sent.src, sent.dst)), side="right") - 1
-    number = np.full(len(context.cards.hosts), -1, dtype=np.int64)
-    number[list(context.workers)] = np.arange(len(context.workers))
-    found = number[hosts].T.copy()
-    found[sent.kind == KINDS.index("push"), 1] = -1
-    found[sent.kind == KINDS.index("pull"), 0] = -1
-    return found
 
 
 def _within_bounds(runs: Ints, numbers: Ints, sent: Messages) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
-from gradwire.scenarios.schema.training import RandomLoss, Training
+from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training
 from gradwire.traces.models import ModelKind, find_model
 from gradwire.training.data import Dealer, Images, Text, images, text
+from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
@@ -75,7 +76,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
 
     Parameters
     ----------
-    network : where the scenario says "simulated".
+    network : where the scenario says "simulated" or "emulated".
 
     Raises
     ------
@@ -102,7 +103,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         raise ScenarioError("has no momentum to look ahead with", "training.optimizer.nesterov", "momentum above 0")
     torch.manual_seed(table.model_seed)
     model = model_kind(table).build(data.classes)
-    if network is None or table.network != "simulated":
+    if network is None or table.network not in PLAYED:
         network = _network(table, job.workers, recipe.collective)
     reducer = reducer_of(table)
     try:
@@ -149,6 +150,8 @@ def reducer_of(table: Training) -> Reducer:
 
 
 def _network(table: Training, workers: int, collective: str) -> Network:
+    if isinstance(table.network, Replayed):
+        return Again(table.network.replay)
     if not isinstance(table.network, RandomLoss):
         return Ideal()
     rule = table.network

@@ -13,17 +13,24 @@ of its own elsewhere (an LSTM) goes in turn; `gradients_of` chooses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.training.copies import Copies, buffers_of, put_back
+
 Loss = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 """(model, inputs, targets) to the loss of each sample, (samples,), or of each of its tokens, (samples, length)."""
 Gradients = list[list[Tensor]]
 """By worker, by parameter, in the order of `model.parameters()`."""
+
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+"""Normalisations over all samples of a worker."""
 
 
 def of_each_in_turn(
@@ -37,11 +44,49 @@ def of_each_in_turn(
     gradients: Gradients = []
     parameters = list(model.parameters())
     for mine in zip(*[each.chunk(workers) for each in (*inputs, targets)], strict=True):
-        mean = loss(model, mine[:-1], mine[-1]).mean()
+        try:
+            mean = loss(model, mine[:-1], mine[-1]).mean()
+        except ValueError:
+            check_norms(model, loss, mine[:-1], mine[-1])
+            raise
         found = torch.autograd.grad(mean, parameters, allow_unused=True)
         gradients.append([_or_zero(each, p) for each, p in zip(found, parameters, strict=True)])
         losses.append(float(mean.detach()))
     return losses, gradients
+
+
+def of_one(
+    copies: Copies, worker: int, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor
+) -> tuple[float, list[Tensor]]:
+    """(loss, gradients) of one worker's samples at its own parameters."""
+    with copies.of(worker):
+        losses, found = of_each_in_turn(copies.model, loss, inputs, targets, 1)
+    return losses[0], found[0]
+
+
+def check_norms(model: nn.Module, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> None:
+    """Look for a batch norm that has nothing to normalise over in what one worker computes.
+
+    Raises
+    ------
+    ScenarioError
+        One has a single value per channel, which would become zero, whatever it is.
+    """
+    names = {module: name for name, module in model.named_modules() if isinstance(module, NORMS)}
+    seen: list[tuple[str, Tensor]] = []
+    hooks = [each.register_forward_pre_hook(lambda m, given: seen.append((names[m], given[0]))) for each in names]
+    try:
+        with suppress(ValueError):
+            loss(model, inputs, targets)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, given in seen:
+        if given.numel() == given.shape[1]:
+            raise ScenarioError(
+                f"gives the batch norm {name} one value per channel, {tuple(given.shape)}, and none to compare it with",
+                "training.batch", "two samples of a worker or more, or larger pictures (training.size)",
+            )  # fmt: skip
 
 
 class Together:
@@ -272,10 +317,10 @@ def gradients_of(model: nn.Module, workers: int) -> Answers:
             return together(loss, inputs, targets)
         if alike is not None:
             return of_each_in_turn(model, loss, inputs, targets, workers)
-        before = {name: value.clone() for name, value in model.named_buffers()}
+        before = buffers_of(model)
         expected = of_each_in_turn(model, loss, inputs, targets, workers)
-        after = {name: value.clone() for name, value in model.named_buffers()}
-        _put_back(model, before)
+        after = buffers_of(model)
+        put_back(model, before)
         try:
             answer = together(loss, inputs, targets)
             alike = _agree(answer[1], expected[1])
@@ -283,15 +328,10 @@ def gradients_of(model: nn.Module, workers: int) -> Answers:
             alike = False
         if alike:
             return answer
-        _put_back(model, after)
+        put_back(model, after)
         return expected
 
     return gradients
-
-
-def _put_back(model: nn.Module, buffers: dict[str, Tensor]) -> None:
-    for name, value in model.named_buffers():
-        value.copy_(buffers[name])
 
 
 def _agree(one: Gradients, other: Gradients) -> bool:

@@ -247,7 +247,7 @@ class Random(Memoryless):
 @dataclass
 class Spread:
     """As many bytes are lost in each round as another network loses, but of any packets: the control for what a fabric
-    loses unevenly. Of a ring as many packets, which are all alike. Time is the other network's.
+    loses unevenly. Time is the other network's.
 
     network : the other one. seed : of the draws.
     """
@@ -262,8 +262,10 @@ class Spread:
         if answer.hops is not None and pushed.layout is not None:
             count = pushed.layout.workers
             layout = replace(pushed.layout, buckets=answer.hops.buckets)
-            shapes = [(2 * count - 2, count, layout.packets(each)) for each in range(len(layout.buckets))]
-            masks = _anywhere(answer.hops.masks, [np.ones(shape, np.int64) for shape in shapes], draws)
+            buckets = range(len(layout.buckets))
+            messages = [_packet_sizes(layout.segment(each) * VALUE, layout.payload) for each in buckets]
+            hops = [np.broadcast_to(each, (2 * count - 2, count, len(each))) for each in messages]
+            masks = _anywhere(answer.hops.masks, hops, draws)
             return replace(answer, hops=Hops(answer.hops.buckets, masks))
         sizes = [[_packet_sizes(mine.nbytes(pushed.payload), pushed.payload) for mine in row] for row in pushed.encoded]
         whole = [_packet_sizes(info.numel * VALUE, pushed.payload) for info in pushed.infos]

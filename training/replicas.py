@@ -20,25 +20,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradwire.training.gradients import Gradients, Loss, of_each_in_turn
+from gradwire.training.copies import Copies, buffers_of, put_back, slice_of
+from gradwire.training.gradients import Gradients, Loss, of_one
 
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-class Replicas:
-    """N copies of the parameters of a model.
+class Replicas(Copies):
+    """N copies of the parameters of a model, and of what is no parameter.
 
     Attributes
     ----------
-    values : by worker, by parameter.
     buffers : by worker, by name, what is no parameter.
     optimizers : one for each worker, where workers make their own updates.
     """
 
     def __init__(self, model: nn.Module, workers: int) -> None:
-        self.model = model
-        self.values = [[nn.Parameter(each.detach().clone()) for each in model.parameters()] for _ in range(workers)]
-        self.buffers = [_buffers(model) for _ in range(workers)]
+        super().__init__(model, workers)
+        self.buffers = [buffers_of(model) for _ in range(workers)]
         self.optimizers: list[torch.optim.Optimizer] = []
 
     def with_optimizers(self, make: MakeOptimizer, state: dict[str, Any]) -> None:
@@ -47,18 +46,15 @@ class Replicas:
         for each in self.optimizers:
             each.load_state_dict(copy.deepcopy(state))
 
-    def gradients(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
+    def answers(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """The loss and the gradients of each worker at its own parameters; arguments as in `of_each_in_turn`."""
         losses: list[float] = []
         gradients: Gradients = []
         count = len(self.values)
-        for worker, *slices in zip(
-            range(count), *[each.chunk(count) for each in (*inputs, targets)], strict=True
-        ):
-            with self.lent(worker):
-                found, theirs = of_each_in_turn(self.model, loss, tuple(slices[:-1]), slices[-1], 1)
-            losses += found
-            gradients += theirs
+        for worker in range(count):
+            found, theirs = of_one(self, worker, loss, *slice_of((inputs, targets), worker, count))
+            losses.append(found)
+            gradients.append(theirs)
         for name, value in self.model.named_buffers():
             every = torch.stack([each[name] for each in self.buffers])
             value.copy_(every.mean(dim=0) if every.is_floating_point() else every[0])
@@ -95,13 +91,13 @@ class Replicas:
     def together(self) -> None:
         """Give all workers the same parameters and statistics again: those of the model."""
         self.pull((), "stale")
-        self.buffers = [_buffers(self.model) for _ in self.buffers]
+        self.buffers = [buffers_of(self.model) for _ in self.buffers]
 
     def apart(self) -> tuple[float, float]:
         """(largest, root mean square) distance of the workers' parameters from their mean."""
         largest, total, count = 0.0, 0.0, 0
         for copies in zip(*self.values, strict=True):
-            every = torch.stack([each.detach() for each in copies])
+            every = torch.stack(copies)
             away = every - every.mean(dim=0)
             largest = max(largest, float(away.abs().max()))
             total += float(away.double().square().sum())
@@ -109,35 +105,28 @@ class Replicas:
         return largest, (total / count) ** 0.5
 
     @contextmanager
-    def lent(self, worker: int) -> Iterator[nn.Module]:
-        """The model with a worker's parameters and statistics: `with replicas.lent(worker)`. What becomes of these in
-        there is the worker's."""
-        own, statistics = [each.data for each in self.model.parameters()], _buffers(self.model)
-        for parameter, value in zip(self.model.parameters(), self.values[worker], strict=True):
-            parameter.data = value.data
-        _put(self.model, self.buffers[worker])
+    def of(self, worker: int) -> Iterator[None]:
+        """The model with a worker's parameters and statistics. What becomes of these in there is the worker's."""
+        statistics = buffers_of(self.model)
+        put_back(self.model, self.buffers[worker])
         try:
-            yield self.model
+            with super().of(worker):
+                yield
         finally:
-            self.buffers[worker] = _buffers(self.model)
-            _put(self.model, statistics)
-            for parameter, before in zip(self.model.parameters(), own, strict=True):
-                parameter.data = before
+            self.buffers[worker] = buffers_of(self.model)
+            put_back(self.model, statistics)
 
-    def state_dict(self) -> dict[str, Any]:
+    def all_of_it(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
         return {
-            "values": [[each.detach().clone() for each in mine] for mine in self.values],
+            "values": self.state_dict(),
             "buffers": [{name: value.clone() for name, value in each.items()} for each in self.buffers],
             "optimizers": [copy.deepcopy(each.state_dict()) for each in self.optimizers],
         }
 
-    def load_state_dict(self, saved: dict[str, Any], make: MakeOptimizer) -> None:
+    def go_on_from(self, saved: dict[str, Any], make: MakeOptimizer) -> None:
         """Go on from there."""
-        with torch.no_grad():
-            for mine, theirs in zip(self.values, saved["values"], strict=True):
-                for value, their in zip(mine, theirs, strict=True):
-                    value.copy_(their)
+        self.load_state_dict(saved["values"])
         self.buffers = [{name: value.clone() for name, value in each.items()} for each in saved["buffers"]]
         self.optimizers = [make(mine) for mine, _ in zip(self.values, saved["optimizers"], strict=False)]
         for each, their in zip(self.optimizers, saved["optimizers"], strict=True):
@@ -146,13 +135,4 @@ class Replicas:
     def _mean_into_model(self) -> None:
         with torch.no_grad():
             for parameter, copies in zip(self.model.parameters(), zip(*self.values, strict=True), strict=True):
-                parameter.copy_(torch.stack([each.detach() for each in copies]).mean(dim=0))
-
-
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.named_buffers()}
-
-
-def _put(model: nn.Module, buffers: dict[str, Tensor]) -> None:
-    for name, value in model.named_buffers():
-        value.copy_(buffers[name])
+                parameter.copy_(torch.stack(copies).mean(dim=0))

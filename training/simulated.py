@@ -1,8 +1,11 @@
-"""The packet simulator as the network of a training: what it loses is lost in the update, and its time is the clock.
+"""The packet simulator, or the testbed, as the network of a training: what it loses is lost in the update, and its time
+is the clock.
 
 Every step becomes a trace of one iteration - tensors as long as their encodings, magnitudes of what the workers really
-send, times of another trace or none - which a simulator plays on a network that stays (`Plays`). Packets are the
-reducer's own: a message of the simulator is cut where the encoding is. The workers' messages to the servers may lose
+send, times of another trace or none - which is played on a network that stays (`Plays`). Packets are the reducer's
+own: a message is cut where the encoding is, and over the testbed it holds the very bytes of it. A server there adds up
+float32 values as they are; of other encodings it adds up words, and sends back as many bytes, which mean nothing: what
+servers make of encodings is worked out here. The workers' messages to the servers may lose
 packets up to their bound, and so may what the servers send back, where it is whole float32 tensors, and all messages of
 a ring: then workers have parameters of their own (`gradwire.training.replicas`).
 
@@ -37,7 +40,7 @@ Floats = NDArray[np.float64]
 
 
 class Outcome(Protocol):
-    """What became of an iteration: `gradwire.sim.session.Played`."""
+    """What became of an iteration: `gradwire.experiment.stepwise.Played`."""
 
     time_ps: int
     messages: Any
@@ -48,12 +51,17 @@ class Outcome(Protocol):
 
 
 class Plays(Protocol):
-    """What plays one iteration at a time: `gradwire.sim.session.Session`."""
+    """What plays one iteration at a time: `gradwire.sim.session.Session`, `gradwire.emu.session.Session`.
+
+    takes_contents : whether it wants to know what is sent, and not only how much.
+    """
 
     scenario: Scenario
+    takes_contents: bool
 
-    def step(self, trace: Trace, back: float) -> Any:
-        """Play an iteration in which so many bytes come back for each."""
+    def step(self, trace: Trace, back: float, *contents: Any) -> Any:
+        """Play an iteration in which so many bytes come back for each. If it wants to know: what workers send, by
+        worker and tensor, whole words of 4 bytes; and whether these are float32 values."""
         ...
 
     def rest(self) -> tuple[int, int]:
@@ -82,7 +90,7 @@ class Layout:
 
 
 class Simulated:
-    """A network of the simulator."""
+    """A network that plays steps: the simulator's, or the testbed's."""
 
     def __init__(self, plays: Plays, times: Trace | None = None) -> None:
         """
@@ -147,7 +155,8 @@ class Simulated:
         if not layout.sizes.any():
             return Answer([[None] * len(pushed.infos)] * self.workers)
         sent = np.flatnonzero(layout.sizes)
-        played = self.plays.step(self._trace(pushed, layout, sent), pushed.back)
+        contents = (_contents(pushed, layout, sent), _numbers(pushed)) if self.plays.takes_contents else ()
+        played = self.plays.step(self._trace(pushed, layout, sent), pushed.back, *contents)
         if pushed.layout is not None:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
             return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))
@@ -317,6 +326,28 @@ def _laid_out(encoded: Sequence[Encoded], payload: int) -> Layout:
     chunk = np.concatenate(places) if places else np.zeros(0, dtype=np.int64)
     filled, starts = np.unique(chunk, return_index=True)
     return Layout(np.array(sizes, dtype=np.int64), starts, filled, before)
+
+
+def _contents(pushed: Pushed, layout: Layout, sent: Ints) -> list[list[bytes]]:
+    """What workers send, by worker and tensor that is sent: packets one after the other, each at its place, and zeros
+    to the end of the message."""
+    found = []
+    for row in pushed.encoded:
+        packed = []
+        for tensor in sent.tolist():
+            *full, last = row[tensor].to_packets(pushed.payload) or [b""]
+            whole = b"".join(each.ljust(pushed.payload, b"\0") for each in full) + last
+            packed.append(whole.ljust(int(layout.sizes[tensor]), b"\0"))
+        found.append(packed)
+    return found
+
+
+def _numbers(pushed: Pushed) -> bool:
+    """Whether all that is sent are float32 values and nothing else, which servers can add up."""
+    import torch
+
+    every = [each for row in pushed.encoded for each in row]
+    return all(not each.head and [field.dtype for field in each.fields] == [torch.float32] for each in every)
 
 
 def _unit_magnitudes(encoded: Encoded) -> Floats:

@@ -199,7 +199,7 @@ class Trainer:
         number, recipe = self.done, self.recipe
         self.model.train()
         inputs, targets = self.dealer.step(number)
-        answers = self.gradients if self.replicas is None else self.replicas.gradients
+        answers = self.gradients if self.replicas is None else self.replicas.answers
         losses, gradients = answers(self.loss, inputs, targets)
         means, sent = self.exchange.step(gradients, number, self.network)
         began = time.thread_time_ns()
@@ -220,7 +220,7 @@ class Trainer:
             recipe.rate_at(number), *apart, back, sent.encode_ps, sent.decode_ps, sent.pulled_bytes,
         )  # fmt: skip
 
-    def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         recipe = self.recipe
         return torch.optim.SGD(
             parameters, recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
@@ -261,7 +261,7 @@ class Trainer:
             count = self.recipe.workers
             parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
             for worker, (mine, answers) in enumerate(parts):
-                with self.replicas.lent(worker):
+                with self.replicas.of(worker):
                     loss, correct = self._judged(mine, answers, batch)
                 total, right = total + loss, right + correct
         count = targets.numel()
@@ -309,7 +309,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
             "network": self.network.state_dict(),
-            "replicas": None if self.replicas is None else self.replicas.state_dict(),
+            "replicas": None if self.replicas is None else self.replicas.all_of_it(),
         }  # fmt: skip
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -334,4 +334,4 @@ class Trainer:
         self.replicas = None
         if saved["replicas"] is not None:
             self.replicas = Replicas(self.model, self.recipe.workers)
-            self.replicas.load_state_dict(saved["replicas"], self._optimizer)
+            self.replicas.go_on_from(saved["replicas"], self._optimizer)

@@ -6,6 +6,8 @@ where both lose something, random streams in common. Limits in points are ours: 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gradwire.analysis.claims.arms import FILLS, SHARES
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, difference
 from gradwire.scenarios.json_data import Json
@@ -16,7 +18,11 @@ POINT = 0.01
 PICTURES = "ResNet-8, 10,000 pictures, 3 epochs"
 LONG = "ResNet-8, 50,000 pictures, 6 epochs"
 DEEP = "ResNet-20, 50,000 pictures, 20 epochs"
+VGG = "VGG-11 at a quarter of its width, 10,000 pictures, 1 epoch"
+VGG_LONG = "VGG-11 at a quarter of its width, 50,000 pictures, 6 epochs"
 TEXT = "LSTM of characters, 300 steps"
+GPT = "GPT of two layers, 120 steps"
+GPT_LONG = "GPT of two layers, 3,000 steps"
 LONG_TEXT = "LSTM of characters, 3,000 steps"
 
 _BASE: Json = {
@@ -35,10 +41,20 @@ def _training(**more: object) -> Json:
 RESNET8 = _training(model="resnet8", size=16, samples=10_000, epochs=3.0)
 RESNET8_LONG = _training(model="resnet8", size=16, samples=50_000, epochs=6.0, score_every=CHECKPOINTS)
 RESNET20 = _training(model="resnet20", size=32, samples=50_000, epochs=20.0, score_every=CHECKPOINTS)
+_VGG_RECIPE: Json = {"rate": 0.1}
+VGG11 = _training(model="vgg11-quarter", size=32, samples=10_000, epochs=1.0, optimizer=_VGG_RECIPE)
+VGG11_LONG = _training(
+    model="vgg11-quarter", size=32, samples=50_000, epochs=6.0, optimizer=_VGG_RECIPE, score_every=CHECKPOINTS
+)
 _TEXT_RECIPE: Json = {"rate": 2.0, "clip": 1.0, "weight_decay": 0.0}
 LSTM = _training(model="char-lstm", size=32, batch=8, steps=300, optimizer=_TEXT_RECIPE)
 LSTM_LONG = _training(
     model="char-lstm", size=32, batch=8, steps=3000, optimizer=_TEXT_RECIPE, score_every=CHECKPOINTS
+)
+_GPT_RECIPE: Json = {"rate": 1.0, "clip": 1.0, "weight_decay": 0.0}
+CHAR_GPT = _training(model="char-gpt", size=32, batch=8, steps=120, optimizer=_GPT_RECIPE)
+CHAR_GPT_LONG = _training(
+    model="char-gpt", size=32, batch=8, steps=3000, optimizer=_GPT_RECIPE, score_every=CHECKPOINTS
 )
 
 ARMS_OF_S6 = ("lossless", *(f"p{share:g}" for share in SHARES))
@@ -76,6 +92,18 @@ def _by_share(setting: str, flat: tuple[float, ...], slower: tuple[float, ...]) 
     )
 
 
+def _family(name: str, changes: Json, data: Literal["pictures", "text"], full_only: bool) -> Setting:
+    """Another family of networks, with few arms."""
+    arms = ("lossless", "p0.03", "p0.1", "p0.3")
+    return Setting(name, "train-tiny", arms, changes, full_only, data=data, baseline="lossless")
+
+
+_FAMILIES = (
+    _family(VGG, VGG11, "pictures", False), _family(GPT, CHAR_GPT, "text", False),
+    _family(VGG_LONG, VGG11_LONG, "pictures", True), _family(GPT_LONG, CHAR_GPT_LONG, "text", True),
+)  # fmt: skip
+_FAMILY_NAMES = tuple(each.name for each in _FAMILIES)
+
 S6 = Claim(
     "S6",
     "[notes] on DLCP's and MLT's profiles, and on APNet '19; a point as the limit [ours]",
@@ -88,6 +116,7 @@ S6 = Claim(
         _text("p0.03", "p0.1", "p0.3"),
         pictures(*ARMS_OF_S6[1:], full_only=True),
         _text(*ARMS_OF_S6[1:], full_only=True),
+        *_FAMILIES,
         Setting(
             DEEP, "train-tiny", ("lossless", "p0.03", "p0.1", "p0.3"), RESNET20, True, data="pictures",
             baseline="lossless",
@@ -96,6 +125,7 @@ S6 = Claim(
     (
         *_by_share(PICTURES, (0.01, 0.03, 0.1), (0.2, 0.3)),
         *_by_share(TEXT, (0.03, 0.1), (0.3,)),
+        *(each for name in _FAMILY_NAMES for each in _by_share(name, (0.03, 0.1), (0.3,))),
         *_by_share(LONG, (0.01, 0.03, 0.1), (0.2, 0.3)),
         *_by_share(LONG_TEXT, (0.01, 0.03, 0.1), (0.2, 0.3)),
         *_by_share(DEEP, (0.03, 0.1), (0.3,)),

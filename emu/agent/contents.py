@@ -15,13 +15,14 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Arrival
-from gradwire.emu.agent.magnitudes import Magnitudes
 from gradwire.emu.agent.script import Carried, Part
+from gradwire.emu.agent.values import Values
 
 Sums = NDArray[np.uint32]
 Key = tuple[tuple[int, ...], int, int]
@@ -58,7 +59,7 @@ class Contents:
     """
 
     def __init__(
-        self, part: Part, magnitudes: Sequence[Magnitudes], payloads: Sequence[int], seed: int
+        self, part: Part, magnitudes: Sequence[Values], payloads: Sequence[int], seed: int
     ) -> None:
         """`magnitudes` : by number of a trace; `payloads` : bytes of a full packet, by number of a transport."""
         self.part, self.sums = part, CheckSums()
@@ -177,7 +178,7 @@ class Contents:
             if not self._uses[each]:
                 del self._incoming[each]
 
-    def _type(self, table: int, carried: Carried) -> np.dtype[np.floating]:
+    def _type(self, table: int, carried: Carried) -> np.dtype[Any]:
         magnitudes = self._magnitudes[self.part.tables[table].trace]
         tensors = self._tensors(table, carried)
         return magnitudes.widest(tensors)
@@ -185,7 +186,7 @@ class Contents:
     def _tensors(self, table: int, carried: Carried) -> tuple[int, ...]:
         return (carried.tensor,) if carried.bucket < 0 else self.part.tables[table].buckets[carried.bucket]
 
-    def _gradient(self, table: int, carried: Carried, count: int, dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
+    def _gradient(self, table: int, carried: Carried, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Elements of the own gradient, or of the own bucket: zeros behind its end."""
         job = self.part.tables[table]
         magnitudes = self._magnitudes[job.trace]

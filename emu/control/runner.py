@@ -21,8 +21,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -57,10 +57,19 @@ def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit status."""
     folder = Path(arguments[0])
     machine = "--machine" in arguments[1:]
+
+    def once(plan: Plan) -> None:
+        leave(folder / LEFT, run(plan, folder, machine))
+
+    return guarded(folder, once)
+
+
+def guarded(folder: Path, does: Callable[[Plan], None]) -> int:
+    """Do something with the plan in a folder; the exit status, after what went wrong has been said."""
     try:
         with (folder / "plan.pickle").open("rb") as file:
             plan: Plan = pickle.load(file)
-        _leave(folder / LEFT, run(plan, folder, machine))
+        does(plan)
         return 0
     except KeyboardInterrupt:
         return 130
@@ -90,6 +99,24 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     KeyboardInterrupt
         A request to end came before there was anything to see.
     """
+    captures: list[Capturing] = []
+    raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())
+    with network_of(plan, machine) as backend:
+        try:
+            captures = start_captures(plan, backend, folder, raw)
+            play(plan, backend, folder, raw)
+            _no_more_interrupts()
+            stop_captures(captures, raw)
+            judge(plan, backend, raw)
+        finally:
+            _no_more_interrupts()
+            stop_captures(captures, raw)
+    return raw
+
+
+@contextmanager
+def network_of(plan: Plan, machine: bool) -> Iterator[SwitchBackend]:
+    """The network of a plan, built and forwarding. SIGTERM and SIGINT are KeyboardInterrupt as long as it is there."""
     from gradwire.emu.planning.choose import kind_of
     from gradwire.emu.system import namespaces
 
@@ -97,46 +124,41 @@ def run(plan: Plan, folder: Path, machine: bool) -> Raw:
     signal.signal(signal.SIGINT, _interrupt)
     namespaces.settle(private=not machine)
     LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # samples are taken when they are due, not up to 50 us later
-    with ExitStack() as stack:
-        if plan.clock == "wall":
-            stack.enter_context(awake())
-        return _run(plan, folder, kind_of(plan.switch).make(plan, plan.options["kernel"]))
-
-
-def _run(plan: Plan, folder: Path, backend: SwitchBackend) -> Raw:
-    say(state="building", backend=plan.switch)
-    captures: list[Capturing] = []
-    raw = Raw(Reports.empty(len(plan.program.messages)), kernel=platform.release())
-    try:
-        backend.build()
-        backend.start()
-        captures = start_captures(plan, backend, folder, raw)
-        watch = Watch(plan, backend, raw, folder / STOP)
-        warm(plan)
-        gc.collect()
-        gc.freeze()  # or every fork's collections would copy all that was there before it
-        watch.controller = player = _player(plan, backend, watch, folder)
+    with awake() if plan.clock == "wall" else nullcontext():
+        backend = kind_of(plan.switch).make(plan, plan.options["kernel"])
+        say(state="building", backend=plan.switch)
         try:
-            player.run()
-        except KeyboardInterrupt:
-            pass
-        raw.reports = player.reports
-        if isinstance(player, Player):
-            raw.ends, raw.marked, raw.began_ns = player.ends, player.marked, player.began_ns
-        _no_more_interrupts()
-        stop_captures(captures, raw)
-        raw.complaints += backend.check() + raw.reports.problems
-        raw.notes += backend.notes()
-        if plan.clock == "wall":
-            raw.complaints += stalls(plan, raw.reports)
-    finally:
-        _no_more_interrupts()
-        stop_captures(captures, raw)
-        with suppress(
-            TestbedError, OSError
-        ):  # the namespaces go with this process; what failed before is what counts
-            backend.close()
-    return raw
+            backend.build()
+            backend.start()
+            warm(plan)
+            gc.collect()
+            gc.freeze()  # or every fork's collections would copy all that was there before it
+            yield backend
+        finally:
+            _no_more_interrupts()
+            with suppress(
+                TestbedError, OSError
+            ):  # the namespaces go with this process; what failed before is what counts
+                backend.close()
+
+
+def play(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> None:
+    """Have a plan carried out on a network that is there; what was seen, a request to end or not, goes into `raw`."""
+    watch = Watch(plan, backend, raw, folder / STOP)
+    watch.controller = player = _player(plan, backend, watch, folder)
+    with suppress(KeyboardInterrupt):
+        player.run()
+    raw.reports = player.reports
+    if isinstance(player, Player):
+        raw.ends, raw.marked, raw.began_ns = player.ends, player.marked, player.began_ns
+
+
+def judge(plan: Plan, backend: SwitchBackend, raw: Raw) -> None:
+    """What was wrong with a run, and what else to know of it, into `raw`."""
+    raw.complaints += backend.check() + raw.reports.problems
+    raw.notes += backend.notes()
+    if plan.clock == "wall":
+        raw.complaints += stalls(plan, raw.reports)
 
 
 def _player(plan: Plan, backend: SwitchBackend, watch: Watch, folder: Path) -> Controller | Player:
@@ -295,7 +317,7 @@ def _no_more_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _leave(path: Path, what: object) -> None:
+def leave(path: Path, what: object) -> None:
     """Write a file that appears whole or not at all."""
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:

@@ -25,7 +25,8 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import python_command, python_path, start_private
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.uml.meter import Meter
-from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Last, run_inside, wait
+from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Asked, Last, run_inside, wait
+from gradwire.emu.uml.watch import Pause
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.json_data import JsonView
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(gradwire.__file__).parents[1]
 INTERRUPTED = 130
+MODULE = "gradwire.emu.control.runner"
 
 Heard = Callable[[JsonView], None]
 
@@ -46,7 +48,7 @@ class EmulationInterrupted(KeyboardInterrupt):
         self.result = result
 
 
-class _Runner:
+class Runner:
     """A runner that has been started, as it is seen from here: what it says, and that it has been asked to end."""
 
     def __init__(self, folder: Path, heard: Heard | None) -> None:
@@ -88,10 +90,16 @@ class _Runner:
             return raw
         if self.asked:
             raise EmulationInterrupted(None)
+        raise self.failure(status)
+
+    def failure(self, status: int) -> TestbedError:
+        """Why it has ended, which it should not have."""
+        if self.errors:
+            return self.errors[0]
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         words = [line for line in self.words if not line.startswith("unshare: sigprocmask")]  # its child was killed
         last = f"; its last words: {words[-1]}" if words else ""
-        raise TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)
+        return TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)
 
 
 def run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None, ctrl_c: CtrlC) -> Raw:
@@ -102,18 +110,21 @@ def run(plan: Plan, folder: Path, limit_s: float, heard: Heard | None, ctrl_c: C
     """
     with (folder / "plan.pickle").open("wb") as file:
         pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
-    runner = _Runner(folder, heard)
+    runner = Runner(folder, heard)
     if plan.clock == "virtual":
         measured = plan.programs is not None and plan.programs.compute == "measured"
         with Meter(folder / COMPUTE) if measured else nullcontext():
-            return runner.outcome(_run_virtual(plan, folder, limit_s, runner, ctrl_c))
-    return runner.outcome(_run_private(folder, limit_s, runner, ctrl_c))
+            return runner.outcome(run_virtual(MODULE, plan, folder, limit_s, runner, ctrl_c))
+    return runner.outcome(run_private(MODULE, folder, limit_s, runner, ctrl_c))
 
 
-def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
+def run_virtual(
+    module: str, plan: Plan, folder: Path, limit_s: float, runner: Runner, ctrl_c: Asked, pause: Pause | None = None
+) -> int:
+    """Have a module inside, in virtual time, do what a folder says; its exit status."""
     try:
         return run_inside(
-            [*python_command("gradwire.emu.control.runner", str(folder)), "--machine"],
+            [*python_command(module, str(folder)), "--machine"],
             seed=plan.seed,
             limit_s=limit_s,
             environment={"PYTHONPATH": python_path(ROOT)},
@@ -121,16 +132,18 @@ def _run_virtual(plan: Plan, folder: Path, limit_s: float, runner: _Runner, ctrl
             ask=runner.ask,
             ctrl_c=ctrl_c,
             words=runner.words,
+            pause=pause,
             **({} if plan.programs is None else {"memory_mb": plan.programs.memory_mb}),
         )
     except KeyboardInterrupt:  # it had no time to end in order, but may have left something
         return INTERRUPTED
 
 
-def _run_private(folder: Path, limit_s: float, runner: _Runner, ctrl_c: CtrlC) -> int:
+def run_private(module: str, folder: Path, limit_s: float, runner: Runner, ctrl_c: Asked) -> int:
+    """The same in private namespaces, on the wall clock."""
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = start_private(
-        python_command("gradwire.emu.control.runner", str(folder)),
+        python_command(module, str(folder)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -172,7 +185,7 @@ def _signal_runner(process: subprocess.Popen[bytes]) -> None:
             os.kill(int(child), signal.SIGINT)
 
 
-def _listen(stream: IO[bytes], runner: _Runner) -> None:
+def _listen(stream: IO[bytes], runner: Runner) -> None:
     """Until the runner closes it, whatever becomes of those who are told: a runner that nobody hears stands still."""
     for raw in stream:
         line = raw.decode(errors="replace").rstrip()
@@ -183,7 +196,7 @@ def _listen(stream: IO[bytes], runner: _Runner) -> None:
                 print(line, file=sys.stderr)
 
 
-def _note(stream: IO[bytes], runner: _Runner) -> None:
+def _note(stream: IO[bytes], runner: Runner) -> None:
     for raw in stream:
         if line := raw.decode(errors="replace").strip():
             runner.words = [*runner.words[-20:], line]

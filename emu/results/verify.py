@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from gradwire.emu.agent.base import Arrival
 from gradwire.emu.agent.contents import NOTHING, CheckSums, Sums, check_sums
 from gradwire.emu.agent.magnitudes import RUN, Magnitudes
+from gradwire.emu.agent.values import Values as Source
 from gradwire.experiment.program import Program, Table
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.result import KINDS
@@ -51,7 +52,7 @@ RUNS_CHECKED = 64
 class Evidence:
     """What is known of a run.
 
-    traces, magnitudes : the traces, and what `gradwire.emu.agent.magnitudes.prepare` made of them.
+    traces, magnitudes : the traces, and what hosts sent of them (`gradwire.emu.agent.values`).
     payloads : bytes of a full packet, by number of a transport.
     arrivals, sums : of all hosts together; messages that had not arrived when the run was cut have no arrival.
     important_arrive : by number of a transport, whether packets that are important must not be lost.
@@ -59,7 +60,7 @@ class Evidence:
 
     program: Program
     traces: Sequence[Trace]
-    magnitudes: Sequence[Magnitudes]
+    magnitudes: Sequence[Source]
     payloads: Sequence[int]
     seed: int
     arrivals: Mapping[int, Arrival]
@@ -203,7 +204,8 @@ class _Gradients:
         magnitudes = self._evidence.magnitudes[table.trace]
         numel = magnitudes.numel[tensor]
         values = magnitudes.gradient(self._evidence.seed, table.name, worker, captured, tensor, 0, numel)
-        self._check(values, table, worker, captured, tensor)
+        if isinstance(magnitudes, Magnitudes):  # what was given is what it is
+            self._check(values, table, worker, captured, tensor)
         return values
 
     def _check(self, values: Values, table: Table, worker: int, captured: int, tensor: int) -> None:

@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import find_tool, tied
 from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.build import find_kernel
-from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Watch
-from gradwire.scenarios.interrupt import CtrlC
+from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Pause, Watch
 
 HERE = "virtual time"
 CAGE_S = 10.0
@@ -70,6 +70,13 @@ HALTED = "reboot:"
 """The kernel's own last words begin so."""
 
 
+class Asked(Protocol):
+    """Whoever may have been asked to end something: a Ctrl-C, for one (`gradwire.scenarios.interrupt.CtrlC`)."""
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if so."""
+
+
 def kernel_or_error() -> Path:
     """The kernel for virtual time. TestbedError with one line if there is none."""
     found = find_kernel()
@@ -87,8 +94,9 @@ def run_inside(
     heard: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
     ask: Callable[[str], bool] | None = None,
-    ctrl_c: CtrlC | None = None,
+    ctrl_c: Asked | None = None,
     words: list[str] | None = None,
+    pause: Pause | None = None,
     still_s: float = STILL_S,
     asleep_s: float = ASLEEP_S,
 ) -> int:
@@ -104,6 +112,7 @@ def run_inside(
         worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
     ctrl_c : who has noted a Ctrl-C that was to raise nothing.
     words : gets the last lines that were printed besides.
+    pause : stops the machine while there is nothing for it to do; it is not watched then.
     still_s, asleep_s : see `gradwire.emu.uml.watch`.
 
     Raises
@@ -140,9 +149,11 @@ def run_inside(
         reader.start()
         try:
             watch, left = Watch(kernel, process.pid, still_s, asleep_s), Last(status)
+            if pause is not None:
+                pause.use(watch)
 
             def over() -> bool:
-                if not status.exists():
+                if not status.exists() and not (pause is not None and pause.lasts):
                     watch.look()
                 return left.is_old()
 
@@ -181,7 +192,7 @@ def wait(
     grace_s: float,
     ask: Callable[[str], bool] | None,
     where: str,
-    ctrl_c: CtrlC | None = None,
+    ctrl_c: Asked | None = None,
     over: Callable[[], bool] | None = None,
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.

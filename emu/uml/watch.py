@@ -9,6 +9,7 @@ counted by this machine's kernel [proc(5)].
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -95,6 +96,11 @@ class Watch:
         """The machine's time, since it began. None if there is none yet, or if it cannot be seen from here."""
         return self._clock_of(self.processes())
 
+    def machine(self) -> int:
+        """The number of the process of the machine's kernel; 0 if there is none."""
+        found = self._machine(self.processes())
+        return found.number if found is not None else 0
+
     def _clock_of(self, processes: list[Process]) -> int | None:
         machine = self._machine(processes)
         if machine is None or self._address is None:
@@ -160,6 +166,38 @@ class Watch:
                     ours.append(each)
         numbers = {each.number for each in ours}
         return next((each for each in ours if each.parent not in numbers), None)
+
+
+class Pause:
+    """Lets a machine stand still on purpose: its kernel's process is stopped, and with it all that is inside. Its time
+    does not go by then, nor does it compute. Before `use` there is nothing to stop."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._number = 0
+        self.lasts = False
+
+    def use(self, watch: Watch) -> None:
+        """The machine is the one that is watched so."""
+        self._watch = watch
+
+    def begin(self) -> None:
+        """Stop it, if it is there."""
+        if self._watch is not None and not self._number:
+            self._number = self._watch.machine()
+        if self._number:
+            self.lasts = True
+            self._tell(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Let it go on."""
+        if self.lasts:
+            self._tell(signal.SIGCONT)
+            self.lasts = False
+
+    def _tell(self, what: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._number, what)
 
 
 def _everybody() -> Iterator[Process]:

@@ -26,6 +26,7 @@ def cmd_predictor(
     seed: Annotated[list[int] | None, typer.Option(help="Two or more; what the last gives is judged by.")] = None,
     data: Annotated[str | None, typer.Option(help="Folder of pictures, or synthetic.")] = None,
     size: Annotated[int | None, typer.Option(min=8, help="Pixels of a side.")] = None,
+    text: Annotated[str | None, typer.Option(help="File of text for models that learn it, or synthetic.")] = None,
     samples: Annotated[int | None, typer.Option(min=200, help="At most so many pictures.")] = None,
     steps: Annotated[int | None, typer.Option(min=60, help="Of each training.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Of the fitting.")] = None,
@@ -38,7 +39,7 @@ def cmd_predictor(
 
     asked = {
         "models": tuple(model) if model else None, "seeds": tuple(seed) if seed else None, "data": data, "size": size,
-        "limit": samples, "steps": steps, "epochs": epochs,
+        "text": text, "limit": samples, "steps": steps, "epochs": epochs,
     }  # fmt: skip
     plan = Plan(**{name: value for name, value in asked.items() if value is not None})  # type: ignore[arg-type]
     with progress(f"predictor {kind}", as_json) as show:
@@ -46,6 +47,9 @@ def cmd_predictor(
     if as_json:
         typer.echo(json.dumps(manifest))
         return
-    typer.echo("distance from an unseen training's moves, relative to these: "
-               + ", ".join(f"{name} {value:.3f}" for name, value in manifest["error"].items()))  # fmt: skip
+    rows = {"": manifest["error"]} if len(plan.models) == 1 else {"": manifest["error"], **manifest["error_by_model"]}
+    for name, errors in rows.items():
+        of = f" of {name}" if name else ""
+        typer.echo(f"distance from an unseen training's moves{of}, relative to these: "
+                   + ", ".join(f"{how} {value:.3f}" for how, value in errors.items()))  # fmt: skip
     typer.echo(f"predictor: {out}")

@@ -75,6 +75,8 @@ def cmd_train(
             from gradwire.analysis.learning import print_learned
 
             print_learned(trainings, target)
+        for words in dict.fromkeys(each for done in trainings for each in _engine_words(done)):
+            typer.echo(words, err=True)
         for done in trainings:
             if done.diverged is not None:
                 words = f"note: {done.summary['policy']}: the loss is no number from step {done.diverged} on"
@@ -85,6 +87,20 @@ def cmd_train(
             save_learned(trainings, out / f"accuracy.{plots}")
             if not as_json:
                 typer.echo(f"trainings and picture: {out}")
+
+
+def _engine_words(done: Learned) -> list[str]:
+    """On what it ran, and what was otherwise than the scenario says, where that were real sockets."""
+    engine = done.summary.get("engine")
+    if not engine:
+        return []
+    found = [f"on real sockets: {engine['clock']} clock, switches {engine.get('switch', 'none yet')}"]
+    found += [f"differs: {words}" for words in engine.get("substitutions", ())]
+    if count := len(engine["disturbed"]):
+        of = done.summary["policy"]
+        found.append(f"disturbed: {of}: {count} of its steps, with which this machine did not keep up; the first, "
+                     f"{engine['disturbed'][0]}")  # fmt: skip
+    return found
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,14 +64,30 @@ class RandomLoss(Table):
     """Of the draws."""
 
 
+class Replayed(Table):
+    """What an earlier training lost is lost again, step by step, and steps take as long as they took there."""
+
+    union_tag: ClassVar[str] = "replay"
+
+    replay: Annotated[str, Field(min_length=1)]
+    """Folder of that training, relative to where one stands; it has to have `keep_missing`, the same model, workers and
+    payload, and as many steps."""
+
+
 def _tag(value: Any) -> str:
+    if isinstance(value, Replayed) or (isinstance(value, dict) and "replay" in value):
+        return "replay"
     return "rule" if isinstance(value, (dict, RandomLoss)) else "name"
 
 
 AnyNetwork = Annotated[
-    Annotated[Literal["simulated", "ideal"], Tag("name")] | Annotated[RandomLoss, Tag("rule")], Discriminator(_tag)
+    Annotated[Literal["simulated", "emulated", "ideal"], Tag("name")] | Annotated[RandomLoss, Tag("rule")]
+    | Annotated[Replayed, Tag("replay")],
+    Discriminator(_tag),
 ]
-"""The name of a network, or a rule of loss."""
+"""The name of a network, a rule of loss, or what was lost before."""
+PLAYED = ("simulated", "emulated")
+"""Networks that carry packets."""
 
 
 class Training(Table):
@@ -106,10 +122,14 @@ class Training(Table):
     system: AnySystem | None = None
     """How workers and servers keep parameters together; all workers make each step with one mean gradient if absent."""
     network: AnyNetwork = "simulated"
-    """simulated: the scenario's, packet by packet; ideal: nothing is lost and it takes no time; or losses by a rule."""
+    """simulated: the scenario's, packet by packet; emulated: the same on real sockets, as the table [emulation] says;
+    ideal: nothing is lost and it takes no time; or losses by a rule, or those of an earlier training."""
     spread: Flag = False
-    """With the simulated network: as many bytes are lost in each step as it loses, but of any packets, spread evenly
-    over workers, tensors and hops."""
+    """With the simulated or the emulated network: as many bytes are lost in each step as it loses, but of any packets,
+    spread evenly over workers, tensors and hops."""
+    keep_missing: Flag = False
+    """Keep which packets were lost, and how long each round took, in the training's folder: for
+    `network = { replay = ... }`, and for whoever wants to know."""
     resync: Natural = 0
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
     ones; 0 for never."""
@@ -135,8 +155,8 @@ class Training(Table):
                 "momentum_correction", "is momentum besides that of the optimiser", self.momentum_correction,
                 "optimizer.momentum = 0",
             )  # fmt: skip
-        if self.spread and self.network != "simulated":
-            raise refuse("spread", "has no losses of a network to spread", True, 'network = "simulated"')
+        if self.spread and self.network not in PLAYED:
+            raise refuse("spread", "has no losses of a network to spread", True, 'network = "simulated" or "emulated"')
         if self.feed_back and not self.error_feedback:
             raise refuse("feed_back", "has no error feedback to go into", True, "error_feedback = true")
         if self.system is not None:
@@ -156,7 +176,11 @@ class Training(Table):
                 raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
         if self.compute == "trace" and not system.traced:
             raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
-        if self.network == "simulated" and not system.simulated:
+        if not system.simulated and (self.keep_missing or isinstance(self.network, Replayed)):
+            key = "keep_missing" if self.keep_missing else "network"
+            what = f"knows steps in which all push together, which {system.kind} has not got"
+            raise refuse(key, what, getattr(self, key), "losses by a rule, which need not be kept")
+        if self.network in PLAYED and not system.simulated:
             raise refuse(
                 "network", f"{system.kind} cannot be carried packet by packet", self.network,
                 '"ideal" or losses by a rule',

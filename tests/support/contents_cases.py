@@ -14,27 +14,28 @@ from gradwire.scenarios.loss import allowed_loss
 
 
 class Network(Scripts):
-    """`lose` : share of the packets that are lost where a message's bound has room for them."""
+    """`lose` : share of the packets that are lost where a message's bound has room for them. `values` : what workers send,
+    if that is not drawn to the trace. `carried` : of every message that was sent, its bytes."""
 
-    def __init__(self, case, trace, folder, *, lose=0.5, seed=1):
+    def __init__(self, case, trace, folder, *, lose=0.5, seed=1, values=None):
         self.case = case
         self.resolved = resolve(case, trace)
         super().__init__(self.resolved.program, latency=2_000_000)
         self.folders = prepare(self.resolved.traces, folder)
         self.payloads = [transport.payload for transport in case.transports]
-        self.magnitudes = [Magnitudes(each) for each in self.folders]
+        self.magnitudes = values or [Magnitudes(each) for each in self.folders]
         self.contents = {
             node: Contents(script.part, self.magnitudes, self.payloads, case.seed)
             for node, script in self.scripts.items()
         }
-        self.arrivals, self.content = {}, {}
+        self.arrivals, self.content, self.carried = {}, {}, {}
         self.rng, self.lose = np.random.default_rng(seed), lose
         self.most_held = 0
 
     def send(self, message):
         """What is sent is what it was at the time of sending."""
         rows = self.program.messages
-        self.content[message] = bytes(self.contents[int(rows.src[message])].outgoing(message))
+        self.content[message] = self.carried[message] = bytes(self.contents[int(rows.src[message])].outgoing(message))
         super().send(message)
 
     def deliver(self, message):

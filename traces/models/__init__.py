@@ -59,6 +59,9 @@ MODELS: dict[str, ModelKind] = {
     "alexnet": ModelKind("cnn:alexnet", "images", 1000, 61_100_840, 32, 64, (63, MANY)),
     "vgg16": ModelKind("cnn:vgg16", "images", 1000, 138_357_544, 32, 64, (32, MANY)),
     "vgg19": ModelKind("cnn:vgg19", "images", 1000, 143_667_240, 32, 64, (32, MANY)),
+    "vgg11-quarter": ModelKind(
+        "cnn:vgg11_quarter", "images", 10, 579_786, 128, 32, (32, MANY), learning_rate=0.05, warmup=20
+    ),
     "vgg16-cifar": ModelKind("cnn:vgg16_cifar", "images", 10, 14_728_266, 32, 32, (32, MANY)),
     "vgg19-cifar": ModelKind("cnn:vgg19_cifar", "images", 10, 20_040_522, 32, 32, (32, MANY)),
     "resnet18": ModelKind("resnet:resnet18", "images", 1000, 11_689_512, 32, 64, (32, MANY)),
@@ -79,6 +82,7 @@ MODELS: dict[str, ModelKind] = {
     "char-lstm": ModelKind(
         "recurrent:char_lstm", "next", 128, 345_728, 20, 64, (1, MANY), "adamw", learning_rate=2e-3
     ),
+    "char-gpt": ModelKind("gpt2:char_gpt", "next", 128, 445_952, 20, 64, (1, 256), "adamw", learning_rate=1e-3),
     "lstm": ModelKind(
         "recurrent:lstm", "next", 10_000, 19_780_400, 20, 35, (1, MANY), "adamw", learning_rate=1e-3
     ),

@@ -1,11 +1,13 @@
-"""Plain convolutional networks: AlexNet, and VGG-16 and -19 with the heads for ImageNet and for CIFAR.
+"""Plain convolutional networks: AlexNet, and VGG-16 and -19 with the heads for ImageNet and for CIFAR, and a narrow
+VGG-11 for CIFAR.
 
 Parameters, checked in the tests: AlexNet 61,100,840, VGG-16 138,357,544 and VGG-19 143,667,240 with 1000
-classes, as torchvision has them; with the CIFAR head 14,728,266 and 20,040,522 with 10 classes.
+classes, as torchvision has them; with the CIFAR head 14,728,266 and 20,040,522 with 10 classes. VGG-11 with a quarter
+of the channels of configuration A (our choice: small enough to be trained many times over) has 579,786.
 
 Sources: Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014), the AlexNet of
 one tower that frameworks mean by that name; Simonyan and Zisserman, "Very Deep Convolutional Networks"
-(2015), configurations D and E. The CIFAR variant, batch norm after each convolution and one linear layer, is
+(2015), configurations A, D and E. The CIFAR variant, batch norm after each convolution and one linear layer, is
 not in the paper but usual (Liu and Deng, "Very deep convolutional neural network based image classification
 using small training sample size", 2015 [recalled], has batch norm and a smaller head). Initialisation is He's
 normal for convolutions, with fan-in where there is no batch norm, else with fan-out: our choice.
@@ -46,6 +48,7 @@ class AlexNet(nn.Module):
 
 
 # Channels of each convolution; 0 is a 2x2 max pooling.
+PLAN_11_QUARTER = (16, 0, 32, 0, 64, 64, 0, 128, 128, 0, 128, 128, 0)
 PLAN_16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 PLAN_19 = (64, 64, 0, 128, 128, 0, *(256,) * 4, 0, *(512,) * 4, 0, *(512,) * 4, 0)
 
@@ -87,7 +90,7 @@ class CifarVGG(nn.Module):
     def __init__(self, plan: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.features = _features(plan, batch_norm=True)
-        self.head = nn.Linear(512, classes)
+        self.head = nn.Linear(max(plan), classes)
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,6 +112,11 @@ def vgg16(classes: int = 1000) -> nn.Module:
 def vgg19(classes: int = 1000) -> nn.Module:
     """VGG-19 (configuration E): 143,667,240 parameters with 1000 classes."""
     return VGG(PLAN_19, classes)
+
+
+def vgg11_quarter(classes: int = 10) -> nn.Module:
+    """VGG-11 for CIFAR with a quarter of the channels: 579,786 parameters with 10 classes."""
+    return CifarVGG(PLAN_11_QUARTER, classes)
 
 
 def vgg16_cifar(classes: int = 10) -> nn.Module:

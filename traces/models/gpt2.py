@@ -1,6 +1,7 @@
-"""GPT-2 (small) in plain PyTorch.
+"""GPT-2 (small) in plain PyTorch, and a very small one for characters.
 
-Parameters with the published vocabulary of 50,257, checked in the tests: 124,439,808.
+Parameters with the published vocabulary of 50,257, checked in the tests: 124,439,808; those of the small one, two
+layers of width 128 (our choice), with 128 characters: 445,952.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), and the released code:
 12 layers, width 768, 12 heads, learned positions (1024), layer norm before attention and feed-forward and
@@ -90,3 +91,8 @@ class GPT2(nn.Module):
 def gpt2_small(vocabulary: int = 50_257) -> nn.Module:
     """GPT-2 small: 124,439,808 parameters with 50,257 tokens."""
     return GPT2(vocabulary)
+
+
+def char_gpt(vocabulary: int = 128) -> nn.Module:
+    """A small model of characters, two layers of width 128 without dropout: 445,952 parameters with 128 of them."""
+    return GPT2(vocabulary, width=128, heads=4, layers=2, length=256, dropout=0.0)

@@ -20,12 +20,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradwire.traces.trace import TensorInfo
+from gradwire.training.copies import Copies, buffers_of, share_out, slice_of
 from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
-from gradwire.training.gradients import Loss
+from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.served.copies import Copies, buffers_of, share_out, slice_of
 from gradwire.training.served.pace import Pace
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
@@ -184,7 +184,7 @@ class Asynchronous(Trainer):
         self.model.train()
         inputs, targets = self._samples(self.batches[worker])
         before = buffers_of(self.model)
-        loss, gradients = self.copies.gradients(worker, self.loss, inputs, targets)
+        loss, gradients = of_one(self.copies, worker, self.loss, inputs, targets)
         share_out(self.model, before, [buffers_of(self.model)], self.recipe.workers)
         began = time.thread_time_ns()
         encoded = self.encode(worker, gradients)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.traces.trace import TensorInfo
+from gradwire.training.copies import Copies, buffers_of, put_back, share_out, slice_of
 from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
-from gradwire.training.gradients import Loss
+from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import State
 from gradwire.training.served.asynchronous import lost_of
-from gradwire.training.served.copies import Copies, buffers_of, put_back, share_out, slice_of
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import moves
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
@@ -122,7 +122,7 @@ class SlimTrainer(Trainer):
         losses, gradients = [], []
         for worker in range(count):
             put_back(self.model, before)
-            loss, found = self.copies.gradients(worker, self.loss, *slice_of(dealt, worker, count))
+            loss, found = of_one(self.copies, worker, self.loss, *slice_of(dealt, worker, count))
             after.append(buffers_of(self.model))
             self._descend(worker, found, rate)
             losses.append(loss)

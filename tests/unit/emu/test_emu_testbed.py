@@ -173,13 +173,13 @@ def test_so_is_one_that_was_late_for_the_round_trip():
 @pytest.fixture
 def seen(tmp_path):
     """A runner, as it is seen from outside, and its folder."""
-    return supervise._Runner(tmp_path, None)
+    return supervise.Runner(tmp_path, None)
 
 
 def leave(folder, ended_by: str) -> None:
     reports = Reports.empty(2)
     reports.ended_by = ended_by
-    runner._leave(folder / "raw.pickle", Raw(reports))
+    runner.leave(folder / "raw.pickle", Raw(reports))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_runner_that_has_left_nothing(seen):
 
 def test_only_a_runner_that_has_begun_is_worth_waiting_for(tmp_path):
     told: list[Any] = []
-    seen = supervise._Runner(tmp_path, told.append)
+    seen = supervise.Runner(tmp_path, told.append)
     seen.heard("half a li")
     seen.heard('{"state": "building", "backend": "red"}')
     assert seen.ask("interrupt") is False
@@ -241,9 +241,9 @@ class Unfit:
 def test_what_a_runner_leaves_is_there_whole_or_not_at_all(tmp_path):
     place = tmp_path / "raw.pickle"
     with pytest.raises(OSError, match="No space left"):
-        runner._leave(place, [bytes(1 << 20), Unfit()])
+        runner.leave(place, [bytes(1 << 20), Unfit()])
     assert not place.exists()
-    runner._leave(place, [1, 2])
+    runner.leave(place, [1, 2])
     assert pickle.loads(place.read_bytes()) == [1, 2] and list(tmp_path.iterdir()) == [place]
 
 
@@ -278,7 +278,7 @@ def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypat
     (tmp_path / "plan.pickle").write_bytes(pickle.dumps(None))
     monkeypatch.setattr(runner, "run", fail)
     assert runner.main([str(tmp_path)]) == status
-    seen = supervise._Runner(tmp_path, None)
+    seen = supervise.Runner(tmp_path, None)
     (line,) = capsys.readouterr().out.splitlines()
     seen.heard(line.removeprefix(runner.PREFIX))
     assert (seen.errors[0].what, seen.errors[0].usage) == said

@@ -14,7 +14,7 @@ import pytest
 from emu_cases import needs
 
 from gradwire.emu.uml.virtual import PREFIX, kernel_or_error, run_inside
-from gradwire.emu.uml.watch import StoodStill, Watch, symbol_address
+from gradwire.emu.uml.watch import Pause, StoodStill, Watch, symbol_address
 
 START_S = 20
 """The longest that a machine takes to begin here."""
@@ -108,3 +108,25 @@ def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
     monkeypatch.setattr(watch, "_clock_of", lambda processes: next(clock, None))
     with pytest.raises(StoodStill, match=r"stood still at 7\.0+ s.*it is gone"):
         until(watch.look, 3)
+
+
+@needs("uml")
+def test_a_pause_is_no_time_in_there():
+    """Stopped on purpose, its clock stays where it is, it computes nothing, and nobody takes it for one that stands still;
+    afterwards it goes on and ends."""
+    heard: list[str] = []
+    code = f"import time\nprint({PREFIX!r} + 'here', flush=True)\nfor i in range(3000): time.sleep(0.001)"
+    pause = Pause()
+    thread, outcome = start([sys.executable, "-c", code], heard, pause=pause, asleep_s=2.0)
+    try:
+        until(lambda: heard or outcome)
+        pause.begin()
+        watch = Watch(kernel_or_error(), until(machine))
+        stopped = watch.clock_ns()
+        kernel = next(each for each in watch.processes() if each.number == watch.machine())
+        time.sleep(3.0)
+        assert stopped is not None and watch.clock_ns() == stopped and kernel.state == "T" and not outcome
+    finally:
+        pause.end()
+        thread.join(timeout=60)
+    assert outcome == [0]

@@ -36,6 +36,15 @@ EXACT = {
     "resnet50": 25_557_032,
     "resnet8": 75_290,
     "resnet20": 269_722,
+    # 3 x 3 convolutions with biases and their norms, and the linear layer
+    "vgg11-quarter": sum(
+        9 * a * b + b + 2 * b
+        for a, b in ((3, 16), (16, 32), (32, 64), (64, 64), (64, 128), (128, 128), (128, 128), (128, 128))
+    ) + 128 * 10 + 10,
+    # 128 characters and 256 places; per layer one projection of three, one out, a feed-forward of four, two norms
+    "char-gpt": (128 + 256) * 128
+    + 2 * (4 * (128**2 + 128) + 2 * 4 * 128**2 + 4 * 128 + 128 + 4 * 128)
+    + 2 * 128,
     "char-lstm": 345_728,  # 128 x 192, 4 x 192 x (192 + 192 + 2), 192 x 128 + 128
     "resnet110": 1_727_962,
     "googlenet": 13_004_888,
@@ -79,11 +88,13 @@ LAYERS = {
     "vgg19": {"Conv2d": 16, "Linear": 3},
     "vgg16-cifar": {"Conv2d": 13, "BatchNorm2d": 13, "Linear": 1},
     "vgg19-cifar": {"Conv2d": 16, "BatchNorm2d": 16, "Linear": 1},
+    "vgg11-quarter": {"Conv2d": 8, "BatchNorm2d": 8, "Linear": 1},
     "resnet18": {"Conv2d": 20, "BatchNorm2d": 20, "Linear": 1},
     "resnet50": {"Conv2d": 53, "BatchNorm2d": 53, "Linear": 1},
     "resnet8": {"Conv2d": 7, "BatchNorm2d": 7, "Linear": 1},
     "resnet20": {"Conv2d": 19, "BatchNorm2d": 19, "Linear": 1},
     "char-lstm": {"Embedding": 1, "LSTM": 1, "Linear": 1},
+    "char-gpt": {"Embedding": 2, "Linear": 2 * 4 + 1, "LayerNorm": 5},
     "resnet110": {"Conv2d": 109, "BatchNorm2d": 109, "Linear": 1},
     "googlenet": {"Conv2d": 59, "BatchNorm2d": 59, "Linear": 5},
     "googlenet-plain": {"Conv2d": 57, "BatchNorm2d": 57, "Linear": 1},

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.gradients import Together, gradients_of, of_each_in_turn  # noqa: E402
 
@@ -160,3 +161,18 @@ def test_models_with_other_parameters_go_in_turn() -> None:
     losses, gradients = gradients_of(head, 2)(of_images, (torch.randn(4, 5, 4),), torch.randint(3, (4,)))
     assert len(losses) == 2 and [len(each) for each in gradients] == [6, 6]
     assert gradients[0][-1].abs().sum() == 0, "what is not used has a gradient of zero"
+
+
+def test_a_batch_norm_over_one_value_is_named() -> None:
+    """One sample of a worker that has become one pixel: the layer, its input and the way out; with two samples it is fine. Other
+    mistakes stay what they are."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 10))
+
+    def odd(model, inputs, targets):
+        raise ValueError("odd")
+
+    with pytest.raises(ScenarioError, match=r"training.batch: gives the batch norm 1 one value per channel, \(1, 4, 1, 1\)"):
+        gradients_of(model, 2)(of_images, (torch.randn(2, 3, 8, 8),), torch.tensor([0, 1]))
+    gradients_of(model, 2)(of_images, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(ValueError, match=r"^odd$"):
+        gradients_of(model, 2)(odd, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))

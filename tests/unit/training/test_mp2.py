@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -408,6 +409,22 @@ def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: py
         make_predictor(kind, tmp_path / "new.npz", Plan(seeds=(1, 3)))
 
 
+def test_a_predictor_of_pictures_and_texts(tmp_path: Path) -> None:
+    """Of two models that learn different things: each is trained on its own data with its own rate, and the errors on what is not
+    learned from are those of both, and of each."""
+    plan = replace(PLAN, models=("resnet8", "char-lstm"), epochs=1)
+    manifest = make_predictor("mp2", tmp_path / "both.npz", plan)
+    assert {path.name for path in (tmp_path / "both.npz.work").glob("*.pt")} == {
+        "resnet8-1.pt", "resnet8-2.pt", "char-lstm-1.pt", "char-lstm-2.pt", "fitting.pt",
+    }  # fmt: skip
+    each = manifest["error_by_model"]
+    assert set(each) == {"resnet8", "char-lstm"} and each["resnet8"] != each["char-lstm"]
+    for how, both in manifest["error"].items():
+        assert 0.9 * min(e[how] for e in each.values()) <= both <= 1.1 * max(e[how] for e in each.values())
+    lstm = torch.load(tmp_path / "both.npz.work" / "char-lstm-2.pt", weights_only=True)
+    assert not lstm["conv"].any() and len(lstm["values"])
+
+
 def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
     save_predictor(tmp_path / "wnn.npz", WeightNowcaster(), {"kind": "wnn"})
     save_predictor(tmp_path / "small.npz", BlockPredictor(8), {"kind": "mp2"})
@@ -432,7 +449,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "char-lstm"], "does not learn pictures"), (["mp2", "--data", "nowhere"], "no such data")):
+    for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "bert-base"], "learns masked"), (["mp2", "--data", "nowhere"], "no such data")):
         line = [sys.executable, "-m", "gradwire", "predictor", *words, "--out", "p.npz"]
         done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr

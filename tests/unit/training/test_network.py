@@ -136,3 +136,21 @@ def test_spread_losses_of_a_ring_are_in_any_hop() -> None:
     whole, spread = (network.carry(asked).hops.masks[0] for network in (Random(0.2, way="pull"), Spread(Random(0.2, way="pull"))))
     assert whole.shape == spread.shape and (~whole).sum() == (~spread).sum()
     assert whole[:7].all() and abs(int((~spread[:7]).sum()) - int((~spread[7:]).sum())) < 0.2 * int((~spread).sum())
+
+
+def test_spread_losses_of_a_ring_are_counted_in_bytes() -> None:
+    """Segments of 15 values are a packet of 40 bytes and one of 20. With the short ones lost of all messages, 112 of them, as many
+    bytes anywhere are fewer packets, some of them long; to less than a packet."""
+    from gradwire.training.ring import Hops, RingLayout
+    from tests.support.training_cases import pushed_round
+
+    class Tails(Ideal):
+        def carry(self, pushed):
+            mask = torch.ones(14, 8, 2, dtype=torch.bool)
+            mask[..., 1] = False
+            return Answer([[None]] * 8, hops=Hops(((0,),), [mask]))
+
+    asked = pushed_round(RingLayout((120,), ((0,),), 8, 40))
+    found = ~Spread(Tails()).carry(asked).hops.masks[0]
+    long, short = int(found[..., 0].sum()), int(found[..., 1].sum())
+    assert long > 0 and short > 0 and 0 <= 112 * 20 - (40 * long + 20 * short) < 40

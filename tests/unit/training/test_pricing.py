@@ -11,10 +11,10 @@ from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
 from gradwire.sim.session import Session  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.train import _network  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
 from gradwire.training.served.pace import Pace, marched  # noqa: E402
+from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe  # noqa: E402
 from tests.unit.training.test_simulated import made_trace, scenario  # noqa: E402
 
@@ -45,7 +45,7 @@ def test_dense_steps_take_what_a_training_over_the_simulator_takes(monkeypatch: 
     """To the picosecond, in the mean of as many steps over connections that are kept; and no less than bytes over the rate."""
     monkeypatch.setattr("gradwire.pricing.PLAYED", 3)
     asked = build_scenario(TINY)
-    trainer = trainer_of(asked, data_of(asked.training), _network(asked))
+    trainer = trainer_of(asked, data_of(asked.training), Simulated(Session(asked)))
     rows = [trainer.step() for _ in range(3)]
     n = 4.0 * 75_290
     found = step_times(asked, n, n, ("1Gbps", "10Gbps"), 5 * MS)

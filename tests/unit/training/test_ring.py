@@ -285,11 +285,11 @@ def test_statistics_are_a_workers_own() -> None:
     replicas = Replicas(net, 2)
     before = [p.detach().clone() for p in net.parameters()]
     inputs = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0] * 4 + [5.0] * 4)[:, None, None, None]
-    replicas.gradients(losses_of, (inputs,), torch.arange(8))
+    replicas.answers(losses_of, (inputs,), torch.arange(8))
     small, large = (each["bn1.running_var"] for each in replicas.buffers)
     assert float((large - 0.9).mean() / (small - 0.9).mean()) == pytest.approx(25, rel=0.5)
     assert torch.allclose(dict(net.named_buffers())["bn1.running_var"], (small + large) / 2)
-    with replicas.lent(1):
+    with replicas.of(1):
         assert torch.equal(dict(net.named_buffers())["bn1.running_var"], large)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
 
@@ -299,7 +299,7 @@ def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
     one, other = model().train(), model().train()
     inputs, targets = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
     losses, gradients = Together(one, 4)(losses_of, (inputs,), targets)
-    theirs, others = Replicas(other, 4).gradients(losses_of, (inputs,), targets)
+    theirs, others = Replicas(other, 4).answers(losses_of, (inputs,), targets)
     assert losses == pytest.approx(theirs, rel=1e-5)
     for mine, their in zip(gradients, others, strict=True):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, their, strict=True))

@@ -23,6 +23,7 @@ from gradwire.training.network import Pushed, Recorded, Replay  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
+from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.ring import RingLayout  # noqa: E402
 from gradwire.training.simulated import Simulated, _encoded_by  # noqa: E402
@@ -173,7 +174,7 @@ def test_a_bound_of_zero_loses_nothing() -> None:
 def test_partitions_are_put_together() -> None:
     """Messages of 64 KiB; what is lost of the second is in the middle of the tensor's mask."""
     class Plays:
-        scenario = scenario()
+        scenario, takes_contents = scenario(), False
 
         def step(self, trace, back=1.0):
             found = Session(self.scenario).step(trace)
@@ -186,6 +187,37 @@ def test_partitions_are_put_together() -> None:
     answer = Simulated(Plays()).carry(pushed(torch.ones(40 * 1024)))
     assert [mask is not None for (mask,) in answer.arrived] == [False, False, True, False]
     assert np.flatnonzero(~answer.arrived[2][0].numpy()).tolist() == [19]
+
+
+@pytest.mark.parametrize(("reducer", "numbers"), [(Dense(), True), (TopK(ratio=0.3), False), (SignSGD(), False)])
+def test_who_wants_to_know_gets_the_packets(reducer, numbers: bool) -> None:
+    """Every packet of an encoding at its place in the message, which is as long as it is, and what is sent of it."""
+    seen, sent = [], []
+
+    class Plays:
+        scenario, takes_contents = scenario(), True
+
+        def step(self, trace, back, contents, as_numbers):
+            seen.append((trace, contents, as_numbers))
+            return Session(self.scenario).step(trace)
+
+    class Heard(Simulated):
+        def carry(self, pushed):
+            sent.append(pushed)
+            return super().carry(pushed)
+
+    trainer(Heard(Plays()), reducer).step()
+    (trace, contents, as_numbers), (pushed,) = seen[0], sent
+    assert as_numbers is numbers and len(contents) == 4
+    for worker, row in enumerate(contents):
+        for tensor, content in enumerate(row):
+            packets = pushed.encoded[worker][tensor].to_packets(4096)
+            assert len(content) == trace.tensors[tensor].bytes
+            rest = content
+            for number, packet in enumerate(packets):
+                assert content[4096 * number :].startswith(packet)
+                rest = content[4096 * number + len(packet) :]
+            assert not any(rest)
 
 
 def test_computing_takes_the_times_of_a_trace() -> None:
@@ -216,7 +248,7 @@ def test_a_ring_loses_what_its_messages_lost() -> None:
     traces = []
 
     class Plays:
-        scenario = one
+        scenario, takes_contents = one, False
 
         def step(self, trace, back=1.0):
             traces.append(trace)
@@ -308,7 +340,7 @@ def test_a_wrapped_reducer_is_as_long_as_it_is() -> None:
     seen = []
 
     class Plays:
-        scenario = scenario()
+        scenario, takes_contents = scenario(), False
 
         def step(self, trace, back=1.0):
             seen.append([tensor.bytes for tensor in trace.tensors])

@@ -91,6 +91,53 @@ def test_it_goes_on_after_it_was_killed(whole: tuple[Path, Learned], tmp_path: P
     monkeypatch.setattr(door, "_resumed", lambda *_: pytest.fail("what is done is not read again"))
 
 
+RING = ['job.exchange={kind="ring"}', "job.servers=0", "job.pull_bound=0.2", "job.pull_important=false"]
+KEEPS = "training.keep_missing=true"
+
+
+@pytest.mark.parametrize("more", [
+    [], RING, ["job.pull_bound=0.2", "job.pull_important=false"],
+    ['training.reducer={kind="powersgd", rank=1}', "training.error_feedback=true", "training.network={loss=0.3}"],
+    ['training.network={loss=0.3, way="both"}'], ["training.encode_time=2.0"],
+], ids=["servers", "ring", "both ways", "two rounds", "rule", "encoding"])  # fmt: skip
+def test_what_was_lost_is_lost_again(tmp_path: Path, more: list[str]) -> None:
+    """From the folder of a training alone, which was stopped and gone on with meanwhile: the same losses, the same clock, the same
+    parameters, bit by bit."""
+    def stop(share: float, words: str) -> None:
+        if "step 4" in words:
+            raise KeyboardInterrupt
+
+    keeping = tiny("training.score_every=2", "job.push_bound=0.3", KEEPS, *more)
+    with pytest.raises(KeyboardInterrupt):
+        train(keeping, tmp_path / "first", told=stop)
+    first = train(keeping, tmp_path / "first")
+    assert first.tables["lost"] and {row["lost"] for row in first.steps} != {0.0}
+    network = f'training.network={{replay="{tmp_path / "first"}"}}'
+    again = tiny("training.score_every=2", "job.push_bound=0.3", *[each for each in more if "network" not in each], network)
+    second = train(again, tmp_path / "second")
+    assert second.steps == first.steps and second.scores == first.scores and second.tables["lost"] == first.tables["lost"]
+    one, two = (torch.load(tmp_path / each / "checkpoint.pt", weights_only=True) for each in ("first", "second"))
+    assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
+
+
+def test_what_was_lost_of_something_else_is_refused(tmp_path: Path, whole: tuple[Path, Learned]) -> None:
+    train(tiny(KEEPS), tmp_path / "kept")
+    network = f'training.network={{replay="{tmp_path / "kept"}"}}'
+    with pytest.raises(ScenarioError, match="has no step 6, round 0, but 6 steps"):
+        train(tiny(network, "training.steps=7"))
+    with pytest.raises(ScenarioError, match=r"lost packet \d+ of \d+ in step|had other workers than 2"):
+        train(tiny(network, "transport.payload=8KiB"))
+    for folder, words in ((whole[0], "has not kept which packets were lost"), (tmp_path / "nowhere", "has not kept")):
+        with pytest.raises(ResultError, match=words):
+            train(tiny(f'training.network={{replay="{folder}"}}'))
+    for more in (KEEPS, network):
+        with pytest.raises(ScenarioError, match="knows steps in which all push together"):
+            tiny('training.system={kind="mipd"}', 'training.network="ideal"', more, "job.push_bound=0.0")
+    (tmp_path / "kept" / "missing.parquet").write_bytes(b"nothing")
+    with pytest.raises(ResultError, match="is damaged"):
+        train(tiny(network))
+
+
 def test_what_is_done_is_not_done_again(whole: tuple[Path, Learned]) -> None:
     again = train(tiny("training.score_every=2"), whole[0])
     assert again.steps == whole[1].steps and again.scores == whole[1].scores

@@ -1,7 +1,8 @@
 """The parameters of each worker by itself, where workers do not all know the same.
 
 One model serves all of them: to work out a worker's gradients, its parameters are put into the model, and those of the
-server, which are the model's own, come back afterwards.
+server, which are the model's own, come back afterwards (`Copies`). What a model has besides, the statistics of batch
+norms, is either the model's, moved by all, or the workers' own (`gradwire.training.replicas`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-
-from gradwire.training.gradients import Loss, of_each_in_turn
 
 Buffers = dict[str, Tensor]
 """Buffers of a model by name, such as the running statistics of a batch norm."""
@@ -30,7 +29,8 @@ class Copies:
 
     @contextmanager
     def of(self, worker: int) -> Iterator[None]:
-        """The model with that worker's parameters."""
+        """The model with that worker's parameters: `with copies.of(worker)`. What becomes of its buffers in there is
+        the model's."""
         parameters = list(self.model.parameters())
         own = [each.data for each in parameters]
         try:
@@ -40,14 +40,6 @@ class Copies:
         finally:
             for parameter, value in zip(parameters, own, strict=True):
                 parameter.data = value
-
-    def gradients(
-        self, worker: int, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> tuple[float, list[Tensor]]:
-        """(loss, gradients) of a worker's samples at its own parameters. The model's buffers move."""
-        with self.of(worker):
-            losses, found = of_each_in_turn(self.model, loss, inputs, targets, 1)
-        return losses[0], found[0]
 
     def state_dict(self) -> list[list[Tensor]]:
         """Everything, for a checkpoint."""

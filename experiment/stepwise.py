@@ -1,0 +1,143 @@
+"""Stepwise: a scenario's one job, played iteration by iteration, each told only when the last one is over.
+
+What both worlds do alike for training in the loop: which scenarios can be played so, the job of one iteration, and
+which workers a message is between. Who plays it: `gradwire.sim.session` and `gradwire.emu.session`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradwire.experiment.collectives.parameter_server import ParameterServers
+from gradwire.experiment.jobs import Job
+from gradwire.experiment.placement import Places
+from gradwire.experiment.program import Messages
+from gradwire.experiment.topology import Cards
+from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.inner_units import Ps
+from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.result import KINDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.traces.trace import Trace
+
+PLAYED = "step"
+"""Name of the traces that are played."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of one iteration.
+
+    time_ps : from its begin until every worker has everything.
+    messages : what was sent.
+    missing : by number in `messages`, of those delivered with something missing: which packets, (packets,) bool.
+    workers : int64[messages, 2], which worker sent it, and which one it was for; -1 where that is a server.
+    buckets : of a ring, the tensors of each in the order in which they lie there; else none.
+    segments : into how many parts a bucket is cut.
+    """
+
+    time_ps: int
+    messages: Messages
+    missing: dict[int, Flags]
+    workers: Ints
+    buckets: tuple[tuple[int, ...], ...] = ()
+    segments: int = 1
+
+
+def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
+    """A scenario, or one that is named, as it is played iteration by iteration: its job has one, of whatever trace.
+
+    given : what a mistake is about, such as "Session(scenario)".
+
+    Raises
+    ------
+    ScenarioError
+        It has more or less than one job, a duration, or traffic or faults beside it.
+    """
+    scenario = scenario_of(scenario, given)
+    if len(scenario.job) != 1:
+        raise ScenarioError(
+            f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose iterations are played"
+        )
+    if scenario.fault or scenario.traffic:
+        raise ScenarioError(
+            "happens at times of a whole run, which one step at a time has not got",
+            f"{scenario.name}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
+        )  # fmt: skip
+    output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
+    job = scenario.job[0].model_copy(update={"phase": None, "trace": PLAYED, "iterations": 1, "start": Ps(0)})
+    return scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})
+
+
+class Steps:
+    """The job of one iteration after the other; what lasts from each to the next is here.
+
+    Attributes
+    ----------
+    scenario : as `played_scenario` makes it.
+    done : iterations that have been played.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario, self.done = scenario, 0
+        self._norms: list[float] | None = None
+
+    def job(self, trace: Trace, places: Places, cards: Cards, back: float = 1.0) -> Job:
+        """The job of the iteration that is to be played next.
+
+        back : bytes that come back from servers for each that is pushed, where they send something else than sums.
+
+        Raises
+        ------
+        TraceError, ScenarioError
+            It is none that the job can send, or something may be lost of what is not as long both ways.
+        """
+        table = self.scenario.job[0]
+        job = Job.of(
+            table, trace, places, cards, seed=self.scenario.seed,
+            payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
+        )  # fmt: skip
+        job.begin = self.done  # what rotates by iteration goes on
+        if back != 1:
+            self._answer(job, back)
+        bounds = job.exchange.context.bounds
+        bounds.before = self._norms or [0.0] * table.workers  # from nothing all is change: nobody knows
+        if bounds.wants_norms:
+            self._norms = bounds.norms(self.done)
+        return job
+
+    def rest(self) -> None:
+        """Forget what lasts."""
+        self._norms = None
+
+    def _answer(self, job: Job, back: float) -> None:
+        """Let servers answer with other lengths, which is told of messages only of which nothing is lost."""
+        table = self.scenario.job[0]
+        if not isinstance(job.exchange, ParameterServers):
+            raise ScenarioError(f"has no way back of {back:g} bytes a byte", "job.exchange", "parameter_server")
+        if table.push_bound or table.pull_bound or table.tagging.magnitude:
+            raise ScenarioError(
+                f"may lose some of what comes back as {back:g} bytes for each", "job",
+                "no bounds and no tags by magnitude",
+            )  # fmt: skip
+        job.exchange.back = back
+
+
+def workers_of(job: Job, sent: Messages) -> Ints:
+    """Who sent messages, and for whom they were, as workers. A host may be a server besides: by the messages' kind."""
+    context = job.exchange.context
+    hosts = np.searchsorted(context.cards.first, np.stack((sent.src, sent.dst)), side="right") - 1
+    number = np.full(len(context.cards.hosts), -1, dtype=np.int64)
+    number[list(context.workers)] = np.arange(len(context.workers))
+    found = number[hosts].T.copy()
+    found[sent.kind == KINDS.index("push"), 1] = -1
+    found[sent.kind == KINDS.index("pull"), 0] = -1
+    return found

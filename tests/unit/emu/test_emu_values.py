@@ -1,0 +1,81 @@
+"""Values that are given: the bytes that workers hand over travel, are added up, and are what is looked for afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contents_cases import Network
+from sim_cases import make_trace, ps_job, scenario
+
+from gradwire.emu.agent.magnitudes import Magnitudes, prepare
+from gradwire.emu.agent.values import Given, give, values_of
+from gradwire.emu.results.verify import verify
+from gradwire.scenarios.result import KINDS
+
+TRACE = make_trace([[300], [5000]], iterations=2)
+SIZES = [tensor.numel for tensor in TRACE.tensors]
+
+
+def contents(seed: int = 1, workers: int = 2) -> list[list[bytes]]:
+    draws = np.random.default_rng(seed)
+    return [[draws.normal(size=size).astype(np.float32).tobytes() for size in SIZES] for _ in range(workers)]
+
+
+def network(folder: Path, numbers: bool = True, lose: float = 0.9) -> tuple[Network, list[list[bytes]]]:
+    given = contents()
+    job = ps_job(2, push_bound=0.3, tagging={"magnitude": True})
+    one = scenario(job, transport={"kind": "dlcp", "payload": "1024B"})
+    values = [Given(give(folder / "given", given, numbers))]
+    return Network(one, TRACE, folder, lose=lose, values=values).run(), given
+
+
+def test_given_values_are_those(tmp_path: Path) -> None:
+    given = contents()
+    values = values_of(give(tmp_path / "given", given, True))
+    assert isinstance(values, Given) and values.numel == SIZES and values.widest((0, 1)) == np.float32
+    for worker in range(2):
+        for tensor in range(2):
+            whole = np.frombuffer(given[worker][tensor], dtype=np.float32)
+            assert np.array_equal(values.gradient(9, "job", worker, 0, tensor, 0, len(whole)), whole)
+            assert np.array_equal(values.gradient(9, "job", worker, 1, tensor, 17, 90), whole[17:107])
+    assert isinstance(values_of(prepare([TRACE], tmp_path)[0]), Magnitudes)
+    assert json.loads((tmp_path / "given" / "about.json").read_text())["given"] == "float32"
+
+
+def test_contents_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    for wrong in ([[b"1234"], [b"12345678"]], [[b"123"], [b"123"]]):
+        with pytest.raises(ValueError, match="equally many words"):
+            give(tmp_path / "given", wrong, True)
+    assert not (tmp_path / "given").exists()
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_servers_add_up_what_arrived_of_them(tmp_path: Path, numbers: bool) -> None:
+    """Numbers as numbers, words as words; zeros where packets were lost."""
+    run, given = network(tmp_path, numbers)
+    workers = run.program.workers()
+    rows, kind = run.program.messages, np.float32 if numbers else np.uint32
+    lost = False
+    for pull in np.flatnonzero(rows.kind == KINDS.index("pull")).tolist():
+        total: np.ndarray | None = None
+        for push in run.program.sums[pull]:
+            mine = np.frombuffer(given[workers[0, int(rows.src[push])]][int(rows.tensor[push])], dtype=np.uint8).copy()
+            have = run.arrivals[push].have
+            if have is not None:
+                lost = True
+                mine *= np.repeat(have, 1024)[: len(mine)]
+            values = mine.view(kind)
+            total = values if total is None else total + values
+        assert total is not None
+        assert np.array_equal(np.frombuffer(run.carried[pull], dtype=kind), total)
+    assert lost
+    assert verify(run.evidence()) == []
+
+
+def test_what_was_not_given_is_found(tmp_path: Path) -> None:
+    run, _ = network(tmp_path)
+    other = Given(give(tmp_path / "other", contents(seed=2), True))
+    assert any("does not carry what it should" in line for line in verify(run.evidence(magnitudes=[other])))
