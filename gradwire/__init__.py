@@ -29,6 +29,7 @@ PUBLIC = {
     "breakdown": "gradwire.analysis.breakdown",
     "tensors": "gradwire.analysis.tensors",
     "timeline": "gradwire.analysis.timeline",
+    "report": "gradwire.analysis.html.given",
     "sweep": "gradwire.sweeping",
     "Comparison": "gradwire.analysis.compare",
     "Metrics": "gradwire.analysis.metrics",

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Told = Callable[[float, str], None]
 MARK, WHAT = "sweep.txt", "a sweep"
-DECLARED = "sweep.toml"
 ENGINES = ("local", "ray")
 FIRST_GUESS = 2
 """Runs of every worker from which on the time of the rest is told."""
@@ -79,6 +78,8 @@ def sweep(
     KeyboardInterrupt
         Ctrl-C; everything that was done is kept, and tables and pictures are of that.
     """
+    from gradwire.analysis.sweeps.stored import DECLARED
+
     asked = _asked(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
     declared, folder, text = _declared(source)
     points = _points(declared, folder)
