@@ -24,12 +24,11 @@ from gradwire.cli.options import (
     overrides_of,
     seconds_of,
 )
-from gradwire.cli.terminal import Progress, for_people, progress
+from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.sim.progress import Standing
 
 COMPILING = "compiling the packet engine (once per transport and load balancer, then kept)"
 
@@ -152,6 +151,7 @@ def _simulate(
     stalled is said at once."""
     if jobs > 1 and len(scenarios) > 1:
         return _simulate_apart(scenarios, threads, max_wall_s, quiet, asked, jobs)
+    from gradwire.pace import in_words
     from gradwire.sim.fabric.specialise import compile_ahead
     from gradwire.sim.simulate import Stalled, simulate
 
@@ -161,7 +161,7 @@ def _simulate(
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
                 if not results:
                     compile_ahead(scenarios)  # all that they need, side by side
-                told = _simulated(show, scenario)
+                told = in_words(show, scenario)
                 results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
                 results[-1].timing.update(asked)
         except Stalled as stop:
@@ -196,21 +196,6 @@ def _simulate_apart(
             name, policy = result.summary["name"], result.summary["policy"]
             typer.echo(f"gradwire: {name} {policy}: {stalled}", err=True)
     return [result for result, _ in outcomes], finished
-
-
-def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]:
-    """Progress of a simulation in words."""
-    from gradwire.cli.pace import Pace
-
-    what, pace = ("iterations" if scenario.job else "flows"), Pace()
-
-    def progressed(at: Standing) -> None:
-        pace.note(at.share, at.packet_hops)
-        left, speed = pace.parts
-        parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)
-        show(at.share, ", ".join(filter(None, parts)))
-
-    return progressed
 
 
 def _compare(

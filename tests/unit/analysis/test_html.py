@@ -71,7 +71,7 @@ class Page(HTMLParser):
 def lossy() -> tuple[Ran, Any]:
     """Two workers and a server over a cable that loses packets, with samples of queues."""
     fault = [{"kind": "gray_loss", "between": ["h0", "s0"], "at": "0s", "loss": 0.05}]
-    tables: dict[str, Any] = {"transport": {"kind": "dctcp", "payload": "1000B"}, "output": {"queue_samples": "5us"}}
+    tables: dict[str, Any] = {"transport": {"kind": "dctcp", "payload": "1000B"}, "output": {"queue_samples": "500ns"}}
     trace = make_trace([[25_000], [100, 50_000]], optimizer=MS // 10)
     table = scenario(ps_job(2, iterations=4), hosts=4, fault=fault, **tables, **LINK)
     result = simulate(table, trace)
@@ -131,7 +131,12 @@ def test_drops_and_queues_are_those_of_the_time(lossy: tuple[Ran, Any]) -> None:
     counts: Counter[int] = Counter((row["time_ps"] - lanes["start_ps"]) // lanes["drops"]["wide_ps"] for row in inside)
     (cause,) = lanes["drops"]["causes"]
     assert dict(zip(summed(cause["at"]), cause["count"], strict=True)) == dict(counts)
-    assert lanes["queues"] and all(queue["peak"] == max(queue["bytes"]) > 0 for queue in lanes["queues"])
+    peaks: dict[str, int] = {}
+    for row in rows(result.samples):
+        if lanes["start_ps"] <= row["time_ps"] <= end and row["queue_bytes"]:
+            peaks[row["port"]] = max(peaks.get(row["port"], 0), row["queue_bytes"])
+    assert {queue["port"]: queue["peak"] for queue in lanes["queues"]} == peaks != {}
+    assert all(queue["peak"] == max(queue["bytes"]) for queue in lanes["queues"])
     assert all(min(queue["at"][1:], default=0) >= 0 for queue in lanes["queues"])
 
 

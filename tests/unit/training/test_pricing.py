@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gradwire.learn import _network  # noqa: E402
 from gradwire.pricing import spread, step_times, turn_times  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
 from gradwire.sim.session import Session  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.train import _network  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
 from gradwire.training.served.pace import Pace, marched  # noqa: E402
