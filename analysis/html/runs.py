@@ -251,7 +251,7 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
 def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
     """Scenarios, commands, versions."""
     yield heading("Run it again")
-    commands = []
+    commands: list[str] = []
     for result, place in zip(comparison.results, places, strict=True):
         commands += _commands(result, place)
     yield code("\n".join(dict.fromkeys(commands)))

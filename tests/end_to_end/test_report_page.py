@@ -59,7 +59,7 @@ def test_every_plot_is_drawn(browser: Browser) -> None:
     assert len(drawn) > 15 and all(count > 0 for _, count in drawn), drawn
     outside = browser.run("""[...document.querySelectorAll('.chart > svg')].flatMap((svg) => {
         const box = svg.viewBox.baseVal;
-        return [...svg.querySelectorAll('path, rect, circle')].filter((each) => {
+        return [...svg.querySelectorAll('path, rect, circle:not([visibility=hidden])')].filter((each) => {
             const b = each.getBBox();
             return !(b.x >= -1 && b.y >= -1 && b.x + b.width <= box.width + 1 && b.y + b.height <= box.height + 1);
         }).map((each) => svg.getAttribute('aria-label') + each.outerHTML.slice(0, 90));
@@ -124,6 +124,8 @@ def test_plots_are_read_by_keys_and_by_the_pointer(browser: Browser) -> None:
     assert browser.run("document.getElementById('tip').textContent") != said
     browser.key("Escape")
     assert browser.run("document.getElementById('tip').hidden") is True
+    browser.run("document.querySelector('.chart > svg').scrollIntoView({block: 'center'})")
+    browser.settled()
     box = browser.run("(({x, y}) => ({x, y}))(document.querySelector('.chart svg[role] rect').getBoundingClientRect())")
     browser.mouse("mouseMoved", box["x"] + 10, box["y"] + 10)
     browser.settled()

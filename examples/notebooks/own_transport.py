@@ -1,0 +1,81 @@
+# %% [markdown]
+# # A transport of your own
+#
+# A transport is one class in one Python file (docs/extending.md). This one sends at a fixed share of the line rate and
+# never listens; here it is written, held against a closed form, and compared with DCTCP.
+
+# %%
+from pathlib import Path
+
+import gradwire
+
+SOURCE = Path(__file__ if "__file__" in globals() else "examples/notebooks/own_transport.py").resolve().parents[1]
+Path("constant_rate.py").write_text((SOURCE / "constant_rate.py").read_text())  # the class ConstantRate
+
+# %% [markdown]
+# A scenario names it as "module:Class"; the module is looked for beside the scenario. Two hosts send to a third: at
+# 40 % of the line rate each, both fit into its link; at 60 % they do not, and what does not fit is lost, as nobody sends it
+# again.
+
+# %%
+SCENARIO = """
+name = "own-{percent}"
+transport = {{ kind = "constant_rate:ConstantRate", percent = {percent} }}
+
+[topology]
+kind = "star"
+hosts = 3
+
+[switch]
+buffer = "256KiB"
+
+[[traffic]]
+name = "pair"
+kind = "incast"
+fan_in = 2
+size = "4MB"
+rounds = 1
+bound = 0.5
+"""
+
+
+def results(percent):
+    place = Path(f"own-{percent}.toml")
+    place.write_text(SCENARIO.format(percent=percent))
+    return gradwire.simulate(gradwire.load_scenario(place))
+
+
+runs = {percent: results(percent) for percent in (40, 60)}
+for percent, result in runs.items():
+    rows = result.messages.to_pylist()
+    lost = sum(row["lost_bytes"] for row in rows) / sum(row["bytes"] for row in rows)
+    print(f"{percent} % each: {max(row['end_ps'] for row in rows) / 1e6:.0f} us, {lost:.1%} lost")
+
+# %% [markdown]
+# At 40 % a flow takes as long as its packets at 40 Gbps; a closed form holds it to that.
+
+# %%
+PAYLOAD, HEADERS, PS_PER_BYTE = 4096, 58, 80  # 100 Gbps
+gap = (PAYLOAD + HEADERS) * PS_PER_BYTE / 0.4
+for row in runs[40].messages.to_pylist():
+    took = row["end_ps"] - row["start_ps"]
+    assert row["lost_bytes"] == 0
+    assert 0 < took - (row["packets"] - 1) * gap < 10e6, "a few microseconds of links and software"
+
+# %% [markdown]
+# At 60 % each, a sixth of what is offered does not fit, less what the buffer holds in the end.
+
+# %%
+rows = runs[60].messages.to_pylist()
+lost = sum(row["lost_bytes"] for row in rows) / sum(row["bytes"] for row in rows)
+assert 1 / 6 - 256 * 1024 / 8e6 - 0.02 < lost < 1 / 6 + 0.01, lost
+
+# %% [markdown]
+# Beside DCTCP, which listens and loses nothing:
+
+# %%
+dctcp = gradwire.load_scenario("own-60.toml", set=['transport="dctcp"', "switch.ecn_threshold=64KiB"])
+both = gradwire.compare(runs[60], dctcp)
+print(both)
+both  # in a notebook: the table
+gradwire.report(both, out="own-transport.html", title="A transport of one's own beside DCTCP")
