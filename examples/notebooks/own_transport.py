@@ -14,8 +14,8 @@ Path("constant_rate.py").write_text((SOURCE / "constant_rate.py").read_text())  
 
 # %% [markdown]
 # A scenario names it as "module:Class"; the module is looked for beside the scenario. Two hosts send to a third: at
-# 40 % of the line rate each, both fit into its link; at 60 % they do not, and what does not fit is lost, as nobody sends
-# it again.
+# 40 % of the line rate each, both fit into its link; at 60 % they do not, and what does not fit is lost, and nobody
+# sends it again.
 
 # %%
 SCENARIO = """
