@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,7 +150,7 @@ class Comparison:
         parts = zip(self.breakdowns or [], self.metrics, strict=True)
         return [each.means(entry.job) for each, entries in parts for entry in entries]
 
-    @property
+    @cached_property
     def details(self) -> list[list[Detail]]:
         """What explains the figures of `metrics`, in the same order."""
         return [

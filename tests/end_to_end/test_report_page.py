@@ -1,6 +1,6 @@
 """Reports in a browser without a network: everything is drawn, nothing is asked for, and all of it can be looked into.
 
-Needs chromium (`make packages` installs it); without one the tests are skipped."""
+Needs chromium (on Debian a package of that name), which nothing else here does; without it the tests are skipped."""
 
 from __future__ import annotations
 
