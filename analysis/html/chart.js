@@ -63,7 +63,7 @@ class Chart {
     this.gridX(look.ticks(0, most, this.wide / 110, false), x, top, this.high - 36);
     this.svg.append(this.text(left + (right - left) / 2, this.high - 4, unit, "middle"));
     rows.forEach((row, place) => {
-      const y = top + place * each + 4, thick = dots.length ? 20 : 20;
+      const y = top + place * each + 4, thick = 20;
       this.wrapped(row, left - 8, y + 14, left - 8);
       let from = 0;
       shown[place].forEach((value, n) => {
@@ -71,7 +71,8 @@ class Chart {
           look.svg("rect", { x: x(from), y, width: Math.max(0.5, x(from + value) - x(from)), height: thick,
             style: `fill:var(--${colours[n]});stroke:var(--ground);stroke-width:.5` }, this.svg);
           const share = sums[place] ? ` (${look.number(100 * value / sums[place])} %)` : "";
-          this.spot(x(from + value / 2), y + thick / 2, `${row}\n${parts[n]}: ${look.number(value)} ${unit}${share}`, n);
+          this.spot(x(from + value / 2), y + thick / 2, `${row}\n${parts[n]}: ${look.number(value)} ${unit}${share}`, n,
+            [x(from), y, x(from + value), y + thick]);
           from += value;
         }
       });
@@ -205,7 +206,7 @@ class Chart {
     this.svg.addEventListener("pointerup", (event) => {
       if (from === null) return;
       const to = Math.max(this.left, Math.min(this.right, this.inside(event)[0]));
-      if (Math.abs(to - from) > 12 && !this.data.x.ticks.some((tick) => Number.isNaN(tick[0]))) {
+      if (Math.abs(to - from) > 12) {
         this.range = [this.back(Math.min(from, to)), this.back(Math.max(from, to))];
       }
       from = null;
@@ -234,7 +235,8 @@ class Chart {
       label.style.fill = share > 0.55 ? "#111" : "#fff";
       if (wide > 34) this.svg.append(label);
       this.spot(at.x + wide / 2, at.y + cell / 2,
-        `${x.label}: ${x.ticks[c][1]}\n${y.label}: ${y.ticks[r][1]}\n${unit}: ${look.number(value)}`, -1);
+        `${x.label}: ${x.ticks[c][1]}\n${y.label}: ${y.ticks[r][1]}\n${unit}: ${look.number(value)}`, -1,
+        [at.x, at.y, at.x + wide, at.y + cell]);
     }));
     y.ticks.forEach((tick, r) => this.svg.append(this.text(left - 6, bottom - (r + 0.5) * cell + 4, tick[1], "end")));
     this.gridX(x.ticks.map((tick) => tick[0]), (n) => left + (n + 0.5) * wide, bottom, bottom,
@@ -293,7 +295,8 @@ class Chart {
     });
   }
 
-  spot(x, y, words, series) { this.spots.push({ x, y, words, series }); }
+  /* Something that can be named: a point, or all of a box. */
+  spot(x, y, words, series, box) { this.spots.push({ x, y, words, series, box }); }
 
   inside(event) {
     const box = this.svg.getBoundingClientRect();
@@ -304,7 +307,9 @@ class Chart {
     const [x, y] = this.inside(event);
     let best = -1, near = 40 * 40;
     this.spots.forEach((spot, n) => {
-      const far = (spot.x - x) ** 2 + (spot.y - y) ** 2;
+      const [left, top, right, bottom] = spot.box || [1, 1, 0, 0];
+      const within = x >= left && x <= right && y >= top && y <= bottom;
+      const far = within ? 30 : (spot.x - x) ** 2 + (spot.y - y) ** 2;
       if (far < near) [best, near] = [n, far];
     });
     this.at = best;

@@ -8,8 +8,7 @@
 # %%
 import gradwire
 
-SMALL = ["training.samples=600", "training.epochs=2", "training.size=8", "training.model=mlp"]
-SMALL += ["job.workers=4", "topology.hosts=5"]
+SMALL = ["training.samples=600", "training.epochs=2", "training.size=8", "job.workers=4", "topology.hosts=5"]
 learned = []
 for policy in ("dctcp", "dlcp"):
     scenario = gradwire.load_scenario("train-tiny", policy=policy, set=SMALL)

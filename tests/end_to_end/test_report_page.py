@@ -65,7 +65,8 @@ def test_every_plot_is_drawn(browser: Browser) -> None:
         }).map((each) => svg.getAttribute('aria-label') + each.outerHTML.slice(0, 90));
     })""")
     assert outside == []
-    assert browser.run("document.body.innerHTML.includes('NaN') || document.body.innerHTML.includes('undefined')") is False
+    drawn = browser.run("[...document.querySelectorAll('.chart > svg')].map((svg) => svg.outerHTML).join('')")
+    assert "NaN" not in drawn and "undefined" not in drawn
     colours = browser.run("""(() => { const c = document.querySelector('.timeline canvas');
         const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
         return new Set(Array.from({length: p.length / 4}, (_, i) => p.slice(4 * i, 4 * i + 4).join())).size; })()""")
