@@ -13,9 +13,9 @@ SOURCE = Path(__file__ if "__file__" in globals() else "examples/notebooks/own_t
 Path("constant_rate.py").write_text((SOURCE / "constant_rate.py").read_text())  # the class ConstantRate
 
 # %% [markdown]
-# A scenario names it as "module:Class"; the module is looked for beside the scenario. Two hosts send to a third: at
-# 40 % of the line rate each, both fit into its link; at 60 % they do not, and what does not fit is dropped. A message may
-# then lose a quarter: its receiver says stop when the rest is there.
+# A scenario names it as "module:Class"; the module is looked for beside the scenario. Two hosts send to a third. At
+# 40 % of the line rate each, both fit into its link; at 60 % they do not, and what does not fit is dropped. A message
+# may lose a quarter then: its receiver says stop when the rest is there.
 
 # %%
 SCENARIO = """
@@ -74,7 +74,8 @@ assert 1 / 6 - buffered / sent - 0.02 < too_fast.drops.num_rows / sent < 1 / 6 +
 # Beside DCTCP, which listens and loses nothing:
 
 # %%
-dctcp = gradwire.load_scenario("own-60.toml", set=['transport="dctcp"', "switch.ecn_threshold=64KiB"])
+changes = ['transport="dctcp"', "traffic.bound=0.0", "switch.ecn_threshold=64KiB"]
+dctcp = gradwire.load_scenario("own-60.toml", set=changes)
 both = gradwire.compare(too_fast, dctcp)
 print(both)
 both  # in a notebook: the table
