@@ -6,6 +6,7 @@ known, from its table of iterations.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,16 +116,24 @@ def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
     return [piece for piece in found if piece.end > piece.begin]
 
 
+def _end_of(piece: _Piece) -> int:
+    return piece.end
+
+
 def _laid(
     pieces: list[_Piece], spent: int, work: int, first: int, last: int
 ) -> Iterator[tuple[_Piece, int, int]]:
-    """The pieces of `work` picoseconds of computing behind `spent` ones, laid over the time from `first` to `last`."""
+    """The pieces, which follow each other, of `work` picoseconds of computing behind `spent` ones, laid over the time
+    from `first` to `last`."""
 
     def at(moment: int) -> int:
         return first + (last - first) * (moment - spent) // work if work else last
 
     done = spent
-    for piece in pieces:
+    for place in range(bisect_right(pieces, spent, key=_end_of), len(pieces)):
+        piece = pieces[place]
+        if piece.begin >= spent + work:
+            break
         begin, end = max(piece.begin, done), min(piece.end, spent + work)
         if end > begin:
             yield piece, at(begin), at(end)

@@ -128,7 +128,7 @@ def _expectations(found: Sequence[Json]) -> str:
     rows = []
     for each in found:
         what = each["text"] + (f" ({each['condition']})" if each["condition"] else "")
-        low, high = (None if each[end] is None else value_text(each[end], each["unit"]) for end in ("low", "high"))
+        low, high = ("" if each[end] is None else value_text(each[end], each["unit"]) for end in ("low", "high"))
         one = f"at least {low}" if low else f"at most {high}" if high else "-"
         wanted = f"{low} to {high}" if low and high else one
         value = "-" if each["median"] is None else value_text(each["median"], each["unit"])
@@ -140,8 +140,7 @@ def _expectations(found: Sequence[Json]) -> str:
 def _effects(found: Sequence[Json]) -> str:
     rows = []
     for each in found:
-        low, high = each["interval"] or (None, None)
-        spread = "-" if low is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
+        spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in each["interval"])) if each["interval"] else "-"
         change = f"{100 * each['change']:+.2f}"
         rows.append([each["setting"], each["label"], f"{100 * each['mean']:.2f} %", change, spread,
                      "" if each["resolved"] else "unresolved"])  # fmt: skip
