@@ -176,8 +176,11 @@ class Chart {
     const log = axis.scale === "log" && low > 0;
     if (this.range && axis === this.data.x) [low, high] = this.range;
     else if (!log && axis === this.data.y && low >= 0 && low < 0.6 * high) low = 0;
+    if (low === high && low === 0 && axis === this.data.y) high = 1;
     if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
     if (axis === this.data.y && !log) high += 0.04 * (high - low);
+    const apart = this.data.series.some((each) => !each.line);  // dots alone stand clear of the frame
+    if (axis === this.data.x && !log && !room && apart) [low, high] = [low - 0.03 * (high - low), high + 0.03 * (high - low)];
     if (room) [low, high] = [low - room, high + room];
     const turn = log ? Math.log10 : (value) => value;
     const place = (value) => from + (to - from) * (turn(value) - turn(low)) / (turn(high) - turn(low));
@@ -219,7 +222,7 @@ class Chart {
 
   heat() {
     const { x, y, values, unit } = this.data;
-    const left = 20 + 6.8 * Math.max(...y.ticks.map((tick) => tick[1].length)) + 16, top = 6;
+    const left = 20 + 6.8 * Math.max(...y.ticks.map((tick) => tick[1].length)) + 16, top = 24;
     const cell = Math.min(52, Math.max(22, 280 / y.ticks.length)), wide = (this.wide - left - 90) / x.ticks.length;
     const bottom = top + cell * y.ticks.length;
     const turned = x.ticks.map((tick) => tick[1]).join("  ").length * 6.6 > wide * x.ticks.length;
@@ -252,9 +255,7 @@ class Chart {
     }
     this.svg.append(this.text(at + 16, bottom, look.number(low), "start"),
       this.text(at + 16, top + 10, look.number(high), "start"));
-    const name = this.text(0, 0, unit, "middle");
-    name.setAttribute("transform", `translate(${this.wide - 4} ${(top + bottom) / 2}) rotate(-90)`);
-    this.svg.append(name);
+    this.svg.append(this.text(this.wide - 4, 12, unit, "end"));
   }
 
   /* From dark blue to yellow, as readers with every kind of colour vision tell apart (after Nunez et al. 2018). */

@@ -111,7 +111,7 @@ def claims_section(found: Json, title: str) -> Section:
     section = Section(title, "claims")
     section.lead = f"{len(claims)} claims: " + ", ".join(f"{n} {word}" for word, n in counts.items() if n) + "."
     rows = [[each["id"], each["claim"], each["published"], each["verdict"]] for each in claims]
-    section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows)))
+    section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
     for each in claims:
         section.add(heading(f"{each['id']}: {each['claim']}"))
         section.add(paragraph(f"**{each['verdict']}.** {each['reason']}"), paragraph(each.get("remark", ""), "remark"))
@@ -133,8 +133,8 @@ def _expectations(found: Sequence[Json]) -> str:
         wanted = f"{low} to {high}" if low and high else one
         value = "-" if each["median"] is None else value_text(each["median"], each["unit"])
         because = f"; time-outs: {each['because']}" if each["because"] else ""
-        rows.append([what, value, wanted, HOLDS[each["holds"]] + because])
-    return grid(Grid("", ["figure", "measured, median", "expected", ""], rows)) if rows else ""
+        rows.append([what, value, wanted, f"{HOLDS[each['holds']]}{because}"])
+    return grid(Grid("", ["figure", "measured, median", "expected", ""], rows), words=True) if rows else ""
 
 
 def _effects(found: Sequence[Json]) -> str:
@@ -145,12 +145,12 @@ def _effects(found: Sequence[Json]) -> str:
         rows.append([each["setting"], each["label"], f"{100 * each['mean']:.2f} %", change, spread,
                      "" if each["resolved"] else "unresolved"])  # fmt: skip
     head = ["setting", "arm", "mean", "less the baseline, points", "95 % interval", ""]
-    return grid(Grid("", head, rows)) if rows else ""
+    return grid(Grid("", head, rows), words=True) if rows else ""
 
 
 def _claim_chart(claim: Json) -> Iterator[Chart]:
     """Its figure by setting and policy: medians over seeds, with the smallest and the largest."""
-    name = claim.get("shown", "")
+    name = str(claim.get("shown", ""))
     rows = [row for row in claim["measures"] if row.get(name) is not None]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     if not rows:
@@ -170,8 +170,6 @@ def _claim_chart(claim: Json) -> Iterator[Chart]:
         Axis("", ticks=[(float(place), setting) for place, setting in enumerate(settings)]),
         Axis(WORDS.get(name, name) + unit), series, whiskers=True,
     )  # fmt: skip
-
-
 
 
 def _claim_figures(claim: Json) -> str:

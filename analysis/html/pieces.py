@@ -59,17 +59,18 @@ def folded(title: str, inner: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{inner}</details>" if inner else ""
 
 
-def table(title: str, names: Sequence[str], rows: Sequence[Row], corner: str = "") -> str:
-    """A table with a line per `Row`, in a frame that scrolls if it is wide."""
+def table(title: str, names: Sequence[str], rows: Sequence[Row], corner: str = "", words: bool = False) -> str:
+    """A table with a line per `Row`, in a frame that scrolls if it is wide. `words`: its cells are no figures."""
     inner = html_table(title, names, rows, corner)
-    return f'<div class="table" tabindex="0" role="region" aria-label="{escape(title or "table")}">{inner}</div>'
+    kind = "table words" if words else "table"
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(title or "table")}">{inner}</div>'
 
 
-def grid(found: Grid, most: int = 500) -> str:
+def grid(found: Grid, most: int = 500, words: bool = False) -> str:
     """A table with a line per thing; of a long one the beginning."""
     rows = [Row(row[0], row[1:]) for row in found.rows[:most]]
     more = f" (the first {most:,} of {len(found.rows):,} lines)" if len(found.rows) > most else ""
-    return table(found.title + more, found.head[1:], rows, found.head[0])
+    return table(found.title + more, found.head[1:], rows, found.head[0], words)
 
 
 def data(value: Json) -> str:

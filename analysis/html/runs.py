@@ -254,7 +254,10 @@ def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
     commands: list[str] = []
     for result, place in zip(comparison.results, places, strict=True):
         commands += _commands(result, place)
-    yield code("\n".join(dict.fromkeys(commands)))
+    if commands:
+        yield code("\n".join(dict.fromkeys(commands)))
+    else:
+        yield paragraph("Save the scenario below as a file; `gradwire run FILE` runs it.")
     names = headings(whole_networks(comparison.metrics))
     for result, name in zip(comparison.results, names, strict=True):
         if result.scenario:

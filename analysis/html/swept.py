@@ -28,7 +28,8 @@ def sweep_section(found: Sweep) -> Section:
     section.add(paragraph(found.file.description), listed(_facts(found)))
     for plot in found.file.plot or _plain_plots(found):
         section.add(*(chart(each) for each in charts_of(found, plot)))
-    section.add(heading("Figures"), grid(found.grid))
+    remark = paragraph("± is half of the 95 % interval over the seeds.", "remark")
+    section.add(heading("Figures"), remark, grid(found.grid))
     failed = [f"{point.name}: {record.why}" for point, record in found.failures[:MOST_FAILURES]]
     section.add(folded(f"{len(found.failures)} runs have failed", listed(failed)) if failed else "")
     if found.folder is not None:
@@ -46,9 +47,12 @@ def _facts(found: Sweep) -> Iterator[str]:
         there = [line for line in lines if line[name] is not None]
         if len(there) > 1:
             low, high = min(there, key=lambda line: line[name]), max(there, key=lambda line: line[name])
+            if low[name] == high[name]:
+                yield f"{words_of(name)}: {cell_of(name, low)} everywhere."
+                continue
             yield (
                 f"{words_of(name)}: from {cell_of(name, low)} ({_at(found, low)}) to {cell_of(name, high)} "
-                f"({_at(found, high)}); ± is half of the 95 % interval over the seeds."
+                f"({_at(found, high)})."
             )
     for point in found.broken:
         yield f"**A loss bound is broken at {point.name}.**"
