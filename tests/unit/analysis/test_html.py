@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sim_cases import MS, make_trace, ps_job, rows, scenario
+from sweep_cases import SCENARIO
 from typer.testing import CliRunner
 
 import gradwire
@@ -160,6 +161,20 @@ def test_the_usual_iteration_is_nearest_to_the_mean(lossy: tuple[Ran, Any]) -> N
     assert usual_iteration(found, "job0") == min(means, key=lambda n: (abs(means[n] - middle), n))
     with pytest.raises(ResultError, match="has no iterations 9:10"):
         lanes_of(found, 9)
+
+
+def test_flows_without_a_job_are_those_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them where they are few; else so many one after the other, which is said."""
+    result = simulate(gradwire.Scenario.model_validate(SCENARIO))
+    found = Ran(result, where="flows")
+    whole = lanes_of(found)
+    assert sum(len(host["messages"]["begin"]) for host in whole["hosts"]) == result.messages.num_rows == 120
+    assert whole["start_ps"] == 0 and whole["what"].startswith("flows, ")
+    monkeypatch.setattr("gradwire.analysis.html.lanes.MOST_FLOWS", 50)
+    some = lanes_of(found)
+    starts = sorted(row["start_ps"] for row in rows(result.messages))
+    assert sum(len(host["messages"]["begin"]) for host in some["hosts"]) == 50
+    assert some["start_ps"] == starts[35] and some["notes"][0] == "50 of 120 flows, those in the middle of the run"
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=200))
