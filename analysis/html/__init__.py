@@ -9,7 +9,8 @@ page, want a further installation, and none of them draws a timeline.
     runs.py        Results side by side: sentences, tables, plots, timeline, scenario
     others.py      sweeps, trainings, claims, fidelity
     charts.py      plots as plain data, which chart.js draws
-    lanes.py       what happened when in some time of a run, as plain data, which timeline.js draws
+    lanes.py       what happened when in some time of a run, as plain data, which lanes.js draws and
+                   timeline.js moves
     pieces.py      sections, tables, prose as HTML
     document.py    the page around them
 """

@@ -14,7 +14,7 @@ from gradwire import __version__
 from gradwire.analysis.html.pieces import Section, prose
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-SCRIPTS = ("look.js", "chart.js", "timeline.js", "page.js")
+SCRIPTS = ("look.js", "chart.js", "lanes.js", "timeline.js", "page.js")
 SAMPLES = "".join(f'<div class="{kind}" hidden></div>' for kind in ("paper",))
 """Elements that have the colours of print, for what is drawn by script before it is printed."""
 

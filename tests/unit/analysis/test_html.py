@@ -191,7 +191,7 @@ def test_no_text_breaks_out_of_its_element(words: str, other: str) -> None:
     section = Section(words + "</section>", other, words, [prose(other + "</p><script>"), code(words), data({"x": [words, other]})])
     found = Page(page(other + "</title>", [section, section], words))
     assert [figure["x"] for figure in found.figures] == [[words, other]] * 2
-    assert sum(tag == "script" for tag, _ in found.attributes) == 2 + 4
+    assert sum(tag == "script" for tag, _ in found.attributes) == 2 + 5
 
 
 def test_numbers_are_those_of_json() -> None:
