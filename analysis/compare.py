@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from gradwire.analysis.breakdown import Breakdown
 
-PAGE = "report.html"
 FORMAT = 2
 """Version of comparison.json."""
 
@@ -210,7 +209,7 @@ class Comparison:
         Raises `ResultError` if something is there already, or it cannot be written.
         """
         from gradwire.analysis.figures import save_all
-        from gradwire.analysis.report import report
+        from gradwire.analysis.report import PAGE, report
 
         check_plots(plots, "plots")
         with new_folder(directory) as partial:

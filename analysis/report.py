@@ -26,6 +26,8 @@ from gradwire.scenarios.result import Result
 if TYPE_CHECKING:
     from gradwire.analysis.compare import Comparison
 
+PAGE = "report.html"
+"""The same as one file to open, if it was asked for (`gradwire.analysis.html`)."""
 MOST_VIOLATIONS = 10
 MOST_PORTS = 3
 

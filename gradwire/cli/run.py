@@ -254,7 +254,8 @@ def _show(
     Exits with 1 if a loss bound is broken, a run has stalled or its time was up, as after Ctrl-C if the runs were not
     `finished`, and with an error if it had to be written elsewhere.
     """
-    from gradwire.analysis.compare import PAGE, compare, result_folders
+    from gradwire.analysis.compare import compare, result_folders
+    from gradwire.analysis.report import PAGE
     from gradwire.scenarios.output import keep
 
     if not results:
