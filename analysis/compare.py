@@ -5,6 +5,7 @@ What `Comparison.write` leaves behind:
     report.md               what was compared, the table, what the figures say, and what each file is
     comparison.json         all metrics and the violated bounds, for programs
     comparison.csv          the same metrics, one line per run and job; comparison.parquet with types
+    report.html             the same as one file to open, if it was asked for
     flows.csv               completion times and slowdowns of traffic by size, if there is any
     *.png (*.pdf, *.svg)    see `gradwire.analysis.plots`
     results/<policy>/       the Results themselves, for `gradwire compare` and for a closer look
@@ -19,6 +20,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,7 +149,7 @@ class Comparison:
         parts = zip(self.breakdowns or [], self.metrics, strict=True)
         return [each.means(entry.job) for each, entries in parts for entry in entries]
 
-    @property
+    @cached_property
     def details(self) -> list[list[Detail]]:
         """What explains the figures of `metrics`, in the same order."""
         return [
@@ -198,15 +200,16 @@ class Comparison:
             ],
         }
 
-    def write(self, directory: str | Path, plots: str = "png") -> Path:
+    def write(self, directory: str | Path, plots: str = "png", page: bool = False) -> Path:
         """Write report, figures, pictures and Results to a new directory.
 
-        `plots` is the pictures' format, one of `gradwire.analysis.figures.PLOTS`.
+        `plots` is the pictures' format, one of `gradwire.analysis.figures.PLOTS`; with `page` there is the same as one
+        HTML file to open, too (`gradwire.analysis.html`).
 
         Raises `ResultError` if something is there already, or it cannot be written.
         """
         from gradwire.analysis.figures import save_all
-        from gradwire.analysis.report import report
+        from gradwire.analysis.report import PAGE, report
 
         check_plots(plots, "plots")
         with new_folder(directory) as partial:
@@ -217,7 +220,12 @@ class Comparison:
             write_rows(self.flat, partial)
             write_flows(self.results, self.metrics, partial)
             pictures = save_all(self.plot(), partial, plots)
-            text = report(self, [picture.name for picture in pictures], folders)
+            if page:
+                from gradwire.analysis.html.given import comparison_page
+
+                places = [str(Path(directory) / "results" / folder) for folder in folders]
+                (partial / PAGE).write_text(comparison_page(self, places), encoding="utf-8")
+            text = report(self, [picture.name for picture in pictures], folders, PAGE if page else "")
             (partial / "report.md").write_text(text, encoding="utf-8")
         return Path(directory)
 

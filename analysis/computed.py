@@ -6,6 +6,7 @@ known, from its table of iterations.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,8 +48,16 @@ class _Piece(NamedTuple):
     end: int
 
 
-def computed(found: Ran) -> Iterator[Span]:
-    """The spans of all workers of all jobs, none empty; those of one worker follow each other."""
+def computed(found: Ran, window: tuple[int, int] | None = None) -> Iterator[Span]:
+    """The spans of all workers of all jobs, none empty; those of one worker follow each other. Only those that are
+    under way between two times, if they are given."""
+    for span in _spans(found, window):
+        if window is None or (span.end > window[0] and span.begin < window[1]):
+            yield span
+
+
+def _spans(found: Ran, window: tuple[int, int] | None) -> Iterator[Span]:
+    """The same, and perhaps others of the same iterations."""
     if not found.simulated:
         yield from _passes(found)
         return
@@ -56,15 +65,19 @@ def computed(found: Ran) -> Iterator[Span]:
     for played in found.played:
         walk = Walk(played, MessageTimes(played, traffic, lost), found.latency)
         for process, course in enumerate(played.courses):
-            yield from _of_worker(played, walk, process, course)
+            yield from _of_worker(played, walk, process, course, window)
 
 
-def _of_worker(played: Played, walk: Walk, process: int, course: Course) -> Iterator[Span]:
+def _of_worker(
+    played: Played, walk: Walk, process: int, course: Course, window: tuple[int, int] | None
+) -> Iterator[Span]:
     begins = [(iteration, moment) for what, iteration, moment in course.notes if what == START]
     ends = {iteration: moment for what, iteration, moment in course.notes if what == END}
     for iteration, start in begins:
-        pieces = _pieces(played.job, played.workers[process], iteration)
         end = ends.get(iteration, course.now)
+        if window is not None and (end <= window[0] or start >= window[1]):
+            continue
+        pieces = _pieces(played.job, played.workers[process], iteration)
         spent = 0
         for place in course.within(start, end):
             own = (played.name, played.workers[process], played.hosts[process], iteration)
@@ -103,16 +116,24 @@ def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
     return [piece for piece in found if piece.end > piece.begin]
 
 
+def _end_of(piece: _Piece) -> int:
+    return piece.end
+
+
 def _laid(
     pieces: list[_Piece], spent: int, work: int, first: int, last: int
 ) -> Iterator[tuple[_Piece, int, int]]:
-    """The pieces of `work` picoseconds of computing behind `spent` ones, laid over the time from `first` to `last`."""
+    """The pieces, which follow each other, of `work` picoseconds of computing behind `spent` ones, laid over the time
+    from `first` to `last`."""
 
     def at(moment: int) -> int:
         return first + (last - first) * (moment - spent) // work if work else last
 
     done = spent
-    for piece in pieces:
+    for place in range(bisect_right(pieces, spent, key=_end_of), len(pieces)):
+        piece = pieces[place]
+        if piece.begin >= spent + work:
+            break
         begin, end = max(piece.begin, done), min(piece.end, spent + work)
         if end > begin:
             yield piece, at(begin), at(end)

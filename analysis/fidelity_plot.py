@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from gradwire.analysis.fidelity import Agreement
 from gradwire.analysis.figures import save_figure
 from gradwire.analysis.metrics import DROPS, completion_times, measure
-from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, MANY_POINTS, PS_PER_MS, logarithmic
+from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, PS_PER_MS, logarithmic
 from gradwire.analysis.tables import KIND_WORDS
+from gradwire.analysis.tail import MANY_POINTS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result

@@ -72,14 +72,14 @@ def grids(found: Agreement) -> list[Grid]:
     whole = [each for each in found.measures if _port(each) not in single]
     ports = [each for each in found.measures if _port(each) in single]
     ports.sort(key=lambda each: (each.passed is not False, -abs(each.emu - each.sim)))
-    tables = [Grid(f"{found.name}: simulated and emulated", head, [_row(each, scatter) for each in whole])]
+    tables = [Grid(f"{found.name}: simulated and emulated", head, [measure_row(each, scatter) for each in whole])]
     if ports:
         title = (
             "ports"
             if len(ports) <= MOST_PORTS
             else f"ports, the {MOST_PORTS} largest differences of {len(ports)}"
         )
-        tables.append(Grid(title, head, [_row(each, scatter) for each in ports[:MOST_PORTS]]))
+        tables.append(Grid(title, head, [measure_row(each, scatter) for each in ports[:MOST_PORTS]]))
     if found.classes:
         rows = [
             [
@@ -115,7 +115,8 @@ def _port(measure: Measure) -> str:
     return measure.where.split(",")[0] if measure.unit == PACKETS else ""
 
 
-def _row(measure: Measure, scatter: bool) -> list[str]:
+def measure_row(measure: Measure, scatter: bool) -> list[str]:
+    """A line of the table; `scatter`: with what simulations differ by."""
     range_ = [measure.range_text()] if scatter else []
     rest = [measure.text(measure.emu), measure.difference_text(), measure.allowed_text(), measure.verdict()]
     return [measure.title, measure.text(measure.sim), *range_, *rest]

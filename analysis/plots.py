@@ -28,7 +28,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
 from gradwire.analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
-from gradwire.scenarios.arrays import AnyInts
+from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
 
@@ -67,7 +67,6 @@ CAUSE_WORDS = {
     "retransmitted": "sent again",
 }
 PS_PER_MS = 1e9
-MANY_POINTS = 2000
 LEGEND_COLUMNS = 3
 PANELS = 2
 """Panels beside each other."""
@@ -159,7 +158,8 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
         for number, ((_, metrics), found) in enumerate(zip(runs, times, strict=True)):
             if kind not in found:
                 continue
-            (line,) = axes.step(*_later(found[kind]), where="pre", linewidth=1.4, **look(number))
+            values, shares = later(found[kind])
+            (line,) = axes.step(values / PS_PER_MS, shares, where="pre", linewidth=1.4, **look(number))
             curves.setdefault(names[number], line)
             late = metrics.completion[kind].p99_ps
             if late is not None:
@@ -181,14 +181,6 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
         list(curves.values()), list(curves), loc="outside lower center", ncols=_columns(list(curves)), frameon=False
     )
     return figure
-
-
-def _later(values: AnyInts) -> tuple[AnyInts, AnyInts]:
-    """(milliseconds, percentage of `values` that are as long or longer), thinned evenly on a logarithmic scale."""
-    found, counts = np.unique(values, return_counts=True)
-    later = len(values) - np.cumsum(counts) + counts
-    kept = np.unique(np.searchsorted(-later, -np.geomspace(later[0], 1, MANY_POINTS)).clip(0, len(found) - 1))
-    return found[kept] / PS_PER_MS, 100 * later[kept] / len(values)
 
 
 @matplotlib.rc_context(PAPER)

@@ -26,6 +26,8 @@ from gradwire.scenarios.result import Result
 if TYPE_CHECKING:
     from gradwire.analysis.compare import Comparison
 
+PAGE = "report.html"
+"""The same as one file to open, if it was asked for (`gradwire.analysis.html`)."""
 MOST_VIOLATIONS = 10
 MOST_PORTS = 3
 
@@ -40,15 +42,16 @@ PICTURES = {
 }
 
 
-def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[str]) -> str:
+def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[str], page: str = "") -> str:
     """The text of report.md.
 
     Parameters
     ----------
     pictures : names of the files beside the report.
     folders : of the Results, below `results/`, in their order.
+    page : name of the HTML file beside it, if there is one.
     """
-    lines = [f"# {comparison.title}", "", *_provenance(comparison), ""]
+    lines = [f"# {comparison.title}", "", *(f"{line}  " for line in provenance(comparison)), ""]
     for table in comparison.tables:
         lines += [f"## {table.title[2].upper()}{table.title[3:]}", ""] if table.title else []
         lines.append(markdown_rows(table.names, table.rows))
@@ -62,6 +65,7 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
     lines += ["## Files", ""]
     lines += [
         "| file | what |", "|---|---|",
+        *([f"| {page} | this and more in one file to open in a browser, with timelines |"] if page else []),
         "| comparison.json | everything above, for programs; times in picoseconds |",
         "| comparison.csv, comparison.parquet | one line per run and job |",
         *(["| flows.csv | the tables of flows, with all percentiles |"] if flows else []),
@@ -147,7 +151,7 @@ def _bound(comparison: Comparison) -> str:
     return f"**The loss bound is broken {len(broken)} times**: {shown}{more}."
 
 
-def _provenance(comparison: Comparison) -> list[str]:
+def provenance(comparison: Comparison) -> list[str]:
     """Versions and hashes, once where all runs agree."""
     lines = []
     versions = {
@@ -165,7 +169,7 @@ def _provenance(comparison: Comparison) -> list[str]:
             f"{count_text(totals.get('messages', 0))} messages of {size_text(totals.get('bytes', 0))} in all, "
             f"{time_text(totals.get('simulated_ps', 0))} {_how(result)}."
         )
-    return [f"{line}  " for line in lines]
+    return lines
 
 
 def _how(result: Result) -> str:

@@ -320,16 +320,17 @@ def markdown_rows(names: Sequence[str], rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def html_table(title: str, names: Sequence[str], rows: Sequence[Row]) -> str:
-    """One table of runs, called `names`, as HTML, for notebooks."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("", *names))
+def html_table(title: str, names: Sequence[str], rows: Sequence[Row], corner: str = "") -> str:
+    """One table of runs, called `names`, as HTML, for notebooks and pages. `corner`: what the labels are of."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (corner, *names))
     lines = "".join(
-        f"<tr><td>{escape(row.label).replace('  ', '&nbsp; ')}</td>"
+        f'<tr><td>{escape(row.label).replace("  ", "&nbsp; ")}</td>'
         + "".join(f'<td style="text-align: right">{escape(cell)}</td>' for cell in row.cells)
         + "</tr>"
         for row in rows
     )
-    return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{lines}</table>"
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    return f"<table>{caption}<tr>{head}</tr>{lines}</table>"
 
 
 def _kinds(metrics_list: Sequence[Metrics]) -> list[tuple[str, str]]:

@@ -12,19 +12,29 @@ they are exact; sizes are bytes. The file is written event by event, so that mem
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from gradwire.analysis.computed import Span, computed
+from gradwire.analysis.happened import (
+    Iterations,
+    Tracks,
+    Window,
+    drops_of,
+    hosts_by_node,
+    messages_of,
+    namer,
+    queues_of,
+    roles_of,
+    window_of,
+)
 from gradwire.analysis.ran import Ran, ran
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.output import new_file
 from gradwire.scenarios.result import Result
 
@@ -58,7 +68,7 @@ def timeline(
     source: Result | str | Path,
     out: str | Path,
     *,
-    iterations: tuple[int, int] | None = None,
+    iterations: Iterations | None = None,
     most: int = MOST,
     ports: int = PORTS,
     trace: Trace | None = None,
@@ -79,9 +89,15 @@ def timeline(
         There are more messages than `most`, no such iterations, `out` exists or cannot be written, or the Result cannot
         be made again (see `gradwire.analysis.breakdown.breakdown`; those of real sockets can).
     """
-    found = ran(source, trace)
-    window = _window(found, iterations)
-    chosen = _chosen(found, iterations, window)
+    return write_timeline(ran(source, trace), out, iterations=iterations, most=most, ports=ports)
+
+
+def write_timeline(
+    found: Ran, out: str | Path, *, iterations: Iterations | None = None, most: int = MOST, ports: int = PORTS
+) -> Written:
+    """The same of what has been made again already."""
+    window = window_of(found, iterations)
+    chosen = messages_of(found, iterations, window)
     if len(chosen) > most:
         advice = "--iterations A:B with fewer of them, or a larger --most"
         raise ResultError(f"has {len(chosen):,} messages, and {most:,} are written at most", found.where, advice)
@@ -95,46 +111,14 @@ def timeline(
     return writing.written
 
 
-Window = tuple[int, int]
-
-
-def _window(found: Ran, iterations: tuple[int, int] | None) -> Window:
-    """The time that is drawn, picoseconds, both ends included."""
-    totals = found.result.summary.get("totals", {})
-    if iterations is None:
-        return 0, max(int(totals.get("simulated_ps", 0)), int(found.columns["end_ps"].max(initial=0)))
-    rows = found.result.iterations
-    number = rows["iteration"].to_numpy()
-    mine = (number >= iterations[0]) & (number < iterations[1])
-    if not mine.any():
-        known = f"0:{int(number.max()) + 1}" if len(number) else "none: no iteration was over"
-        raise ResultError(f"has no iterations {iterations[0]}:{iterations[1]}", found.where, known)
-    return int(rows["start_ps"].to_numpy()[mine].min()), int(rows["end_ps"].to_numpy()[mine].max())
-
-
-def _chosen(found: Ran, iterations: tuple[int, int] | None, window: Window) -> Any:
-    """Rows of the messages that are drawn, in order of their start."""
-    columns = found.columns
-    mine = columns["start_ps"] >= 0
-    if iterations is not None:
-        jobs = [table.name for table in found.scenario.job]
-        of_job = np.array([name in jobs for name in columns["jobs"]] + [False])[columns["job"]]
-        inside = (columns["iteration"] >= iterations[0]) & (columns["iteration"] < iterations[1])
-        meanwhile = (columns["start_ps"] <= window[1]) & ((columns["end_ps"] < 0) | (columns["end_ps"] >= window[0]))
-        mine &= np.where(of_job, inside, meanwhile)
-    rows = np.flatnonzero(mine)
-    return rows[np.lexsort((columns["number"][rows], columns["start_ps"][rows]))]
-
-
 class _Writing:
     """A file as it grows."""
 
     def __init__(self, file: IO[str], found: Ran, out: Path) -> None:
         self._file, self._found, self.written = file, found, Written(out)
         self._first = True
-        cards = found.network.cards
-        self._host_of = np.repeat(np.arange(len(cards.hosts)), np.diff(cards.first))  # by node
-        self._network = len(cards.hosts) + 1
+        self._host_of = hosts_by_node(found)
+        self._network = len(found.network.cards.hosts) + 1
         summary = found.result.summary
         head = {"format": MARK, "name": str(summary.get("name", "")), "policy": str(summary.get("policy", ""))}
         file.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(head)}, "traceEvents": [')
@@ -155,21 +139,14 @@ class _Writing:
 
     def names(self) -> None:
         """Hosts and what they are, in the order of jobs: workers first."""
-        found, roles = self._found, dict[int, list[str]]()
-        for table, places in zip(found.scenario.job, found.places, strict=True):
-            for role, hosts in (("worker", places.workers), ("server", places.servers)):
-                for number, host in enumerate(hosts):
-                    roles.setdefault(int(host), []).append(f"{table.name} {role} {number}")
-        ends = set(found.columns["src"].tolist()) | set(found.columns["dst"].tolist())
-        used = {int(self._host_of[node]) for node in ends if node >= 0} | set(roles)
-        order = [*roles, *sorted(used - set(roles))]
-        for place, host in enumerate(order):
+        found, roles = self._found, roles_of(self._found)
+        for place, (host, its_roles) in enumerate(roles.items()):
             name = found.network.cards.hosts[host]
-            title = f"{name}: {', '.join(roles[host])}" if host in roles else name
+            title = f"{name}: {', '.join(its_roles)}" if its_roles else name
             self._process(host + 1, title, place)
             for track, text in ((COMPUTING, "computing"), (WAITING, "waiting"), (ARRIVALS, "arrivals")):
                 self._track(host + 1, track, text)
-        self._process(self._network, NETWORK, len(order))
+        self._process(self._network, NETWORK, len(roles))
 
     def _process(self, number: int, name: str, place: int) -> None:
         self.put({"ph": "M", "pid": number, "name": "process_name", "args": {"name": name}})
@@ -183,9 +160,8 @@ class _Writing:
     # --- what workers do --------------------------------------------------------------------------------------------
 
     def workers(self, window: Window) -> None:
-        for span in computed(self._found):
-            if span.end > window[0] and span.begin < window[1]:
-                self._span(span)
+        for span in computed(self._found, window):
+            self._span(span)
 
     def _span(self, span: Span) -> None:
         track = WAITING if span.kind == "waiting" else COMPUTING
@@ -201,23 +177,18 @@ class _Writing:
     def messages(self, rows: Any) -> None:
         """Each once, on the first track of its host that is free."""
         columns = self._found.columns
-        name_of = _namer(self._found)
-        busy: dict[int, list[tuple[int, int]]] = {}  # by host: (free from, track)
-        free: dict[int, list[int]] = {}
-        tracks: dict[int, int] = {}
+        name_of = namer(self._found)
+        tracks: dict[int, Tracks] = {}
         last = int(self._found.result.summary.get("totals", {}).get("simulated_ps", 0))
         for row in rows.tolist():
             host = int(self._host_of[columns["src"][row]])
             start, end = int(columns["start_ps"][row]), int(columns["end_ps"][row])
             until = end if end >= 0 else max(last, start)
-            lanes, spare = busy.setdefault(host, []), free.setdefault(host, [])
-            while lanes and lanes[0][0] <= start:
-                heappush(spare, heappop(lanes)[1])
-            track = heappop(spare) if spare else tracks.setdefault(host, 0)
-            if track == tracks[host]:
-                tracks[host] += 1
+            own = tracks.setdefault(host, Tracks())
+            before = own.count
+            track = own.take(start, until)
+            if own.count > before:
                 self._track(host + 1, SENDING + track, f"messages {track}" if track else "messages")
-            heappush(lanes, (max(until, start + 1), track))
             self._message(row, host + 1, SENDING + track, name_of(row), until)
             self.written.messages += 1
 
@@ -254,27 +225,12 @@ class _Writing:
 
     def _queues(self, window: Window, ports: int) -> Iterator[str]:
         """Counters of the ports that had the longest queues."""
-        table = self._found.result.select("samples", "port", "time_ps", "queue_bytes")
-        if not table.num_rows:
+        if not self._found.result.kept("samples").num_rows:
             yield "no queues: there are no samples (output.queue_samples)"
             return
-        port, names = numbered(table["port"])
-        time, queue = (table[name].to_numpy() for name in ("time_ps", "queue_bytes"))
-        longest = np.zeros(len(names), dtype=np.int64)
-        np.maximum.at(longest, port, queue)
-        busiest = sorted(range(len(names)), key=lambda each: (-int(longest[each]), names[each]))[:ports]
-        period = int(self._found.result.summary.get("sample_period_ps") or 0)
-        for each in busiest:
-            mine = np.flatnonzero((port == each) & (time >= window[0]) & (time <= window[1]))
-            before = -1
-            for row in mine.tolist():
-                moment, value = int(time[row]), int(queue[row])
-                if before >= 0 and period and moment - before > period:
-                    self._queue(names[each], before + period, 0)  # where one is missing nothing waited
-                self._queue(names[each], moment, value)
-                before = moment
-            if before >= 0 and period:
-                self._queue(names[each], before + period, 0)
+        for queue in queues_of(self._found, window, ports):
+            for moment, value in zip(queue.times, queue.sizes, strict=True):
+                self._queue(queue.port, moment, value)
 
     def _queue(self, port: str, moment: int, value: int) -> None:
         event = {"ph": "C", "pid": self._network, "cat": "queue", "name": f"queue {port}", "args": {"bytes": value}}
@@ -282,39 +238,18 @@ class _Writing:
         self.written.samples += 1
 
     def _drops(self, window: Window, most: int) -> Iterator[str]:
-        table = self._found.result.select("drops", "message", "packet", "port", "time_ps", "cause")
-        (port, ports), (cause, causes) = numbered(table["port"]), numbered(table["cause"])
-        time, message, packet = (table[name].to_numpy() for name in ("time_ps", "message", "packet"))
-        rows = np.flatnonzero((time >= window[0]) & (time <= window[1]))
+        drops = drops_of(self._found, window)
+        rows = np.arange(len(drops.time))
         if len(rows) > most:
             yield f"{most:,} of {len(rows):,} drops"
-            rows = rows[np.argsort(time[rows], kind="stable")][:most]
-        for number, name in enumerate(causes):
+            rows = np.argsort(drops.time, kind="stable")[:most]
+        for number, name in enumerate(drops.causes):
             self._track(self._network, number + 1, f"drops: {name}")
         for row in rows.tolist():
             event = {
-                "ph": "i", "s": "t", "pid": self._network, "tid": int(cause[row]) + 1, "cat": "drop",
-                "name": ports[port[row]], "args": {"message": int(message[row]), "packet": int(packet[row])},
+                "ph": "i", "s": "t", "pid": self._network, "tid": int(drops.cause[row]) + 1, "cat": "drop",
+                "name": drops.ports[drops.port[row]],
+                "args": {"message": int(drops.message[row]), "packet": int(drops.packet[row])},
             }  # fmt: skip
-            self.put(event, int(time[row]))
+            self.put(event, int(drops.time[row]))
             self.written.drops += 1
-
-
-def _namer(found: Ran) -> Callable[[int], str]:
-    """What a message is called, by its row: kind, tensor, part."""
-    from gradwire.scenarios.result import KINDS
-
-    columns = found.columns
-    names: Mapping[str, Sequence[str]] = {
-        table.name: [tensor.name for tensor in trace.tensors]
-        for table, trace in zip(found.scenario.job, found.traces, strict=True)
-    }
-
-    def name(row: int) -> str:
-        job, tensor = columns["jobs"][int(columns["job"][row])], int(columns["tensor"][row])
-        kind, part = KINDS[int(columns["kind"][row])].replace("_", " "), int(columns["part"][row])
-        if tensor >= 0 and job in names:
-            return f"{kind} {names[job][tensor]}" + (f" [{part}]" if part else "")
-        return f"{kind} {job} {part}"
-
-    return name

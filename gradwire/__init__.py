@@ -7,6 +7,7 @@
     result = gradwire.simulate(scenario, trace)
     result.iterations, result.messages          # pyarrow tables
     gradwire.compare("demo", result).to_pandas()
+    gradwire.report(result, out="report.html")  # one file that explains it
 
 Every name is imported from its room at its first use: `import gradwire` takes no time, and needs no torch.
 """
@@ -21,17 +22,21 @@ __version__ = "0.1.0"
 PUBLIC = {
     "load_scenario": "gradwire.scenarios.load",
     "load_trace": "gradwire.traces.trace",
-    "simulate": "gradwire.sim.simulate",
+    "simulate": "gradwire.connect",
     "emulate": "gradwire.connect",
     "mark": "gradwire.marking",
     "paced": "gradwire.pacing",
     "compare": "gradwire.connect",
+    "metrics": "gradwire.connect",
     "plot": "gradwire.connect",
     "breakdown": "gradwire.analysis.breakdown",
     "tensors": "gradwire.analysis.tensors",
     "timeline": "gradwire.analysis.timeline",
+    "report": "gradwire.analysis.html.given",
     "sweep": "gradwire.sweeping",
+    "train": "gradwire.learn",
     "Comparison": "gradwire.analysis.compare",
+    "Learned": "gradwire.scenarios.learned",
     "Metrics": "gradwire.analysis.metrics",
     "Result": "gradwire.scenarios.result",
     "Sweep": "gradwire.analysis.sweeps.outcome",

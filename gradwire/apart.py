@@ -28,7 +28,7 @@ def simulate_apart(
     jobs: int,
     threads: int = 1,
     max_wall_s: float | None = None,
-    told: Callable[[float, str], None] = lambda share, words: None,
+    told: Callable[[float, str], object] = lambda share, words: None,
 ) -> tuple[list[Outcome], bool]:
     """Simulate scenarios, `jobs` at a time. Returns what has come of them, in their order, and whether there was no
     Ctrl-C; after one, those that were through by then.

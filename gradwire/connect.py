@@ -1,4 +1,5 @@
-"""What takes more than one room: comparing and drawing whatever the runs come from, and runs on real sockets."""
+"""What takes more than one room: simulating with progress in notebooks, comparing and drawing whatever the runs come
+from, and runs on real sockets."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gradwire.analysis.compare import Comparison
+    from gradwire.analysis.metrics import Metrics
     from gradwire.emu.testbed import Request
+    from gradwire.scenarios.learned import Learned
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.progress import Progress
     from gradwire.traces.trace import Trace
 
     Source = Result | Comparison | Scenario | str | Path
@@ -20,10 +24,59 @@ if TYPE_CHECKING:
 RUNS = "Results, Scenarios, and names of these"
 
 
+def simulate(
+    scenario: Scenario | str | Path,
+    trace: Trace | str | Path | None = None,
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+    max_wall_s: float | None = None,
+) -> Result:
+    """Run a scenario in the packet simulator; in a notebook a bar shows how far it is.
+
+        result = gradwire.simulate("demo")
+        result.iterations                       # a pyarrow table
+        result.to_pandas("messages")
+
+    Parameters
+    ----------
+    scenario : as loaded, or the name or file of one, which runs without a policy, as `gradwire run` has it.
+    trace : replayed by every job instead of the traces that they name; may be named as well.
+    threads : of the simulator; the Result does not depend on it.
+    progress : called now and then, with how far the run is, and once at the end.
+    max_wall_s : ends the run after so many seconds on the wall clock; where it ends then depends on the machine.
+
+    Returns
+    -------
+    Result : tables of iterations, messages, drops, ports, ...; `summary["totals"]["ended_by"]` says what ended it.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        The input cannot be run; before anything is simulated.
+    StallError, KeyboardInterrupt
+        Nothing can happen any more although jobs are not done; Ctrl-C. Both have the Result so far in `.result`.
+    """
+    from gradwire.notebook import heard
+    from gradwire.pace import in_words
+    from gradwire.scenarios.load import scenario_of
+    from gradwire.sim.simulate import simulate as run
+
+    scenario = scenario_of(scenario, "simulate(scenario)")
+    if progress is not None:
+        return run(scenario, trace, threads=threads, progress=progress, max_wall_s=max_wall_s)
+    with heard(f"{scenario.name} {scenario.policy_name}") as told:
+        return run(scenario, trace, threads=threads, progress=in_words(told, scenario), max_wall_s=max_wall_s)
+
+
 def compare(
     *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1, jobs: int = 1
 ) -> Comparison:
     """Several runs side by side: what `gradwire compare` does, without its files.
+
+        runs = gradwire.compare("demo", set=["job.workers=8"])      # all policies of a scenario
+        runs.to_pandas()[["run", "iteration_mean_ps"]]
+        gradwire.compare(result, "results/demo-001")                # and whatever there is
 
     Parameters
     ----------
@@ -49,12 +102,13 @@ def compare(
     """
     from gradwire.analysis.compare import compare as side_by_side
     from gradwire.apart import simulate_apart
+    from gradwire.notebook import heard
     from gradwire.scenarios.errors import ResultError, ScenarioError
     from gradwire.scenarios.given import whole_number
     from gradwire.scenarios.load import overrides_of
     from gradwire.scenarios.result import Result
     from gradwire.sim.fabric.specialise import compile_ahead
-    from gradwire.sim.simulate import Stalled, simulate
+    from gradwire.sim.simulate import Stalled
 
     overrides = overrides_of(set, "compare(set)")
     threads = whole_number(threads, "compare(threads)", 1, ScenarioError)
@@ -67,7 +121,8 @@ def compare(
         raise ResultError("has been run already: overrides change nothing in it", "compare", expected)
     scenarios = [each for each in found if not isinstance(each, Result)]
     if min(jobs, len(scenarios)) > 1:
-        outcomes, finished = simulate_apart(scenarios, jobs, threads)
+        with heard("compare") as told:
+            outcomes, finished = simulate_apart(scenarios, jobs, threads, told=told)
         if not finished:
             raise KeyboardInterrupt
         for outcome in outcomes:
@@ -106,15 +161,35 @@ def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:
     raise unfit(source, "compare(sources)", RUNS, ResultError)
 
 
-def plot(*sources: Source | Iterable[Source]) -> dict[str, Figure]:
-    """The pictures of one run or of several, as matplotlib figures by name: "iteration_time", "completion_time",
-    "packets_again", as far as there is something to draw. Sources and errors as for `compare`; a Comparison is taken as
-    it is."""
-    from gradwire.analysis.compare import Comparison
+def metrics(*sources: Source | Iterable[Source]) -> list[Metrics]:
+    """The figures of runs, one entry for each job (or traffic) of each: iteration and completion times with means and
+    percentiles, drops, packets sent again, losses. Sources and errors as for `compare`.
 
+        for entry in gradwire.metrics("results/one"):
+            print(entry.job, entry.iteration.mean_ps, entry.exposed_share)
+    """
+    return compare(*sources).flat
+
+
+def plot(*sources: Source | Learned | Iterable[Source | Learned]) -> dict[str, Figure]:
+    """The pictures of one run or of several, as matplotlib figures by name: "iteration_time", "completion_time",
+    "packets_again", as far as there is something to draw; of trainings "accuracy". Sources and errors as for `compare`;
+    a Comparison is taken as it is.
+
+        gradwire.plot(result)["iteration_time"].savefig("iterations.pdf")
+    """
+    from gradwire.analysis.compare import Comparison
+    from gradwire.scenarios.learned import Learned
+
+    given = [each for one in sources for each in (one if isinstance(one, list | tuple) else [one])]
+    learned = [each for each in given if isinstance(each, Learned)]
+    if learned and len(learned) == len(given):
+        from gradwire.analysis.learning import draw_learned
+
+        return {"accuracy": draw_learned(learned)}
     if len(sources) == 1 and isinstance(sources[0], Comparison):
         return sources[0].plot()
-    return compare(*sources).plot()
+    return compare(*sources).plot()  # type: ignore[arg-type]  # which says what it cannot take
 
 
 def emulate(

@@ -182,7 +182,7 @@ def _simulated(scenario: object, place: Path) -> None:
 
 def _trained(scenario: Scenario, place: Path) -> None:
     """Train and keep, from where an earlier process was."""
-    from gradwire.train import train
+    from gradwire.learn import train
 
     assert scenario.training is not None
     train(scenario, place, data=_data_of(scenario.training))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.notebook import heard
 from gradwire.processes import Ended, Work, cores, fitting, play
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
 
-Told = Callable[[float, str], None]
+Told = Callable[[float, str], object]
 MARK, WHAT = "sweep.txt", "a sweep"
-DECLARED = "sweep.toml"
 ENGINES = ("local", "ray")
 FIRST_GUESS = 2
 """Runs of every worker from which on the time of the rest is told."""
@@ -56,14 +56,20 @@ def sweep(
 ) -> Sweep:
     """Run every point of a sweep that is not there yet, and return what is there then.
 
+        found = gradwire.sweep("mine.toml")
+        found.to_pandas()                       # means with intervals, a row for every coordinates
+        found.plot()                            # the pictures that it declares, by name
+
     Parameters
     ----------
     source : a sweep file, the name of one of the library, or its tables, such as `{"name": "mine", "scenario":
         "websearch", "axis": [{"key": "traffic.load", "values": [0.2, 0.4]}], "measures": ["slowdown_p99"]}`.
     out : folder of records, tables and pictures, by default `results/sweep-NAME`; one of an earlier sweep is gone on
-    with. engine : "local", processes of this machine; or "ray", a cluster (`address`), by default one that is
-    started here. jobs : runs at a time; as many as there are processors and memory for, if absent (Ray: as the
-    cluster has processors). retry_failed : run points again that have failed.
+        with.
+    engine : "local", processes of this machine; or "ray", a cluster (`address`), by default one that is started here.
+    jobs : runs at a time; as many as there are processors and memory for, if absent (Ray: as the cluster has
+        processors).
+    retry_failed : run points again that have failed.
     fail_fast : end with the first failure (`SweepFailed`).
     max_wall_s : begin and wait for nothing after so many seconds; what is under way then counts as interrupted.
     progress : called with the share that is done, and words.
@@ -79,11 +85,13 @@ def sweep(
     KeyboardInterrupt
         Ctrl-C; everything that was done is kept, and tables and pictures are of that.
     """
+    from gradwire.analysis.sweeps.stored import DECLARED
+
     asked = _asked(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
     declared, folder, text = _declared(source)
     points = _points(declared, folder)
-    with gone_on_with(_place(out, declared), MARK, WHAT) as place:
-        run = _Run.begun(declared, points, place, asked, progress or (lambda share, words: None))
+    with gone_on_with(_place(out, declared), MARK, WHAT) as place, heard(f"sweep {declared.name}", progress) as told:
+        run = _Run.begun(declared, points, place, asked, told)
         run.store.make()
         run.store.tidy()
         (place / DECLARED).write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 
@@ -24,6 +25,15 @@ class GradwireError(Exception):
     def __init__(self, what: str, where: str = "", expected: str = "") -> None:
         self.what, self.where, self.expected = what, where, expected
         super().__init__(what, where, expected)  # all three, so that the error survives pickling
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        head, *more = str(self).splitlines()
+        items = "".join(f"<li>{escape(each.strip())}</li>" for each in more)
+        return f"<p><b>{type(self).__name__}</b>: {escape(head)}</p>" + (f"<ul>{items}</ul>" if items else "")
 
     def as_dict(self) -> dict[str, Any]:
         """The same for programs, JSON-safe."""

@@ -18,12 +18,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow
 
 FORMAT = 2
@@ -46,7 +48,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 Rows = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Learned:
     """One training.
 
@@ -64,6 +66,37 @@ class Learned:
     def name(self) -> str:
         """What it is called beside others."""
         return str(self.summary.get("label") or self.summary.get("policy") or "?")
+
+    def __repr__(self) -> str:
+        return f"<Learned: {self._what()}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: how far it is, and the scores."""
+        head = "".join(f"<th>{each}</th>" for each in ("step", "accuracy", "loss", "simulated ms", "sent MB"))
+        lines = "".join(
+            f"<tr><td>{row['step']:,}</td><td>{row['accuracy']:.2%}</td><td>{row['loss']:.4f}</td>"
+            f"<td>{row['clock_ps'] / 1e9:,.1f}</td><td>{row['sent_bytes'] / 1e6:,.1f}</td></tr>"
+            for row in self.scores
+        )
+        return f"<p><b>Learned</b>: {escape(self._what())}</p><table><tr>{head}</tr>{lines}</table>"
+
+    def _what(self) -> str:
+        """What was trained, how far, how well."""
+        done, wanted = self.summary.get("steps_done", 0), self.summary.get("steps", 0)
+        last = f", accuracy {self.scores[-1]['accuracy']:.2%}" if self.scores else ""
+        return f"{self.summary.get('name', '?')} {self.summary.get('policy', '?')}, {done:,} of {wanted:,} steps{last}"
+
+    def table(self, name: str = "steps") -> pyarrow.Table:
+        """One of the tables, as a pyarrow table. Raises ResultError if there is no such table."""
+        if name not in TABLES:
+            raise ResultError(f"there is no table {name!r}", "table(name)", f"one of {', '.join(TABLES)}")
+        return _table(self.tables.get(name, ()), TABLES[name])
+
+    def to_pandas(self, table: str = "steps") -> pandas.DataFrame:
+        """The same as a pandas DataFrame. Raises MissingExtraError if that is not installed."""
+        from gradwire.scenarios.result import as_pandas
+
+        return as_pandas(self.table(table))
 
     @property
     def steps(self) -> Rows:

@@ -45,6 +45,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,24 @@ class Trace:
     `sampled` lists the indices of the iterations that the rows belong to, rising; all iterations by default.
     Every phase of every rank needs a sampled one. TraceError if the parts do not fit together.
     """
+
+    def __repr__(self) -> str:
+        return f"<Trace {self._what()}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: what it is, and its largest tensors."""
+        largest = sorted(self.tensors, key=lambda each: -each.numel)[:10]
+        lines = "".join(
+            f"<tr><td>{escape(each.name)}</td><td>{escape(self.layers[each.layer])}</td><td>{each.numel:,}</td></tr>"
+            for each in largest
+        )
+        head = "<tr><th>largest tensors</th><th>layer</th><th>elements</th></tr>"
+        return f"<p><b>Trace</b>: {escape(self._what())}</p><table>{head}{lines}</table>"
+
+    def _what(self) -> str:
+        name, total = self.manifest.get("name", ""), sum(each.numel for each in self.tensors)
+        counts = f"{len(self.tensors):,} tensors in {len(self.layers):,} layers, {total / 1e6:.1f} M elements"
+        return f"{name}: {counts}, {len(self.iterations):,} iterations" if name else f"of {counts}"
 
     def __init__(
         self,

@@ -279,7 +279,7 @@ class Trainer:
         return total, right
 
     def run(
-        self, score_every: int = 0, until: float | None = None, progress: Callable[[float, str], None] | None = None
+        self, score_every: int = 0, until: float | None = None, progress: Callable[[float, str], object] | None = None
     ) -> Iterator[StepRow | Score]:
         """Steps until the recipe's are done, with a score every so many steps and at the end.
 

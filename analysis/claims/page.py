@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from math import isfinite
@@ -18,6 +17,7 @@ from gradwire.analysis.claims.effects import effects_of, shown_of
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.figures import save_figure
+from gradwire.analysis.html.pieces import prose
 from gradwire.scenarios.json_data import Json
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
     lines = [
         f"<h2 id='{claim.id}'>{claim.id}: {escape(claim.sentence)}</h2>",
         f"<p>Published: {escape(claim.published)} <span class='remark'>({escape(claim.source)})</span></p>",
-        f"<p>{_verdict(judgement)}. {_prose(judgement.reason)}</p>",
+        f"<p>{_verdict(judgement)}. {prose(judgement.reason)}</p>",
     ]
     if claim.remark:
-        lines.append(f"<p class='remark'>{_prose(claim.remark)}</p>")
+        lines.append(f"<p class='remark'>{prose(claim.remark)}</p>")
     if judgement.findings:
         lines.append("<table><tr><th>figure</th><th>measured</th><th>expected</th><th></th></tr>")
         for each in judgement.findings:
@@ -121,11 +121,6 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
         words = f"{WORDS[claim.shown]} by policy and setting"
         lines.append(f"<img alt='{escape(words)}' src='data:image/png;base64,{data}'>")
     return [*lines, *_effects(judgement), *_everything(judgement)]
-
-
-def _prose(text: str) -> str:
-    """Text as HTML; what stands between backticks, as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _everything(judgement: Judgement) -> list[str]:
@@ -176,6 +171,7 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                 "verdict": each.verdict,
                 "reason": each.reason,
                 "remark": claim.remark,
+                "shown": claim.shown,
                 "expectations": [
                     {
                         "text": one.expect.text,

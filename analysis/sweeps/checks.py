@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gradwire.analysis.sweeps.condition import condition
 from gradwire.analysis.sweeps.measures import check_measures
-from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.points import AnyPlace, Point
 from gradwire.analysis.sweeps.quantity import numbers_of
 from gradwire.analysis.sweeps.schema import Axis, Plot, SweepFile
 from gradwire.scenarios.errors import ScenarioError
@@ -77,7 +77,7 @@ def _follows(axis: Axis, shown: set[str], points: Sequence[Point]) -> bool:
     return all(len(values) == 1 for values in found.values())
 
 
-def shown_points(sweep: SweepFile, plot: Plot, points: Sequence[Point]) -> list[Point]:
+def shown_points(sweep: SweepFile, plot: Plot, points: Sequence[AnyPlace]) -> list[AnyPlace]:
     """The points that a plot's condition leaves."""
     if not plot.where:
         return list(points)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from gradwire.analysis.plots import look
 from gradwire.analysis.sweeps.measures import MEASURES, whose
-from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.quantity import Scalar, numbers_of
 from gradwire.analysis.sweeps.schema import Axis, Plot, SweepFile
 from gradwire.analysis.sweeps.store import Record
@@ -69,7 +69,7 @@ class Drawn:
 
     file: SweepFile
     plot: Plot
-    points: Sequence[Point]
+    points: Sequence[Place]
     records: Mapping[str, Record]
     lines: Sequence[Line]
 
@@ -108,27 +108,43 @@ def look_of(number: int) -> dict[str, Any]:
     return {**look(number), "marker": MARKERS[number % len(MARKERS)]}
 
 
-def set_axis(axes: Axes, which: str, data: Drawn, column: str, logarithmic: bool) -> Callable[[Scalar], float]:
-    """Prepare the x or y axis of a plot for the values of a sweep's axis; returns where each of them is."""
+class Positions(NamedTuple):
+    """Where the values of an axis stand: `label` with the unit, place by value, ticks as (place, words); `named` are
+    values that are no numbers, which stand side by side."""
+
+    label: str
+    places: Mapping[Scalar, float]
+    ticks: list[tuple[float, str]]
+    named: bool
+
+
+def positions(data: Drawn, which: str, column: str) -> Positions:
+    """Where the values of a sweep's axis stand on the x or y axis of a plot."""
     values = data.values(column)
     numbers = numbers_of(values)
     title = getattr(data.plot, f"{which}_label") or data.axis(column).title
-    at = axes.xaxis if which == "x" else axes.yaxis
-    labels = [data.label(column, value) for value in values]
     if numbers is None:
-        at.set_ticks(range(len(values)), labels)
-        getattr(axes, f"set_{which}label")(title)
-        return lambda value: float(values.index(value))
+        ticks = [(float(place), data.label(column, value)) for place, value in enumerate(values)]
+        return Positions(title, {value: float(place) for place, value in enumerate(values)}, ticks, True)
     scale = Scale.of(numbers[0], numbers[1])
     places = {value: number / scale.by for value, number in zip(values, numbers[0], strict=True)}
-    if logarithmic:
+    ticks = [(place, f"{place:.4g}") for place in places.values()] if len(values) <= MOST_TICKS else []
+    return Positions(scale.label(title), places, ticks, False)
+
+
+def set_axis(axes: Axes, which: str, data: Drawn, column: str, logarithmic: bool) -> Callable[[Scalar], float]:
+    """Prepare the x or y axis of a plot for the values of a sweep's axis; returns where each of them is."""
+    found = positions(data, which, column)
+    at = axes.xaxis if which == "x" else axes.yaxis
+    if logarithmic and not found.named:
         getattr(axes, f"set_{which}scale")("log")
-    if len(values) <= MOST_TICKS:
-        at.set_ticks([places[value] for value in values], [f"{places[value]:.4g}" for value in values])
+    if found.ticks:
+        at.set_ticks([place for place, _ in found.ticks], [words for _, words in found.ticks])
+    if found.ticks and not found.named:
         at.set_minor_locator(NullLocator())
         at.set_minor_formatter(NullFormatter())
-    getattr(axes, f"set_{which}label")(scale.label(title))
-    return lambda value: places[value]
+    getattr(axes, f"set_{which}label")(found.label)
+    return lambda value: found.places[value]
 
 
 def is_log(values: Sequence[Scalar]) -> bool:

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.schema import SweepFile
 from gradwire.analysis.sweeps.shown import grid_of, rows_of_table, shortened
 from gradwire.analysis.sweeps.store import State
@@ -38,9 +38,22 @@ class Sweep:
 
     file: SweepFile
     folder: Path | None
-    points: Sequence[Point]
+    points: Sequence[Place]
     records: Mapping[str, Record]
     states: Mapping[State, int]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Sweep:
+        """What is there of a sweep in its folder, whatever scenario and simulator it was made with.
+
+        Raises
+        ------
+        ResultError
+            It holds no sweep, or is damaged.
+        """
+        from gradwire.analysis.sweeps.stored import read_sweep
+
+        return cls(*read_sweep(folder))
 
     @property
     def axes(self) -> list[str]:
@@ -79,9 +92,9 @@ class Sweep:
         return self.states["done"] == sum(self.states.values())
 
     @property
-    def failures(self) -> list[tuple[Point, Record]]:
+    def failures(self) -> list[tuple[Place, Record]]:
         """Points that have failed, each run once."""
-        found: dict[str, tuple[Point, Record]] = {}
+        found: dict[str, tuple[Place, Record]] = {}
         for point in self.points:
             record = self.records.get(point.key)
             if record is not None and record.state == "failed":
@@ -89,7 +102,7 @@ class Sweep:
         return list(found.values())
 
     @property
-    def broken(self) -> list[Point]:
+    def broken(self) -> list[Place]:
         """Points in which a message lost more than its bound allows."""
         return [
             point

@@ -20,7 +20,7 @@ from gradwire.analysis.sweeps.checks import shown_points
 from gradwire.analysis.sweeps.drawing import Drawn
 from gradwire.analysis.sweeps.kinds import KINDS
 from gradwire.analysis.sweeps.measures import MEASURES, whose
-from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.schema import Plot, SweepFile
 from gradwire.analysis.sweeps.store import Record
 from gradwire.analysis.sweeps.table import summary_lines
@@ -42,7 +42,7 @@ FONTS: dict[str, Any] = {
 }
 
 
-def figures(file: SweepFile, points: Sequence[Point], records: Mapping[str, Record]) -> dict[str, Figure]:
+def figures(file: SweepFile, points: Sequence[Place], records: Mapping[str, Record]) -> dict[str, Figure]:
     """Every declared plot that there is something of, by its name."""
     found = {}
     for plot in file.plot:
@@ -58,7 +58,7 @@ def figures(file: SweepFile, points: Sequence[Point], records: Mapping[str, Reco
 
 
 def _figure_of(
-    file: SweepFile, plot: Plot, points: Sequence[Point], records: Mapping[str, Record]
+    file: SweepFile, plot: Plot, points: Sequence[Place], records: Mapping[str, Record]
 ) -> Figure:
     measures = [name for name in (plot.x, plot.y, plot.value) if name and whose(name)[1] in MEASURES]
     data = Drawn(file, plot, points, records, summary_lines(points, records, measures))

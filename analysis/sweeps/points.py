@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradwire.analysis.sources import engine
 from gradwire.analysis.sweeps.axes import Row, coordinates, expand
@@ -36,8 +36,8 @@ EDITION = 1
 
 
 @dataclass(frozen=True)
-class Point:
-    """One scenario of a sweep.
+class Place:
+    """Where a point of a sweep is, and the key by which its outcome is known.
 
     Attributes
     ----------
@@ -51,12 +51,21 @@ class Point:
     labels: Mapping[str, str]
     seed: int
     key: str
-    scenario: Scenario
 
     @property
     def name(self) -> str:
         """For people, such as "load 0.5, transport ndp, seed 2"."""
         return ", ".join([*name_of(self.at), f"seed {self.seed}"])
+
+
+@dataclass(frozen=True)
+class Point(Place):
+    """A place with the scenario that is run there."""
+
+    scenario: Scenario
+
+
+AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
 def name_of(at: Mapping[str, Scalar | None]) -> list[str]:
@@ -163,9 +172,9 @@ def different(points: Sequence[Point]) -> list[Point]:
     return [point for _, _, point in sorted(order, key=lambda each: each[:2])]
 
 
-def rows_of(points: Sequence[Point]) -> Iterator[list[Point]]:
+def rows_of(points: Sequence[AnyPlace]) -> Iterator[list[AnyPlace]]:
     """The points of the same coordinates together, in order."""
-    together: list[Point] = []
+    together: list[AnyPlace] = []
     for point in points:
         if together and together[0].row != point.row:
             yield together

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwire.analysis.sweeps.measures import whose
-from gradwire.analysis.sweeps.points import Point
+from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.schema import SweepFile
 from gradwire.analysis.sweeps.table import Line, Records, summary_lines
 from gradwire.analysis.tables import Grid, Row, count_text, share_text, size_text, time_text
@@ -44,7 +44,7 @@ def share_of(part: float, whole: float) -> str:
     return f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1g}"
 
 
-def grid_of(file: SweepFile, points: Sequence[Point], records: Records) -> Grid:
+def grid_of(file: SweepFile, points: Sequence[Place], records: Records) -> Grid:
     """A line for every coordinates that has runs, or failures."""
     lines = summary_lines(points, records, file.measures)
     axes = [axis.column for axis in file.axis]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.claims.intervals import half_width
 from gradwire.analysis.sweeps.measures import whose
-from gradwire.analysis.sweeps.points import Point, rows_of
+from gradwire.analysis.sweeps.points import Place, rows_of
 from gradwire.analysis.sweeps.store import Record
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def value_of(record: Record | None, measure: str) -> float | None:
     return None if record is None or record.state != "done" else record.figure(*whose(measure))
 
 
-def summary_lines(points: Sequence[Point], records: Records, measures: Sequence[str]) -> list[Line]:
+def summary_lines(points: Sequence[Place], records: Records, measures: Sequence[str]) -> list[Line]:
     """The rows of the first table."""
     lines = []
     for together in rows_of(points):
@@ -58,7 +58,7 @@ def summary_lines(points: Sequence[Point], records: Records, measures: Sequence[
     return lines
 
 
-def point_lines(points: Sequence[Point], records: Records, measures: Sequence[str]) -> list[Line]:
+def point_lines(points: Sequence[Place], records: Records, measures: Sequence[str]) -> list[Line]:
     """The rows of the second."""
     lines = []
     for point in points:

@@ -22,6 +22,7 @@ try:
         execute,
         look,
         predictor,
+    report,
         reproduce,
         run,
         sweep,
@@ -54,7 +55,7 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 # in the order of --help
 for commands in (
-    run, look, timeline, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench,
+    run, look, timeline, report, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench,
 ):  # fmt: skip
     commands.register(app)
 app.add_typer(trace_app, name="trace")

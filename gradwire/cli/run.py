@@ -24,12 +24,11 @@ from gradwire.cli.options import (
     overrides_of,
     seconds_of,
 )
-from gradwire.cli.terminal import Progress, for_people, progress
+from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.sim.progress import Standing
 
 COMPILING = "compiling the packet engine (once per transport and load balancer, then kept)"
 
@@ -51,7 +50,7 @@ def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_jso
     known_format(plots)
     with Claim(out) if out is not None else claim_numbered("results/demo") as place:
         run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
-        _compare(["demo"], [], run, place, as_json, plots)
+        _compare(["demo"], [], run, place, as_json, plots, page=True)
 
 
 @for_people
@@ -152,6 +151,7 @@ def _simulate(
     stalled is said at once."""
     if jobs > 1 and len(scenarios) > 1:
         return _simulate_apart(scenarios, threads, max_wall_s, quiet, asked, jobs)
+    from gradwire.pace import in_words
     from gradwire.sim.fabric.specialise import compile_ahead
     from gradwire.sim.simulate import Stalled, simulate
 
@@ -161,7 +161,7 @@ def _simulate(
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
                 if not results:
                     compile_ahead(scenarios)  # all that they need, side by side
-                told = _simulated(show, scenario)
+                told = in_words(show, scenario)
                 results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
                 results[-1].timing.update(asked)
         except Stalled as stop:
@@ -198,21 +198,6 @@ def _simulate_apart(
     return [result for result, _ in outcomes], finished
 
 
-def _simulated(show: Progress, scenario: Scenario) -> Callable[[Standing], None]:
-    """Progress of a simulation in words."""
-    from gradwire.cli.pace import Pace
-
-    what, pace = ("iterations" if scenario.job else "flows"), Pace()
-
-    def progressed(at: Standing) -> None:
-        pace.note(at.share, at.packet_hops)
-        left, speed = pace.parts
-        parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)
-        show(at.share, ", ".join(filter(None, parts)))
-
-    return progressed
-
-
 def _compare(
     sources: list[str],
     overrides: list[str],
@@ -222,6 +207,7 @@ def _compare(
     plots: str,
     details: bool = False,
     parts: bool = False,
+    page: bool = False,
 ) -> None:
     """Read, or `simulate`, everything that is to be compared; all of it is read before anything is simulated."""
     from gradwire.scenarios.load import list_library, load_scenario
@@ -248,7 +234,7 @@ def _compare(
         if variants and finished:
             simulated, finished = simulate(variants, asked=asked(source, overrides))
             results += simulated
-    _show(results, finished, out, as_json, plots, details=details, parts=parts)
+    _show(results, finished, out, as_json, plots, details=details, parts=parts, page=page)
 
 
 def _show(
@@ -260,13 +246,16 @@ def _show(
     alone: bool = False,
     details: bool = False,
     parts: bool = False,
+    page: bool = False,
 ) -> None:
-    """Write a comparison to `out`, or a Result `alone`, and print the comparison. `plots`: their format, or none.
+    """Write a comparison to `out`, with a `page` to open or without, or a Result `alone`, and print the comparison.
+    `plots`: their format, or none.
 
     Exits with 1 if a loss bound is broken, a run has stalled or its time was up, as after Ctrl-C if the runs were not
     `finished`, and with an error if it had to be written elsewhere.
     """
     from gradwire.analysis.compare import compare, result_folders
+    from gradwire.analysis.report import PAGE
     from gradwire.scenarios.output import keep
 
     if not results:
@@ -278,13 +267,15 @@ def _show(
         kept = keep(out, write, [("result", results[0].write)] if plots else [])
     elif out is not None:
         each_alone = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
-        kept = keep(out, partial(comparison.write, plots=plots or "png"), each_alone)
+        kept = keep(out, partial(comparison.write, plots=plots or "png", page=page), each_alone)
     if as_json:
         typer.echo(json.dumps(comparison.as_dict()))
     else:
         comparison.print(details)
         if kept is not None and kept.place is not None:
             typer.echo(f"{'result' if alone else 'report and results'}: {kept.place}")
+            if page and (kept.place / PAGE).is_file():
+                typer.echo(f"to open in a browser: {kept.place / PAGE}")
     for violation in comparison.violations:
         typer.echo(f"loss bound broken: {violation}", err=True)
     for text in comparison.cut_short:

@@ -53,7 +53,7 @@ def cmd_timeline(
 
     target = out if out is not None else result / "timeline.json"
     written = timeline(
-        result, target, iterations=_range_of(iterations), most=most, ports=ports, trace=_trace_of(trace)
+        result, target, iterations=_range_of(iterations), most=most, ports=ports, trace=trace_of(trace)
     )
     if as_json:
         typer.echo(json.dumps({**vars(written), "path": str(written.path)}))
@@ -81,7 +81,7 @@ def cmd_tensors(
     if out is not None:
         check_format(out)
         refuse_unwritable(out, file=True)
-    table: pyarrow.Table = tensors(result, _trace_of(trace))
+    table: pyarrow.Table = tensors(result, trace_of(trace))
     if out is not None:
         write_tensors(table, out)
     if as_json:
@@ -96,7 +96,8 @@ def cmd_tensors(
         typer.echo(f"tensors: {out}, {table.num_rows:,} rows")
 
 
-def _trace_of(name: str | None) -> Trace | None:
+def trace_of(name: str | None) -> Trace | None:
+    """The trace of --trace, if it is given."""
     from gradwire.traces.trace import load_trace
 
     return None if name is None else load_trace(name)

@@ -48,10 +48,10 @@ def cmd_train(
 ) -> None:
     """Train a model over the scenario's network: what the network loses is lost in the update, and its time is the
     clock. Needs the extra "capture"."""
+    from gradwire.learn import target_of, train
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.scenarios.gone_on_with import gone_on_with
     from gradwire.scenarios.load import load_scenario
-    from gradwire.train import target_of, train
 
     known_format(plots)
     target = target_of(until)

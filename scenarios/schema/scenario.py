@@ -247,6 +247,29 @@ class Scenario(Table):
         variant._applied = policy
         return variant
 
+    def __repr__(self) -> str:
+        return f"<Scenario {self._what()}>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: what it is, and the file that it would be."""
+        from html import escape
+
+        from gradwire.scenarios.toml import write_toml
+
+        text = f"<details><summary>TOML</summary><pre>{escape(write_toml(self.as_written()))}</pre></details>"
+        return f"<p><b>Scenario</b>: {escape(self._what())}</p>{text}"
+
+    def _what(self) -> str:
+        """Its name, policy, network and what it carries."""
+        policy = "" if self.policy_name == "base" else f" {self.policy_name}"
+        parts = [f"{self.name}{policy}: {self.transport.kind} over {self.topology.kind}"]
+        parts += [f"job {job.name} of {job.workers} workers" for job in self.job]
+        parts += [f"traffic {each.name}" for each in self.traffic]
+        return ", ".join(parts) + (f"; {len(self.policy)} policies" if self.policy else "")
+
     def variants(self) -> list[Scenario]:
         """One scenario per policy, in file order; the scenario itself if it names none."""
         return [self.variant(policy) for policy in self.policy] or [self]

@@ -13,7 +13,7 @@ import pytest
 
 import gradwire
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.sim.simulate import packet_fabric
+from gradwire.sim.simulate import packet_fabric, simulate
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_threads_do_not_show(name, threads, first_runs, tmp_path):
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_threads_that_meet_in_every_window_do_not_show(name, first_runs, tmp_path):
-    gradwire.simulate(scenario(name), threads=2, fabric=together).write(tmp_path / "again")
+    simulate(scenario(name), threads=2, fabric=together).write(tmp_path / "again")
     assert same(contents(tmp_path / "again"), first_runs[name]) == []
 
 

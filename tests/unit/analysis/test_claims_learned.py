@@ -169,7 +169,7 @@ def test_arms_of_a_ring_lose_as_much_in_all() -> None:
 
 
 def _train(run: Any, place: Path) -> None:
-    from gradwire.train import train
+    from gradwire.learn import train
 
     train(run.scenario, place)
 

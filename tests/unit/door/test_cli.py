@@ -172,9 +172,9 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         return {"policies": [result.summary["policy"] for result in self.results]}
 
-    def write(self, directory: Path, plots: str = "png") -> None:
+    def write(self, directory: Path, plots: str = "png", page: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "report.md").touch()
+        (directory / ("report.html" if page else "report.md")).touch()
 
 
 @pytest.fixture
@@ -247,7 +247,11 @@ def test_compare_runs_all_policies_and_reads_results(rooms: Any, own_directory: 
 
 
 def test_demo_writes_to_a_new_directory_each_time(rooms: Any, own_directory: Path):
-    assert [invoke("demo").exit_code for _ in range(2)] == [0, 0]
+    """And ends with a page, which it names."""
+    done = [invoke("demo") for _ in range(2)]
+    assert [each.exit_code for each in done] == [0, 0]
+    assert "to open in a browser: results/demo-002/report.html" in done[1].stdout.splitlines()
+    assert Path("results/demo-002/report.html").is_file()
     assert sorted(path.name for path in Path("results").iterdir()) == ["demo-001", "demo-002"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows
 
 from gradwire.analysis.compare import compare
-from gradwire.cli.pace import Pace, wall_text
+from gradwire.pace import Pace, wall_text
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.soundness import check_loss_invariant

@@ -9,11 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gradwire.analysis.learning import rows_of  # noqa: E402
+from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.components import components  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.learned import Learned  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.train import train  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 
 SHORT = [

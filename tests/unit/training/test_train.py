@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-import gradwire.train as door  # noqa: E402
+import gradwire.learn as door  # noqa: E402
 from gradwire import cli  # noqa: E402
 from gradwire.analysis.learning import draw_learned, rows_of  # noqa: E402
+from gradwire.learn import target_of, train  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.gone_on_with import gone_on_with  # noqa: E402
 from gradwire.scenarios.learned import Learned  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.train import target_of, train  # noqa: E402
 from gradwire.training.build import data_of, reducer_of, trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Random  # noqa: E402

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.notebook import heard
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned, replaced
@@ -34,9 +35,12 @@ SCORES = 10
 
 def train(
     scenario: Scenario | str | Path, out: str | Path | None = None, *, until: float | None = None, threads: int = 1,
-    told: Callable[[float, str], None] | None = None, data: Images | Text | None = None,
+    told: Callable[[float, str], object] | None = None, data: Images | Text | None = None,
 ) -> Learned:  # fmt: skip
     """Train the model of a scenario's table [training] over its network.
+
+        learned = gradwire.train("train-tiny", "results/tiny")
+        learned.to_pandas("scores")             # accuracy by step, bytes and simulated time
 
     Parameters
     ----------
@@ -80,7 +84,7 @@ def train(
 
 def _trained(
     scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
-    told: Callable[[float, str], None] | None, engine: Callable[[], dict[str, Any]],
+    told: Callable[[float, str], object] | None, engine: Callable[[], dict[str, Any]],
 ) -> Learned:  # fmt: skip
     """Train, from where its folder is, and keep at every score."""
     import torch
@@ -114,18 +118,19 @@ def _trained(
 
     if until is not None and any(row["accuracy"] >= until for row in tables["scores"]):
         return learned()
-    for row in trainer.run(every, until, told):
-        if isinstance(row, Score):
-            tables["scores"].append(asdict(row))
-            keep()
-            continue
-        tables["steps"].append(asdict(row))
-        tables["lost"] += [
-            {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
-            for worker, shares in enumerate(trainer.lost)
-            for tensor, share in enumerate(shares)
-            if share
-        ]
+    with heard(f"train {scenario.name} {scenario.policy_name}", told) as hears:
+        for row in trainer.run(every, until, hears):
+            if isinstance(row, Score):
+                tables["scores"].append(asdict(row))
+                keep()
+                continue
+            tables["steps"].append(asdict(row))
+            tables["lost"] += [
+                {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
+                for worker, shares in enumerate(trainer.lost)
+                for tensor, share in enumerate(shares)
+                if share
+            ]
     return learned()
 
 

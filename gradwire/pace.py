@@ -5,8 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gradwire.analysis.tables import three_digits, wall_text
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.progress import Standing
 
 RECENT_S = 5.0
 """Speed is that of the last few seconds; what is left is reckoned from all that was done (our choice: the share that is
@@ -60,3 +65,16 @@ class Pace:
         speed, left = self.hops_per_s, self.left_s
         rest = f"about {wall_text(left)} left" if left and self._share < 1 else ""
         return rest, f"{three_digits(speed / 1e6)} M hops/s" if speed else ""
+
+
+def in_words(told: Callable[[float, str], object], scenario: Scenario) -> Callable[[Standing], None]:
+    """Progress of a simulation, for `simulate`, told as a share and words."""
+    what, pace = ("iterations" if scenario.job else "flows"), Pace()
+
+    def progressed(at: Standing) -> None:
+        pace.note(at.share, at.packet_hops)
+        left, speed = pace.parts
+        parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)
+        told(at.share, ", ".join(filter(None, parts)))
+
+    return progressed

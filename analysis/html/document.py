@@ -1,0 +1,66 @@
+"""The page around sections: head, contents, style and script, all in one text.
+
+Its policy lets it use what is inside of it and nothing else, so a browser asks no network for anything. The same
+sections give the same bytes: there is no date in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+
+from gradwire import __version__
+from gradwire.analysis.html.pieces import Section, prose
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+SCRIPTS = ("look.js", "chart.js", "lanes.js", "timeline.js", "page.js")
+SAMPLES = "".join(f'<div class="{kind}" hidden></div>' for kind in ("paper",))
+"""Elements that have the colours of print, for what is drawn by script before it is printed."""
+
+
+def page(title: str, sections: Sequence[Section], command: str = "") -> str:
+    """The whole file. `command`: what wrote it, in words for the foot."""
+    alone = len(sections) == 1 and sections[0].title == title
+    body = [_section(number, section, alone) for number, section in enumerate(sections, 1)]
+    kind = f' <span class="kind">{escape(sections[0].kind)}</span>' if alone else ""
+    made = f" by <code>{escape(command)}</code>" if command else ""
+    return "\n".join([
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">',
+        f"<title>{escape(title)}</title><style>{_file('page.css')}</style></head><body>{SAMPLES}",
+        f'<a class="skip" href="#s1">to the content</a><header><h1>{escape(title)}{kind}</h1>',
+        '<div class="tools"><button type="button" id="theme">dark</button></div></header>',
+        _contents(sections), "<main>", *body, "</main>",
+        f"<footer><p>Written{made}, gradwire {__version__}. This file needs no network: figures, script and style are "
+        "inside.</p></footer>",
+        '<div id="tip" role="status" aria-live="polite" hidden></div>',
+        "<noscript><p>Plots and the timeline need JavaScript; sentences and tables do not.</p></noscript>",
+        *(f"<script>{_file(name)}</script>" for name in SCRIPTS), "</body></html>", "",
+    ])  # fmt: skip
+
+
+def _section(number: int, section: Section, alone: bool) -> str:
+    """A section; with no heading of its own where the page has the same."""
+    lead = f'<p class="lead">{prose(section.lead)}</p>' if section.lead else ""
+    head = "" if alone else f'<h2>{escape(section.title)} <span class="kind">{escape(section.kind)}</span></h2>'
+    return "\n".join([f'<section id="s{number}">{head}{lead}', *section.parts, "</section>"])
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    if len(sections) < 2:
+        return ""
+    items = "".join(
+        f'<li><a href="#s{number}">{escape(each.title)}</a> <span class="kind">{escape(each.kind)}</span></li>'
+        for number, each in enumerate(sections, 1)
+    )
+    return f'<nav aria-label="contents"><ol>{items}</ol></nav>'
+
+
+def _file(name: str) -> str:
+    """A file of this folder, without what could end the element that it stands in."""
+    text = (resources.files(__package__) / name).read_text(encoding="utf-8")
+    assert "</" not in text, name
+    return text

@@ -1,0 +1,224 @@
+"""What else a page may hold: sweeps, trainings, judged claims, and how simulator and sockets agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gradwire.analysis.claims.arms import label_of
+from gradwire.analysis.claims.judge import value_text
+from gradwire.analysis.claims.measures import WORDS
+from gradwire.analysis.claims.page import unit_of
+from gradwire.analysis.fidelity_measure import Measure
+from gradwire.analysis.fidelity_show import HEAD, SCATTER, measure_row
+from gradwire.analysis.html.charts import Axis, Chart, Lines, Series
+from gradwire.analysis.html.pieces import (
+    Section,
+    chart,
+    code,
+    folded,
+    grid,
+    heading,
+    listed,
+    paragraph,
+    table,
+)
+from gradwire.analysis.learning import MEASURES, rows_of
+from gradwire.analysis.metrics import completion_times, measure
+from gradwire.analysis.tables import KIND_WORDS, Grid, share_text, time_text
+from gradwire.analysis.tail import later
+from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.learned import Learned
+from gradwire.scenarios.result import KINDS, Result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PS_PER_MS = 1e9
+CURVE = 400
+VERDICTS = ("shown", "shown under a condition", "unresolved", "not shown")
+
+
+# --- trainings -------------------------------------------------------------------------------------------------------
+
+
+def learned_section(trainings: Sequence[tuple[Learned, str, Path | None]], title: str) -> Section:
+    """Trainings side by side. `trainings`: with the text of their scenarios, and their folders if they have any."""
+    all_of = [each for each, _, _ in trainings]
+    section = Section(title, "training" if len(all_of) == 1 else f"{len(all_of)} trainings")
+    section.lead, *more = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    section.add(listed(more))
+    section.add(*(chart(each) for each in _learned_charts(all_of)))
+    section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))
+    section.add(heading("Train it again"))
+    commands = [str(each.summary["command"]) for each in all_of if each.summary.get("command")]
+    commands += [f"gradwire train {at}/scenario.toml" for _, _, at in trainings if at is not None]
+    section.add(code("\n".join(dict.fromkeys(commands))))
+    for each, text, _ in trainings:
+        section.add(folded(f"The scenario of {each.name}", code(text.strip())) if text else "")
+    return section
+
+
+def _learned_facts(trainings: Sequence[Learned]) -> Iterator[str]:
+    for each in trainings:
+        if not each.scores or not each.steps:
+            yield f"{each.name}: {each.summary.get('steps_done', 0)} steps, and no look at other data yet."
+            continue
+        last, steps = each.scores[-1], each.steps
+        clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if steps[-1]["clock_ps"] else ""
+        lost = sum(row["lost"] for row in steps) / len(steps)
+        yield (
+            f"{each.name}: an accuracy of {last['accuracy']:.2%} after {each.summary['steps_done']:,} steps{clock}, "
+            f"with {share_text(lost)} of what was sent lost in the mean step."
+        )
+        if each.diverged is not None:
+            yield f"**{each.name}: the loss is no number from step {each.diverged} on.**"
+
+
+def _learned_charts(trainings: Sequence[Learned]) -> Iterator[Chart]:
+    timed = any(row["clock_ps"] for each in trainings for row in each.scores)
+    for column, words, unit in MEASURES:
+        if column == "clock_ps" and not timed:
+            continue
+        series = [
+            Series(each.name, [
+                (row[column] / unit, 100 * row["accuracy"])
+                for row in each.scores if column != "clock_ps" or row["clock_ps"]
+            ], dots=True) for each in trainings
+        ]  # fmt: skip
+        yield Lines(
+            f"Accuracy against {words.split(',')[0]}", "On data that is not learned from.", Axis(words),
+            Axis("accuracy (%)"), series,
+        )  # fmt: skip
+    yield Lines(
+        "Loss of every step", "As the workers see it, on what they learn from.", Axis("step"), Axis("loss"),
+        [Series(each.name, [(row["step"], row["loss"]) for row in _thinned(each.steps)]) for each in trainings],
+    )  # fmt: skip
+
+
+def _thinned(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return rows[:: -(-len(rows) // CURVE) or 1]
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+def claims_section(found: Json, title: str) -> Section:
+    """Judged claims, as claims.json has them."""
+    claims = found["claims"]
+    counts = {verdict: sum(each["verdict"] == verdict for each in claims) for verdict in VERDICTS}
+    section = Section(title, "claims")
+    section.lead = f"{len(claims)} claims: " + ", ".join(f"{n} {word}" for word, n in counts.items() if n) + "."
+    rows = [[each["id"], each["claim"], each["published"], each["verdict"]] for each in claims]
+    section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
+    for each in claims:
+        section.add(heading(f"{each['id']}: {each['claim']}"))
+        section.add(paragraph(f"**{each['verdict']}.** {each['reason']}"), paragraph(each.get("remark", ""), "remark"))
+        section.add(_expectations(each["expectations"]), *(chart(one) for one in _claim_chart(each)))
+        section.add(_effects(each["effects"]), _claim_figures(each))
+    section.add(heading("Run it again"), code(found["command"]))
+    return section
+
+
+HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
+
+
+def _expectations(found: Sequence[Json]) -> str:
+    rows = []
+    for each in found:
+        what = each["text"] + (f" ({each['condition']})" if each["condition"] else "")
+        low, high = ("" if each[end] is None else value_text(each[end], each["unit"]) for end in ("low", "high"))
+        one = f"at least {low}" if low else f"at most {high}" if high else "-"
+        wanted = f"{low} to {high}" if low and high else one
+        value = "-" if each["median"] is None else value_text(each["median"], each["unit"])
+        because = f"; time-outs: {each['because']}" if each["because"] else ""
+        rows.append([what, value, wanted, f"{HOLDS[each['holds']]}{because}"])
+    return grid(Grid("", ["figure", "measured, median", "expected", ""], rows), words=True) if rows else ""
+
+
+def _effects(found: Sequence[Json]) -> str:
+    rows = []
+    for each in found:
+        spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in each["interval"])) if each["interval"] else "-"
+        change = f"{100 * each['change']:+.2f}"
+        rows.append([each["setting"], each["label"], f"{100 * each['mean']:.2f} %", change, spread,
+                     "" if each["resolved"] else "unresolved"])  # fmt: skip
+    head = ["setting", "arm", "mean", "less the baseline, points", "95 % interval", ""]
+    return grid(Grid("", head, rows), words=True) if rows else ""
+
+
+def _claim_chart(claim: Json) -> Iterator[Chart]:
+    """Its figure by setting and policy: medians over seeds, with the smallest and the largest."""
+    name = str(claim.get("shown", ""))
+    rows = [row for row in claim["measures"] if row.get(name) is not None]
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    if not rows:
+        return
+    scale = 1 / PS_PER_MS if unit_of(name) == "time" else 100 if unit_of(name) == "share" else 1
+    series = []
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        points = []
+        for place, setting in enumerate(settings):
+            values = [row[name] * scale for row in rows if row["policy"] == policy and row["setting"] == setting]
+            if values:
+                points.append((float(place), median(values), min(values), max(values)))
+        series.append(Series(label_of(policy), points, dots=True, line=len(settings) > 1))
+    unit = {"time": " (ms)", "share": " (%)"}.get(unit_of(name), "")
+    yield Lines(
+        f"{claim['id']}: {WORDS.get(name, name)}", "Medians over seeds, with the smallest and the largest.",
+        Axis("", ticks=[(float(place), setting) for place, setting in enumerate(settings)]),
+        Axis(WORDS.get(name, name) + unit), series, whiskers=True,
+    )  # fmt: skip
+
+
+def _claim_figures(claim: Json) -> str:
+    names = [name for name in WORDS if any(row.get(name) is not None for row in claim["measures"])]
+    rows = []
+    for setting, policy in dict.fromkeys((row["setting"], row["policy"]) for row in claim["measures"]):
+        mine = [row for row in claim["measures"] if (row["setting"], row["policy"]) == (setting, policy)]
+        cells = []
+        for name in names:
+            values = [row[name] for row in mine if row.get(name) is not None]
+            cells.append(value_text(median(values), unit_of(name)) if values else "-")
+        rows.append([setting, label_of(policy), *cells])
+    return folded("all measures", grid(Grid("", ["setting", "policy", *(WORDS[name] for name in names)], rows)))
+
+
+# --- simulator and sockets -------------------------------------------------------------------------------------------
+
+
+def fidelity_section(found: Json, sim: Result, emu: Result, title: str) -> Section:
+    """How an emulated run agrees with a simulated one, as fidelity.json has it, and its Results."""
+    verdicts: list[str] = found["verdicts"]
+    section = Section(title, "fidelity", f"**{verdicts[-1]}.**", [])
+    section.add(listed(verdicts[:-1]))
+    section.add(*(chart(each) for each in _both(sim, emu)))
+    measures = [Measure(**{key: value for key, value in each.items() if key != "passed"}) for each in found["measures"]]
+    scatter = any(each.low is not None for each in measures)
+    head = [*HEAD[:2], SCATTER, *HEAD[2:]] if scatter else HEAD
+    measures.sort(key=lambda each: each.passed is not False)
+    rows = [measure_row(each, scatter) for each in measures]
+    section.add(heading("Figures"), grid(Grid("", ["figure", *head[1:]], rows)))
+    commands = [str(each.timing["command"]) for each in (sim, emu) if each.timing.get("command")]
+    if commands:
+        section.add(heading("Run it again"), code("\n".join(dict.fromkeys(commands))))
+    if sim.scenario:
+        section.add(folded("The scenario, as it ran", code(sim.scenario.strip())))
+    return section
+
+
+def _both(sim: Result, emu: Result) -> Iterator[Chart]:
+    for job in (entry.job for entry in measure(sim)):
+        times = [completion_times(run, job) for run in (sim, emu)]
+        for kind in (kind for kind in KINDS if all(kind in each for each in times)):
+            series = []
+            for name, each in zip(("simulated", "emulated"), times, strict=True):
+                values, shares = later(each[kind], CURVE)
+                points = list(zip((values / PS_PER_MS).tolist(), shares.tolist(), strict=True))
+                series.append(Series(name, points, step="before"))
+            yield Lines(
+                f"{job}: completion of {KIND_WORDS[kind]} messages",
+                "The share of messages that took so long or longer, on both.", Axis("completion time (ms)", "log"),
+                Axis("took so long or longer (%)", "log"), series,
+            )  # fmt: skip

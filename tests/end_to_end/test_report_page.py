@@ -1,0 +1,212 @@
+"""Reports in a browser without a network: everything is drawn, nothing is asked for, and all of it can be looked into.
+
+Needs chromium (on Debian a package of that name), which nothing else here does; without it the tests are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import page_cases
+import pytest
+from browser import Browser, browser_program
+
+from gradwire.analysis.html.given import report
+
+PROGRAM = browser_program()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="there is no chromium (Debian: apt install chromium)"),
+]
+VIEW = "document.querySelector('.timeline').dataset.view.split('-').map(Number)"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with a section of each kind."""
+    place = tmp_path_factory.mktemp("page")
+    sources = [
+        page_cases.runs(), page_cases.sweep(place / "sweep"), page_cases.claims(place / "claims"),
+        page_cases.trainings(place / "trainings"), page_cases.fidelity(place / "fidelity"),
+    ]  # fmt: skip
+    return report(*sources, out=place / "report.html", perfetto=False).path
+
+
+@pytest.fixture
+def browser(written: Path) -> Iterator[Browser]:
+    """The page, opened; nothing it does afterwards may be complained about, or reach for anything."""
+    assert PROGRAM is not None
+    with Browser(PROGRAM) as found:
+        found.open(written)
+        yield found
+        assert found.complaints == []
+        assert found.requests and set(found.requests) == {written.resolve().as_uri()}
+
+
+def timeline_box(browser: Browser) -> dict[str, float]:
+    browser.run("document.querySelector('.timeline').scrollIntoView({block: 'start'})")
+    browser.settled()
+    box: dict[str, float] = browser.run(
+        "(({x, y, width, height}) => ({x, y, width, height}))(document.querySelector('.timeline canvas[tabindex]').getBoundingClientRect())"
+    )
+    return box
+
+
+def test_every_plot_is_drawn(browser: Browser) -> None:
+    """Marks of each are inside of its picture, and the canvas of the timeline is not empty."""
+    drawn = browser.run("[...document.querySelectorAll('figure')].map((f) => [f.getAttribute('aria-label'), Number(f.dataset.drawn)])")
+    assert len(drawn) > 15 and all(count > 0 for _, count in drawn), drawn
+    outside = browser.run("""[...document.querySelectorAll('.chart > svg')].flatMap((svg) => {
+        const box = svg.viewBox.baseVal;
+        return [...svg.querySelectorAll('path, rect, circle:not([visibility=hidden])')].filter((each) => {
+            const b = each.getBBox();
+            return !(b.x >= -1 && b.y >= -1 && b.x + b.width <= box.width + 1 && b.y + b.height <= box.height + 1);
+        }).map((each) => svg.getAttribute('aria-label') + each.outerHTML.slice(0, 90));
+    })""")
+    assert outside == []
+    drawn = browser.run("[...document.querySelectorAll('.chart > svg')].map((svg) => svg.outerHTML).join('')")
+    assert "NaN" not in drawn and "undefined" not in drawn
+    colours = browser.run("""(() => { const c = document.querySelector('.timeline canvas');
+        const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        return new Set(Array.from({length: p.length / 4}, (_, i) => p.slice(4 * i, 4 * i + 4).join())).size; })()""")
+    assert colours > 5
+
+
+def test_the_timeline_zooms_and_moves(browser: Browser) -> None:
+    """By keys, wheel, buttons and dragging; the time under the pointer stays there."""
+    box = timeline_box(browser)
+    whole = browser.run(VIEW)
+    browser.run("document.querySelector('.timeline canvas[tabindex]').focus()")
+    browser.key("+")
+    first = browser.run(VIEW)
+    assert first[1] - first[0] == pytest.approx((whole[1] - whole[0]) / 2, rel=1e-3)
+    browser.key("ArrowRight")
+    moved = browser.run(VIEW)
+    assert moved[0] - first[0] == pytest.approx(0.2 * (first[1] - first[0]), rel=1e-3)
+    gutter = browser.run("Math.round(Math.min(170, document.querySelector('.timeline').clientWidth * 0.22))")
+    x, y = box["x"] + gutter + (box["width"] - gutter) / 3, box["y"] + 60
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-100)
+    browser.settled()
+    closer = browser.run(VIEW)
+    at = [view[0] + (view[1] - view[0]) / 3 for view in (moved, closer)]
+    assert closer[1] - closer[0] == pytest.approx(0.8 * (moved[1] - moved[0]), rel=1e-3)
+    assert at[0] == pytest.approx(at[1], abs=0.01 * (moved[1] - moved[0]))
+    for kind, place in (("mousePressed", x), ("mouseMoved", x - 80), ("mouseReleased", x - 80)):
+        browser.mouse(kind, place, y, button="left", clickCount=1, buttons=1)
+    dragged = browser.run(VIEW)
+    assert dragged[0] - closer[0] == pytest.approx(80 * (closer[1] - closer[0]) / (box["width"] - gutter), rel=0.02)
+    browser.key("0")
+    assert browser.run(VIEW) == whole
+
+
+def test_the_timeline_is_read_by_keys(browser: Browser) -> None:
+    """Down chooses the first host, N goes through what it did, Enter makes it large; other runs are a button away."""
+    timeline_box(browser)
+    browser.run("document.querySelector('.timeline canvas[tabindex]').focus()")
+    browser.key("ArrowDown")
+    assert "h0 resnet50 worker 0" in browser.run("document.getElementById('tip').textContent")
+    browser.key("n")
+    said = browser.run("document.getElementById('tip').textContent")
+    assert said.startswith("h0: ") and " from " in said
+    small = browser.run("document.querySelector('.timeline canvas').clientHeight")
+    browser.key("Enter")
+    assert browser.run("document.querySelector('.timeline canvas').clientHeight") > small
+    names = browser.run("[...document.querySelectorAll('.timeline .run')].map((b) => { b.click(); return document.querySelector('.timeline').dataset.run; })")
+    assert len(set(names)) == len(names) == 3
+
+
+def test_plots_are_read_by_keys_and_by_the_pointer(browser: Browser) -> None:
+    browser.run("document.querySelector('.chart > svg').focus()")
+    browser.key("ArrowRight")
+    said = browser.run("document.getElementById('tip').textContent")
+    assert "computing: " in said and " ms" in said
+    browser.key("ArrowRight")
+    assert browser.run("document.getElementById('tip').textContent") != said
+    browser.key("Escape")
+    assert browser.run("document.getElementById('tip').hidden") is True
+    browser.run("document.querySelector('.chart > svg').scrollIntoView({block: 'center'})")
+    browser.settled()
+    box = browser.run("(({x, y}) => ({x, y}))(document.querySelector('.chart svg[role] rect').getBoundingClientRect())")
+    browser.mouse("mouseMoved", box["x"] + 10, box["y"] + 10)
+    browser.settled()
+    assert browser.run("document.getElementById('tip').hidden") is False
+
+
+def test_the_legend_hides_and_dragging_looks_closer(browser: Browser) -> None:
+    lines = "[...document.querySelectorAll('.chart')].find((f) => f.querySelector('.keys .key') && JSON.parse(f.querySelector('script').textContent).kind === 'lines')"
+    paths = f"{lines}.querySelectorAll(':scope > svg > path').length"
+    before, spots = browser.run(paths), browser.run(f"Number({lines}.dataset.drawn)")
+    browser.run(f"{lines}.querySelector('.key').click()")
+    assert browser.run(paths) < before
+    assert browser.run(f"{lines}.querySelector('.key').getAttribute('aria-pressed')") == "false"
+    browser.run(f"{lines}.querySelector('.key').click()")
+    assert browser.run(paths) == before
+    browser.run(f"{lines}.scrollIntoView({{block: 'center'}})")
+    browser.settled()
+    box: dict[str, float] = browser.run(f"(({{x, y, width, height}}) => ({{x, y, width, height}}))({lines}.querySelector(':scope > svg').getBoundingClientRect())")
+    middle = box["y"] + box["height"] / 2
+    for kind, share in (("mousePressed", 0.4), ("mouseMoved", 0.6), ("mouseReleased", 0.6)):
+        browser.mouse(kind, box["x"] + share * box["width"], middle, button="left", clickCount=1, buttons=1)
+    browser.settled()
+    assert 0 < browser.run(f"Number({lines}.dataset.drawn)") < spots
+    browser.run(f"{lines}.querySelector(':scope > svg').focus()")
+    browser.key("0")
+    assert browser.run(f"Number({lines}.dataset.drawn)") == spots
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2, from colours such as "rgb(1, 2, 3)"."""
+
+    def light(colour: str) -> float:
+        parts = [int(each) / 255 for each in colour.strip("rgb()").split(",")]
+        red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    high, low = sorted((light(one), light(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_light_and_dark_can_be_read(browser: Browser) -> None:
+    """As the system has it, and as the button says; text has a contrast of 4.5, lines of plots one of 3."""
+    seen = set()
+    for dark in (False, True):
+        browser.dark(dark)
+        browser.settled()
+        ground = browser.run("getComputedStyle(document.body).backgroundColor")
+        seen.add(ground)
+        for element in ("p", "figcaption", "a", ".kind", "button", "td"):
+            ink = browser.run(f"getComputedStyle(document.querySelector('{element}')).color")
+            assert contrast(ink, ground) >= 4.5, (element, dark)
+        for n in range(6):
+            browser.run(f"document.querySelector('footer').style.color = 'var(--c{n})'")
+            assert contrast(browser.run("getComputedStyle(document.querySelector('footer')).color"), ground) >= 3, (n, dark)
+    browser.run("document.getElementById('theme').click()")
+    assert len(seen) == 2 and browser.run("getComputedStyle(document.body).backgroundColor") != ground
+
+
+@pytest.mark.parametrize("wide", [320, 390, 1600])
+def test_it_fits_every_width(wide: int, browser: Browser) -> None:
+    """Wide tables scroll in their frames; the page itself does not."""
+    browser.window(wide, 800)
+    browser.settled()
+    assert browser.run("document.documentElement.scrollWidth") <= wide
+    assert browser.run("[...document.querySelectorAll('figure')].every((f) => Number(f.dataset.drawn) > 0)")
+
+
+def test_it_prints_in_ink(browser: Browser, tmp_path: Path) -> None:
+    """From a dark screen on white paper, without buttons, and dark again afterwards."""
+    browser.dark(True)
+    browser.settled()
+    before = browser.run("document.documentElement.dataset.theme")
+    browser.ask("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    browser.settled()
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.run("[...document.querySelectorAll('.bar, .tools, .code button')].every((b) => b.offsetHeight === 0)")
+    pixel: Any = browser.run("(() => { const c = document.querySelector('.timeline canvas'); return [...c.getContext('2d').getImageData(3, 3, 1, 1).data]; })()")
+    assert pixel[3] == 0 or min(pixel[:3]) > 200
+    browser.dark(True)
+    browser.settled()
+    assert browser.run("document.documentElement.dataset.theme") == before == "dark"
+    browser.paper(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
