@@ -55,7 +55,7 @@ def computed(found: Ran) -> Iterator[Span]:
     traffic, lost = Traffic(found), Lost(found)
     for played in found.played:
         walk = Walk(played, MessageTimes(played, traffic, lost), found.latency)
-        for process, course in enumerate(played.courses):
+        for process, course in enumerate(played.courses[: len(played.workers)]):
             yield from _of_worker(played, walk, process, course)
 
 

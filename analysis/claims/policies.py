@@ -49,6 +49,9 @@ PRIORITY: Json = {"queues": 8, "selective_drop": False}
 TAGS: Json = {"layer_priority": True, "magnitude": True, "important_fraction": 0.5}
 
 
+PER_LAYER: Json = {"kind": "halving_doubling", "bucket": "16KiB", "blocking": True}
+"""An all-reduce for each layer, one after the other: as Lee et al.'s baselines. Buckets are closed by a kernel or a
+matrix, with which the vectors behind it travel."""
 TO_SWITCHES: Json = {"send_order": "sequential", "stop_policy": "on_probe", "important_must_arrive": False}
 
 NOTHING: JsonView = MappingProxyType({})
@@ -185,6 +188,12 @@ POLICIES: dict[str, PolicyOf] = {
         {"transport": {"kind": "swift"}, "load_balancing": "ecmp", "switch": FIFO},
         {**RELIABLE, "order": "fifo"},
     ),
+    "overlapped": PolicyOf("overlapped averaging", {}),
+    "overlapped-gradients": PolicyOf(
+        "overlapped averaging, gradients of all layers", {}, {"exchange": {"dense": "gradients"}}
+    ),
+    "allreduce-overlapped": PolicyOf("all-reduce per layer, overlapped", {}, {"exchange": PER_LAYER}),
+    "allreduce": PolicyOf("all-reduce per layer", {}, {"exchange": PER_LAYER, "scheduler": "barrier"}),
 }
 
 
