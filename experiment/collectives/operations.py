@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gradwire.traces.trace import TensorInfo, Trace
+    from gradwire.traces.trace import TensorInfo
 
 ACTIVATIONS, ERRORS, GRADIENTS, PARAMETERS = "activations", "errors", "reduce_scatter", "parameters"
 """By the names that their messages have in a Result."""
@@ -55,37 +55,41 @@ class Operation(NamedTuple):
     nbytes: int
 
 
-def groups_of(trace: Trace, activations: bool) -> list[Group]:
+def groups_of(tensors: Sequence[TensorInfo], activations: bool) -> list[Group]:
     """Groups in forward order. `activations`: whether those of fully connected layers are exchanged."""
-    of_layer: list[list[int]] = [[] for _ in trace.layers]
-    for number, info in enumerate(trace.tensors):
+    of_layer: list[list[int]] = [[] for _ in range(1 + max(info.layer for info in tensors))]
+    for number, info in enumerate(tensors):
         of_layer[info.layer].append(number)
     found: list[list[int]] = []
-    for layer, tensors in enumerate(of_layer):
-        if not tensors:
+    for layer, mine in enumerate(of_layer):
+        if not mine:
             continue
-        infos = [trace.tensors[each] for each in tensors]
+        infos = [tensors[each] for each in mine]
         vectors = all(len(info.shape) < 2 for info in infos)
-        behind = found and not (activations and _matrix(trace, of_layer, found[-1]))
+        behind = found and not (activations and _matrix(tensors, of_layer, found[-1]))
         if vectors and behind:
             found[-1].append(layer)
         else:
             found.append([layer])
-    return [_group(trace, of_layer, layers, activations) for layers in found]
+    return [_group(tensors, of_layer, layers, activations) for layers in found]
 
 
-def _group(trace: Trace, of_layer: Sequence[Sequence[int]], layers: Sequence[int], activations: bool) -> Group:
-    tensors = tuple(each for layer in layers for each in of_layer[layer])
-    infos: list[TensorInfo] = [trace.tensors[each] for each in tensors]
+def _group(
+    tensors: Sequence[TensorInfo], of_layer: Sequence[Sequence[int]], layers: Sequence[int], activations: bool
+) -> Group:
+    mine = tuple(each for layer in layers for each in of_layer[layer])
+    infos = [tensors[each] for each in mine]
     return Group(
-        tuple(layers), tensors, sum(info.numel for info in infos), max(info.element_bytes for info in infos),
-        _matrix(trace, of_layer, layers) if activations else None,
+        tuple(layers), mine, sum(info.numel for info in infos), max(info.element_bytes for info in infos),
+        _matrix(tensors, of_layer, layers) if activations else None,
     )  # fmt: skip
 
 
-def _matrix(trace: Trace, of_layer: Sequence[Sequence[int]], layers: Sequence[int]) -> tuple[int, int] | None:
+def _matrix(
+    tensors: Sequence[TensorInfo], of_layer: Sequence[Sequence[int]], layers: Sequence[int]
+) -> tuple[int, int] | None:
     """The shape of the weight matrix of a fully connected layer; None where it is none."""
-    shapes = [trace.tensors[each].shape for each in of_layer[layers[0]]]
+    shapes = [tensors[each].shape for each in of_layer[layers[0]]]
     matrices = [shape for shape in shapes if len(shape) == 2]
     if len(matrices) != 1 or any(len(shape) > 2 for shape in shapes):
         return None

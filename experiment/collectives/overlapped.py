@@ -50,7 +50,7 @@ class OverlappedAveraging(Exchange):
         super().__init__(context)
         self.layerwise = (context.scheduling.forward or "layerwise") == "layerwise"
         self.batch, workers = table.batch, len(context.workers)
-        self.groups = groups_of(context.trace, table.dense == "activations")
+        self.groups = groups_of(context.trace.tensors, table.dense == "activations")
         self.operations = operations_of(self.groups, context.ready_order, workers, table.batch)
         longest = max(self.operations, key=lambda operation: operation.nbytes)
         if longest.nbytes > context.payload * MAX_PACKETS:

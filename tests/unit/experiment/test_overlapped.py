@@ -38,16 +38,16 @@ def case(workers=3, *, trace=TRACE, batch=2, iterations=2, dense="activations", 
 
 
 def test_what_travels_together():
-    groups = groups_of(TRACE, activations=True)
+    groups = groups_of(TRACE.tensors, activations=True)
     assert [each.layers for each in groups] == [(0, 1), (2,), (3,), (4,)]
     assert [each.matrix for each in groups] == [None, (5, 36), None, (2, 5)]
     assert [each.elements for each in groups] == [4 * 27 + 8, 180, 5, 12]
-    assert [each.layers for each in groups_of(TRACE, activations=False)] == [(0, 1), (2, 3), (4,)]
-    assert [each.layers for each in groups_of(make_trace([[5], [6]]), activations=True)] == [(0, 1)]
+    assert [each.layers for each in groups_of(TRACE.tensors, activations=False)] == [(0, 1), (2, 3), (4,)]
+    assert [each.layers for each in groups_of(make_trace([[5], [6]]).tensors, activations=True)] == [(0, 1)]
 
 
 def test_operations_in_order_and_their_bytes():
-    groups = groups_of(TRACE, activations=True)
+    groups = groups_of(TRACE.tensors, activations=True)
     made = operations_of(groups, list(range(len(TRACE.tensors)))[::-1], workers=4, batch=10)
     assert [(each.kind, each.group) for each in made] == [
         ("activations", 1), ("activations", 3),
