@@ -12,10 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradwire.analysis.claims.claim import At, Claim, Expect, Setting, gain
+from gradwire.analysis.claims.policies import ALL_REDUCES
 
 PICTURES = 256
 CORES = 32
-LEE, GRADIENTS, OVERLAPPED, BARRIER = "overlapped", "overlapped-gradients", "allreduce-overlapped", "allreduce"
+LEE, GRADIENTS, BARRIER = "overlapped", "overlapped-gradients", "allreduce-barrier"
+OVERLAPPED = {kind: f"allreduce-{kind}" for kind in ALL_REDUCES}
+ALIKE = OVERLAPPED["transpose"]
+"""The all-reduce that sends as overlapped averaging does: the same ways, the same number of messages."""
 NODES = (16, 64, 128, 256)
 QUICK = (16, 64)
 MS = 10**9
@@ -57,7 +61,7 @@ def _setting(model: Model, nodes: int) -> Setting:
         "name": model.trace, "trace": model.trace, "workers": nodes, "optimizer": f"{model.optimizer_ms}ms",
         "compute_scale": round(batch * model.picture_ps / model.captured_ps, 6), "exchange": {"batch": batch},
     }  # fmt: skip
-    policies = (LEE, GRADIENTS, OVERLAPPED, BARRIER) if model is VGG else (LEE, OVERLAPPED, BARRIER)
+    policies = (LEE, *((GRADIENTS,) if model is VGG else ()), *OVERLAPPED.values(), BARRIER)
     return Setting(model.setting(nodes), "lee", policies, {"job": job}, full_only=nodes not in QUICK)
 
 
@@ -80,10 +84,8 @@ def _cores(model: Model, nodes: int) -> Callable[[At], float]:
 
 
 def _beyond(few: Model, many: Model, nodes: int) -> Callable[[At], float]:
-    """By how much the gain over overlapped all-reduces is larger with one model than with another."""
-    return lambda at: (
-        gain(many.setting(nodes), LEE, OVERLAPPED)(at) - gain(few.setting(nodes), LEE, OVERLAPPED)(at)
-    )
+    """By how much the gain over overlapped all-reduces by all-to-alls is larger with one model than with another."""
+    return lambda at: gain(many.setting(nodes), LEE, ALIKE)(at) - gain(few.setting(nodes), LEE, ALIKE)(at)
 
 
 ALL = tuple(SETTINGS.values())
@@ -106,13 +108,18 @@ E1 = Claim(
         for model in MODELS
         for nodes in NODES
         for policy, over, words in (
-            (OVERLAPPED, BARRIER, "overlapped all-reduces faster than those behind the backward pass"),
-            (LEE, OVERLAPPED, "overlapped averaging faster than overlapped all-reduces"),
+            (ALIKE, BARRIER, "overlapped all-reduces faster than those behind the backward pass"),
+            *(
+                (LEE, policy, f"faster than overlapped all-reduces, {ALL_REDUCES[kind]}")
+                for kind, policy in OVERLAPPED.items()
+            ),
         )
     ),
     "iteration",
-    "One all-reduce for each layer, by halving and doubling, one after the other, as one thread that waits for a "
-    "library does it. 256 pictures a step, shared by the nodes.",
+    "One all-reduce for each layer, one after the other, as one thread that waits for a library does it; by which "
+    "algorithm, the library chooses. Routes are the shortest ones: in halving and doubling the four nodes of a switch "
+    "share the one cable to the switch of their partners, where Aries would send some of it by other switches. 256 "
+    "pictures a step, shared by the nodes.",
 )
 E2 = Claim(
     "E2",
@@ -138,7 +145,7 @@ E2 = Claim(
                 "activations and errors faster than gradients",
                 gain(VGG.setting(nodes), LEE, GRADIENTS),
                 (VGG.setting(nodes),),
-                low=0.0,
+                low=0.01,
                 unit="share",
                 condition=f"activations and errors, {nodes} nodes",
             )

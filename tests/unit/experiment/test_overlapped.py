@@ -172,6 +172,7 @@ class Sgd:
 
         def count(event):
             left[event] -= 1
+            assert left[event] >= 0
             if left[event]:
                 return
             fired.add(event)
@@ -220,10 +221,14 @@ class Sgd:
         return found
 
 
+MATRICES = shaped_trace([[(5, 7), (5,)], [(3, 5)]], iterations=2)
+
+
 @pytest.mark.parametrize("workers", [2, 3, 5])
 @pytest.mark.parametrize("dense", ["activations", "gradients"])
-def test_a_step_is_one_of_plain_sgd_in_any_order(workers, dense):
-    _, job = case(workers, batch=3, dense=dense, iterations=3)
+@pytest.mark.parametrize("trace", [TRACE, MATRICES], ids=["kernels", "matrices"])
+def test_a_step_is_one_of_plain_sgd_in_any_order(workers, dense, trace):
+    _, job = case(workers, batch=3, dense=dense, iterations=3, trace=trace)
     for seed in range(3):
         made = Sgd(job, np.random.default_rng(seed), 3).run()
         values, biases = made.expected()
