@@ -64,7 +64,7 @@ def _spans(found: Ran, window: tuple[int, int] | None) -> Iterator[Span]:
     traffic, lost = Traffic(found), Lost(found)
     for played in found.played:
         walk = Walk(played, MessageTimes(played, traffic, lost), found.latency)
-        for process, course in enumerate(played.courses):
+        for process, course in enumerate(played.courses[: len(played.workers)]):
             yield from _of_worker(played, walk, process, course, window)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Counts = NDArray[np.int32]
 
-REDUCE, GATHER = KINDS.index("reduce_scatter"), KINDS.index("all_gather")
+REDUCE, GATHER, PARAMETERS = (KINDS.index(kind) for kind in ("reduce_scatter", "all_gather", "parameters"))
 
 
 class LostValues(NamedTuple):
@@ -45,7 +45,8 @@ def lost_values(scenario: Scenario, result: Result, trace: Trace | None = None) 
     scenario, trace : that the Result is of (with the policy that it was run with).
 
     A lost value counts as nothing, whatever stands for it in training (`job.fill`). Parameter servers are left out:
-    what was lost of a push or a pull is in the table of messages by itself.
+    what was lost of a push or a pull is in the table of messages by itself. So is what hands out parameters instead of
+    sums.
 
     Raises
     ------
@@ -77,7 +78,8 @@ def _buckets(program: Program) -> dict[tuple[int, int, int], list[int]]:
     """Messages of every bucket, each after those that it is made of."""
     rows = program.messages
     found: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for message in np.flatnonzero((rows.kind == REDUCE) | (rows.kind == GATHER)).tolist():
+    others = np.isin(rows.table, np.unique(rows.table[rows.kind == PARAMETERS]))
+    for message in np.flatnonzero(((rows.kind == REDUCE) | (rows.kind == GATHER)) & ~others).tolist():
         table = int(rows.table[message])
         bucket = int(rows.part[message]) // program.tables[table].segments
         found[table, int(rows.iteration[message]), bucket].append(message)

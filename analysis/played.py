@@ -108,14 +108,15 @@ class Played:
     messages : columns int64[messages], those of OWN, `number` (in the Result), `src`, `dst` (nodes), `tensor`,
         `layer`, `part`, `kind` (index into `KINDS`), `iteration`; -1 in `number` and times where a message never came
         to be ready.
-    courses : what every worker did.
+    courses : what every process did, workers first.
     """
 
     def __init__(self, seen: Seen, job: Job) -> None:
         """ResultError if the Result does not follow from its scenario."""
         self.seen, self.job, self.name = seen, job, job.table.name
         part = job.part
-        self.hosts, self.workers = part.hosts.tolist(), part.workers.tolist()
+        self.hosts = part.hosts.tolist()
+        self.workers = part.workers[part.workers >= 0].tolist()  # their processes come first
         self.table = part.table
         self.steps: list[Step] = list(part.steps())
         self.first = _sums([len(step) for step in self.steps])

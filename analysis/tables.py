@@ -34,6 +34,9 @@ KIND_WORDS = {
     "reduce_scatter": "reduce-scatter",
     "all_gather": "all-gather",
     "flow": "flow",
+    "activations": "activations",
+    "errors": "errors",
+    "parameters": "parameters",
 }
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")

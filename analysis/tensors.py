@@ -154,7 +154,7 @@ def _of_job(found: Ran, played: Played, schema: pyarrow.Schema) -> pyarrow.Table
 def needed_at(played: Played) -> Ints:
     """When a worker came to need what a message brings it, per message; -1 where none did."""
     found = np.full(len(played.messages["src"]), -1, dtype=np.int64)
-    for course in played.courses:
+    for course in played.courses[: len(played.workers)]:
         for moment, event, _ in course.waits:
             those = played.delivered_for(event)
             found[those[found[those] < 0]] = moment  # the first time: nothing is waited for twice
@@ -165,7 +165,7 @@ def _workers(found: Ran, played: Played) -> dict[int, int]:
     """Place among a job's workers by the nodes of their hosts."""
     cards = found.network.cards
     places: dict[int, int] = {}
-    for place, node in enumerate(played.hosts):
+    for place, node in enumerate(played.hosts[: len(played.workers)]):
         host = int(np.searchsorted(cards.first, node, side="right")) - 1
         places |= dict.fromkeys(range(int(cards.first[host]), int(cards.first[host + 1])), place)
     return places

@@ -106,8 +106,8 @@ class Job:
                 table.name, self.transport, order, credit, True, widest, self.source, buckets, segments,
                 apart=apart, slices=exchange.slices,
             ),
-            hosts=context.nodes,
-            workers=np.arange(table.workers),
+            hosts=np.concatenate((context.nodes, exchange.threads)),
+            workers=np.append(np.arange(table.workers), np.full(len(exchange.threads), -1)),
             stations=exchange.stations,
             steps=self._steps,
         )
@@ -124,7 +124,7 @@ class Job:
                 Course(worker, self._course(worker, iteration, plan, exchanged, first, before))
                 for worker, plan in enumerate(times)
             )
-            yield replace(exchanged.step, courses=courses)
+            yield replace(exchanged.step, courses=courses + tuple(_moved(each, first) for each in exchanged.threads))
             self._optimizer = [plan.optimizer for plan in times]
             before = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
             first += len(exchanged.step)
@@ -145,18 +145,17 @@ class Job:
             rows.append((UNTIL, self.table.start, -1))
         rows.append((NOTE, START, iteration))
         begin, done = plan.forward.tolist(), 0
-        if before is not None and exchange.layerwise:
-            for layer, gate in enumerate(before[worker, :-1].tolist()):
-                if gate < 0:
-                    continue
-                if begin[layer] > done:
-                    rows.append((COMPUTE, begin[layer] - done, -1))
-                    done = begin[layer]
+        gates = before[worker, :-1].tolist() if before is not None and exchange.layerwise else [-1] * (len(begin) - 1)
+        for layer, gate in enumerate([*gates, -1]):
+            fired = exchanged.at_forward(worker * len(begin) + layer)
+            if (gate >= 0 or fired or layer == len(gates)) and begin[layer] > done:
+                rows.append((COMPUTE, begin[layer] - done, -1))
+                done = begin[layer]
+            rows += [(FIRE, first + event, -1) for event in fired]
+            if gate >= 0:
                 rows.append((WAIT, gate, iteration - 1))
                 if exchange.worker_optimizes and (share := self._optimizer_share(worker, layer)):
                     rows.append((COMPUTE, share, -1))
-        if begin[-1] > done:
-            rows.append((COMPUTE, begin[-1] - done, -1))
         rows.append((NOTE, FORWARD_END, iteration))
         done = begin[-1]
         place, events = exchanged.fires[0][worker * len(self.trace.tensors) :], exchanged.fires[1]
@@ -169,6 +168,12 @@ class Job:
         if plan.backward_end > done:
             rows.append((COMPUTE, plan.backward_end - done, -1))
         rows.append((NOTE, BACKWARD_END, iteration))
+        if exchanged.updates is not None:
+            for event, some, whole, fired in exchanged.updates[worker].tolist():
+                rows.append((WAIT, first + event, iteration))
+                if share := plan.optimizer * some // whole:
+                    rows.append((COMPUTE, share, -1))
+                rows.append((FIRE, first + fired, -1))
         layer = 0 if exchange.layerwise and iteration < last else -1
         if (gate := int(exchanged.gates[worker, layer])) >= 0:
             rows.append((WAIT, first + gate, iteration))
@@ -212,6 +217,13 @@ def job_context(
         seed=replay.seed,
         scheduling=scheduling_of(table, trace),
     )
+
+
+def _moved(course: Course, first: int) -> Course:
+    """A course whose events were counted from those of its step, counted through."""
+    rows = course.operations.copy()
+    rows[np.isin(rows[:, 0], (FIRE, WAIT)), 1] += first
+    return Course(course.process, rows)
 
 
 def _ready(plan: Timetable) -> Ints:

@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 @dataclass(frozen=True)
 class Process:
     """Steps, one after the other, at one host. `job` is an index into `Program.tables`, `worker` its number in that
-    job, -1 for traffic.
+    job, -1 for traffic and for what a job has besides workers, such as communication threads.
 
     A process does not stop for what is there already: where all events that it waits for up to the next step that is
     neither COMPUTE nor WAIT have fired, it computes in one stretch.
@@ -212,7 +212,8 @@ class Step:
 class Part:
     """What one job or traffic does.
 
-    hosts, workers : int64[processes]: the node of every process, and the number of the worker that it is.
+    hosts, workers : int64[processes]: the node of every process, and the number of the worker that it is: 0, 1, ...,
+        and behind them -1 for what is none.
     stations : int64[stations], their nodes.
     steps : a new iterator over the steps; each is made when it is asked for.
     """

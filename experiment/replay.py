@@ -4,7 +4,7 @@ A trace may hold the iterations of R ranks.  Worker w replays those of rank w mo
 captured iteration (i + w div R) mod n of that rank in the chosen phase: the first R workers are those that
 were recorded together, and further ones differ from them as iterations of one worker did.  All its times
 are multiplied by the job's `compute_scale` and, with jitter, by a log-normal factor of median 1 that depends
-on nothing but (seed, job, worker, iteration).
+on nothing but (seed, job, worker, iteration). The optimiser step takes what the job says, if it does.
 
 Time that the capture spent between two layers belongs to the earlier one, and what it spent before layer 0
 (such as loading the batch) to layer 0 (our choice).
@@ -114,7 +114,8 @@ class Replay:
             key = (self.seed, zlib.crc32(table.name.encode()), worker, iteration)
             draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()
             factor *= float(np.exp(table.jitter * draw))
-        return self._timetables[self.captured(worker, iteration)].scaled(factor)
+        found = self._timetables[self.captured(worker, iteration)].scaled(factor)
+        return found if table.optimizer is None else replace(found, optimizer=int(table.optimizer))
 
 
 def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> list[int]:

@@ -151,7 +151,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow")
+KINDS = ("push", "pull", "reduce_scatter", "all_gather", "flow", "activations", "errors", "parameters")
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 

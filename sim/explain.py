@@ -32,8 +32,9 @@ def waiting(tracks: Sequence[Track], network: Network, counts: Counts) -> list[s
             what = f"layer {layers.pop()}" if len(layers) == 1 and layers != {-1} else "all layers"
             named = "; ".join(_named(step, message, network.names) for message in missing[:SHOWN])
             more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            worker = int(track.part.workers[process])
             lines.append(
-                f"job {track.part.table.name}: worker {int(track.part.workers[process])} on "
+                f"job {track.part.table.name}: {f'worker {worker}' if worker >= 0 else 'the communication thread'} on "
                 f"{_host(network, int(track.part.hosts[process]))} waits for {what} of iteration {first + index}: "
                 f"{len(missing)} messages: {named}{more}"
             )

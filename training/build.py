@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training
@@ -109,10 +110,29 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     try:
         if system is not None:
             return system.trainer(model, data, recipe, reducer, network)
+        if job.exchange.kind == "overlapped":
+            return _overlapped(scenario, model, data, recipe, network)
         return Trainer(model, data, recipe, reducer, network)
     except ValueError as error:
-        where = "training.reducer" if recipe.collective == "ring" else "job.fill"
+        where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None
+
+
+def _overlapped(
+    scenario: Scenario, model: nn.Module, data: Images | Text, recipe: Recipe, network: Network
+) -> Trainer:
+    """Everything arrives there, and takes no time here."""
+    from gradwire.training.overlapped import OverlappedTrainer
+
+    table, exchange = table_of(scenario), scenario.job[0].exchange
+    if table.network != "ideal":
+        raise ScenarioError("cannot be trained over with overlapped", "training.network", expected="ideal")
+    if table.reducer is not None or table.error_feedback or table.momentum_correction:
+        raise ScenarioError("overlapped sends no reduced gradients", "training.reducer", "none")
+    if (batch := getattr(exchange, "batch", 0)) != table.batch:
+        what = f"{batch} is not training.batch, {table.batch}"
+        raise ScenarioError(what, "job.exchange.batch", str(table.batch))
+    return OverlappedTrainer(model, data, recipe, network, dense=str(getattr(exchange, "dense", "")))
 
 
 def _served_by(system: System, table: Training, job: Job) -> None:

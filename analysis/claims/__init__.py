@@ -14,7 +14,7 @@ from __future__ import annotations
 from gradwire.analysis.claims.claim import Claim
 from gradwire.scenarios.errors import ScenarioError
 
-SETS = ("dlcp", "mlt", "regimes", "tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
+SETS = ("dlcp", "mlt", "regimes", "lee", "tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
 LEARNED = ("tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
 """Sets whose runs are trainings: they want data, and more seeds."""
 

@@ -49,6 +49,11 @@ PRIORITY: Json = {"queues": 8, "selective_drop": False}
 TAGS: Json = {"layer_priority": True, "magnitude": True, "important_fraction": 0.5}
 
 
+PER_LAYER: Json = {"bucket": "16KiB", "blocking": True}
+"""An all-reduce for each layer, one after the other: as Lee et al.'s baselines. Buckets are closed by a kernel or a
+matrix, with which the vectors behind it travel."""
+ALL_REDUCES = {"ring": "ring", "halving_doubling": "halving and doubling", "transpose": "two all-to-alls"}
+"""What a library may take for it; which one it takes is not known."""
 TO_SWITCHES: Json = {"send_order": "sequential", "stop_policy": "on_probe", "important_must_arrive": False}
 
 NOTHING: JsonView = MappingProxyType({})
@@ -184,6 +189,20 @@ POLICIES: dict[str, PolicyOf] = {
         "Swift",
         {"transport": {"kind": "swift"}, "load_balancing": "ecmp", "switch": FIFO},
         {**RELIABLE, "order": "fifo"},
+    ),
+    "overlapped": PolicyOf("overlapped averaging", {}),
+    "overlapped-gradients": PolicyOf(
+        "overlapped averaging, gradients of all layers", {}, {"exchange": {"dense": "gradients"}}
+    ),
+    **{
+        f"allreduce-{kind}": PolicyOf(
+            f"all-reduce per layer ({words}), overlapped", {}, {"exchange": {"kind": kind, **PER_LAYER}}
+        )
+        for kind, words in ALL_REDUCES.items()
+    },
+    "allreduce-barrier": PolicyOf(
+        "all-reduce per layer (two all-to-alls)", {},
+        {"exchange": {"kind": "transpose", **PER_LAYER}, "scheduler": "barrier"},
     ),
 }
 

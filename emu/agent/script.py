@@ -249,8 +249,10 @@ class Script:
             for course in courses:
                 name = self.part.tables[course.process.job].name
                 step = course.process.steps[course.place]
+                number = course.process.worker
+                who = f"worker {number}" if number >= 0 else f"a process of host {self.part.node}"
                 lines.append(
-                    f"job {name}: worker {course.process.worker} waits for {what}{more}, of iteration {step.iteration}"
+                    f"job {name}: {who} waits for {what}{more}, of iteration {step.iteration}"
                 )
         ready = [number for number in sorted(self._unsettled) if number in self.starts]
         if ready:

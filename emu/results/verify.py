@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Values = NDArray[Any]  # of whatever type the gradients have
 
-PUSH, PULL, REDUCE, GATHER, FLOW = range(len(KINDS))
+PUSH, PULL, REDUCE, GATHER = range(4)
 
 SHOWN = 20
 """Violations of one sort that are said one by one."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gradwire.experiment.bounds import Bounds
-    from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
+    from gradwire.experiment.program import Course, Importance, Ints, Lists, Messages, Step
     from gradwire.experiment.topology import Cards
     from gradwire.traces.trace import Trace
 
@@ -83,11 +83,27 @@ class Exchanged:
     fires : per worker and tensor (worker * tensors + tensor) the events that its gradient fires, in order.
     gates : int64[workers, layers + 1]: the event that a worker waits for, for each layer and, in the last column, for
         everything; -1 where there is nothing to wait for.
+    forward : per worker and layer, and one place more for the end of the pass (worker * (layers + 1) + layer), the
+        events that are fired when forward has come so far; None: none.
+    updates : int64[workers, n, 4], what a worker does one after the other when its backward pass is over: wait for an
+        event, compute a part of the captured optimiser step (so many of so many parts), and fire an event; None:
+        nothing.
+    threads : the courses of processes behind the workers' (`Exchange.threads`).
     """
 
     step: Step
     fires: Lists
     gates: Ints
+    forward: Lists | None = None
+    updates: Ints | None = None
+    threads: tuple[Course, ...] = ()
+
+    def at_forward(self, place: int) -> list[int]:
+        """The events that are fired at a place of `forward`."""
+        if self.forward is None:
+            return []
+        first, events = self.forward
+        return [int(event) for event in events[first[place] : first[place + 1]]]
 
 
 class Exchange(ABC):
@@ -113,6 +129,13 @@ class Exchange(ABC):
     @property
     def stations(self) -> Ints:
         """The nodes of what takes time to do one thing after the other, such as a server's adder."""
+        import numpy as np
+
+        return np.zeros(0, dtype=np.int64)
+
+    @property
+    def threads(self) -> Ints:
+        """The nodes of processes besides the workers, that do something at the same time, such as communicating."""
         import numpy as np
 
         return np.zeros(0, dtype=np.int64)

@@ -6,8 +6,8 @@ The schedule is the kind's, and what follows from what in it is worked out by
 Tensors are put into buckets in the order in which their gradients become ready; a bucket is closed when it
 reaches the wanted size [notes: PyTorch DDP, which also rebuilds its buckets in order of arrival after the
 first iteration].  A worker starts on a bucket when all its gradients are ready and the bucket before it was
-started.  What it then sends, to whom and after what is the schedule's; workers are its ranks, in the order of their
-placement.
+started, or, where buckets are `blocking`, is complete there.  What it then sends, to whom and after what is the
+schedule's; workers are its ranks, in the order of their placement.
 
 As events, per iteration and bucket: all gradients ready, bucket before started -> start: what is made of own values
 only; start, deliveries -> what is made of these; all deliveries to a worker and its start -> complete; all buckets
@@ -65,6 +65,7 @@ class Staged(Exchange):
         scheduling, workers = context.scheduling, len(context.workers)
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
+        self._blocking = table.blocking
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
         self.plan = plan = table.transfers(workers, context.rails)
         self._links = found = links(plan)
@@ -120,11 +121,16 @@ class Staged(Exchange):
         )  # fmt: skip
         return Exchanged(step, self._fires(layout, numbers.start), numbers.gates)
 
+    @property
+    def _in_turn(self) -> bool:
+        """Whether a bucket waits for the one before, for its start or for its end."""
+        return self._blocking or self.context.scheduling.in_turn
+
     def _due(self, layout: list[Bucket], ready: Ints) -> Ints:
         """When every message could be ready at the earliest, [buckets, transfers]."""
         plan, found = self.plan, self._links
         earliest = np.stack([ready[:, list(bucket.tensors)].max(axis=1) for bucket in layout])
-        if self.context.scheduling.in_turn:
+        if self._in_turn:
             earliest = np.maximum.accumulate(earliest, axis=0)
         due = np.zeros((len(layout), len(plan)), dtype=np.int64)
         edges = np.flatnonzero(np.diff(plan.stage, prepend=-1, append=-1))
@@ -157,7 +163,7 @@ class Staged(Exchange):
         host[joined] = nodes[self._source[self._several]]
         host[gates[gates >= 0]] = np.repeat(nodes, len(wanted))
         needs[start] = np.array([[len(each.tensors)] for each in layout])
-        if self.context.scheduling.in_turn:
+        if self._in_turn:
             needs[start[1:]] += 1
         needs[complete] = np.bincount(plan.dst, minlength=workers) + 1
         needs[gates[gates >= 0]] = np.tile(wanted, workers)
@@ -199,13 +205,15 @@ class Staged(Exchange):
         own = self._several[found.own[self._several]]
         needed = join[self._owner] >= 0
         after = [(start[:, self._source[own]], joined[:, join[own]])]
-        if self.context.scheduling.in_turn:
+        if self._in_turn and not self._blocking:
             after.append((start[:-1], start[1:]))  # after what it lets go itself
         after += [
             (place[:, found.needs[needed]], joined[:, join[self._owner[needed]]]),
             (place, complete[:, plan.dst]),  # after what it lets go
             (start, complete),
         ]
+        if self._blocking:
+            after.append((complete[:-1], start[1:]))
         if gates[0, -1] >= 0:
             after.append((complete, np.broadcast_to(gates[:, -1], complete.shape)))
         else:

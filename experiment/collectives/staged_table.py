@@ -31,6 +31,10 @@ class StagedTable(ExchangeTable):
     """Whether forward of the next iteration waits for all buckets and the optimiser, or layer by layer for those that
     have something of the layer, and for its share of the optimiser step."""
 
+    blocking: bool = False
+    """Whether a worker does one bucket at a time: it begins with one when it has all of the one before, as a single
+    thread does that calls a library and waits [code: the baselines of Lee et al., MLHPC '18]."""
+
     @property
     def unit_key(self) -> str:
         return "bucket"
@@ -39,6 +43,9 @@ class StagedTable(ExchangeTable):
         yield from super().misfits(job)
         if job.workers < 2:
             yield Mistake("workers", f"makes no {self.kind}", job.workers, "at least two workers")
+        if self.blocking and job.scheduler is not None and job.scheduler.waits == "layerwise":
+            what = f"goes through buckets in turn, and {job.scheduler.kind} lets front layers go first"
+            yield Mistake("exchange.blocking", what, True, "false, or another scheduler")
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "bucket", (self.bucket + tensor) // self.parts(workers)

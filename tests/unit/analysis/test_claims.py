@@ -12,12 +12,14 @@ import pytest
 from gradwire.analysis.claims import SETS, claims_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
 from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, OPEN, SHOWN, Judgement, Spread, judge
+from gradwire.analysis.claims.lee import MODELS, SETTINGS, speed_up
 from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.claims.measures import WORDS
 from gradwire.analysis.claims.page import as_dict, html_page
 from gradwire.analysis.claims.plan import all_runs, planned
 from gradwire.analysis.claims.policies import POLICIES, laid_over
 from gradwire.analysis.claims.store import Store
+from gradwire.experiment.replay import Timetable
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.load import load_tables
 from gradwire.scenarios.result import Result
@@ -209,3 +211,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(ResultError, match="does not hold a reproduction"):
         reproduce("dlcp", tmp_path, claims=["S2"])
+
+
+def test_the_nodes_of_lees_claims_compute_as_long_as_said() -> None:
+    """A picture, times its share of 256, whatever the trace's own batch took; and 2 % of chance."""
+    for model in MODELS:
+        trace = load_trace(model.trace)
+        mean = sum(Timetable.of(trace.iterations[each]).backward_end for each in trace.phases["early"])
+        assert mean / len(trace.phases["early"]) == pytest.approx(model.captured_ps, rel=1e-5)
+        job = SETTINGS[model.name, 64].changes["job"]
+        assert job["compute_scale"] * model.captured_ps == pytest.approx(4 * model.picture_ps, rel=1e-5)
+        share = model.alone_ps / 64
+        assert speed_up(model, 64)(lambda *_, share=share: share) == 64

@@ -51,6 +51,8 @@ def both(case, trace=TRACE):
         ({"workers": 5, "exchange": {"kind": "halving_doubling", "forward": "layerwise"}, **FEW, **TAGGED}, "dlcp"),
         ({"workers": 4, "exchange": {"kind": "transpose"}, **FEW, "scheduler": {"kind": "p3", "slice": "40kB"}}, "dlcp"),
         ({"workers": 5, "exchange": {"kind": "double_tree", "bucket": "100KB", "chunks": 3}, **FEW}, "dctcp"),
+        ({"workers": 4, "exchange": {"kind": "overlapped", "batch": 3}, **FEW}, "dctcp"),
+        ({"workers": 4, "exchange": {"kind": "ring", "blocking": True, "bucket": "50KB"}, **FEW}, "dctcp"),
         (ps_job(3, **FEW, exchange={"shards": "split", "split_above": "40kB"}, servers=2, scheduler="tictac"), "dctcp"),
     ],
 )

@@ -1,0 +1,140 @@
+"""Overlapped averaging on real tensors: plain training to rounding, owners' parts, bytes, checkpoints, refusals."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dense_cases import shaped_trace  # noqa: E402
+from sim_cases import scenario  # noqa: E402
+from torch import nn  # noqa: E402
+
+from gradwire.experiment.needs import find_needs  # noqa: E402
+from gradwire.experiment.resolve import jobs_of  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.scenarios.load import build_scenario  # noqa: E402
+from gradwire.scenarios.schema.scenario import Scenario  # noqa: E402
+from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
+from gradwire.training.build import trainer_of  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.overlapped import OverlappedTrainer  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+
+DATA = images("synthetic", 8, limit=400)
+RECIPE = Recipe(workers=3, batch=8, steps=8, rate=0.1, schedule="triangle", nesterov=True)
+
+
+def dense() -> nn.Module:
+    """A kernel, a norm, and two matrices with and without a bias; sizes that three owners do not divide."""
+    torch.manual_seed(5)
+    return nn.Sequential(
+        nn.Conv2d(3, 7, 3), nn.GroupNorm(1, 7), nn.Tanh(), nn.Flatten(), nn.Linear(252, 11, bias=False), nn.Tanh(),
+        nn.Linear(11, 10),
+    )  # fmt: skip
+
+
+def parameters(of: nn.Module) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in of.parameters()]
+
+
+def close(one: nn.Module, other: nn.Module, tolerance: float = 2e-6) -> bool:
+    return all(torch.allclose(a, b, atol=tolerance) for a, b in zip(parameters(one), parameters(other), strict=True))
+
+
+@pytest.mark.parametrize("what", ["activations", "gradients"])
+@pytest.mark.parametrize("make", [dense, lambda: CifarResNet(1, 10)], ids=["dense", "resnet8"])
+def test_it_is_plain_training_to_rounding(make, what: str) -> None:
+    torch.manual_seed(2)
+    net = make()
+    plain = Trainer(copy.deepcopy(net), DATA, RECIPE)
+    ours = OverlappedTrainer(net, DATA, RECIPE, dense=what)
+    for _ in range(RECIPE.steps):
+        expected, row = plain.step(), ours.step()
+        assert row.loss == pytest.approx(expected.loss, rel=1e-4)
+    assert close(ours.model, plain.model, 2e-5)
+    assert not close(ours.model, make(), 1e-3)
+
+
+def test_a_gradient_from_activations_is_the_sum_of_the_workers_own() -> None:
+    """After one step: A^T E over all samples, columns by owner, against autograd's for each worker."""
+    ours = OverlappedTrainer(dense(), DATA, RECIPE)
+    inputs, targets = ours.dealer.step(0)
+    with ours.averaging.watching():
+        _, each = ours.gradients(ours.loss, inputs, targets)
+        ours.averaging.step(each, 0)
+    for owned in ours.averaging.owned:
+        mean = [sum(mine[place] for mine in each) / 3 for place in owned.group.tensors]
+        found = torch.cat([part.grad for part in owned.parts])
+        assert torch.allclose(found, owned.filled(mean), atol=1e-7)
+        if owned.bias:
+            assert torch.allclose(owned.bias[0].grad, mean[-1], atol=1e-7)
+
+
+def test_bytes_are_those_of_the_simulated_exchange() -> None:
+    net = dense()
+    row = OverlappedTrainer(net, DATA, RECIPE).step()
+    shapes = [[tuple(each.shape) for each in module.parameters()] for module in net if list(module.parameters())]
+    exchange = {"kind": "overlapped", "batch": RECIPE.batch}
+    case, trace = scenario({"workers": 3, "exchange": exchange}), shaped_trace(shapes)
+    (job,) = jobs_of(case, find_needs(case, trace))
+    assert row.sent_bytes == job.exchange.bytes_per_iteration
+
+
+def test_a_checkpoint_is_gone_on_with() -> None:
+    whole, first = OverlappedTrainer(dense(), DATA, RECIPE), OverlappedTrainer(dense(), DATA, RECIPE)
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    later = OverlappedTrainer(dense(), DATA, RECIPE)
+    later.load_state_dict(copy.deepcopy(first.state_dict()))
+    for _ in range(3):
+        later.step()
+    assert all(torch.equal(a, b) for a, b in zip(parameters(whole.model), parameters(later.model), strict=True))
+
+
+def tiny(training: dict[str, object] | None = None, **exchange: object) -> Scenario:
+    """A scenario that trains a small net by overlapped averaging."""
+    job = {"name": "job", "trace": "resnet20", "workers": 4, "exchange": {"kind": "overlapped", "batch": 16, **exchange}}
+    table = {"model": "resnet8", "data": "synthetic", "size": 16, "samples": 400, "batch": 16, "steps": 3, "network": "ideal"}
+    topology = {"kind": "star", "hosts": 4}
+    return build_scenario(
+        {"name": "case", "topology": topology, "transport": "dctcp", "job": [job], "training": {**table, **(training or {})}}, "case"
+    )  # fmt: skip
+
+
+def test_a_scenario_says_so() -> None:
+    found = trainer_of(tiny(), DATA)
+    assert isinstance(found, OverlappedTrainer) and found.step().sent_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("training", "exchange", "words"),
+    [
+        ({"network": "simulated"}, {}, "cannot be trained over"),
+        ({"optimizer": {"clip": 1.0}}, {}, "norm of all gradients"),
+        ({"reducer": {"kind": "topk", "ratio": 0.1}}, {}, "sends no reduced gradients"),
+        ({"system": {"kind": "slimdp"}}, {}, "has no place in slimdp"),
+        ({}, {"batch": 8}, "training.batch"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(training: dict[str, object], exchange: dict[str, object], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        trainer_of(tiny(training, **exchange), DATA)
+
+
+def test_a_layer_that_is_applied_twice_is_refused() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.again = nn.Linear(192, 10), nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.again(torch.tanh(self.again(self.first(x.flatten(1)))))
+
+    with pytest.raises(ScenarioError, match="several times"):
+        OverlappedTrainer(Twice(), DATA, RECIPE).step()
+    OverlappedTrainer(Twice(), DATA, RECIPE, dense="gradients").step()
