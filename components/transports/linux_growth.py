@@ -146,25 +146,24 @@ def _hystart(M, k, f, rtt, now, train):
 
 @njit
 def _hystart_plus(M, k, f, rtt, now):
-    """RFC 9406, section 4.2."""
-    if M[f + UNA] >= M[more(M, f, ROUND)]:
-        _new_round(M, f, now)
-        if M[more(M, f, BASELINE)]:
-            M[more(M, f, CONSERVATIVE)] += 1
-            if M[more(M, f, CONSERVATIVE)] >= ROUNDS:
-                M[more(M, f, FOUND)] = 1
-                M[f + SSTHRESH] = M[f + CWND]
-                return
+    """RFC 9406, section 4.2: the acknowledgement that ends a round is the last one of it."""
     _note(M, f, rtt)
-    if M[more(M, f, SAMPLES)] < ENOUGH:
-        return
     least, before = M[more(M, f, ROUND_LEAST)], M[more(M, f, BEFORE_LEAST)]
+    if M[more(M, f, SAMPLES)] >= ENOUGH:
+        if M[more(M, f, BASELINE)]:
+            if least < M[more(M, f, BASELINE)]:
+                M[more(M, f, BASELINE)] = 0
+        elif before and least >= before + min(max(before >> 3, LEAST_RISE), MOST_RISE):
+            M[more(M, f, BASELINE)] = least
+            M[more(M, f, CONSERVATIVE)] = 0
+    if M[f + UNA] < M[more(M, f, ROUND)]:
+        return
+    _new_round(M, f, now)
     if M[more(M, f, BASELINE)]:
-        if least < M[more(M, f, BASELINE)]:
-            M[more(M, f, BASELINE)] = 0
-    elif before and least >= before + min(max(before >> 3, LEAST_RISE), MOST_RISE):
-        M[more(M, f, BASELINE)] = least
-        M[more(M, f, CONSERVATIVE)] = 0
+        M[more(M, f, CONSERVATIVE)] += 1
+        if M[more(M, f, CONSERVATIVE)] >= ROUNDS:  # that in which it began is one
+            M[more(M, f, FOUND)] = 1
+            M[f + SSTHRESH] = M[f + CWND]
 
 
 @njit

@@ -24,6 +24,7 @@ from gradwire.components.transports.linux_words import (
     DEVIATION,
     DEVIATION_MOST,
     K_LONE,
+    K_RACK,
     K_SLACK,
     K_TAIL,
     K_TICK,
@@ -157,7 +158,7 @@ def measure(M, k, f, rtt):
 
 
 @njit
-def _arrived(M, f, sequence, now):
+def _arrived(M, k, f, sequence, now):
     """A packet is acknowledged for the first time. Returns ORIGINAL if it was sent before the state began, and once."""
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]
@@ -173,7 +174,7 @@ def _arrived(M, f, sequence, now):
     M[f + HIGHEST] = max(M[f + HIGHEST], sequence)
     sent = M[stamp_of(M, f, sequence)]
     rtt = max(now - sent, 1)
-    if again == 0 or rtt >= M[f + LEAST_RTT]:  # else it answers an earlier sending
+    if M[k + K_RACK] and (again == 0 or rtt >= M[f + LEAST_RTT]):  # else it answers an earlier sending
         M[f + RACK_RTT] = rtt
         if sent > M[f + RACK_AT] or (sent == M[f + RACK_AT] and sequence > M[f + RACK_SEQUENCE]):
             M[f + RACK_AT] = sent
@@ -193,7 +194,7 @@ def absorb(M, k, f, sequence, cumulative, now):
     first = 0  # the first round trip that is measured
     last = 0
     if sequence >= cumulative and sequence >= una and bit(M, bits, sequence) == 0:
-        told |= SELECTED | _arrived(M, f, sequence, now)
+        told |= SELECTED | _arrived(M, k, f, sequence, now)
         newly = 1
         if bit(M, again, sequence) == 0:
             last = max(now - M[stamp_of(M, f, sequence)], 1)
@@ -206,7 +207,7 @@ def absorb(M, k, f, sequence, cumulative, now):
             once = bit(M, again, each) == 0
             clean = clean and once
             if bit(M, bits, each) == 0:
-                told |= _arrived(M, f, each, now)
+                told |= _arrived(M, k, f, each, now)
                 newly += 1
                 if once:
                     trip = max(now - M[stamp_of(M, f, each)], 1)
