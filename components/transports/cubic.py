@@ -58,8 +58,8 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import resume as resume_window
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.transport_base import Connected
 from gradwire.scenarios.schema.tcp_rules import Ruled
+from gradwire.scenarios.schema.transport_base import Connected
 
 if TYPE_CHECKING:
     from gradwire.scenarios.json_data import JsonView

@@ -36,8 +36,8 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import forget as forget_window
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
 from gradwire.scenarios.schema.tcp_rules import Ruled
+from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
 
 if TYPE_CHECKING:
     from gradwire.scenarios.json_data import JsonView

@@ -1,11 +1,12 @@
 """How the window of `linux_sender` grows and falls: slow start with HyStart or HyStart++, and NewReno, CUBIC or DCTCP.
 
-* HyStart++ (RFC 9406): slow start goes over into a conservative one, a quarter as fast, when the smallest round trip of a round
-  has grown by an eighth of the last round's, between 4 and 16 ms; if it falls below again, slow start goes on; after five rounds
-  it has ended. A window grows by eight packets an acknowledgement at most, unless it is paced.
-* HyStart, as the kernel's CUBIC has it [net/ipv4/tcp_cubic.c; Ha and Rhee, Computer Networks 55(9), 2011]: from 16 packets on, slow start ends
-  when acknowledgements that are less than 2 ms apart have been coming for half of the smallest round trip (and of what 256 KiB
-  take at the pacing rate, 1 ms at most), or when the smallest of eight round trips is an eighth, 4 to 16 ms, above the smallest.
+* HyStart++ (RFC 9406): slow start goes over into a conservative one, a quarter as fast, when the smallest round trip
+  of a round has grown by an eighth of the last round's, between 4 and 16 ms; if it falls below again, slow start goes
+  on; after five rounds it has ended. A window grows by eight packets an acknowledgement at most, unless it is paced.
+* HyStart, as the kernel's CUBIC has it [net/ipv4/tcp_cubic.c; Ha and Rhee, Computer Networks 55(9), 2011]: from 16
+  packets on, slow start ends when acknowledgements that are less than 2 ms apart have been coming for half of the
+  smallest round trip (and of what 256 KiB take at the pacing rate, 1 ms at most), or when the smallest of eight round
+  trips is an eighth, 4 to 16 ms, above the smallest.
 * A reduction after marks is DCTCP's share of the window; after losses DCTCP halves it, as NewReno.
 """
 
@@ -128,7 +129,7 @@ def _hystart(M, k, f, rtt, now, train):
         M[more(M, f, LAST_ACK)] = now
         patience = M[f + LEAST_RTT]
         if M[f + SRTT]:
-            # 256 KiB at the pacing rate, which is twice the window per round trip, 1.2 times from half of the threshold on
+            # 256 KiB at the pacing rate: twice the window per round trip, 1.2 times from half of the threshold on
             faster = 200 if M[f + CWND] < M[f + SSTHRESH] >> 1 else 120
             patience += min(MS, 100 * train * M[f + SRTT] // (faster * max(M[f + CWND] >> SHIFT, 1)))
         if M[k + K_PACING] == 0:

@@ -1,9 +1,10 @@
 """How the sender of `linux_sender` learns what has arrived and what is lost: RACK, round trips, and its timers.
 
-RACK (RFC 8985 section 6): a packet is lost when one that was sent later has arrived, and it has had the newest round trip and a
-reordering window of time. The window is zero in recovery, or once three packets above have arrived, unless packets have been
-seen out of order; else a quarter of the smallest round trip, more after needless retransmissions, and at most the smoothed one.
-What may still come is looked for again by a timer. That holds for packets sent again as well.
+RACK (RFC 8985 section 6): a packet is lost when one that was sent later has arrived, and it has had the newest round
+trip and a reordering window of time. The window is zero in recovery, or once three packets above have arrived, unless
+packets have been seen out of order; else a quarter of the smallest round trip, more after needless retransmissions,
+and at most the smoothed one. What may still come is looked for again by a timer. That holds for packets sent again as
+well.
 
 Our choice: an acknowledgement tells of the packet that caused it, and of no others above the cumulative point; what an
 acknowledgement that was lost has told is heard with the cumulative point only.
@@ -105,8 +106,8 @@ def rearm_rto(M, k, f, now):
 
 @njit
 def schedule_probe(M, k, f, now, progress):
-    """Set the timer of a tail loss probe (RFC 8985 section 7.2), if there may be one. `progress`: the time-out starts anew.
-    Returns whether it was set."""
+    """Set the timer of a tail loss probe (RFC 8985 section 7.2), if there may be one. `progress`: the time-out starts
+    anew. Returns whether it was set."""
     if M[k + K_TAIL] == 0 or M[f + NXT] == M[f + UNA] or (M[f + STATE] != OPEN and M[f + STATE] != CWR):
         return 0
     wait = FIRST_PROBE
@@ -124,7 +125,8 @@ def schedule_probe(M, k, f, now, progress):
 
 @njit
 def measure(M, k, f, rtt):
-    """A round trip (RFC 6298), with ticks the deviation as the kernel has it: `tcp_rtt_estimator`, net/ipv4/tcp_input.c."""
+    """A round trip (RFC 6298), with ticks the deviation as the kernel has it: `tcp_rtt_estimator`,
+    net/ipv4/tcp_input.c."""
     M[f + BACKOFF] = 0
     if M[k + K_TICK] == 0:
         if M[f + SRTT] == 0:
@@ -274,8 +276,8 @@ def lose(M, f, sequence):
 
 @njit
 def find_by_time(M, f, now):
-    """Declare lost what was sent before the last packet that has arrived, and has had its time. Returns how long to wait
-    until the last of the others has, 0 = there are none, and whether one was lost that had been sent again."""
+    """Declare lost what was sent before the last packet that has arrived, and has had its time. Returns how long to
+    wait until the last of the others has, 0 = there are none, and whether one was lost that had been sent again."""
     una = M[f + UNA]
     bits = M[f + S_BITS]
     lost = bits + M[f + S_WORDS]

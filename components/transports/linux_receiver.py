@@ -1,8 +1,9 @@
 """The receiving side beside `linux_sender`: delayed acknowledgements as Linux has them.
 
-As `acknowledgements`, but that the first so many packets of a connection are acknowledged one by one ("quick", sixteen in
-the kernel) [net/ipv4/tcp_input.c: `tcp_event_data_recv`], and so is the last packet of a message, which says so (PSH) and whose reader is
-waiting [net/ipv4/tcp.c: `tcp_cleanup_rbuf`]. On a connection that goes on, nobody can tell.
+As `acknowledgements`, but that the first so many packets of a connection are acknowledged one by one ("quick",
+sixteen in the kernel) [net/ipv4/tcp_input.c: `tcp_event_data_recv`], and so is the last packet of a message, which
+says so (PSH) and whose reader is waiting [net/ipv4/tcp.c: `tcp_cleanup_rbuf`]. On a connection that goes on, nobody
+can tell.
 """
 
 from gradwire.components.compiled import njit

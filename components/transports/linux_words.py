@@ -87,8 +87,8 @@ def stamp_of(M, f, sequence):
 
 @njit
 def due(M, k, now, wait):
-    """When a timer set now for `wait` ps goes off: with ticks at the beginning of the one after that in which it is due,
-    from 64 and 512 ticks on of every eighth and 64th only [kernel/time/timer.c: `calc_index`]."""
+    """When a timer set now for `wait` ps goes off: with ticks at the beginning of the one after that in which it is
+    due, from 64 and 512 ticks on of every eighth and 64th only [kernel/time/timer.c: `calc_index`]."""
     tick = M[k + K_TICK]
     if tick == 0:
         return now + wait

@@ -22,8 +22,8 @@ from gradwire.components.transports.window import (
     start,
 )
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.transport_base import Connected
 from gradwire.scenarios.schema.tcp_rules import Ruled
+from gradwire.scenarios.schema.transport_base import Connected
 
 if TYPE_CHECKING:
     from gradwire.scenarios.json_data import JsonView

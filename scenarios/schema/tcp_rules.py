@@ -1,4 +1,5 @@
-"""The rules by which TCP finds and repairs losses, as options: what a current kernel does, or what the simulator's TCP did first."""
+"""The rules by which TCP finds and repairs losses, as options: what a current kernel does, or what the simulator's
+TCP did first."""
 
 from __future__ import annotations
 
@@ -30,27 +31,30 @@ LINUX: Mapping[str, Any] = {
 
 
 class Ruled(Windowed):
-    """What NewReno, CUBIC and DCTCP have. With any of the rules that classic has not, the window falls in proportion (prr)."""
+    """What NewReno, CUBIC and DCTCP have. With any of the rules that classic has not, the window falls in proportion
+    (prr)."""
 
     preset: Literal["classic", "linux"] = "classic"
-    """What the options below are unless given. classic: losses by duplicate acknowledgements, time-outs [RFC 6675, 6298]. linux: as a
-    current kernel, with rack, tail probes, the window in proportion (prr), F-RTO, HyStart where the kernel has it (CUBIC), its timers, and
-    acknowledgements put off by 40 ms, or half of min_rto if that is less, but for the first sixteen packets and the last one."""
+    """What the options below are unless given. classic: losses by duplicate acknowledgements, time-outs [RFC 6675,
+    6298]. linux: as a current kernel, with rack, tail probes, the window in proportion (prr), F-RTO, HyStart where
+    the kernel has it (CUBIC), its timers, and acknowledgements put off by 40 ms, or half of min_rto if that is less,
+    but for the first sixteen packets and the last one."""
     loss_detection: Literal["duplicates", "rack"] | None = None
     """What finds losses: three packets above that have arrived [RFC 6675], or one that was sent later [RFC 8985]."""
     tail_probes: Flag | None = None
-    """Whether the last packet is sent again after two round trips of silence, so that no time-out is needed [RFC 8985]."""
+    """Whether the last packet is sent again after two round trips of silence, so that no time-out is needed [RFC
+    8985]."""
     frto: Flag | None = None
-    """Whether a time-out that turns out to be spurious is taken back [RFC 5682], and a recovery in which all that was sent
-    again was needless [RFC 2883]."""
+    """Whether a time-out that turns out to be spurious is taken back [RFC 5682], and a recovery in which all that was
+    sent again was needless [RFC 2883]."""
     slow_start: Literal["standard", "hystart", "hystart++"] | None = None
     """Until the first loss [RFC 5681]; or until acknowledgements come late, as Linux's CUBIC, or as in RFC 9406."""
     pacing: Flag | None = None
-    """Whether packets leave evenly, at twice the window per round trip in slow start and 1.2 times later. Linux does with the fq
-    queueing discipline only."""
+    """Whether packets leave evenly, at twice the window per round trip in slow start and 1.2 times later. Linux does
+    with the fq queueing discipline only."""
     timers: Literal["exact", "ticks"] | None = None
-    """Time-outs to the picosecond by RFC 6298, or as Linux: by ticks of 1 ms, never early, min_rto less a tick on top of the
-    round trip, 2 ms more for RACK and tail probes, and a first round trip known from the handshake."""
+    """Time-outs to the picosecond by RFC 6298, or as Linux: by ticks of 1 ms, never early, min_rto less a tick on top
+    of the round trip, 2 ms more for RACK and tail probes, and a first round trip known from the handshake."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Ruled:

@@ -40,7 +40,15 @@ from gradwire.components.find import (
     table_for,
     type_check,
 )
-from gradwire.components.transports.base import Deaf, answers_late, carried_out_by, persists, pulls, rides, shares
+from gradwire.components.transports.base import (
+    Deaf,
+    answers_late,
+    carried_out_by,
+    persists,
+    pulls,
+    rides,
+    shares,
+)
 from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
