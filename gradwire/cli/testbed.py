@@ -211,7 +211,7 @@ def cmd_fidelity(
     from gradwire.scenarios.load import load_scenario
     from gradwire.scenarios.output import claimed
 
-    chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
+    chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy).with_kernels_tcp()
     request = replace(
         request_of(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )

@@ -83,3 +83,13 @@ def rules_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 def modern(rules: Mapping[str, Any]) -> bool:
     """Whether rules are others than the classic ones, so that the sender is another one."""
     return any(rules[name] != value for name, value in CLASSIC.items()) or rules["quick"] > 0
+
+
+def as_kernel(table: Any) -> Any:
+    """The table of a transport that the kernel's TCP carries on the testbed, as the kernel has it, unless it says
+    itself by which rules; any other as it is. Where time-outs are shorter than the kernel can make them, timers stay
+    exact."""
+    if not isinstance(table, Ruled) or not table.congestion() or table.model_fields_set & {"preset", *RULES}:
+        return table
+    exact = {"timers": "exact"} if table.min_rto < 2 * TICK else {}
+    return table.model_copy(update={"preset": "linux", **exact})
