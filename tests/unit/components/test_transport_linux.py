@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.components.layout import S_DONE, S_GAP, S_TIMEOUTS, S_TIMER
+from gradwire.components.layout import S_DONE, S_GAP, S_PACKETS, S_STREAM, S_TIMEOUTS, S_TIMER
 from gradwire.components.transports.base import ONE
 from gradwire.components.transports.cubic import Cubic
 from gradwire.components.transports.dctcp import Dctcp
@@ -85,14 +85,15 @@ def test_a_packet_has_a_round_trip_and_a_quarter():
 
 
 def test_three_packets_above_are_enough():
+    """All leave at 0; with the third that arrives the window of reordering is nothing."""
     flow = sender(100)
-    send(flow, 10)
+    flow.pull(0)
     for each in (1, 2):
-        flow.ack(each, 0, now=(100 + 10 * each) * US)
+        flow.ack(each, 0, now=(100 + each) * US)
         assert flow[LOST] == 0
-    flow.ack(3, 0, now=130 * US)
+    flow.ack(3, 0, now=103 * US)
     assert (flow[LOST], flow[STATE]) == (1, RECOVERY)
-    assert flow.pull(130 * US)[0] == 0
+    assert flow.pull(103 * US)[0] == 0
 
 
 def test_not_once_packets_have_come_out_of_order():
@@ -202,18 +203,22 @@ def test_never_later_than_the_time_out():
 
 
 def test_a_loss_that_the_probe_has_mended_lowers_the_window_all_the_same():
-    """4 is lost, its probe arrives; when something later is acknowledged, there has been a loss (section 7.4.2)."""
-    flow = sender(5)
+    """A connection that goes on: 4 is lost, its probe arrives; when 5, which came later, is acknowledged, there has been a
+    loss (section 7.4.2)."""
+    flow = sender(10)
+    flow[S_PACKETS], flow[S_STREAM] = 5, flow.f
     send(flow, 5)
     for each in range(4):
         flow.ack(each, each + 1, now=(100 + 10 * each) * US)
-    flow.fire()
-    assert flow.pull(flow[S_TIMER]) == [4]
+    assert flow.pull(flow.fire()) == [4]
+    assert flow[PROBE] == 2 * 5 + 1
+    flow[S_PACKETS] = 10
+    assert flow.pull(1000 * US, 1) == [5]
+    flow.ack(4, 5, now=1050 * US)
     before = window(flow)
-    flow[PROBE] = 2 * 4 + 1  # as if 4 packets had been out and there were more to come
-    flow[S_DONE] = 0
-    flow.control(1, 4, 5, 0, 500 * US)
-    assert flow[S_DONE] == 1 or window(flow) == before // 2
+    flow.ack(5, 6, now=1100 * US)
+    assert (flow[STATE], flow[PROBE], flow[SSTHRESH] >> SHIFT) == (OPEN, 0, before // 2)
+    assert window(flow) in (before // 2, before // 2 + 1)
 
 
 def test_none_in_recovery_and_none_where_they_are_off():
@@ -406,7 +411,7 @@ def test_packets_leave_at_twice_the_window_per_round_trip():
 
 @pytest.mark.parametrize(
     ("now", "wait", "fires"),
-    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 100 * MS, 104), (0, 600 * MS, 640)],
+    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640)],
 )
 def test_a_timer_goes_off_after_the_tick_in_which_it_is_due(now, wait, fires):
     flow = sender(10, timers="ticks", preset="linux")
