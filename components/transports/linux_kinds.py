@@ -21,6 +21,7 @@ from gradwire.components.transports.linux_words import (
     STANDARD,
 )
 from gradwire.components.transports.reliable import Reliable
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.tcp_rules import TICK, modern, rules_of
 
 if TYPE_CHECKING:
@@ -49,8 +50,19 @@ def variant(owner: type[Transport], control: int) -> type[Transport]:
 
 
 def linux(owner: type[Transport], settings: JsonView) -> type[Transport]:
-    """Whose functions carry out `owner` with these settings."""
-    return variant(owner, CONTROLS[settings["kind"]]) if modern(rules_of(settings)) else owner
+    """Whose functions carry out `owner` with these settings.
+
+    Raises
+    ------
+    ScenarioError
+        A class derived from one of the three, which has rules of its own, is to have these.
+    """
+    if not modern(rules_of(settings)):
+        return owner
+    if settings["kind"] not in CONTROLS:
+        what = f"is for {', '.join(CONTROLS)}: {owner.__name__} has rules of its own"
+        raise ScenarioError(what, "transport.preset", '"classic", and none of the other rules')
+    return variant(owner, CONTROLS[settings["kind"]])
 
 
 def parameters(owner: Any, control: int, settings: Json, context: Context) -> list[int]:

@@ -49,3 +49,13 @@ def test_time_outs_below_two_ticks_are_refused_and_stay_exact_beside_a_kernel():
         load_scenario("agreement", policy="dctcp", set=["transport.preset=linux", "transport.min_rto=1ms"])
     found = load_scenario("agreement", policy="dctcp", set=["transport.min_rto=1ms"]).with_kernels_tcp().transports[0]
     assert (found.preset, found.timers) == ("linux", "exact")
+
+
+def test_what_is_derived_from_one_has_rules_of_its_own():
+    class Mine(TcpNewReno):
+        """A user's."""
+
+    settings = table().model_dump() | {"kind": "mine:Mine"}
+    assert Mine.variant(settings) is Mine
+    with pytest.raises(ScenarioError, match="rules of its own"):
+        Mine.variant(settings | {"preset": "linux"})
