@@ -13,6 +13,7 @@ from typing import Any
 from gradwire.components import layout as at
 from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
 from gradwire.components.transports.base import Context
+from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import speed_of
@@ -67,10 +68,12 @@ class Ends:
         self.k, self.f, self.r = 0, at.PARAM_WORDS, at.PARAM_WORDS + at.SENDER_WORDS
         tagged = self.r + at.RECEIVER_WORDS
         sender_bits = tagged + words
+        settings = {"kind": kind_of(owner)} | (owner.defaults() if hasattr(owner, "defaults") else {}) | settings
+        if hasattr(owner, "variant"):
+            owner = owner.variant(settings)
         receiver_bits = sender_bits + owner.sender_bitmaps * words
         narrow = line if slowest is None else speed_of(Bps(slowest))
         context = Context(line, Bytes(payload), Ps(base_rtt), narrow)
-        settings = (owner.defaults() if hasattr(owner, "defaults") else {}) | settings
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words
         pair = stamps + slots * at.SLOT_WORDS

@@ -27,7 +27,7 @@ K_DELAY = 4  # parameter, after those of the window machinery: how long it may w
 
 
 @njit
-def _take(M, k, r, sequence, size, ce, now, alike):
+def take(M, k, r, sequence, size, ce, now, alike):
     """Place the packet, and acknowledge now or let it wait. `alike`: only with others of its mark."""
     before = M[r + CUMULATIVE]
     answer = take_at_once(M, k, r, sequence, size, ce, now)
@@ -53,13 +53,13 @@ def _take(M, k, r, sequence, size, ce, now, alike):
 @njit
 def on_data(M, k, r, sequence, size, ce, now):
     """A data packet."""
-    return _take(M, k, r, sequence, size, ce, now, 0)
+    return take(M, k, r, sequence, size, ce, now, 0)
 
 
 @njit
 def on_data_alike(M, k, r, sequence, size, ce, now):
     """A data packet, where the share of marks counts."""
-    return _take(M, k, r, sequence, size, ce, now, 1)
+    return take(M, k, r, sequence, size, ce, now, 1)
 
 
 @njit

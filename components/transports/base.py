@@ -47,6 +47,8 @@ S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), an
 holds from the next packet on. Functions use integers only, so that the
 oracle (`gradwire.testing`) can run the very same code uncompiled.
 
+* `variant(settings) -> class` - whose functions carry it out with that table, where that depends on it.
+
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says); a transport
 that does so with all that it sends again says `repeats_important = True`.
 """
@@ -194,7 +196,15 @@ def control_important(owner: type[Transport], settings: JsonView) -> bool:
 
 def answers_late(table: Transport) -> bool:
     """Whether a transport's table asks for receivers that put off their answers."""
-    return bool(getattr(table, "delayed_acks", 0)) or getattr(table, "ack_every", 1) > 1
+    late = getattr(table, "delayed_acks", 0) or getattr(table, "preset", "classic") == "linux"
+    return bool(late) or getattr(table, "ack_every", 1) > 1
+
+
+def carried_out_by(owner: type[Transport], table: Transport) -> type[Transport]:
+    """The class whose functions carry out a transport with this table: its own, or the one that its `variant` names, so
+    that what a table does not ask for is not compiled."""
+    variant = getattr(owner, "variant", None)
+    return owner if variant is None else variant(table.model_dump())
 
 
 def pulls(owner: type[Transport], table: Transport) -> bool:

@@ -26,7 +26,7 @@ per acknowledgement adds up.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -58,7 +58,12 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import resume as resume_window
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.transport_base import Connected, Windowed
+from gradwire.scenarios.schema.tcp_rules import Ruled
+from gradwire.scenarios.schema.transport_base import Connected
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.json_data import JsonView
+    from gradwire.scenarios.schema.transport_base import Transport
 
 # a sender's own words, after those of the window machinery that CUBIC uses
 W_MAX = S_USER + 16
@@ -119,7 +124,7 @@ def _begin(M, k, f, now):
 
 
 @njit
-def _remember(M, k, f):
+def remember(M, k, f):
     """Congestion: where the window was, for the curve of the next stage."""
     window = M[f + CWND]
     if M[k + K_CONVERGED] and window < M[f + W_MAX]:
@@ -132,7 +137,7 @@ def _remember(M, k, f):
 
 @njit
 def _fall(M, k, f):
-    _remember(M, k, f)
+    remember(M, k, f)
     reduce(M, f, M[f + CWND] * M[k + K_BETA] >> 20)
 
 
@@ -144,11 +149,18 @@ def _grow(M, k, f, una, newly, now):
     if M[f + STATE] <= 0 and (una < M[f + RECOVER] or una < M[f + REDUCED]):
         return
     window = M[f + CWND]
-    used = (M[f + FLIGHT] + newly) << SHIFT
     if window < M[f + SSTHRESH]:
-        if window <= 2 * used:
+        if window <= 2 * ((M[f + FLIGHT] + newly) << SHIFT):
             M[f + CWND] = min(window + (newly << SHIFT), MAX_WINDOW)
         return
+    climb(M, k, f, newly, now, since)
+
+
+@njit
+def climb(M, k, f, newly, now, since):
+    """Congestion avoidance. `since`: when the acknowledgement before this one came."""
+    window = M[f + CWND]
+    used = (M[f + FLIGHT] + newly) << SHIFT
     if M[f + EPOCH] == 0:
         _begin(M, k, f, now)
     if used + (1 << SHIFT) <= window:
@@ -180,7 +192,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         return
     if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and begin(M, f):
         if M[f + UNA] >= M[f + REDUCED]:
-            _remember(M, k, f)
+            remember(M, k, f)
         slow_down(M, k, f, M[f + CWND] * M[k + K_BETA] >> 20)
     keep_pace(M, f, newly)
     if echo and una >= M[f + REDUCED]:
@@ -205,15 +217,21 @@ def on_timer(M, k, f, now):
 
 
 @njit
-def resume(M, k, f, now):
-    """As the window machinery; the curve has stood still during the silence, as in Linux."""
-    resume_window(M, k, f, now)
+def stand_still(M, f, now):
+    """Nothing was to be sent since the last acknowledgement: the curve has waited."""
     if M[f + EPOCH] > 0:
         M[f + EPOCH] += now - max(M[f + SEEN], M[f + EPOCH])
     M[f + SEEN] = now
 
 
-class Cubic(Reliable, Connected, Windowed):
+@njit
+def resume(M, k, f, now):
+    """As the window machinery; the curve has stood still during the silence, as in Linux."""
+    resume_window(M, k, f, now)
+    stand_still(M, f, now)
+
+
+class Cubic(Reliable, Connected, Ruled):
     """TCP CUBIC (RFC 9438); by default its packets are not ECN-capable."""
 
     kernel_tcp = "cubic"
@@ -255,3 +273,10 @@ class Cubic(Reliable, Connected, Windowed):
             round(root),
             shift,
         ]
+
+    @classmethod
+    def variant(cls, settings: JsonView) -> type[Transport]:
+        """As NewReno."""
+        from gradwire.components.transports.linux_kinds import linux
+
+        return linux(cls, settings)

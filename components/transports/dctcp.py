@@ -8,7 +8,7 @@ Linux.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
@@ -36,7 +36,12 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import forget as forget_window
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.json_data import JsonView
+    from gradwire.scenarios.schema.transport_base import Transport
 
 
 @njit
@@ -109,7 +114,7 @@ class ByMarks(Reliable, Windowed):
         return [*Reliable.parameters(settings, context), fraction(settings["g"])]
 
 
-class Dctcp(Connected, ByMarks):
+class Dctcp(Connected, ByMarks, Ruled):
     """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""
 
     kind: Literal["dctcp"]
@@ -117,3 +122,10 @@ class Dctcp(Connected, ByMarks):
     kernel_tcp = "dctcp"
     streams = True
     pull = staticmethod(pull)
+
+    @classmethod
+    def variant(cls, settings: JsonView) -> type[Transport]:
+        """As NewReno."""
+        from gradwire.components.transports.linux_kinds import linux
+
+        return linux(cls, settings)

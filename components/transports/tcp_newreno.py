@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
@@ -22,7 +22,12 @@ from gradwire.components.transports.window import (
     start,
 )
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.transport_base import Connected, Windowed
+from gradwire.scenarios.schema.tcp_rules import Ruled
+from gradwire.scenarios.schema.transport_base import Connected
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.json_data import JsonView
+    from gradwire.scenarios.schema.transport_base import Transport
 
 
 @njit
@@ -41,7 +46,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         grow(M, f, una, newly)
 
 
-class TcpNewReno(Reliable, Connected, Windowed):
+class TcpNewReno(Reliable, Connected, Ruled):
     """TCP NewReno; by default its packets are not ECN-capable."""
 
     kernel_tcp = "reno"
@@ -57,3 +62,10 @@ class TcpNewReno(Reliable, Connected, Windowed):
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
+
+    @classmethod
+    def variant(cls, settings: JsonView) -> type[Transport]:
+        """Its own functions, or the sender that has the other rules."""
+        from gradwire.components.transports.linux_kinds import linux
+
+        return linux(cls, settings)

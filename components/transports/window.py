@@ -257,7 +257,12 @@ def resume(M, k, f, now):
     """A stream has more to send, and all that it has sent is acknowledged. After a silence longer than the time-out the
     window is halved for every time-out that has passed, down to what a connection begins with, and slow start leads
     back to three quarters of it (RFC 5681 section 4.1 and RFC 2861, as Linux does)."""
-    patience = timeout(M, k, f)
+    rest(M, k, f, now, timeout(M, k, f))
+
+
+@njit
+def rest(M, k, f, now, patience):
+    """The window after a silence, with a time-out of `patience`."""
     silence = now - M[f + S_LAST_SENT]
     if silence <= patience:
         return

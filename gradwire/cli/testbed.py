@@ -232,6 +232,7 @@ def cmd_fidelity(
         raise GradwireError("there is nothing to compare", "gradwire fidelity", "SCENARIO, or --from RESULT")
     else:
         chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
+    chosen = chosen.with_kernels_tcp()
     request = replace(
         request_of(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )

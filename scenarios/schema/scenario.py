@@ -47,6 +47,7 @@ from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
+from gradwire.scenarios.schema.tcp_rules import as_kernel
 from gradwire.scenarios.schema.topology import TopologyTable
 from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.training import Training
@@ -156,6 +157,20 @@ class Scenario(Table):
         if mistakes:
             raise Mistakes(mistakes)
         return self
+
+    def with_kernels_tcp(self) -> Scenario:
+        """The scenario as it is set beside a kernel: TCP by the kernel's rules, where the testbed has them and no
+        table says otherwise."""
+        if self.emulation.loss_recovery == "classic":
+            return self
+        tables = {
+            name: tuple(
+                each.model_copy(update={"transport": as_kernel(each.transport)}) if each.transport else each
+                for each in getattr(self, name)
+            )
+            for name in ("job", "traffic")
+        }
+        return self.model_copy(update={"transport": as_kernel(self.transport), **tables})
 
     @property
     def jobs(self) -> tuple[Job, ...]:

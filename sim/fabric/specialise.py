@@ -40,7 +40,15 @@ from gradwire.components.find import (
     table_for,
     type_check,
 )
-from gradwire.components.transports.base import Deaf, answers_late, persists, pulls, rides, shares
+from gradwire.components.transports.base import (
+    Deaf,
+    answers_late,
+    carried_out_by,
+    persists,
+    pulls,
+    rides,
+    shares,
+)
 from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
@@ -154,6 +162,7 @@ def combine(
     and switches. Raises as `combination_of`."""
     owners = tuple(resolve("transport", table.kind, folder) for table in tables)
     tables = [table_for(owner, table) for owner, table in zip(owners, tables, strict=True)]
+    owners = tuple(carried_out_by(owner, table) for owner, table in zip(owners, tables, strict=True))
     both = list(zip(owners, tables, strict=True))
     features = replace(
         features,

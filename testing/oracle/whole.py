@@ -10,7 +10,7 @@ from gradwire.components import layout as at
 from gradwire.components.draws import entropy_of
 from gradwire.components.find import resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
-from gradwire.components.transports.base import Context, persists, shares
+from gradwire.components.transports.base import Context, carried_out_by, persists, shares
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.inner_units import Ps, PsPerByte
 from gradwire.scenarios.json_data import Json
@@ -49,7 +49,7 @@ class Oracle:
             )
             for index in range(network.link_count)
         ]  # fmt: skip
-        owners = [resolve("transport", each.kind) for each in case.transports]
+        owners = [carried_out_by(resolve("transport", each.kind), each) for each in case.transports]
         longest = max(
             each.payload + owner.data_overhead for owner, each in zip(owners, case.transports, strict=True)
         )

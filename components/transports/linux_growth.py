@@ -1,0 +1,203 @@
+"""How the window of `linux_sender` grows and falls: slow start with HyStart or HyStart++, and NewReno, CUBIC or DCTCP.
+
+* HyStart++ (RFC 9406): slow start goes over into a conservative one, a quarter as fast, when the smallest round trip
+  of a round has grown by an eighth of the last round's, between 4 and 16 ms; if it falls below again, slow start goes
+  on; after five rounds it has ended. A window grows by eight packets an acknowledgement at most, unless it is paced.
+* HyStart, as the kernel's CUBIC has it [net/ipv4/tcp_cubic.c; Ha and Rhee, Computer Networks 55(9), 2011]: from 16
+  packets on, slow start ends when acknowledgements that are less than 2 ms apart have been coming for half of the
+  smallest round trip (and of what 256 KiB take at the pacing rate, 1 ms at most), or when the smallest of eight round
+  trips is an eighth, 4 to 16 ms, above the smallest.
+* A reduction after marks is DCTCP's share of the window; after losses DCTCP halves it, as NewReno.
+"""
+
+from gradwire.components.compiled import njit
+from gradwire.components.transports.base import ONE
+from gradwire.components.transports.cubic import EPOCH, K_BETA, SEEN, W_MAX, climb, remember
+from gradwire.components.transports.linux_words import (
+    BASELINE,
+    BEFORE_LEAST,
+    CONSERVATIVE,
+    CUBIC,
+    DCTCP,
+    FOUND,
+    HYSTART,
+    HYSTART_PLUS,
+    K_CONTROL,
+    K_PACING,
+    K_SLOW_START,
+    LAST_ACK,
+    LEAST_RTT,
+    ROUND,
+    ROUND_AT,
+    ROUND_LEAST,
+    SAMPLES,
+    more,
+)
+from gradwire.components.transports.window import (
+    ACKED,
+    ALPHA,
+    CWND,
+    FLIGHT,
+    K_GAIN,
+    MARKED,
+    MAX_WINDOW,
+    MIN_WINDOW,
+    NXT,
+    OBSERVED,
+    SHIFT,
+    SRTT,
+    SSTHRESH,
+    UNA,
+)
+
+MS = 10**9  # ps
+LEAST_RISE, MOST_RISE = 4 * MS, 16 * MS
+ENOUGH = 8  # round trips of a round that are looked at before it is judged
+ROUNDS = 5  # of conservative slow start
+SLOWER = 4
+BURST = 8  # packets that one acknowledgement may grow the window by
+FROM = 16  # HyStart: smallest window, packets
+TRAIN = 2 * MS
+
+
+@njit
+def threshold(M, k, f, loss):
+    """What the window is to fall to. `loss`: for a loss, not for a mark."""
+    window = M[f + CWND]
+    control = M[k + K_CONTROL]
+    if control == CUBIC:
+        remember(M, k, f)
+        return max(window * M[k + K_BETA] >> 20, MIN_WINDOW)
+    if control == DCTCP and not loss:
+        return max(window - (window * M[f + ALPHA] >> 21), MIN_WINDOW)
+    return max(window >> 1, MIN_WINDOW)
+
+
+@njit
+def timed_out(M, k, f):
+    """A time-out: CUBIC forgets its curve (RFC 9438, section 4.8), and slow start begins anew."""
+    if M[k + K_CONTROL] == CUBIC:
+        M[f + W_MAX] = 0
+        M[f + EPOCH] = 0
+    M[more(M, f, FOUND)] = 0
+    M[more(M, f, BASELINE)] = 0
+
+
+@njit
+def count_marks(M, k, f, newly, echo):
+    """DCTCP: the share of marks, once per window (RFC 8257)."""
+    if M[k + K_CONTROL] != DCTCP:
+        return
+    M[f + ACKED] += newly
+    if echo:
+        M[f + MARKED] += newly
+    if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
+        share = M[f + MARKED] * ONE // M[f + ACKED]
+        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
+        M[f + ACKED] = 0
+        M[f + MARKED] = 0
+        M[f + OBSERVED] = M[f + NXT]
+
+
+@njit
+def _new_round(M, f, now):
+    M[more(M, f, ROUND)] = M[f + NXT]
+    M[more(M, f, ROUND_AT)] = now
+    M[more(M, f, LAST_ACK)] = now
+    M[more(M, f, BEFORE_LEAST)] = M[more(M, f, ROUND_LEAST)]
+    M[more(M, f, ROUND_LEAST)] = 0
+    M[more(M, f, SAMPLES)] = 0
+
+
+@njit
+def _note(M, f, rtt):
+    """A round trip of this round."""
+    least = more(M, f, ROUND_LEAST)
+    if M[least] == 0 or rtt < M[least]:
+        M[least] = rtt
+    M[more(M, f, SAMPLES)] += 1
+
+
+@njit
+def _hystart(M, k, f, rtt, now, train):
+    """The kernel's rule: end slow start by setting its threshold."""
+    if M[f + UNA] > M[more(M, f, ROUND)]:
+        _new_round(M, f, now)
+    if M[f + CWND] < FROM << SHIFT:
+        return
+    if now - M[more(M, f, LAST_ACK)] <= TRAIN:
+        M[more(M, f, LAST_ACK)] = now
+        patience = M[f + LEAST_RTT]
+        if M[f + SRTT]:
+            # 256 KiB at the pacing rate: twice the window per round trip, 1.2 times from half of the threshold on
+            faster = 200 if M[f + CWND] < M[f + SSTHRESH] >> 1 else 120
+            patience += min(MS, 100 * train * M[f + SRTT] // (faster * max(M[f + CWND] >> SHIFT, 1)))
+        if M[k + K_PACING] == 0:
+            patience >>= 1
+        if now - M[more(M, f, ROUND_AT)] > patience:
+            M[more(M, f, FOUND)] = 1
+            M[f + SSTHRESH] = M[f + CWND]
+    enough = M[more(M, f, SAMPLES)] >= ENOUGH
+    _note(M, f, rtt)
+    rise = min(max(M[f + LEAST_RTT] >> 3, LEAST_RISE), MOST_RISE)
+    if enough and M[more(M, f, ROUND_LEAST)] > M[f + LEAST_RTT] + rise:
+        M[more(M, f, FOUND)] = 1
+        M[f + SSTHRESH] = M[f + CWND]
+
+
+@njit
+def _hystart_plus(M, k, f, rtt, now):
+    """RFC 9406, section 4.2: the acknowledgement that ends a round is the last one of it."""
+    _note(M, f, rtt)
+    least, before = M[more(M, f, ROUND_LEAST)], M[more(M, f, BEFORE_LEAST)]
+    if M[more(M, f, SAMPLES)] >= ENOUGH:
+        if M[more(M, f, BASELINE)]:
+            if least < M[more(M, f, BASELINE)]:
+                M[more(M, f, BASELINE)] = 0
+        elif before and least >= before + min(max(before >> 3, LEAST_RISE), MOST_RISE):
+            M[more(M, f, BASELINE)] = least
+            M[more(M, f, CONSERVATIVE)] = 0
+    if M[f + UNA] < M[more(M, f, ROUND)]:
+        return
+    _new_round(M, f, now)
+    if M[more(M, f, BASELINE)]:
+        M[more(M, f, CONSERVATIVE)] += 1
+        if M[more(M, f, CONSERVATIVE)] >= ROUNDS:  # that in which it began is one
+            M[more(M, f, FOUND)] = 1
+            M[f + SSTHRESH] = M[f + CWND]
+
+
+@njit
+def watch_slow_start(M, k, f, rtt, now, train):
+    """An acknowledgement that brings a round trip, in slow start."""
+    if rtt == 0 or M[f + CWND] >= M[f + SSTHRESH] or M[more(M, f, FOUND)]:
+        return
+    if M[k + K_SLOW_START] == HYSTART:
+        _hystart(M, k, f, rtt, now, train)
+    elif M[k + K_SLOW_START] == HYSTART_PLUS:
+        _hystart_plus(M, k, f, rtt, now)
+
+
+@njit
+def grow(M, k, f, newly, now):
+    """The window grows, if it is what limits the sender."""
+    window = M[f + CWND]
+    used = (M[f + FLIGHT] + newly) << SHIFT
+    since = now
+    if M[k + K_CONTROL] == CUBIC:
+        since = M[f + SEEN]
+        M[f + SEEN] = now
+    if window < M[f + SSTHRESH]:
+        if window > 2 * used:
+            return
+        packets = newly << SHIFT
+        if M[k + K_SLOW_START] == HYSTART_PLUS:
+            if M[k + K_PACING] == 0:
+                packets = min(packets, BURST << SHIFT)
+            if M[more(M, f, BASELINE)]:
+                packets //= SLOWER
+        M[f + CWND] = min(window + packets, max(M[f + SSTHRESH], window), MAX_WINDOW)
+    elif M[k + K_CONTROL] == CUBIC:
+        climb(M, k, f, newly, now, since)
+    elif used + (1 << SHIFT) > window:
+        M[f + CWND] = min(window + (newly << (2 * SHIFT)) // window, MAX_WINDOW)

@@ -1,0 +1,95 @@
+"""The rules by which TCP finds and repairs losses, as options: what a current kernel does, or what the simulator's
+TCP did first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from gradwire.scenarios.schema.base import Flag, refuse
+from gradwire.scenarios.schema.transport_base import Windowed
+from gradwire.scenarios.units import Ps, format_time
+
+TICK = Ps(1_000_000_000)
+"""The kernel's: 1 ms [CONFIG_HZ = 1000], which is also that of its time stamps."""
+ATO = Ps(40_000_000_000)
+"""How long Linux puts off an acknowledgement at first [include/net/tcp.h: TCP_ATO_MIN]."""
+QUICK = 16
+"""Packets that it acknowledges at once before it does [include/net/tcp.h: TCP_MAX_QUICKACKS]."""
+
+RULES = ("loss_detection", "tail_probes", "frto", "slow_start", "pacing", "timers")
+CLASSIC: Mapping[str, Any] = {
+    "loss_detection": "duplicates", "tail_probes": False, "frto": False, "slow_start": "standard", "pacing": False,
+    "timers": "exact",
+}  # fmt: skip
+LINUX: Mapping[str, Any] = {
+    "loss_detection": "rack", "tail_probes": True, "frto": True, "slow_start": "standard", "pacing": False,
+    "timers": "ticks",
+}  # fmt: skip
+
+
+class Ruled(Windowed):
+    """What NewReno, CUBIC and DCTCP have. With any of the rules that classic has not, the window falls in proportion
+    (prr)."""
+
+    preset: Literal["classic", "linux"] = "classic"
+    """What the options below are unless given. classic: losses by duplicate acknowledgements, time-outs [RFC 6675,
+    6298]. linux: as a current kernel, with rack, tail probes, the window in proportion (prr), F-RTO, HyStart where
+    the kernel has it (CUBIC), its timers, and acknowledgements put off by 40 ms, or half of min_rto if that is less,
+    but for the first sixteen packets and the last one."""
+    loss_detection: Literal["duplicates", "rack"] | None = None
+    """What finds losses: three packets above that have arrived [RFC 6675], or one that was sent later [RFC 8985]."""
+    tail_probes: Flag | None = None
+    """Whether the last packet is sent again after two round trips of silence, so that no time-out is needed [RFC
+    8985]."""
+    frto: Flag | None = None
+    """Whether a time-out that turns out to be spurious is taken back [RFC 5682], and a recovery in which all that was
+    sent again was needless [RFC 2883]."""
+    slow_start: Literal["standard", "hystart", "hystart++"] | None = None
+    """Until the first loss [RFC 5681]; or until acknowledgements come late, as Linux's CUBIC, or as in RFC 9406."""
+    pacing: Flag | None = None
+    """Whether packets leave evenly, at twice the window per round trip in slow start and 1.2 times later. Linux does
+    with the fq queueing discipline only."""
+    timers: Literal["exact", "ticks"] | None = None
+    """Time-outs to the picosecond by RFC 6298, or as Linux: by ticks of 1 ms, never early, min_rto less a tick on top
+    of the round trip, 2 ms more for RACK and tail probes, and a first round trip known from the handshake."""
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Ruled:
+        if rules_of(self.model_dump())["timers"] == "ticks" and self.min_rto < 2 * TICK:
+            raise refuse(
+                "min_rto", 'is less than two ticks of timers = "ticks"', format_time(self.min_rto),
+                f'at least {format_time(2 * TICK)}, or timers = "exact"',
+            )  # fmt: skip
+        return self
+
+
+def rules_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules that the settings of a table come to, its preset's where they are not given; with them
+    how long acknowledgements may wait, and how many at first do not."""
+    linux = settings.get("preset") == "linux"
+    preset = dict(LINUX if linux else CLASSIC)
+    if linux and settings.get("kind") == "cubic":
+        preset["slow_start"] = "hystart"
+    found = {name: preset[name] if settings.get(name) is None else settings[name] for name in RULES}
+    delay = settings.get("delayed_acks")
+    if linux and delay is None:
+        delay = min(ATO, int(settings["min_rto"]) // 2)
+    return found | {"delayed_acks": delay, "quick": QUICK if linux else 0}
+
+
+def modern(rules: Mapping[str, Any]) -> bool:
+    """Whether rules are others than the classic ones, so that the sender is another one."""
+    return any(rules[name] != value for name, value in CLASSIC.items()) or rules["quick"] > 0
+
+
+def as_kernel(table: Any) -> Any:
+    """The table of a transport that the kernel's TCP carries on the testbed, as the kernel has it, unless it says
+    itself by which rules; any other as it is. Where time-outs are shorter than the kernel can make them, timers stay
+    exact."""
+    if not isinstance(table, Ruled) or not table.congestion() or table.model_fields_set & {"preset", *RULES}:
+        return table
+    exact = {"timers": "exact"} if table.min_rto < 2 * TICK else {}
+    return table.model_copy(update={"preset": "linux", **exact})

@@ -1,0 +1,66 @@
+"""The engine against the oracle, packet by packet, with TCP's rules of a current kernel: any of them, alone and together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_cases import LATENCY, PAYLOADS, budget, networks, switches
+
+from gradwire.components.transports.cubic import Cubic
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+
+OWNERS = (TcpNewReno, Cubic, Dctcp)
+
+
+@st.composite
+def tables(draw: st.DrawFn, connections: str) -> list[Any]:
+    """The three, none of them classic, so that every case has the same engine."""
+    found = []
+    for owner in OWNERS:
+        settings: dict[str, Any] = {
+            "kind": owner.model_fields["kind"].annotation.__args__[0],
+            "payload": f"{draw(st.sampled_from(PAYLOADS))}B",
+            "initial_window": draw(st.sampled_from((1, 2, 10, 50))),
+            "max_rto": "20ms",
+            "connections": connections,
+            "frto": draw(st.sampled_from((None, True, False))),
+            "tail_probes": draw(st.sampled_from((None, True, False))),
+            "loss_detection": draw(st.sampled_from((None, "rack", "duplicates"))),
+            "slow_start": draw(st.sampled_from((None, "standard", "hystart", "hystart++"))),
+            "pacing": draw(st.sampled_from((None, True))),
+            "preset": "linux",
+            "timers": draw(st.sampled_from((None, "exact", "ticks"))),
+        }
+        settings["min_rto"] = draw(st.sampled_from(("20us", "200us", "2ms") if settings["timers"] == "exact" else ("2ms", "5ms")))
+        found.append(owner.model_validate(settings))
+    return found
+
+
+@st.composite
+def cases(draw: st.DrawFn, connections: str) -> Case:
+    chosen = draw(tables(connections))
+    network = draw(networks())
+    letters = []
+    for _ in range(draw(st.integers(1, 10))):
+        src, dst = draw(st.lists(st.integers(0, network.host_count - 1), min_size=2, max_size=2, unique=True))
+        which = draw(st.integers(0, 2))
+        packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 70)))
+        nbytes = packets * chosen[which].payload - draw(st.integers(0, 63))
+        letters.append(Letter(draw(st.sampled_from((0, 1, 10**6, 5 * 10**9))), src, dst, nbytes, which))
+    return Case(
+        network, chosen, letters, switch=draw(switches(chosen)), seed=draw(st.integers(0, 99)),
+        balancing=draw(st.sampled_from(("ecmp", "spray_random"))), host_latency=LATENCY,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("connections", ["fresh", "persistent"])
+@budget(0.5)
+@given(data=st.data())
+def test_the_engine_and_the_oracle_agree(connections, data):
+    case = data.draw(cases(connections))
+    assert first_difference(run_engine(case), run_oracle(case)) == ""

@@ -1,0 +1,61 @@
+"""The presets of TCP's rules, and what a scenario is when it is set beside a kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradwire.components.transports.base import answers_late, carried_out_by
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.schema.tcp_rules import modern, rules_of
+
+
+def table(**settings):
+    return TcpNewReno.model_validate({"kind": "tcp_newreno", **settings})
+
+
+def test_classic_is_carried_out_by_itself_and_any_other_rule_is_not():
+    assert carried_out_by(TcpNewReno, table()) is TcpNewReno
+    assert carried_out_by(TcpNewReno, table(recovery="prr", delayed_acks="1ms")) is TcpNewReno
+    for rule in (
+        {"preset": "linux"}, {"frto": True}, {"tail_probes": True}, {"loss_detection": "rack"}, {"pacing": True},
+        {"slow_start": "hystart++"}, {"timers": "ticks"},
+    ):  # fmt: skip
+        assert carried_out_by(TcpNewReno, table(**rule)) is not TcpNewReno, rule
+
+
+def test_what_is_given_goes_before_the_preset():
+    rules = rules_of(table(preset="linux", frto=False, min_rto="10ms").model_dump())
+    assert (rules["frto"], rules["loss_detection"], rules["delayed_acks"]) == (False, "rack", 5 * 10**9)
+    assert modern(rules) and answers_late(table(preset="linux"))
+    assert rules_of({"kind": "cubic", "preset": "linux", "min_rto": 10**12})["slow_start"] == "hystart"
+
+
+def test_beside_a_kernel_tcp_has_the_kernels_rules_unless_somebody_says_otherwise():
+    def preset(*set_: str) -> str:
+        return load_scenario("agreement", policy="dctcp", set=set_).with_kernels_tcp().transports[0].preset
+
+    assert preset() == "linux"
+    assert preset('transport.preset="classic"') == "classic"
+    assert preset("transport.frto=false") == "classic"
+    assert preset('emulation.loss_recovery="classic"') == "classic"
+    other = load_scenario("agreement", policy="star-dlcp")
+    assert other.with_kernels_tcp().transports == other.transports
+
+
+def test_time_outs_below_two_ticks_are_refused_and_stay_exact_beside_a_kernel():
+    with pytest.raises(ScenarioError, match="two ticks"):
+        load_scenario("agreement", policy="dctcp", set=["transport.preset=linux", "transport.min_rto=1ms"])
+    found = load_scenario("agreement", policy="dctcp", set=["transport.min_rto=1ms"]).with_kernels_tcp().transports[0]
+    assert (found.preset, found.timers) == ("linux", "exact")
+
+
+def test_what_is_derived_from_one_has_rules_of_its_own():
+    class Mine(TcpNewReno):
+        """A user's."""
+
+    settings = table().model_dump() | {"kind": "mine:Mine"}
+    assert Mine.variant(settings) is Mine
+    with pytest.raises(ScenarioError, match="rules of its own"):
+        Mine.variant(settings | {"preset": "linux"})
