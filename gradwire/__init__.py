@@ -15,7 +15,39 @@ Every name is imported from its room at its first use: `import gradwire` takes n
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # who checks types or completes names sees what everything is
+    from gradwire.analysis.breakdown import breakdown as breakdown
+    from gradwire.analysis.compare import Comparison as Comparison
+    from gradwire.analysis.html.given import report as report
+    from gradwire.analysis.metrics import Metrics as Metrics
+    from gradwire.analysis.sweeps.outcome import Sweep as Sweep
+    from gradwire.analysis.tensors import tensors as tensors
+    from gradwire.analysis.timeline import timeline as timeline
+    from gradwire.connect import compare as compare
+    from gradwire.connect import emulate as emulate
+    from gradwire.connect import metrics as metrics
+    from gradwire.connect import plot as plot
+    from gradwire.connect import simulate as simulate
+    from gradwire.emu.switches.base import TestbedError as TestbedError
+    from gradwire.learn import train as train
+    from gradwire.marking import mark as mark
+    from gradwire.pacing import paced as paced
+    from gradwire.scenarios.errors import GradwireError as GradwireError
+    from gradwire.scenarios.errors import MissingExtraError as MissingExtraError
+    from gradwire.scenarios.errors import ResultError as ResultError
+    from gradwire.scenarios.errors import ScenarioError as ScenarioError
+    from gradwire.scenarios.errors import StallError as StallError
+    from gradwire.scenarios.errors import TraceError as TraceError
+    from gradwire.scenarios.learned import Learned as Learned
+    from gradwire.scenarios.load import load_scenario as load_scenario
+    from gradwire.scenarios.result import Result as Result
+    from gradwire.scenarios.schema.scenario import Scenario as Scenario
+    from gradwire.sweeping import sweep as sweep
+    from gradwire.traces.capture.session import capture as capture
+    from gradwire.traces.trace import Trace as Trace
+    from gradwire.traces.trace import load_trace as load_trace
 
 __version__ = "0.1.0"
 
@@ -57,10 +89,12 @@ OPTIONAL = {"capture": "gradwire.traces.capture.session"}
 __all__ = ["__version__", *PUBLIC]
 
 
-def __getattr__(name: str) -> Any:
-    if room := PUBLIC.get(name) or OPTIONAL.get(name):
-        return getattr(importlib.import_module(room), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # else every name would be there, of type Any
+
+    def __getattr__(name: str) -> Any:
+        if room := PUBLIC.get(name) or OPTIONAL.get(name):
+            return getattr(importlib.import_module(room), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

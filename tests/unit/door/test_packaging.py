@@ -25,7 +25,7 @@ ALLOWED = {
     "experiment": {"scenarios", "traces", "components"},
     "sim": {"scenarios", "traces", "components", "experiment"},
     "emu": {"scenarios", "traces", "components", "experiment"},
-    "training": {"scenarios", "traces"},
+    "training": {"scenarios", "traces", "experiment"},
     "analysis": {"scenarios", "traces", "components", "experiment"},
     "testing": {"scenarios", "components", "experiment", "sim"},
 }
