@@ -63,7 +63,23 @@ class JobContext:
     def rails(self) -> int:
         """Network cards of the host of the job that has the most: into so many shares an exchange is divided."""
         hosts = [*self.workers, *self.servers]
-        return int(self.cards.counts[hosts].max())
+        return int(self.cards.network[hosts].max())
+
+    @property
+    def inside(self) -> int:
+        """How many workers, one after the other, are in one machine each time, where all of them are; 1 where hosts are
+        no accelerators, or workers are placed otherwise."""
+        import numpy as np
+
+        if self.cards.machines is None:
+            return 1
+        machines = self.cards.machines[list(self.workers)]
+        run = int(np.argmax(machines != machines[0])) or len(machines)
+        if len(machines) % run:
+            return 1
+        blocks = machines.reshape(-1, run)
+        alike = (blocks == blocks[:, :1]).all() and len(np.unique(blocks[:, 0])) == len(blocks)
+        return run if alike else 1
 
     @property
     def nodes(self) -> Ints:

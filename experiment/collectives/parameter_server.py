@@ -64,8 +64,9 @@ class ParameterServers(Exchange):
         self._server_rate: int | None = table.server_rate
         workers, servers = np.array(context.workers), np.array(context.servers)
         cards = context.cards
-        self._worker_node = cards.nodes(workers[:, None], self._card[None, :])  # [W, P]
-        self._server_node = cards.nodes(servers[self._server], self._card)  # [P]
+        self._worker_node, self._server_node = cards.ends(
+            workers[:, None], servers[self._server][None, :], self._card[None, :]
+        )  # [W, P] both: which of its ports a server uses depends on where the worker is
         self._home = np.array([cards.node(host, 0) for host in context.servers])[self._server]  # where it is added up
         self._local = workers[:, None] == servers[self._server][None, :]
         # partitions of a tensor that leave a worker together: those between two that stay
@@ -144,7 +145,7 @@ class ParameterServers(Exchange):
         needs[total] = workers
         needs[total[-1] + 1 : total[-1] + 1 + len(needs_of_gates)] = needs_of_gates
         nodes = context.nodes
-        host[push_no], host[pull_no] = self._server_node[pushes[1]], self._worker_node[pulls]
+        host[push_no], host[pull_no] = self._server_node[pushes], self._worker_node[pulls]
         host[total] = self._home
         host[total[-1] + 1 : total[-1] + 1 + len(needs_of_gates)] = nodes[gate_of]
         host[leave] = nodes[pushes[0][lead]]
@@ -190,7 +191,7 @@ class ParameterServers(Exchange):
         context = self.context
         captured = np.array([context.captured(each, iteration) for each in range(len(context.workers))])
         own = self._own(part)
-        ends = self._worker_node[worker, part], self._server_node[part]
+        ends = self._worker_node[worker, part], self._server_node[worker, part]
         return messages(
             context, np.where(pushed, "push", "pull"), self._importance(captured, worker, part, pushed),
             iteration=iteration, tensor=self._tensor[part], layer=self._layer[part], part=self._part[part],

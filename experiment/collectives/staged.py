@@ -66,7 +66,7 @@ class Staged(Exchange):
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
-        self.plan = plan = table.transfers(workers, context.rails)
+        self.plan = plan = table.schedule(workers, context.rails, context.inside)
         self._links = found = links(plan)
         orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
         layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]
@@ -81,8 +81,7 @@ class Staged(Exchange):
         self._plain = waits == 1
         self._owner = np.repeat(np.arange(len(waits)), found.counts)  # of `needs`
         hosts = np.array(context.workers)
-        self._src = context.cards.nodes(hosts[plan.src], plan.rail)
-        self._dst = context.cards.nodes(hosts[plan.dst], plan.rail)
+        self._src, self._dst = context.cards.ends(hosts[plan.src], hosts[plan.dst], plan.rail)
         self._share = (1.0, 1.0)
         if context.table.bound_per == "exchange":
             hops = mean_hops(plan, workers)
