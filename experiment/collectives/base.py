@@ -7,9 +7,9 @@ imports.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire.experiment.scheduling import Scheduling
 from gradwire.scenarios.loss import Allowance
@@ -89,6 +89,15 @@ class JobContext:
         return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
 
 
+class Moment(NamedTuple):
+    """What a worker does when it comes to a layer: it asks for some rounds of its exchange, waits until one of them is
+    over, and asks for some more."""
+
+    asks: Sequence[int] = ()
+    waits: int = -1
+    then_asks: Sequence[int] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Exchanged:
     """One iteration of an exchange.
@@ -99,11 +108,23 @@ class Exchanged:
     fires : per worker and tensor (worker * tensors + tensor) the events that its gradient fires, in order.
     gates : int64[workers, layers + 1]: the event that a worker waits for, for each layer and, in the last column, for
         everything; -1 where there is nothing to wait for.
+    micros : how many micro-batches an iteration has.
+    early : where gradients of those before the last one are exchanged as well, the same as `fires` for each of them.
+    inside : by micro-batch, whether back, and layer what a worker does when it comes there; `rounds` then has the
+        events to fire and to wait for, two of int64[rounds, workers].
+    reduced, updated : int64[workers] or None; where each worker updates its own part of the parameters: the event after
+        which it does so, and the one that it fires then.
     """
 
     step: Step
     fires: Lists
     gates: Ints
+    micros: int = 1
+    early: Sequence[Lists] = ()
+    inside: Mapping[tuple[int, bool, int], Moment] = field(default_factory=dict)
+    rounds: tuple[Ints, Ints] = ()  # type: ignore[assignment]
+    reduced: Ints | None = None
+    updated: Ints | None = None
 
 
 class Exchange(ABC):

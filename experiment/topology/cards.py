@@ -101,6 +101,7 @@ class Cards:
         ScenarioError
             Nothing joins the two cards: accelerators on rails that are networks of their own.
         """
+        src, dst, numbers = np.broadcast_arrays(src, dst, numbers)
         both = [np.asarray(self.first[each] + numbers % self.network[each]) for each in (src, dst)]
         if self.machines is not None:
             inside = self.machines[src] == self.machines[dst]

@@ -72,6 +72,9 @@ class Job(Table):
     compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True)] = 1.0
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone, and all
     gradients of an iteration are ready at one time (see `order`)."""
+    accumulate: Count = 1
+    """Gradient accumulation: an iteration computes so many micro-batches, each a captured forward and backward pass,
+    before its gradients are exchanged, with the last one."""
     jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Time = Ps(0)

@@ -125,14 +125,13 @@ class Arrays:
 
     def predicted(self):
         """What the workers should have in the end, by the schedule: every stage at once, one after the other."""
-        plan = self.job.exchange.plan
         number = {
             (self.src[m], self.dst[m], self.bucket[m], self.first[m], self.replaces[m]): m for m in range(len(self.first))
         }
         assert len(number) == len(self.first)
         buffers = {key: value.copy() for key, value in self.own.items()}
         for bucket, one in enumerate(self.job.exchange.buckets):
-            size = one.segment_elements
+            size, plan = one.segment_elements, self.plan_of(bucket)
             for stage in np.unique(plan.stage):
                 sent = []
                 for t in np.flatnonzero(plan.stage == stage).tolist():
@@ -143,6 +142,13 @@ class Arrays:
                 for dst, at, values, adds in sent:
                     buffers[dst, bucket][at] = values + (buffers[dst, bucket][at] if adds else 0)
         return buffers
+
+    def plan_of(self, bucket):
+        """The schedule that a bucket goes through: there may be one for gathers and one for reduce-scatters."""
+        exchange = self.job.exchange
+        if not hasattr(exchange, "gathers"):
+            return exchange.plan
+        return (exchange.gathers if bucket < len(exchange.gathers.buckets) else exchange.scatters).plan
 
     def sums(self):
         """Of every bucket, what all workers have of their own."""

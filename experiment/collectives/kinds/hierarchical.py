@@ -45,14 +45,14 @@ class Hierarchical(StagedTable):
         return self.group or 2
 
     def schedule(self, workers: int, rails: int, inside: int) -> Transfers:
-        return _rings(workers, rails, self.group or inside)
+        return nested_rings(workers, rails, self.group or inside)
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         return self.schedule(workers, rails, 1)
 
 
-def _rings(workers: int, rails: int, g: int) -> Transfers:
-    """The schedule among groups of g."""
+def nested_rings(workers: int, rails: int, g: int) -> Transfers:
+    """The schedule among groups of g workers."""
     import numpy as np
 
     from gradwire.experiment.collectives.schedule import Rows, transfers

@@ -49,17 +49,23 @@ class Ring(StagedTable):
         return self.schedule(workers, rails, 1)
 
     def schedule(self, workers: int, rails: int, inside: int) -> Transfers:
-        from gradwire.experiment.collectives.schedule import transfers
-        from gradwire.experiment.collectives.walks import ring
+        return rings(workers, rails, inside, inside if self.channels is None else self.channels)
 
-        lanes = rails * (inside if self.channels is None else self.channels)
-        made = transfers(ring(workers), workers, lanes, rails)
-        lane, segment = made.first // workers, made.first % workers
-        made = replace(made, first=segment * lanes + lane)  # the parts of a segment lie side by side
-        if inside == 1:
-            return made
-        order = _orders(workers, lanes, inside)
-        return replace(made, src=order[lane, made.src], dst=order[lane, made.dst])
+
+def rings(workers: int, rails: int, inside: int, channels: int) -> Transfers:
+    """The schedule of so many rings on every network card, of workers of which so many follow one another in a machine.
+    """
+    from gradwire.experiment.collectives.schedule import transfers
+    from gradwire.experiment.collectives.walks import ring
+
+    lanes = rails * channels
+    made = transfers(ring(workers), workers, lanes, rails)
+    lane, segment = made.first // workers, made.first % workers
+    made = replace(made, first=segment * lanes + lane)  # the parts of a segment lie side by side
+    if inside == 1:
+        return made
+    order = _orders(workers, lanes, inside)
+    return replace(made, src=order[lane, made.src], dst=order[lane, made.dst])
 
 
 def _orders(workers: int, lanes: int, inside: int) -> Ints:
