@@ -11,7 +11,7 @@ are exchanged with the last one, unless the exchange wants those of all. What is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,14 +49,12 @@ class Courses:
         self._layer_of = np.array([tensor.layer for tensor in trace.tensors])
 
     def of(
-        self, worker: int, iteration: int, plans: Sequence[Timetable], exchanged: Exchanged, first: int,
-        before: tuple[Ints, int] | None,
+        self, worker: int, iteration: int, plans: Sequence[Timetable], exchanged: Exchanged, first: int, past: Past,
     ) -> Ints:  # fmt: skip
         """What a worker does in an iteration, whose events are counted from `first`, as rows of operations.
 
         plans : of its micro-batches.
-        before : where layers wait for parameters of the iteration before: the worker's gates, counted through, by
-            layer, and picoseconds that the optimiser takes of which each layer has its share; else None.
+        past : the gates of iterations up to this one.
         """
         rows: list[Row] = []
         if iteration == 0 and self._table.start:
@@ -65,12 +63,12 @@ class Courses:
         for micro, plan in enumerate(plans):
             notes = micro == len(plans) - 1
             visit = _Visit(exchanged, worker, micro, first, iteration)
-            rows += self._forward(plan, visit, before if micro == 0 else None)
+            rows += self._forward(plan, visit, past.before(worker, iteration) if micro == 0 else None)
             if notes:
                 rows.append((NOTE, FORWARD_END, iteration))
             rows += self._backward(plan, visit)
         rows.append((NOTE, BACKWARD_END, iteration))
-        rows += self._end(worker, iteration, plans[-1].optimizer, exchanged, first)
+        rows += self._end(worker, iteration, plans[-1].optimizer, exchanged, first, past)
         rows.append((NOTE, END, iteration))
         return np.array(rows, dtype=np.int64)
 
@@ -86,7 +84,7 @@ class Courses:
                 rows.append((COMPUTE, begin[layer] - done, -1))
                 done = begin[layer]
             if gate >= 0:
-                rows.append((WAIT, gate, visit.iteration - 1))
+                rows.append((WAIT, gate, visit.iteration - 1 - self._exchange.staleness))
                 if before is not None and (share := self._share(before[1], layer)):
                     rows.append((COMPUTE, share, -1))
             rows += asked
@@ -131,7 +129,9 @@ class Courses:
             found.setdefault(place, []).append(layer)
         return found
 
-    def _end(self, worker: int, iteration: int, optimizer: int, exchanged: Exchanged, first: int) -> list[Row]:
+    def _end(
+        self, worker: int, iteration: int, optimizer: int, exchanged: Exchanged, first: int, past: Past
+    ) -> list[Row]:
         """From the end of the backward pass to that of the iteration."""
         exchange, rows = self._exchange, list[Row]()
         last = iteration == self._table.iterations - 1
@@ -141,10 +141,14 @@ class Courses:
                 rows.append((COMPUTE, share, -1))
             if exchanged.updated is not None:
                 rows.append((FIRE, first + int(exchanged.updated[worker]), -1))
-        layer = 0 if exchange.layerwise and not last else -1
-        if (gate := int(exchanged.gates[worker, layer])) >= 0:
-            rows.append((WAIT, first + gate, iteration))
-        if exchange.worker_optimizes and optimizer and layer < 0:
+        stale = exchange.staleness
+        for number in range(max(iteration - stale, 0), iteration + 1 if last else iteration - stale + 1):
+            gates = past.of(worker, number)
+            wanted = gates if last else gates[[0 if exchange.layerwise else -1]]
+            rows += [(WAIT, gate, number) for gate in wanted[wanted >= 0].tolist()]
+        if stale and (seen := past.seen(worker, iteration - stale)) >= 0:
+            rows.append((FIRE, seen, -1))
+        if exchange.worker_optimizes and optimizer and (last or not exchange.layerwise):
             rows.append((COMPUTE, optimizer, -1))
         return rows
 
@@ -153,6 +157,44 @@ class Courses:
         whole = int(self._cumulated[-1])
         low, high = (int(self._cumulated[each]) for each in (layer, layer + 1))
         return optimizer * high // whole - optimizer * low // whole
+
+
+class Past:
+    """The gates of the iterations of a job, counted through, and what else is known of them later on.
+
+    Where workers use parameters of s iterations before, an iteration that is over for the network is waited for yet. So
+    that it is remembered as long, it has one event more for every worker, `seen`, which the worker fires then.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._gates: dict[int, Ints] = {}
+        self._optimizer: dict[int, Sequence[int]] = {}
+        self._seen: dict[int, Ints] = {}
+
+    def add(self, iteration: int, gates: Ints, optimizer: Sequence[int], seen: Ints | None) -> None:
+        """An iteration's gates, and picoseconds that the optimiser takes at every worker."""
+        self._gates[iteration], self._optimizer[iteration] = gates, optimizer
+        if seen is not None:
+            self._seen[iteration] = seen
+        for table in (self._gates, self._optimizer, self._seen):
+            table.pop(iteration - 2 - self._exchange.staleness, None)
+
+    def of(self, worker: int, iteration: int) -> Ints:
+        """A worker's gates of an iteration, by layer and for everything; -1 where there is none."""
+        return self._gates[iteration][worker]
+
+    def seen(self, worker: int, iteration: int) -> int:
+        """The event that a worker fires when it has waited for an iteration; -1 where there is none."""
+        return int(self._seen[iteration][worker]) if iteration in self._seen else -1
+
+    def before(self, worker: int, iteration: int) -> tuple[Ints, int] | None:
+        """What the layers of an iteration wait for: gates, and the optimiser's time of which each has its share."""
+        number = iteration - 1 - self._exchange.staleness
+        if not self._exchange.layerwise or number < 0:
+            return None
+        spent = self._optimizer[number][worker] if self._exchange.worker_optimizes else 0
+        return self._gates[number][worker], spent
 
 
 class _Visit:

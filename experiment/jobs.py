@@ -25,7 +25,8 @@ import numpy as np
 
 from gradwire.experiment.bounds import Bounds
 from gradwire.experiment.collectives.base import Exchange, JobContext
-from gradwire.experiment.courses import Courses
+from gradwire.experiment.collectives.merged import grown
+from gradwire.experiment.courses import Courses, Past
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import Course, Ints, Part, Step, Table
 from gradwire.experiment.replay import Replay, Timetable
@@ -93,26 +94,28 @@ class Job:
         )
 
     def _steps(self) -> Iterator[Step]:
-        first, before = 0, None
+        first, exchange = 0, self.exchange
         last, micros = self.table.iterations - 1, self.table.accumulate
-        courses = Courses(self.table, self.trace, self.exchange)
+        courses, past = Courses(self.table, self.trace, exchange), Past(exchange)
         for iteration in range(self.table.iterations):
             number = self.begin + iteration
             times = [
                 [self._times(worker, number, micro) for micro in range(micros)] for worker in range(self.table.workers)
             ]
             ready = np.stack([_ready(each[-1]) for each in times])
-            exchanged = replace(self.exchange.iteration(number, ready, iteration == last), micros=micros)
+            exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=micros)
+            step, seen = exchanged.step, None
+            if exchange.staleness and iteration + exchange.staleness <= last:
+                nodes = exchange.context.nodes
+                seen = first + len(step) + np.arange(len(nodes))
+                step = grown(step, nodes, np.ones_like(nodes))
+            gates = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
+            past.add(iteration, gates, [plans[-1].optimizer for plans in times], seen)
             rows = [
-                courses.of(worker, iteration, plans, exchanged, first, None if before is None else before[worker])
-                for worker, plans in enumerate(times)
+                courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
             ]
-            yield replace(exchanged.step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)))
-            if self.exchange.layerwise:
-                spent = [plans[-1].optimizer if self.exchange.worker_optimizes else 0 for plans in times]
-                gates = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)[:, :-1]
-                before = list(zip(gates, spent, strict=True))
-            first += len(exchanged.step)
+            yield replace(step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)))
+            first += len(step)
 
     def _times(self, worker: int, iteration: int, micro: int) -> Timetable:
         """What a worker does, and when it hands over gradients."""

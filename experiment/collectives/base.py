@@ -133,6 +133,7 @@ class Exchange(ABC):
     Attributes
     ----------
     layerwise : forward of a layer waits for this layer only; otherwise for everything.
+    staleness : of how many iterations before the last one workers use the result.
     worker_optimizes : the workers run the captured optimiser step once everything is there (in a parameter
         server the servers do): layerwise, each layer's share of it before its forward step.
     slots, slots_apart : how many messages a host has under way, in all or to each other one, where the job's scheduler
@@ -140,6 +141,7 @@ class Exchange(ABC):
     """
 
     layerwise = False
+    staleness = 0
     worker_optimizes = False
     slots = 0
     slots_apart = True

@@ -15,13 +15,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Moment, lists
+from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Moment
 from gradwire.experiment.collectives.buckets import Bucket, Run
 from gradwire.experiment.collectives.halves import half, schedule
 from gradwire.experiment.collectives.kinds import fsdp
-from gradwire.experiment.collectives.merged import merged
-from gradwire.experiment.collectives.staged import Staged
+from gradwire.experiment.collectives.merged import grown, merged
 from gradwire.experiment.collectives.schedule import Transfers
+from gradwire.experiment.collectives.staged import Staged
 from gradwire.experiment.program import Ints, Lists
 
 
@@ -88,10 +88,10 @@ class FullySharded(Exchange):
             if ahead and back:  # while the unit is computed that is there still
                 found[micro, True, self.units[-1][-1]] = Moment(range(begin, min(begin + ahead, behind)))
             for place, unit in enumerate(units, begin):
-                asks = range(begin, min(begin + max(ahead, 1), behind)) if place == begin and not (ahead and back) else ()
-                if not ahead:
-                    asks = range(place, place + 1)
-                then = range(place + ahead, min(place + ahead + 1, behind)) if ahead else ()
+                asks = range(place, place + 1) if not ahead else range(0)
+                if place == begin and ahead and not back:
+                    asks = range(begin, min(begin + ahead, behind))
+                then = range(place + ahead, min(place + ahead + 1, behind)) if ahead else range(0)
                 found[micro, back, self.units[unit][-1 if back else 0]] = Moment(asks, place, then)
             begin = behind
         return found
@@ -124,17 +124,11 @@ class FullySharded(Exchange):
         rounds = first_of[self.gathers.rounds[0]], first_of[self.gathers.rounds[1]]
         start, complete = (second_of[events] for events in self.scatters.rounds)
         # every worker updates its part when all its reduce-scatters are over
-        workers, count = len(self.context.workers), len(step)
-        reduced = count + np.arange(workers)
-        owner = np.repeat(np.arange(count), np.diff(step.after[0]))
-        after = lists([(owner, step.after[1]), (complete, np.broadcast_to(reduced, complete.shape))], count + workers)
-        first, posted = step.posts
-        nothing = np.zeros(workers, dtype=np.int64)
-        step = replace(
-            step, needs=np.append(step.needs, nothing + len(complete)), host=np.append(step.host, self.context.nodes),
-            station=np.append(step.station, nothing - 1), effort=np.append(step.effort, nothing), after=after,
-            posts=(np.append(first, nothing + first[-1]), posted),
-        )  # fmt: skip
+        nodes = self.context.nodes
+        reduced = len(step) + np.arange(len(nodes))
+        step = grown(
+            step, nodes, np.full(len(nodes), len(complete)), (complete, np.broadcast_to(reduced, complete.shape))
+        )
         fires = [self._fires(start, micro) for micro in range(self._micros)]
         return Exchanged(
             step, fires[-1], gathered.gates, early=fires[:-1], inside=self.inside, rounds=rounds, reduced=reduced

@@ -1,5 +1,5 @@
-"""All-reduces of which each half is of use by itself: a reduce-scatter that leaves every worker a part of the sums, and an
-all-gather of these parts. Sharded training has something between them.
+"""All-reduces of which each half is of use by itself: a reduce-scatter that leaves every worker a part of the sums, and
+an all-gather of these parts. Sharded training has something between them.
 
 Imported beside tables: nothing here imports NumPy before a schedule is asked for.
 """
@@ -20,8 +20,8 @@ Algorithm = Literal["ring", "all_to_all", "halving", "hierarchical"]
 
 
 def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Transfers:
-    """Both halves among so many workers, whose hosts have so many network cards, and of which so many follow one another
-    in one machine."""
+    """Both halves among so many workers, whose hosts have so many network cards, and of which so many follow one
+    another in one machine."""
     from gradwire.experiment.collectives.kinds.hierarchical import nested_rings
     from gradwire.experiment.collectives.kinds.ring import rings
     from gradwire.experiment.collectives.schedule import transfers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,21 @@ def merged(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
         messages=_joined(one.messages, other.messages), **columns, **both, contents=lambda: _contents(one, other)
     )
     return made, numbers
+
+
+def grown(step: Step, host: Ints, needs: Ints, after: tuple[Ints, Ints] | None = None) -> Step:
+    """A step with more events, that let nothing go: at which nodes, and how many firings each needs. `after`: events,
+    and those of the new ones that each counts towards, numbered behind all others."""
+    count, more = len(step), len(host)
+    nothing = np.zeros(more, dtype=np.int64)
+    owner = np.repeat(np.arange(count), np.diff(step.after[0]))
+    pairs = [(owner, step.after[1])] + ([] if after is None else [after])
+    first, posted = step.posts
+    return replace(
+        step, needs=np.append(step.needs, needs), host=np.append(step.host, host),
+        station=np.append(step.station, nothing - 1), effort=np.append(step.effort, nothing),
+        after=lists(pairs, count + more), posts=(np.append(first, nothing + first[-1]), posted),
+    )  # fmt: skip
 
 
 def _joined(one: Messages, other: Messages) -> Messages:

@@ -1,11 +1,12 @@
 """Fully sharded data parallelism: parameters are gathered when they are needed, and gradients scattered.
 
-Rajbhandari et al., "ZeRO", SC '20, the third stage; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
-Parallel", VLDB '23. Every worker keeps an N-th of the parameters, gradients and optimiser state. The model is cut into
-units of layers that follow one another. Before a unit's forward step its parameters are gathered from all workers, and
-freed behind it; before its backward step they are gathered again; its gradients are reduce-scattered when they are
-there, and every worker updates its N-th when all are. Gathers go one after the other, and so do reduce-scatters, each
-on a stream of their own [recalled]. The unit that ends the forward pass is not freed, since backward begins with it.
+Rajbhandari et al., "ZeRO", SC '20, the third stage; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully
+Sharded Data Parallel", VLDB '23. Every worker keeps an N-th of the parameters, gradients and optimiser state. The
+model is cut into units of layers that follow one another. Before a unit's forward step its parameters are gathered from
+all workers, and freed behind it; before its backward step they are gathered again; its gradients are reduce-scattered
+when they are there, and every worker updates its N-th when all are. Gathers go one after the other, and so do
+reduce-scatters, each on a stream of their own [recalled]. The unit that ends the forward pass is not freed, since
+backward begins with it (our choice).
 
 All that waits for the network does so inside of passes: `prefetch` units are asked for before they are needed. With 1,
 while a worker computes one unit the next one's parameters come in (FSDP's backward prefetch, and what its limit of two

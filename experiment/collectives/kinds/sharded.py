@@ -7,8 +7,8 @@ parameters and waits for the update, and so for the whole first half: for all bu
 of all gradients first (our choice; a library may begin earlier). The update takes an N-th of the captured optimiser
 time (our choice: it is the part of the parameters that a worker has).
 
-On an idle network, where a message of m bytes takes a + m b, one bucket by rings takes 2(N - 1)(a + b S/N) and an N-th of
-the optimiser's time.
+On an idle network, where a message of m bytes takes a + m b, one bucket by rings takes 2(N - 1)(a + b S/N) and an N-th
+of the optimiser's time.
 """
 
 from __future__ import annotations
