@@ -19,12 +19,12 @@ def merged(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
     count = len(one) + len(other)
     ours, theirs = np.arange(len(one)), np.arange(len(other))
     numbers = np.where(ours < n, ours, ours + m), np.where(theirs < m, n + theirs, len(one) + theirs)
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in ("needs", "host", "station", "effort"):
         column = columns[name] = np.empty(count, dtype=np.int64)
         for step, mine in zip((one, other), numbers, strict=True):
             column[mine] = getattr(step, name)
-    both = {
+    both: dict[str, Any] = {
         name: lists(
             [
                 (mine[np.repeat(np.arange(len(step)), np.diff(getattr(step, name)[0]))], mine[getattr(step, name)[1]])
