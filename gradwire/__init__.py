@@ -30,6 +30,7 @@ PUBLIC = {
     "tensors": "gradwire.analysis.tensors",
     "timeline": "gradwire.analysis.timeline",
     "sweep": "gradwire.sweeping",
+    "tune": "gradwire.tuning",
     "Comparison": "gradwire.analysis.compare",
     "Metrics": "gradwire.analysis.metrics",
     "Result": "gradwire.scenarios.result",

@@ -28,6 +28,7 @@ try:
         testbed,
         timeline,
         train,
+        tune,
     )
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
@@ -54,7 +55,7 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 # in the order of --help
 for commands in (
-    run, look, timeline, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench,
+    run, look, timeline, train, predictor, sweep, tune, reproduce, testbed, execute, cache, capture, bench,
 ):  # fmt: skip
     commands.register(app)
 app.add_typer(trace_app, name="trace")
