@@ -185,6 +185,17 @@ POLICIES: dict[str, PolicyOf] = {
         {"transport": {"kind": "swift"}, "load_balancing": "ecmp", "switch": FIFO},
         {**RELIABLE, "order": "fifo"},
     ),
+    **{
+        f"scheduler-{key}": PolicyOf(label, {"transport": {"kind": "dctcp"}}, {"scheduler": scheduler})
+        for key, label, scheduler in (
+            ("barrier", "no scheduling", "barrier"),
+            ("fifo", "as ready", {"kind": "fifo", "forward": "layerwise"}),
+            ("p3", "P3", "p3"),
+            ("bytescheduler", "ByteScheduler", "bytescheduler"),
+            ("tuned", "ByteScheduler, tuned", {"kind": "bytescheduler", "partition": "768KiB", "credit": "4448kB"}),
+            ("tictac", "TicTac", "tictac"),
+        )
+    },
 }
 
 
