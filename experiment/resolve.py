@@ -92,6 +92,11 @@ def _check_finite(scenario: Scenario, network: Network) -> None:
         for name, count in zip(cards.hosts, cards.counts.tolist(), strict=True)
         if count > 1 and cards.machines is None
     ][:1]
+    mistakes += [
+        Mistake(f"job[{number}].exchange.asynchronous", "makes contents that nobody can foretell", True, "false")
+        for number, job in enumerate(scenario.job)
+        if getattr(job.exchange, "asynchronous", False)
+    ]
     if scenario.duration is None:
         mistakes += [
             Mistake(
