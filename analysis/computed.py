@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gradwire.analysis.played import Course, Played
     from gradwire.analysis.ran import Ran
     from gradwire.experiment.jobs import Job
+    from gradwire.experiment.replay import Timetable
+    from gradwire.traces.trace import Trace
 
 
 class Span(NamedTuple):
@@ -100,20 +102,29 @@ def _causes(walk: Walk, event: int, begin: int, end: int) -> Json:
 
 def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
     """What an iteration of a worker computes, as its timetable has it."""
-    plan, trace = job.replay.timetable(worker, job.begin + iteration), job.trace
-    edges = plan.forward.tolist()
-    found = [
-        _Piece("forward", f"forward {name}", edges[layer], edges[layer + 1]) for layer, name in enumerate(trace.layers)
-    ]
+    found: list[_Piece] = []
+    begin, plan = 0, None
+    for micro in range(job.table.accumulate):
+        plan = job.replay.timetable(worker, job.begin + iteration, micro)
+        found += _passed(plan, job.trace, begin)
+        begin += plan.backward_end
+    assert plan is not None
+    found.append(_Piece("optimizer", "optimizer", begin, begin + plan.optimizer))
+    return [piece for piece in found if piece.end > piece.begin]
+
+
+def _passed(plan: Timetable, trace: Trace, begin: int) -> Iterator[_Piece]:
+    """Forward and backward of a micro-batch that begins after so many picoseconds of computing."""
+    edges = (begin + plan.forward).tolist()
+    for layer, name in enumerate(trace.layers):
+        yield _Piece("forward", f"forward {name}", edges[layer], edges[layer + 1])
     before = edges[-1]
-    for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
+    for moment, tensors in zip((begin + plan.ready_at).tolist(), plan.ready, strict=True):
         layers = sorted({trace.tensors[tensor].layer for tensor in tensors}, reverse=True)
         name = trace.layers[layers[0]] + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
-        found.append(_Piece("backward", f"backward {name}", before, moment))
+        yield _Piece("backward", f"backward {name}", before, moment)
         before = moment
-    found.append(_Piece("backward", "backward, the rest", before, plan.backward_end))
-    found.append(_Piece("optimizer", "optimizer", plan.backward_end, plan.backward_end + plan.optimizer))
-    return [piece for piece in found if piece.end > piece.begin]
+    yield _Piece("backward", "backward, the rest", before, begin + plan.backward_end)
 
 
 def _end_of(piece: _Piece) -> int:

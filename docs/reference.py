@@ -159,7 +159,7 @@ VALUES = {
     ("Range", "high"): "number or text with a unit",
     ("Plot", "formats"): "text or list",
     ("Scenario", "transport"): "name or table",
-    ("Job", "placement"): '`"packed"`, `"spread"`, `"random"` or table',
+    ("Job", "placement"): '`"packed"`, `"spread"`, `"random"`, `"rails"` or table',
     ("Job", "transport"): "name or table",
     ("Job", "scheduler"): "name or table",
     ("Job", "push_bound"): "number or table",

@@ -39,15 +39,23 @@ def extent_of(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> Extent
 
 
 def _round_trips(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> tuple[int, int]:
-    """Of all pairs of cards by which messages leave and enter: those of one number, of two hosts."""
+    """Of all pairs of cards by which messages leave and enter: those of one number, of two hosts; of accelerators,
+    those of one machine by their scale-up ports and others by the rest."""
     trips = RoundTrips(network, build_routing(network))
-    first, counts = network.cards.first[:-1], network.cards.counts
+    cards = network.cards
+    first, counts = cards.first[:-1], cards.counts
     host = np.repeat(np.arange(len(first)), counts)
     number = np.arange(network.host_count) - np.repeat(first, counts)
+    machine = host if cards.machines is None else cards.machines[host]
+    inside = np.zeros(len(host), dtype=np.bool_) if cards.machines is None else number == counts[host] - 1
+    island = inside if cards.islands is None else np.where(inside, -1, cards.islands)
     low, high = [], []
     for out, back in frames:
         for card in trips.unlike():
-            others = np.flatnonzero((host != host[card]) & (number == number[card]))
+            met = (host != host[card]) & (inside == inside[card]) & ((machine == machine[card]) == inside[card])
+            if cards.machines is None:
+                met &= number == number[card]
+            others = np.flatnonzero(met & (island == island[card]))
             if len(others):
                 times = trips.times(card, others, out, back)
                 low.append(int(times.min()))

@@ -2,7 +2,8 @@
 
 A worker is a loop over iterations: forward, layer by layer, each when the parameters it needs are there;
 then backward, during which gradients become ready one after the other and go to the job's exchange
-(`gradwire.experiment.collectives`). Computing takes the captured time, waiting takes as long as the network makes it.
+(`gradwire.experiment.collectives`). Computing takes the captured time, waiting takes as long as the network makes it;
+what follows what is `gradwire.experiment.courses`'.
 
 Which captured iteration it replays, and how long that takes, is `gradwire.experiment.replay`'s.
 
@@ -23,24 +24,11 @@ from typing import Any
 import numpy as np
 
 from gradwire.experiment.bounds import Bounds
-from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext
+from gradwire.experiment.collectives.base import Exchange, JobContext
+from gradwire.experiment.collectives.merged import grown
+from gradwire.experiment.courses import Courses, Past
 from gradwire.experiment.placement import Places
-from gradwire.experiment.program import (
-    BACKWARD_END,
-    COMPUTE,
-    END,
-    FIRE,
-    FORWARD_END,
-    NOTE,
-    START,
-    UNTIL,
-    WAIT,
-    Course,
-    Ints,
-    Part,
-    Step,
-    Table,
-)
+from gradwire.experiment.program import FIRE, WAIT, Course, Ints, Part, Step, Table
 from gradwire.experiment.replay import Replay, Timetable
 from gradwire.experiment.scheduling import LAYER, scheduling_of
 from gradwire.experiment.topology import Cards
@@ -67,13 +55,6 @@ class Job:
     """number of the trace among those of the program"""
     begin: int = 0
     """number of its first iteration"""
-
-    def __post_init__(self) -> None:
-        nbytes = np.zeros(len(self.trace.layers) + 1, dtype=np.int64)
-        for tensor in self.trace.tensors:
-            nbytes[tensor.layer + 1] += tensor.bytes
-        self._cumulated = np.cumsum(nbytes)  # bytes of the layers before each
-        self._optimizer: list[int] = []  # of every worker, in the iteration before
 
     @classmethod
     def of(
@@ -113,80 +94,34 @@ class Job:
         )
 
     def _steps(self) -> Iterator[Step]:
-        first, before = 0, None
-        last = self.table.iterations - 1
+        first, exchange = 0, self.exchange
+        last, micros = self.table.iterations - 1, self.table.accumulate
+        courses, past = Courses(self.table, self.trace, exchange), Past(exchange)
         for iteration in range(self.table.iterations):
             number = self.begin + iteration
-            times = [self._times(worker, number) for worker in range(self.table.workers)]
-            ready = np.stack([_ready(each) for each in times])
-            exchanged = self.exchange.iteration(number, ready, iteration == last)
-            courses = tuple(
-                Course(worker, self._course(worker, iteration, plan, exchanged, first, before))
-                for worker, plan in enumerate(times)
-            )
-            yield replace(exchanged.step, courses=courses + tuple(_moved(each, first) for each in exchanged.threads))
-            self._optimizer = [plan.optimizer for plan in times]
-            before = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
-            first += len(exchanged.step)
+            times = [
+                [self._times(worker, number, micro) for micro in range(micros)] for worker in range(self.table.workers)
+            ]
+            ready = np.stack([_ready(each[-1]) for each in times])
+            exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=micros)
+            step, seen = exchanged.step, None
+            if exchange.staleness and iteration + exchange.staleness <= last:
+                nodes = exchange.context.nodes
+                seen = first + len(step) + np.arange(len(nodes))
+                step = grown(step, nodes, np.ones_like(nodes))
+            gates = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
+            past.add(iteration, gates, [plans[-1].optimizer for plans in times], seen)
+            rows = [
+                courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
+            ]
+            behind = tuple(_moved(each, first) for each in exchanged.threads)
+            yield replace(step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)) + behind)
+            first += len(step)
 
-    def _times(self, worker: int, iteration: int) -> Timetable:
+    def _times(self, worker: int, iteration: int, micro: int) -> Timetable:
         """What a worker does, and when it hands over gradients."""
-        plan = self.replay.timetable(worker, iteration)
+        plan = self.replay.timetable(worker, iteration, micro)
         return plan.held_back() if self.exchange.context.scheduling.starts == "backward" else plan
-
-    def _course(
-        self, worker: int, iteration: int, plan: Timetable, exchanged: Exchanged, first: int, before: Ints | None
-    ) -> Ints:
-        """What a worker does in an iteration, whose events are counted from `first`. `before`: the gates of the one
-        before, counted through."""
-        last, exchange = self.table.iterations - 1, self.exchange
-        rows: list[tuple[int, int, int]] = []
-        if iteration == 0 and self.table.start:
-            rows.append((UNTIL, self.table.start, -1))
-        rows.append((NOTE, START, iteration))
-        begin, done = plan.forward.tolist(), 0
-        gates = before[worker, :-1].tolist() if before is not None and exchange.layerwise else [-1] * (len(begin) - 1)
-        for layer, gate in enumerate([*gates, -1]):
-            fired = exchanged.at_forward(worker * len(begin) + layer)
-            if (gate >= 0 or fired or layer == len(gates)) and begin[layer] > done:
-                rows.append((COMPUTE, begin[layer] - done, -1))
-                done = begin[layer]
-            rows += [(FIRE, first + event, -1) for event in fired]
-            if gate >= 0:
-                rows.append((WAIT, gate, iteration - 1))
-                if exchange.worker_optimizes and (share := self._optimizer_share(worker, layer)):
-                    rows.append((COMPUTE, share, -1))
-        rows.append((NOTE, FORWARD_END, iteration))
-        done = begin[-1]
-        place, events = exchanged.fires[0][worker * len(self.trace.tensors) :], exchanged.fires[1]
-        for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
-            if moment > done:
-                rows.append((COMPUTE, moment - done, -1))
-                done = moment
-            for tensor in tensors:
-                rows += [(FIRE, first + event, -1) for event in events[place[tensor] : place[tensor + 1]].tolist()]
-        if plan.backward_end > done:
-            rows.append((COMPUTE, plan.backward_end - done, -1))
-        rows.append((NOTE, BACKWARD_END, iteration))
-        if exchanged.updates is not None:
-            for event, some, whole, fired in exchanged.updates[worker].tolist():
-                rows.append((WAIT, first + event, iteration))
-                if share := plan.optimizer * some // whole:
-                    rows.append((COMPUTE, share, -1))
-                rows.append((FIRE, first + fired, -1))
-        layer = 0 if exchange.layerwise and iteration < last else -1
-        if (gate := int(exchanged.gates[worker, layer])) >= 0:
-            rows.append((WAIT, first + gate, iteration))
-        if exchange.worker_optimizes and plan.optimizer and layer < 0:
-            rows.append((COMPUTE, plan.optimizer, -1))
-        rows.append((NOTE, END, iteration))
-        return np.array(rows, dtype=np.int64)
-
-    def _optimizer_share(self, worker: int, layer: int) -> int:
-        """How long a layer takes of the optimiser step of the iteration before."""
-        whole, time = self._cumulated[-1], self._optimizer[worker]
-        low, high = (int(self._cumulated[each]) for each in (layer, layer + 1))
-        return time * high // int(whole) - time * low // int(whole)
 
 
 def job_context(

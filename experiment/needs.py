@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
-from gradwire.experiment.topology import Network, build_network
-from gradwire.experiment.traffic.tables import check_files, check_hosts
+from gradwire.experiment.topology import Network, network_of
+from gradwire.experiment.traffic.tables import check_files, check_hosts, hosts_of
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, format_size, format_time
@@ -46,12 +48,30 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
     """
     traces = load_traces(scenario, trace)
     check_files(scenario)
-    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    network = network_of(scenario)
     _check_size(network)
     _check_messages(scenario, traces)
     check_lookahead(scenario, network)
     check_hosts(scenario, network)
-    return Needs(network, traces, place(scenario.job, network, scenario.seed))
+    found = Needs(network, traces, place(scenario.job, network, scenario.seed))
+    if network.cards.islands is not None:
+        _check_reached(scenario, found)
+    return found
+
+
+def _check_reached(scenario: Scenario, found: Needs) -> None:
+    """Jobs and traffic that would send between rails that nothing joins."""
+    from gradwire.experiment.resolve import jobs_of
+
+    jobs_of(scenario, found)  # an exchange looks which way its messages go
+    cards = found.network.cards
+    for number, table in enumerate(scenario.traffic):
+        hosts = hosts_of(table, f"traffic[{number}]", found.network)
+        pairs = np.repeat(hosts, len(hosts)), np.tile(hosts, len(hosts))
+        try:
+            cards.ends(*pairs, np.zeros(1, dtype=np.int64))
+        except ScenarioError as error:
+            raise ScenarioError(error.what, f"traffic[{number}].hosts", "spines, or hosts of one rail") from None
 
 
 def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:

@@ -3,9 +3,12 @@
 * packed: hosts in locality order, workers first, so that a job fills switch after switch;
 * spread: dealt over the edge switches in turn, workers first;
 * random: any hosts, drawn from the scenario's seed and the job's name;
+* rails: in locality order, the first accelerator of every machine, then the second of every one, and so on;
 * by name.
 
-Hosts are counted as `Network.cards` counts them: a host with several network cards is one host.
+Hosts are counted as `Network.cards` counts them: a host with several network cards is one host. Where machines hold
+accelerators, these are the hosts: the rules packed, spread and random hand out all of a machine's one after the other,
+and a server of its own has a machine to itself.
 
 Hosts named by some job are not handed out by the rules, and no host is handed out twice.  Jobs that are
 placed by name may share hosts, and a worker and a server of one job may (they then exchange through
@@ -51,7 +54,9 @@ def place(jobs: Sequence[Any], network: Network, seed: int = 1) -> list[Places]:
     for number, job in enumerate(jobs):
         if isinstance(job.placement, str):
             places.append(_by_rule(job, number, network, taken, mistakes, seed))
-            taken.update(places[-1].workers + places[-1].servers)
+            taken.update(places[-1].workers)
+            each = 1 if job.exchange.shares_hosts else network.cards.per_machine
+            taken.update(host + g for host in places[-1].servers for g in range(each))
         else:
             places.append(_by_name(job, number, network, []))
     if mistakes:
@@ -60,16 +65,23 @@ def place(jobs: Sequence[Any], network: Network, seed: int = 1) -> list[Places]:
 
 
 def host_sequence(network: Network, rule: str, key: Sequence[int] = (1,)) -> list[int]:
-    """All hosts in the order in which a rule ("packed", "spread" or "random") hands them out; `key` is what the random
+    """All hosts in the order in which a rule (packed, spread, random, rails) hands them out; `key` is what the random
     one is drawn from."""
-    hosts = [int(host) for host in network.host_order]
+    each, ordered = network.cards.per_machine, network.host_order.tolist()
+    if rule == "rails":
+        return [host + g for g in range(each) for host in ordered[::each]]
+    return [host + g for host in _machines(network, ordered[::each], rule, key) for g in range(each)]
+
+
+def _machines(network: Network, hosts: list[int], rule: str, key: Sequence[int]) -> list[int]:
+    """The first host of every machine, given in locality order, in that of a rule."""
     if rule == "packed":
         return hosts
     if rule == "random":
         rng = np.random.default_rng(np.random.SeedSequence(tuple(key)))
         return [hosts[place] for place in rng.permutation(len(hosts)).tolist()]
     if rule != "spread":
-        raise ScenarioError(f"unknown rule {rule!r}", where="placement", expected="packed, spread or random")
+        raise ScenarioError(f"unknown rule {rule!r}", where="placement", expected="packed, spread, random or rails")
     racks: dict[int, list[int]] = {}
     for host in hosts:
         racks.setdefault(int(network.edge_of[network.cards.first[host]]), []).append(host)
@@ -92,18 +104,29 @@ def _by_rule(
                 f"{job.workers}",
             )
         )
-    if job.workers + dedicated > len(free):
+    workers = tuple(free[: job.workers])
+    servers = _servers(network, free[job.workers :], dedicated)
+    if len(workers) < job.workers or len(servers) < dedicated:
         roles = f"{job.workers} workers" + (f" and {dedicated} servers" if dedicated else "")
         others = f" ({len(taken)} taken by other jobs)" if taken else ""
-        what = f"{roles} need {job.workers + dedicated} hosts"
+        what = f"{roles} need {job.exchange.hosts_needed(job, network.cards.per_machine)} hosts"
         mistakes.append(
             Mistake(f"job[{number}].workers", what, expected=f"at most {len(free)} free hosts{others}")
         )
         return Places((), ())
-    workers = tuple(free[: job.workers])
     if colocated:
         return Places(workers, tuple(workers[s * job.workers // job.servers] for s in range(job.servers)))
-    return Places(workers, tuple(free[job.workers : job.workers + dedicated]))
+    return Places(workers, servers)
+
+
+def _servers(network: Network, free: list[int], count: int) -> tuple[int, ...]:
+    """Hosts for servers: the first of a machine that is free as a whole."""
+    each = network.cards.per_machine
+    if each == 1:
+        return tuple(free[:count])
+    left = set(free)
+    whole = [host for host in free if host % each == 0 and left.issuperset(range(host, host + each))]
+    return tuple(whole[:count])
 
 
 def _by_name(job: Any, number: int, network: Network, mistakes: list[Mistake]) -> Places:

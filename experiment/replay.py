@@ -95,26 +95,28 @@ class Replay:
         self._timetables = {index: Timetable.of(trace.iterations[index]) for index in captured}
         self._first = self._timetables[captured[0]]
 
-    def captured(self, worker: int, iteration: int) -> int:
-        """Index in the trace of the iteration that a worker replays."""
+    def captured(self, worker: int, iteration: int, micro: int = -1) -> int:
+        """Index in the trace of the iteration that a worker replays; of several micro-batches the last one, whose
+        gradients stand for the sum of all."""
         round_, rank = divmod(worker, len(self._by_rank))
-        mine = self._by_rank[rank]
-        return mine[(iteration + round_) % len(mine)]
+        mine, micros = self._by_rank[rank], self.table.accumulate
+        return mine[(iteration * micros + micro % micros + round_) % len(mine)]
 
     @property
     def ready_order(self) -> list[int]:
         """Tensors in the order in which their gradients became ready in the first captured iteration."""
         return [tensor for moment in self._first.ready for tensor in moment]
 
-    def timetable(self, worker: int, iteration: int, slowness: float = 1.0) -> Timetable:
-        """The timetable of a worker's iteration. `slowness`: how many times longer computing takes besides."""
+    def timetable(self, worker: int, iteration: int, micro: int = -1, slowness: float = 1.0) -> Timetable:
+        """The timetable of a micro-batch of a worker's iteration. `slowness`: how many times longer computing takes
+        besides."""
         table = self.table
         factor = table.compute_scale * slowness
         if table.jitter:
             key = (self.seed, zlib.crc32(table.name.encode()), worker, iteration)
             draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()
             factor *= float(np.exp(table.jitter * draw))
-        found = self._timetables[self.captured(worker, iteration)].scaled(factor)
+        found = self._timetables[self.captured(worker, iteration, micro)].scaled(factor)
         return found if table.optimizer is None else replace(found, optimizer=int(table.optimizer))
 
 

@@ -84,11 +84,19 @@ def tagged(program: Program, scenario: Scenario) -> Program:
 
 def _check_finite(scenario: Scenario, network: Network) -> None:
     cards = network.cards
-    mistakes = [
+    mistakes = [] if cards.machines is None else [
+        Mistake("host.gpus", "are ports of their own each", cards.per_machine, "1: a host of the testbed has one port")
+    ]  # fmt: skip
+    mistakes += [
         Mistake("topology", f"host {name} has {count} network cards", expected="one network card per host")
         for name, count in zip(cards.hosts, cards.counts.tolist(), strict=True)
-        if count > 1
+        if count > 1 and cards.machines is None
     ][:1]
+    mistakes += [
+        Mistake(f"job[{number}].exchange.asynchronous", "makes contents that nobody can foretell", True, "false")
+        for number, job in enumerate(scenario.job)
+        if getattr(job.exchange, "asynchronous", False)
+    ]
     if scenario.duration is None:
         mistakes += [
             Mistake(

@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # who checks types or completes names sees what everything is
     from gradwire.traces.capture.session import capture as capture
     from gradwire.traces.trace import Trace as Trace
     from gradwire.traces.trace import load_trace as load_trace
+    from gradwire.tuning import tune as tune
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ PUBLIC = {
     "report": "gradwire.analysis.html.given",
     "sweep": "gradwire.sweeping",
     "train": "gradwire.learn",
+    "tune": "gradwire.tuning",
     "Comparison": "gradwire.analysis.compare",
     "Learned": "gradwire.scenarios.learned",
     "Metrics": "gradwire.analysis.metrics",

@@ -24,7 +24,7 @@ import simpy
 
 from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import build_network
+from gradwire.experiment.topology import network_of
 from gradwire.scenarios.blocks import Shelf
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.load import scenario_of
@@ -61,7 +61,7 @@ class Wires:
         scenario = scenario_of(scenario, "Wires(scenario)")
         check_simulated(scenario)
         self.scenario = scenario
-        network = build_network(scenario.topology, scenario.link)
+        network = network_of(scenario)
         routing = build_routing(network)
         fabric = packet_fabric(scenario, network, routing, threads)
         patience = patience_ps(scenario, network, routing)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.experiment.topology import build_network
+from gradwire.experiment.topology import network_of
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.network import LinkOverride
 from gradwire.scenarios.wire import MAX_FRAME, serialisation_ps
@@ -30,7 +30,7 @@ queue, and enough to turn round who comes first."""
 def perturbed(scenario: Scenario, count: int) -> list[Scenario]:
     """`count` variants of a scenario in which every cable is a little longer, each by another length. Drawn from the
     scenario's seed."""
-    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    network = network_of(scenario)
     payload = Bytes(max(transport.payload + transport.overhead for transport in scenario.transports))
     rng = np.random.default_rng([scenario.seed, DRAWS])
     variants = []

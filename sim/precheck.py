@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
-NETWORK_KEYS = ("topology", "link", "link_override")
-"""What a scenario says of its network."""
-
 
 @dataclass(frozen=True)
 class Simulated:
@@ -70,7 +67,7 @@ def extents(variants: Sequence[Scenario], networks: Sequence[Network]) -> list[t
     alike: list[tuple[Network, list[Scenario]]] = []
     for variant, network in zip(variants, networks, strict=True):
         for _, those in alike:
-            if all(getattr(those[0], name) == getattr(variant, name) for name in NETWORK_KEYS):
+            if _network(those[0]) == _network(variant):
                 those.append(variant)
                 break
         else:
@@ -79,6 +76,11 @@ def extents(variants: Sequence[Scenario], networks: Sequence[Network]) -> list[t
         ([each.policy_name for each in those], extent_of(network, [pair for each in those for pair in _frames(each)]))
         for network, those in alike
     ]
+
+
+def _network(scenario: Scenario) -> tuple[object, ...]:
+    """What a scenario says of its network."""
+    return scenario.topology, scenario.link, scenario.link_override, scenario.host.inside
 
 
 def _frames(scenario: Scenario) -> list[tuple[Bytes, Bytes]]:

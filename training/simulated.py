@@ -106,6 +106,8 @@ class Simulated:
         """
         job = plays.scenario.job[0]
         payload = (job.transport or plays.scenario.transport).payload
+        if job.accumulate > 1:
+            raise ScenarioError("is not trained over yet", "job.accumulate", expected="1")
         if job.exchange.kind not in ("parameter_server", "ring"):
             raise ScenarioError(
                 f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server or ring"

@@ -3,10 +3,10 @@
     Claim (data) -> Cases -> runs (scenario under a policy with a seed) -> Results -> Measured -> Verdict -> page
 
 `claim` says what a claim is made of; `policies` has DLCP's settings and those of everything it is held against, in one
-place; `dlcp` (from `bursts`, `jobs` and `mechanisms`), `mlt` and `regimes` hold the claims. `tolerance` and `reducers`
-are about accuracy: their runs are trainings under the arms of `arms`, and intervals decide. `plan` makes scenarios of
-claims, `store` keeps their Results and `judge` reads the verdict off; `page` and `draw` show it. Who simulates and
-trains is the door's matter (`gradwire.reproduce`).
+place; `dlcp` (from `bursts`, `jobs` and `mechanisms`), `mlt`, `regimes` and `schedulers` hold the claims. `tolerance`
+and `reducers` are about accuracy: their runs are trainings under the arms of `arms`, and intervals decide. `plan` makes
+scenarios of claims, `store` keeps their Results and `judge` reads the verdict off; `page` and `draw` show it. Who
+simulates and trains is the door's matter (`gradwire.reproduce`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from gradwire.analysis.claims.claim import Claim
 from gradwire.scenarios.errors import ScenarioError
 
-SETS = ("dlcp", "mlt", "regimes", "lee", "tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
+SETS = ("dlcp", "mlt", "regimes", "schedulers", "lee", "tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
 LEARNED = ("tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
 """Sets whose runs are trainings: they want data, and more seeds."""
 

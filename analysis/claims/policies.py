@@ -204,6 +204,17 @@ POLICIES: dict[str, PolicyOf] = {
         "all-reduce per layer (two all-to-alls)", {},
         {"exchange": {"kind": "transpose", **PER_LAYER}, "scheduler": "barrier"},
     ),
+    **{
+        f"scheduler-{key}": PolicyOf(label, {"transport": {"kind": "dctcp"}}, {"scheduler": scheduler})
+        for key, label, scheduler in (
+            ("barrier", "no scheduling", "barrier"),
+            ("fifo", "as ready", {"kind": "fifo", "forward": "layerwise"}),
+            ("p3", "P3", "p3"),
+            ("bytescheduler", "ByteScheduler", "bytescheduler"),
+            ("tuned", "ByteScheduler, tuned", {"kind": "bytescheduler", "partition": "768KiB", "credit": "4448kB"}),
+            ("tictac", "TicTac", "tictac"),
+        )
+    },
 }
 
 

@@ -7,9 +7,9 @@ imports.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire.experiment.scheduling import Scheduling
 from gradwire.scenarios.loss import Allowance
@@ -63,7 +63,23 @@ class JobContext:
     def rails(self) -> int:
         """Network cards of the host of the job that has the most: into so many shares an exchange is divided."""
         hosts = [*self.workers, *self.servers]
-        return int(self.cards.counts[hosts].max())
+        return int(self.cards.network[hosts].max())
+
+    @property
+    def inside(self) -> int:
+        """How many workers, one after the other, are in one machine each time, where all of them are; 1 where hosts are
+        no accelerators, or workers are placed otherwise."""
+        import numpy as np
+
+        if self.cards.machines is None:
+            return 1
+        machines = self.cards.machines[list(self.workers)]
+        run = int(np.argmax(machines != machines[0])) or len(machines)
+        if len(machines) % run:
+            return 1
+        blocks = machines.reshape(-1, run)
+        alike = (blocks == blocks[:, :1]).all() and len(np.unique(blocks[:, 0])) == len(blocks)
+        return run if alike else 1
 
     @property
     def nodes(self) -> Ints:
@@ -71,6 +87,15 @@ class JobContext:
         import numpy as np
 
         return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
+
+
+class Moment(NamedTuple):
+    """What a worker does when it comes to a layer: it asks for some rounds of its exchange, waits until one of them is
+    over, and asks for some more."""
+
+    asks: Sequence[int] = ()
+    waits: int = -1
+    then_asks: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +114,12 @@ class Exchanged:
         event, compute a part of the captured optimiser step (so many of so many parts), and fire an event; None:
         nothing.
     threads : the courses of processes behind the workers' (`Exchange.threads`).
+    micros : how many micro-batches an iteration has.
+    early : where gradients of those before the last one are exchanged as well, the same as `fires` for each of them.
+    inside : by micro-batch, whether back, and layer what a worker does when it comes there; `rounds` then has the
+        events to fire and to wait for, two of int64[rounds, workers].
+    reduced, updated : int64[workers] or None; where each worker updates its own part of the parameters: the event after
+        which it does so, and the one that it fires then.
     """
 
     step: Step
@@ -104,6 +135,12 @@ class Exchanged:
             return []
         first, events = self.forward
         return [int(event) for event in events[first[place] : first[place + 1]]]
+    micros: int = 1
+    early: Sequence[Lists] = ()
+    inside: Mapping[tuple[int, bool, int], Moment] = field(default_factory=dict)
+    rounds: tuple[Ints, Ints] = ()  # type: ignore[assignment]
+    reduced: Ints | None = None
+    updated: Ints | None = None
 
 
 class Exchange(ABC):
@@ -112,6 +149,7 @@ class Exchange(ABC):
     Attributes
     ----------
     layerwise : forward of a layer waits for this layer only; otherwise for everything.
+    staleness : of how many iterations before the last one workers use the result.
     worker_optimizes : the workers run the captured optimiser step once everything is there (in a parameter
         server the servers do): layerwise, each layer's share of it before its forward step.
     slots, slots_apart : how many messages a host has under way, in all or to each other one, where the job's scheduler
@@ -119,6 +157,7 @@ class Exchange(ABC):
     """
 
     layerwise = False
+    staleness = 0
     worker_optimizes = False
     slots = 0
     slots_apart = True

@@ -55,6 +55,7 @@ class ParameterServers(Exchange):
         super().__init__(context)
         scheduling = context.scheduling
         self.layerwise = (scheduling.forward or table.pull) == "layerwise"
+        self.staleness, self._alone = table.staleness, table.asynchronous
         self.partitions = partition_tensors(context, table, scheduling.cut or table.partition)
         layers = range(len(context.trace.layers))
         self._ranks = np.array([[scheduling.rank(back, layer) for layer in layers] for back in (False, True)])
@@ -64,8 +65,9 @@ class ParameterServers(Exchange):
         self._server_rate: int | None = table.server_rate
         workers, servers = np.array(context.workers), np.array(context.servers)
         cards = context.cards
-        self._worker_node = cards.nodes(workers[:, None], self._card[None, :])  # [W, P]
-        self._server_node = cards.nodes(servers[self._server], self._card)  # [P]
+        self._worker_node, self._server_node = cards.ends(
+            workers[:, None], servers[self._server][None, :], self._card[None, :]
+        )  # [W, P] both: which of its ports a server uses depends on where the worker is
         self._home = np.array([cards.node(host, 0) for host in context.servers])[self._server]  # where it is added up
         self._local = workers[:, None] == servers[self._server][None, :]
         # partitions of a tensor that leave a worker together: those between two that stay
@@ -127,8 +129,10 @@ class ParameterServers(Exchange):
         workers, parts, tensors = len(context.workers), len(self.partitions), len(context.trace.tensors)
         push_no, pull_no = place[: len(pushes[0])], place[len(pushes[0]) :]
         own_w, own_p = np.nonzero(local)
-        total = len(place) + np.arange(parts)  # the sum of every partition
-        count = len(place) + parts
+        # the sum of every partition; asynchronous, what each worker's push comes to: [workers, partitions]
+        total = len(place) + np.arange(parts * (workers if self._alone else 1)).reshape(-1, parts)
+        count = len(place) + total.size
+        total = np.broadcast_to(total, (workers, parts))
         gates, needs_of_gates, gate_of = self._gates(count, last)
         count += len(needs_of_gates)
         run = self._run[pushes]
@@ -141,23 +145,24 @@ class ParameterServers(Exchange):
             count += workers * parts
         counted = np.where(adding >= 0, adding, total)  # what a push counts towards
         needs, host = np.ones(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        needs[total] = workers
-        needs[total[-1] + 1 : total[-1] + 1 + len(needs_of_gates)] = needs_of_gates
+        needs[total] = 1 if self._alone else workers
+        behind = slice(int(total.max()) + 1, int(total.max()) + 1 + len(needs_of_gates))
+        needs[behind] = needs_of_gates
         nodes = context.nodes
-        host[push_no], host[pull_no] = self._server_node[pushes[1]], self._worker_node[pulls]
+        host[push_no], host[pull_no] = self._server_node[pushes], self._worker_node[pulls]
         host[total] = self._home
-        host[total[-1] + 1 : total[-1] + 1 + len(needs_of_gates)] = nodes[gate_of]
+        host[behind] = nodes[gate_of]
         host[leave] = nodes[pushes[0][lead]]
         station, effort = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
         if self._server_rate is not None:
             host[adding], station[adding] = self._home[None, :], self._server[None, :]
             effort[adding] = efforts[None, :]
         after = [(push_no, counted[pushes]), (pull_no, gates[pulls[0], self._column(pulls[1], last)])]
-        after.append((total[own_p], gates[own_w, self._column(own_p, last)]))
+        after.append((total[own_w, own_p], gates[own_w, self._column(own_p, last)]))
         if self._server_rate is not None:
-            after.append((adding, np.broadcast_to(total, adding.shape)))
+            after.append((adding, total))
         by_tensor = np.lexsort((pushes[1], key))
-        posts = [(leave[key[by_tensor]], push_no[by_tensor]), (total[pulls[1]], pull_no)]
+        posts = [(leave[key[by_tensor]], push_no[by_tensor]), (total[pulls], pull_no)]
         fires = np.concatenate((  # worker, partition, event
             np.stack((pushes[0][lead], pushes[1][lead], leave)), np.stack((own_w, own_p, counted[own_w, own_p])),
         ), axis=1)  # fmt: skip
@@ -167,7 +172,7 @@ class ParameterServers(Exchange):
             needs=needs, host=host, station=station, effort=effort,
             after=lists(after, count),
             posts=lists(posts, count),
-            contents=lambda: self._contents(part, pushed, pushes, push_no),
+            contents=lambda: self._contents(worker, part, pushed, pushes, push_no),
         )  # fmt: skip
         return Exchanged(step, lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors),
         gates)
@@ -190,7 +195,7 @@ class ParameterServers(Exchange):
         context = self.context
         captured = np.array([context.captured(each, iteration) for each in range(len(context.workers))])
         own = self._own(part)
-        ends = self._worker_node[worker, part], self._server_node[part]
+        ends = self._worker_node[worker, part], self._server_node[worker, part]
         return messages(
             context, np.where(pushed, "push", "pull"), self._importance(captured, worker, part, pushed),
             iteration=iteration, tensor=self._tensor[part], layer=self._layer[part], part=self._part[part],
@@ -235,9 +240,15 @@ class ParameterServers(Exchange):
         )
 
     def _contents(
-        self, part: Ints, pushed: NDArray[np.bool_], pushes: tuple[Ints, Ints], push_no: Ints
+        self, worker: Ints, part: Ints, pushed: NDArray[np.bool_], pushes: tuple[Ints, Ints], push_no: Ints
     ) -> tuple[Lists, NDArray[np.bool_]]:
-        """A pull carries the sum of its partition's pushes, by worker, and of what the worker beside the server has."""
+        """A pull carries the sum of its partition's pushes, by worker, and of what the worker beside the server has; of
+        an asynchronous one only its worker's push is known to be in it."""
+        if self._alone:
+            known = np.full(self._local.shape, -1, dtype=np.int64)
+            known[pushes] = push_no
+            begins = np.concatenate([[0], np.cumsum(~pushed)])
+            return (begins, known[worker, part][~pushed]), pushed.copy()
         order = np.lexsort(pushes)
         first, members = lists([(pushes[1][order], push_no[order])], len(self.partitions))
         counts = np.where(pushed, 0, first[part + 1] - first[part])

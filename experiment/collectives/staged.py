@@ -26,13 +26,14 @@ is P / ((N - 1) / 2) [notes: 2P/(N-1)]).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, lists, messages
-from gradwire.experiment.collectives.buckets import Bucket, Tags, runs_of
-from gradwire.experiment.collectives.schedule import links, mean_hops
+from gradwire.experiment.collectives.buckets import Bucket, Run, Tags, runs_of
+from gradwire.experiment.collectives.schedule import Links, Transfers, links, mean_hops
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import FIFO
@@ -45,6 +46,7 @@ class Numbers(NamedTuple):
     start, complete : [buckets, workers].
     joined : [buckets, groups that wait for several things].
     gates : [workers, layers + 1], -1 where there is none.
+    own : [2, workers], or without any where workers do not update parts of their own: reduced, and updated.
     """
 
     place: Ints
@@ -52,6 +54,7 @@ class Numbers(NamedTuple):
     complete: Ints
     joined: Ints
     gates: Ints
+    own: Ints
     total: int
 
 
@@ -59,35 +62,51 @@ class Staged(Exchange):
     """The exchange of one job by a schedule."""
 
     worker_optimizes = True
+    updates = False
+    """Whether workers update parts of their own between the way to the sums and the way back."""
+    one_by_one = False
+    """Whether a bucket begins when the one before it is over, not when that has begun."""
+    rounds: tuple[Ints, Ints]
+    """Events of the iteration that was made last: the start and the end of every bucket at every worker."""
 
     def __init__(self, context: JobContext, table: StagedTable) -> None:
-        super().__init__(context)
-        scheduling, workers = context.scheduling, len(context.workers)
-        self.slots = table.slots if scheduling.order == FIFO else 0
-        self.slots_apart = table.slots_apart
-        self._blocking = table.blocking
-        self.layerwise = (scheduling.forward or table.forward) == "layerwise"
-        self.plan = plan = table.transfers(workers, context.rails)
-        self._links = found = links(plan)
+        scheduling = context.scheduling
         orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
         layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]
+        self._lay(context, table.schedule(len(context.workers), context.rails, context.inside), layouts)
+        self.slots = table.slots if scheduling.order == FIFO else 0
+        self.slots_apart = table.slots_apart
+        self.one_by_one = self.one_by_one or table.blocking
+        self.layerwise = (scheduling.forward or table.forward) == "layerwise"
+
+    def _lay(self, context: JobContext, plan: Transfers, layouts: Sequence[Sequence[Sequence[Run]]]) -> None:
+        """Buckets of these runs, for the first iteration, and where there are more, for later ones, that go through a
+        schedule."""
+        Exchange.__init__(self, context)
+        workers = len(context.workers)
+        self.plan = plan
+        self._links = found = links(plan)
         self._layouts = [[Bucket.of(context, runs, plan.segments) for runs in layout] for layout in layouts]
         self.buckets = [bucket for layout in self._layouts for bucket in layout]
         self._tags = Tags(context, self.buckets)
         self._layers = [bucket.layers for bucket in self.buckets]
         # of the groups of transfers that have the same content: what they wait for
         self._source = plan.src[found.lead]
-        waits = found.counts + found.own
+        self._held = self._holds(plan, found)
+        waits = found.counts + found.own + self._held
         self._several = np.flatnonzero(waits > 1)
         self._plain = waits == 1
         self._owner = np.repeat(np.arange(len(waits)), found.counts)  # of `needs`
         hosts = np.array(context.workers)
-        self._src = context.cards.nodes(hosts[plan.src], plan.rail)
-        self._dst = context.cards.nodes(hosts[plan.dst], plan.rail)
+        self._src, self._dst = context.cards.ends(hosts[plan.src], hosts[plan.dst], plan.rail)
         self._share = (1.0, 1.0)
         if context.table.bound_per == "exchange":
             hops = mean_hops(plan, workers)
             self._share = tuple(1 / max(each, 1.0) for each in hops)  # type: ignore[assignment]
+
+    def _holds(self, plan: Transfers, found: Links) -> Flags:
+        """Which groups of transfers wait for the worker's update besides."""
+        return np.zeros(len(found.lead), dtype=np.bool_)
 
     @property
     def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
@@ -112,6 +131,7 @@ class Staged(Exchange):
         bucket, column = np.divmod(order, len(self.plan))
         numbers, needs, host = self._events(layout, order, last)
         after, posts = self._wiring(layout, numbers)
+        self.rounds = numbers.start, numbers.complete
         step = Step(
             messages=self._messages(number, bucket + before, column),
             needs=needs, host=host, station=np.full(len(needs), -1, dtype=np.int64),
@@ -119,18 +139,14 @@ class Staged(Exchange):
             after=lists(after, len(needs)), posts=lists(posts, len(needs)),
             contents=lambda: self._contents(numbers.place, bucket, column),
         )  # fmt: skip
-        return Exchanged(step, self._fires(layout, numbers.start), numbers.gates)
-
-    @property
-    def _in_turn(self) -> bool:
-        """Whether a bucket waits for the one before, for its start or for its end."""
-        return self._blocking or self.context.scheduling.in_turn
+        reduced, updated = numbers.own if self.updates else (None, None)
+        return Exchanged(step, self._fires(layout, numbers.start), numbers.gates, reduced=reduced, updated=updated)
 
     def _due(self, layout: list[Bucket], ready: Ints) -> Ints:
         """When every message could be ready at the earliest, [buckets, transfers]."""
         plan, found = self.plan, self._links
         earliest = np.stack([ready[:, list(bucket.tensors)].max(axis=1) for bucket in layout])
-        if self._in_turn:
+        if self.in_turn:
             earliest = np.maximum.accumulate(earliest, axis=0)
         due = np.zeros((len(layout), len(plan)), dtype=np.int64)
         edges = np.flatnonzero(np.diff(plan.stage, prepend=-1, append=-1))
@@ -156,19 +172,32 @@ class Staged(Exchange):
         gates, wanted = self._gates(layout, n + 2 * buckets * workers, last)
         behind = n + 2 * buckets * workers + len(wanted) * workers
         joined = behind + np.arange(buckets * len(self._several)).reshape(buckets, len(self._several))
-        total = behind + joined.size
+        own = behind + joined.size + np.arange(2 * workers * self.updates).reshape(2, -1)
+        total = behind + joined.size + own.size
         needs, host = np.ones(total, dtype=np.int64), np.empty(total, dtype=np.int64)
         host[:n] = self._dst[order % len(plan)]
         host[start], host[complete] = nodes, nodes
         host[joined] = nodes[self._source[self._several]]
         host[gates[gates >= 0]] = np.repeat(nodes, len(wanted))
-        needs[start] = np.array([[len(each.tensors)] for each in layout])
-        if self._in_turn:
+        needs[start] = self._starts(layout)
+        if self.in_turn:
             needs[start[1:]] += 1
         needs[complete] = np.bincount(plan.dst, minlength=workers) + 1
         needs[gates[gates >= 0]] = np.tile(wanted, workers)
-        needs[joined] = (found.counts + found.own)[self._several]
-        return Numbers(place.reshape(buckets, -1), start, complete, joined, gates, total), needs, host
+        needs[joined] = (found.counts + found.own + self._held)[self._several]
+        if self.updates:
+            host[own] = nodes
+            needs[own[0]] = buckets * (np.bincount(plan.dst[plan.adds], minlength=workers) + 1)
+        return Numbers(place.reshape(buckets, -1), start, complete, joined, gates, own, total), needs, host
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the buckets of a worker begin one after the other."""
+        return self.one_by_one or self.context.scheduling.in_turn
+
+    def _starts(self, layout: list[Bucket]) -> Ints:
+        """What has to be fired until a bucket starts, [buckets, 1]."""
+        return np.array([[len(each.tensors)] for each in layout], dtype=np.int64)
 
     def _gates(self, layout: list[Bucket], first: int, last: bool) -> tuple[Ints, Ints]:
         """Gates, numbered from `first`, and what those of a worker need."""
@@ -190,7 +219,7 @@ class Staged(Exchange):
     ) -> tuple[list[tuple[Ints, Ints]], list[tuple[Ints, Ints]]]:
         """What counts what, and what posts what, as pairs of columns."""
         plan, found = self.plan, self._links
-        place, start, complete, joined, gates, _ = numbers
+        place, start, complete, joined, gates, updating, _ = numbers
         join = np.full(len(found.lead), -1, dtype=np.int64)
         join[self._several] = np.arange(len(self._several))
         alone = self._plain[found.group]  # transfers that wait for one thing
@@ -205,18 +234,26 @@ class Staged(Exchange):
         own = self._several[found.own[self._several]]
         needed = join[self._owner] >= 0
         after = [(start[:, self._source[own]], joined[:, join[own]])]
-        if self._in_turn and not self._blocking:
+        if self.in_turn and not self.one_by_one:
             after.append((start[:-1], start[1:]))  # after what it lets go itself
         after += [
             (place[:, found.needs[needed]], joined[:, join[self._owner[needed]]]),
             (place, complete[:, plan.dst]),  # after what it lets go
             (start, complete),
         ]
-        if self._blocking:
+        if self.one_by_one:
             after.append((complete[:-1], start[1:]))
+        if self.updates:
+            adds, held = np.flatnonzero(plan.adds), self._several[self._held[self._several]]
+            reduced, updated = updating
+            after += [
+                (place[:, adds], np.broadcast_to(reduced[plan.dst[adds]], (len(layout), len(adds)))),
+                (start, np.broadcast_to(reduced, start.shape)),
+                (np.broadcast_to(updated[self._source[held]], (len(layout), len(held))), joined[:, join[held]]),
+            ]
         if gates[0, -1] >= 0:
             after.append((complete, np.broadcast_to(gates[:, -1], complete.shape)))
-        else:
+        elif (gates >= 0).any():
             after += [
                 (complete[b], gates[:, layer]) for b, bucket in enumerate(layout) for layer in bucket.layers
             ]

@@ -54,6 +54,10 @@ class StagedTable(ExchangeTable):
     def parts(self, workers: int) -> int:
         """The largest message is at the most the so-manieth part of a bucket."""
 
+    def schedule(self, workers: int, rails: int, inside: int) -> Transfers:
+        """The same where so many workers, one after the other, are in one machine each time; 1: hosts of their own."""
+        return self.transfers(workers, rails)
+
     @abstractmethod
     def transfers(self, workers: int, rails: int) -> Transfers:
         """The schedule of a bucket among so many workers, whose hosts have so many network cards."""

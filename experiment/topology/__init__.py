@@ -1,6 +1,6 @@
 """Networks: from a scenario's topology tables to checked arrays of nodes and links.
 
-`build_network` is what both worlds call; the generators and readers that the tables in `kinds` stand for are public as
+`network_of` is what both worlds call; the generators and readers that the tables in `kinds` stand for are public as
 well, for people who build networks in Python. Every name is imported at its first use, so that whoever reads a
 scenario, and with it the tables, needs no NumPy.
 """
@@ -41,6 +41,7 @@ __all__ = [
     "fat_tree",
     "from_networkx",
     "leaf_spine",
+    "network_of",
     "rail",
     "read_graph",
     "read_hpcc",
@@ -67,8 +68,19 @@ __getattr__ = names_from(
 )
 
 
+def network_of(scenario: Any) -> Network:
+    """The network of a scenario, with the accelerators of its machines. Errors as `build_network`."""
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    inside = scenario.host.inside
+    if inside is None:
+        return network
+    from gradwire.experiment.topology.accelerators import Inside, with_accelerators
+
+    return with_accelerators(network, Inside(*inside))
+
+
 def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Network:
-    """The network of a scenario.
+    """The network of a scenario's topology.
 
     Parameters
     ----------

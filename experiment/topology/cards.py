@@ -9,6 +9,10 @@ message stays on one *rail*: it leaves by card i and enters by card i.
 Cards are numbered in the order of the switches that they hang on (parallel cables: in the order of the cables), not
 in that of the cables in a file, so that cards of the same number are on the same rail however the file is sorted (our
 choice).
+
+Where machines hold accelerators (`gradwire.experiment.topology.accelerators`), each of these is a host here, with the
+ports by which it reaches the network and, last, one port to the switch inside of its machine: what stays in the machine
+goes by that.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.experiment.topology.cables import Cable, cables_of, card_name
+from gradwire.scenarios.errors import ScenarioError
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +38,16 @@ class Cards:
     hosts : names of the hosts; their numbers count through them.
     first : int64[hosts + 1]
         The cards of host h are the nodes ``first[h] .. first[h + 1] - 1``.
+    machines : int64[hosts] or None
+        Where hosts are accelerators, the machine that each is in. The last card of each is then its scale-up port.
+    islands : int64[cards] or None
+        Where not every card of a network reaches every other one, a number that those have in common that do.
     """
 
     hosts: tuple[str, ...]
     first: NDArray[np.int64]
+    machines: NDArray[np.int64] | None = None
+    islands: NDArray[np.int64] | None = None
 
     @classmethod
     def one_each(cls, names: Sequence[str]) -> Cards:
@@ -58,13 +69,56 @@ class Cards:
         """Whether every host has one card."""
         return bool((self.counts == 1).all())
 
-    def node(self, host: int, number: int) -> int:
-        """The card by which a host sends or receives what has this number."""
-        return int(self.first[host]) + number % int(self.counts[host])
+    @cached_property
+    def network(self) -> NDArray[np.int64]:
+        """Cards of every host that are on the network: all but scale-up ports."""
+        return self.counts if self.machines is None else self.counts - 1
 
-    def nodes(self, hosts: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.int64]:
-        """The same for many hosts and numbers."""
-        return np.asarray(self.first[hosts] + numbers % self.counts[hosts])
+    @cached_property
+    def per_machine(self) -> int:
+        """Accelerators of a machine; 1 where hosts have none of their own."""
+        return 1 if self.machines is None else int(np.bincount(self.machines).max())
+
+    def network_rates(self, rates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bits per second by which every host is on the network, given those of all cards: int64[hosts]."""
+        if self.machines is not None:
+            rates = rates.copy()
+            rates[self.first[1:] - 1] = 0
+        return np.asarray(np.add.reduceat(rates, self.first[:-1]))
+
+    def node(self, host: int, number: int) -> int:
+        """The card by which a host reaches the network with what has this number."""
+        return int(self.first[host]) + number % int(self.network[host])
+
+    def ends(
+        self, src: NDArray[Any], dst: NDArray[Any], numbers: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The cards by which messages leave and enter, that have these numbers and go between these hosts; arrays of
+        one shape, or that broadcast to one.
+
+        Raises
+        ------
+        ScenarioError
+            Nothing joins the two cards: accelerators on rails that are networks of their own.
+        """
+        src, dst, numbers = np.broadcast_arrays(src, dst, numbers)
+        both = [np.asarray(self.first[each] + numbers % self.network[each]) for each in (src, dst)]
+        if self.machines is not None:
+            inside = self.machines[src] == self.machines[dst]
+            ups = [self.first[each + 1] - 1 for each in (src, dst)]
+            both = [np.where(inside, up, card) for up, card in zip(ups, both, strict=True)]
+        if self.islands is not None:
+            self._refuse_apart(src, dst, self.islands[both[0]] != self.islands[both[1]])
+        return both[0], both[1]
+
+    def _refuse_apart(self, src: NDArray[Any], dst: NDArray[Any], apart: NDArray[np.bool_]) -> None:
+        """Raise ScenarioError if some pairs of hosts are `apart`."""
+        if apart.any():
+            pair = [int(np.broadcast_to(each, apart.shape)[apart][0]) for each in (src, dst)]
+            raise ScenarioError(
+                f"{self.hosts[pair[0]]} and {self.hosts[pair[1]]} are on rails that nothing joins, and one sends to "
+                "the other", "topology", "spines, or an exchange that keeps to rails, such as hierarchical",
+            )  # fmt: skip
 
 
 def split(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -172,6 +172,7 @@ def assemble(
     where: str = "topology",
     order: Sequence[int] | None = None,
     mistakes: Iterable[Mistake] = (),
+    machines: NDArray[np.int64] | None = None,
 ) -> Network:
     """Check the parts and build the Network.
 
@@ -181,6 +182,8 @@ def assemble(
     cables : endpoints are those ids. A host with several becomes several nodes, one per network card.
     order : locality order of all nodes, by default a breadth-first walk.
     mistakes : faults that the caller found already, reported together with the ones found here.
+    machines : where hosts are accelerators, the machine that each is in; the last cable of each is then its scale-up
+        port, and what those ports join may be apart from the rest.
 
     Raises
     ------
@@ -192,8 +195,14 @@ def assemble(
     found = [*mistakes, *_check((*hosts, *switches), len(hosts), cables, where)]
     refuse_network(found)
     cards, grouped, cables, order = split(hosts, cables, order)
+    if grouped is not None and machines is not None:
+        for host, last in enumerate((grouped.first[1:] - 1).tolist()):
+            cards[last] = f"{hosts[host]}.up"
+        islands = _islands(len(cards) + len(switches), len(cards), cables)
+        ways = np.delete(islands, grouped.first[1:] - 1)
+        grouped = replace(grouped, machines=machines, islands=None if (ways == ways[0]).all() else islands)
     names = (*cards, *switches)
-    if grouped is not None:  # what held of the hosts need not hold of their cards
+    if grouped is not None and machines is None:  # what held of the hosts need not hold of their cards
         refuse_network([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
     if order is None:
         order = walk_order(len(names), len(cards), cables)
@@ -339,6 +348,16 @@ def _check_rails(names: tuple[str, ...], cards: Cards, cables: Sequence[Cable], 
         if not reached.issuperset((cards.first[:-1] + card).tolist()):
             return found
     return []
+
+
+def _islands(node_count: int, host_count: int, cables: Sequence[Cable]) -> NDArray[np.int64]:
+    """For every host a number, the same for those that reach each other."""
+    near = neighbours(node_count, cables)
+    island = np.full(node_count, -1, dtype=np.int64)
+    for node in range(host_count):
+        if island[node] < 0:
+            island[_reached(node, near)] = node
+    return island[:host_count]
 
 
 def _reached(start: int, near: list[list[int]]) -> list[int]:

@@ -3,7 +3,7 @@
 A flow leaves and enters by the cards of one number: `Flows.rails`, modulo the cards of each host. A flow that waits for
 deliveries has to leave by the card by which they come in, since nothing but a card knows what has arrived there (our
 choice; a host's memory would know as well). So flows that wait for each other, directly or by way of others, all take
-the number of the first of them.
+the number of the first of them. An accelerator knows what arrived by any of its ports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def ends(flows: Flows, cards: Cards) -> tuple[Ints, Ints]:
     if cards.single:
         return flows.src, flows.dst
     rails = flows.rails[_firsts(len(flows), flows.edges)]
-    return cards.nodes(flows.src, rails), cards.nodes(flows.dst, rails)
+    return cards.ends(flows.src, flows.dst, rails)
 
 
 def _firsts(n: int, edges: Ints) -> Ints:

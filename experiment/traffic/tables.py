@@ -27,7 +27,7 @@ def check_files(scenario: Scenario) -> None:
     ScenarioError
         Files are missing or damaged; says in which lines. Or a flow has more packets than can be numbered.
     """
-    total = scenario.topology.host_count
+    total = scenario.host_count
     mistakes: list[Mistake] = []
     for index, table in enumerate(scenario.traffic):
         where = f"traffic[{index}]"
@@ -55,7 +55,7 @@ def check_hosts(scenario: Scenario, network: Network) -> None:
         networks from files.
     """
     for number, table in enumerate(scenario.traffic):
-        _hosts(table, f"traffic[{number}]", network)
+        hosts_of(table, f"traffic[{number}]", network)
 
 
 def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flows]:
@@ -68,7 +68,7 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
     """
     table = scenario.traffic[number]
     where = f"traffic[{number}]"
-    hosts = _hosts(table, where, network)
+    hosts = hosts_of(table, where, network)
     cards = network.cards
     cable_rates = network.link_rate[network.up_link].astype(np.int64)
     ends = [time for time in (table.stop, scenario.duration) if time is not None]
@@ -76,7 +76,7 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
         Setting(
             where=where,
             hosts=hosts,
-            rates=np.add.reduceat(cable_rates, cards.first[:-1])[hosts],
+            rates=cards.network_rates(cable_rates)[hosts],
             index=cards.index,
             end_ps=min(ends, default=None),
             rng=generator(scenario.seed, table.name),
@@ -84,8 +84,8 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
     )
 
 
-def _hosts(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
-    """Numbers of who takes part."""
+def hosts_of(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
+    """Numbers of who takes part. Errors as `check_hosts`."""
     cards = network.cards
     named = cards.hosts if table.hosts == "all" else table.hosts
     asked = [("hosts", name) for name in named] + list(table.named.items())

@@ -29,6 +29,7 @@ try:
         testbed,
         timeline,
         train,
+        tune,
     )
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
@@ -55,7 +56,8 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 # in the order of --help
 for commands in (
-    run, look, timeline, report, train, predictor, sweep, reproduce, testbed, execute, cache, capture, bench,
+    run, look, timeline, report, train, predictor, sweep, tune, reproduce, testbed, execute, cache, capture,
+    bench,
 ):  # fmt: skip
     commands.register(app)
 app.add_typer(trace_app, name="trace")

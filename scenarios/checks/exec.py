@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,15 +16,14 @@ def check_exec(scenario: Scenario) -> Iterator[Mistake]:
     table = scenario.exec
     if table is None:
         return
-    total = scenario.topology.host_count
-    if total is not None:  # else a graph file, whose names are checked when it is read
+    if scenario.host_count is not None:  # else a graph file, whose names are checked when it is read
         named = [(f"exec.hosts[{place}]", name) for place, name in enumerate(table.hosts or ())]
         named += [(f"exec.host[{place}].name", each.name) for place, each in enumerate(table.host)]
         for place, mark in enumerate(table.mark):
             named += [(f"exec.mark[{place}].{key}", getattr(mark, key)) for key in ("host", "to")]
         for path, name in named:
-            if name is not None and not (re.fullmatch(r"h(0|[1-9]\d*)", name) and int(name[1:]) < total):
-                yield Mistake(path, "is no host of the topology", name, f"h0 to h{total - 1}", ("topology",))
+            if name is not None and not scenario.is_host(name):
+                yield Mistake(path, "is no host of the topology", name, scenario.host_names, ("topology",))
     queues = scenario.switch.queues
     for place, mark in enumerate(table.mark):
         if mark.priority is not None and mark.priority >= queues:

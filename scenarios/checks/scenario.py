@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -30,12 +31,16 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 
+INSIDE = ("scale_up_rate", "scale_up_latency", "pcie_rate", "pcie_latency")
+"""Keys of [host] that are about accelerators."""
+
+
 def find_mistakes(scenario: Scenario) -> list[Mistake]:
     """Everything that is wrong with `scenario` beyond its single tables; its policies are not looked at."""
     found: list[Mistake] = []
     for check in (
-        _names, _topology, _hosts, _output, _overrides, _switch, _latency, _transport, _classes, _bounds, check_switch,
-        check_traffic, check_exec,
+        _names, _topology, _hosts, _exchanges, _output, _overrides, _switch, _latency, _transport, _classes, _bounds,
+        check_switch, check_traffic, check_exec,
     ):  # fmt: skip
         found.extend(check(scenario))
     return found
@@ -65,6 +70,9 @@ def remarks(scenario: Scenario) -> list[str]:
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
                 "and leaves little to others"
             )
+    if scenario.host.gpus == 1:
+        said = scenario.host.model_fields_set
+        found += [f"host.{key} has no effect with host.gpus = 1" for key in INSIDE if key in said]
     training = scenario.training
     if training is not None and training.reducer is None:
         kept = [name for name in ("error_feedback", "momentum_correction") if getattr(training, name)]
@@ -75,6 +83,12 @@ def remarks(scenario: Scenario) -> list[str]:
     elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):
         found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
     return found
+
+
+def _exchanges(scenario: Scenario) -> Iterator[Mistake]:
+    for index, job in enumerate(scenario.job):
+        for mistake in job.exchange.unfit(job, scenario.host.gpus):
+            yield replace(mistake.under(f"job[{index}]"), concerns=("host.gpus", f"job[{index}].workers"))
 
 
 def _names(scenario: Scenario) -> Iterator[Mistake]:
@@ -90,6 +104,9 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 def _topology(scenario: Scenario) -> Iterator[Mistake]:
     hosts, total = scenario.topology.host_count, scenario.topology.card_count
     switches, cables = scenario.topology.size or (0, 0)
+    if scenario.host.gpus > 1 and hosts is not None and total is not None:  # each machine as it is inside
+        hosts, (total, more, within) = hosts * scenario.host.gpus, _inside(hosts, total, scenario.host.gpus)
+        switches, cables = switches + more, cables + within
     for count, what, most in (
         (total or 0, "hosts" if total == hosts else "network cards", MAX_HOSTS),
         (switches, "switches", MAX_SWITCHES),
@@ -99,6 +116,13 @@ def _topology(scenario: Scenario) -> Iterator[Mistake]:
             yield Mistake("topology", f"has {count} {what}", None, f"at most {most}")
             break
     yield from scenario.topology.mistakes(scenario)
+
+
+def _inside(machines: int, cards: int, gpus: int) -> tuple[int, int, int]:
+    """Ports of accelerators, and switches and cables inside of machines."""
+    shares = cards < machines * gpus
+    ways = machines * gpus if shares else cards
+    return ways + machines * gpus, machines + cards * shares, machines * gpus * (1 + shares)
 
 
 def _output(scenario: Scenario) -> Iterator[Mistake]:
@@ -111,7 +135,7 @@ def _output(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _hosts(scenario: Scenario) -> Iterator[Mistake]:
-    total = scenario.topology.host_count
+    total, gpus = scenario.host_count, scenario.host.gpus
     if total is None:  # a graph file: gradwire.experiment.topology checks the names when it reads it
         return
     used: set[str] = set()
@@ -121,38 +145,35 @@ def _hosts(scenario: Scenario) -> Iterator[Mistake]:
             for role in ("workers", "servers"):
                 for position, host in enumerate(getattr(job.placement, role)):
                     used.add(host)
-                    if not _is_host(host, total):
+                    if not scenario.is_host(host):
                         path = f"job[{index}].placement.{role}[{position}]"
-                        expected = f"h0 to h{total - 1}"
-                        yield Mistake(path, "is no host of the topology", host, expected, ("topology",))
+                        yield Mistake(path, "is no host of the topology", host, scenario.host_names, ("topology",))
         else:
-            yield from _fits(index, job, total)
-            unnamed += job.exchange.hosts_needed(job)
+            yield from _fits(index, job, total, gpus)
+            unnamed += job.exchange.hosts_needed(job, gpus)
     if len(scenario.job) > 1 and unnamed + len(used) > total:
         what = f"needs {unnamed + len(used)} hosts for all jobs together, but the topology has {total}"
         yield Mistake("job", what, None, f"at most {total} workers and servers", ("topology",))
 
 
-def _fits(index: int, job: Job, total: int) -> Iterator[Mistake]:
-    needed = job.exchange.hosts_needed(job)
+def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
+    needed = job.exchange.hosts_needed(job, gpus)
     if job.exchange.shares_hosts and job.servers > job.workers:
         what = f"is above the {job.workers} workers whose hosts the servers share"
         yield Mistake(f"job[{index}].servers", what, job.servers, f"at most {job.workers}")
     if needed > total:
         roles = f"{job.workers} workers" + (f" and {job.servers} servers" if job.servers else "")
         what = f"{roles} need {needed} hosts, but the topology has {total}"
+        if gpus > 1 and needed > job.workers:
+            what += ": a server has a machine of its own"
         yield Mistake(
             f"job[{index}].workers", what, job.workers, f"at most {total} hosts in use",
             ("topology", f"job[{index}].servers", f"job[{index}].exchange"),
         )  # fmt: skip
 
 
-def _is_host(name: str, total: int) -> bool:
-    return bool(re.fullmatch(r"h(0|[1-9]\d*)", name)) and int(name[1:]) < total
-
-
 def _overrides(scenario: Scenario) -> Iterator[Mistake]:
-    total = scenario.topology.host_count
+    total = scenario.topology.host_count  # cables are those of the topology
     seen: set[frozenset[str]] = set()
     for index, override in enumerate(scenario.link_override):
         path = f"link_override[{index}].between"
@@ -163,7 +184,7 @@ def _overrides(scenario: Scenario) -> Iterator[Mistake]:
             yield Mistake(path, "is named by two overrides", list(override.between), "each cable once")
         seen.add(ends)
         for end in override.between:
-            if total is not None and re.fullmatch(r"h\d+", end) and not _is_host(end, total):
+            if total is not None and re.fullmatch(r"h\d+", end) and int(end[1:]) >= total:
                 yield Mistake(
                     path, f"{end} is no host of the topology", list(override.between), f"h0 to h{total - 1}",
                     ("topology",),
@@ -236,12 +257,15 @@ def _latency(scenario: Scenario) -> Iterator[Mistake]:
     for rate, latency in scenario.topology.cables(scenario.link.rate, scenario.link.latency):
         rates.append(Bps(rate))
         latencies.append(Ps(latency))
+    for rate, latency in () if (inside := scenario.host.inside) is None else inside[1:]:
+        rates.append(Bps(rate))
+        latencies.append(Ps(latency))
     lookahead = min(latencies) + serialisation_ps(MIN_FRAME, max(rates))
     if scenario.topology.host_count is not None and scenario.host.software_latency < lookahead:
         yield Mistake(
             "host.software_latency", "is below the time of the smallest packet on the fastest link",
             format_time(scenario.host.software_latency), f"at least {format_time(lookahead)}",
-            ("link.rate", "link.latency", "link_override", "topology"),
+            ("link.rate", "link.latency", "link_override", "topology", "host"),
         )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -63,27 +62,23 @@ def _own_transport(scenario: Scenario, path: str, transport: Any) -> Iterator[Mi
 
 
 def _hosts(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:
-    total = scenario.topology.host_count
+    total = scenario.host_count
     named = traffic.hosts if isinstance(traffic.hosts, tuple) else None
     if total is not None and named is not None:
-        strangers = [name for name in named if not _is_host(name, total)]
+        strangers = [name for name in named if not scenario.is_host(name)]
         if strangers:
             yield Mistake(
                 f"{path}.hosts", "names what is no host of the topology", ", ".join(strangers[:8]),
-                f"h0 to h{total - 1}", ("topology",),
+                scenario.host_names, ("topology",),
             )  # fmt: skip
             return
     count = total if named is None else len(named)
     for mistake in () if count is None else traffic.misfits(count):
         yield replace(mistake.under(path), concerns=("topology", f"{path}.hosts"))
     for key, name in traffic.named.items():
-        if total is not None and not _is_host(name, total):
-            expected = f"h0 to h{total - 1}"
+        if total is not None and not scenario.is_host(name):
+            expected = scenario.host_names
             yield Mistake(f"{path}.{key}", "is no host of the topology", name, expected, ("topology",))
-
-
-def _is_host(name: str, total: int) -> bool:
-    return bool(re.fullmatch(r"h(0|[1-9]\d*)", name)) and int(name[1:]) < total
 
 
 def _carried(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:

@@ -32,14 +32,22 @@ class ExchangeTable(Table, ABC):
         """Whether servers are on the workers' hosts rather than on hosts of their own."""
         return False
 
-    def hosts_needed(self, job: Job) -> int:
-        """How many hosts a job takes."""
-        return max(job.workers, job.servers) if self.shares_hosts else job.workers + job.servers
+    def hosts_needed(self, job: Job, gpus: int = 1) -> int:
+        """How many hosts a job takes, of which a machine holds so many; a server of its own takes a machine."""
+        if self.shares_hosts:
+            return max(job.workers, job.servers)
+        if gpus == 1 or not job.servers:
+            return job.workers + job.servers
+        return gpus * (-(-job.workers // gpus) + job.servers)
 
     def misfits(self, job: Job) -> Iterator[Mistake]:
         """What of its job does not fit this kind, with paths in the job's table."""
         if job.servers:
             yield Mistake("servers", f"has no meaning with {self.kind}", job.servers, "no servers")
+
+    def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
+        """What of its job does not fit where hosts have so many accelerators, with paths in the job's table."""
+        return iter(())
 
     @abstractmethod
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:

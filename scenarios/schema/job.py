@@ -39,7 +39,7 @@ def _placement_tag(value: Any) -> str:
 
 
 Placement = Annotated[
-    Annotated[Literal["packed", "spread", "random"], Tag("rule")] | Annotated[HostPlacement, Tag("hosts")],
+    Annotated[Literal["packed", "spread", "random", "rails"], Tag("rule")] | Annotated[HostPlacement, Tag("hosts")],
     Discriminator(_placement_tag),
 ]
 
@@ -66,13 +66,18 @@ class Job(Table):
     servers: Natural = 0
     """Parameter servers; only with that exchange."""
     placement: Placement = "packed"
-    """packed: hosts in order; spread: dealt over the switches in turn; random: any hosts; or hosts by name."""
+    """packed: hosts in order; spread: dealt over the switches in turn; random: any hosts; rails: the first accelerator
+    of every host, then the second of every one; or hosts by name. All accelerators of a host follow one another but for
+    the last two."""
     compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True)] = 1.0
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone, and all
     gradients of an iteration are ready at one time (see `order`)."""
     optimizer: Time | None = None
     """How long the optimiser step of all parameters takes, whatever `compute_scale` says; as captured, and scaled,
     unless given."""
+    accumulate: Count = 1
+    """Gradient accumulation: an iteration computes so many micro-batches, each a captured forward and backward pass,
+    before its gradients are exchanged, with the last one."""
     jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Time = Ps(0)

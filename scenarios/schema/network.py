@@ -286,3 +286,26 @@ class Host(Table):
     software_latency: Time = Ps(2_000_000)
     """From a job's decision to send to the first byte at the network interface. Also the lookahead between
     jobs and network, so it must be at least the time of the smallest packet over the shortest link."""
+    gpus: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    """Accelerators in each of what the topology calls hosts. With more than one, each of them is a host to jobs and
+    traffic, named h0.gpu0, h0.gpu1, ...: a worker is an accelerator. Each has a network card of its own where a host
+    has as many (rail i for accelerator i); where there are fewer cards they share them."""
+    scale_up_rate: Rate = Bps(3_600_000_000_000)
+    """Rate, each way, of the cable between an accelerator and the switch that joins those of one host: 450 GB/s of
+    NVLink 4 [recalled]. What goes between accelerators of one host goes this way."""
+    scale_up_latency: Time = Ps(500_000)
+    """Propagation delay of one such cable; ours."""
+    pcie_rate: Rate = Bps(504_000_000_000)
+    """Rate, each way, of the cable between an accelerator and the switch before a network card that it shares:
+    16 lanes of PCIe 5 [derived]."""
+    pcie_latency: Time = Ps(500_000)
+    """Propagation delay of one such cable; ours."""
+
+    @property
+    def inside(self) -> tuple[int, tuple[int, int], tuple[int, int]] | None:
+        """Accelerators of a machine, and rate and latency of a scale-up and of a PCIe cable; None where a host is a
+        host."""
+        if self.gpus == 1:
+            return None
+        return self.gpus, (self.scale_up_rate, self.scale_up_latency), (self.pcie_rate, self.pcie_latency)
+

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -181,6 +182,27 @@ class Scenario(Table):
     def senders(self) -> tuple[Job | Traffic, ...]:
         """The tables of everything that sends: jobs, then traffic."""
         return (*self.job, *self.traffic)
+
+    @property
+    def host_count(self) -> int | None:
+        """Hosts that jobs and traffic are placed on, each accelerator one; None before a file has been read."""
+        machines = self.topology.host_count
+        return None if machines is None else machines * self.host.gpus
+
+    def is_host(self, name: str) -> bool:
+        """Whether one of them is called so, where the topology is no file."""
+        machines, accelerator = self.topology.host_count or 0, "" if self.host.gpus == 1 else r"\.gpu(0|[1-9]\d*)"
+        found = re.fullmatch(r"h(0|[1-9]\d*)" + accelerator, name)
+        return found is not None and all(
+            int(number) < count for number, count in zip(found.groups(), (machines, self.host.gpus), strict=False)
+        )
+
+    @property
+    def host_names(self) -> str:
+        """Their names, in words."""
+        machines, gpus = self.topology.host_count or 0, self.host.gpus
+        ends = ("", "") if gpus == 1 else (".gpu0", f".gpu{gpus - 1}")
+        return f"h0{ends[0]} to h{machines - 1}{ends[1]}"
 
     @property
     def transports(self) -> tuple[AnyTransport, ...]:

@@ -104,3 +104,7 @@ def test_all_send_the_same_bytes_and_differ_in_latency(kind):
     """4 workers, 8 packets each: 2(N - 1)/N of it, in 6, 4 and 2 rounds."""
     rounds = {"ring": 6, "halving_doubling": 4, "transpose": 2}[kind]
     assert taken({"kind": kind}, 4, 32) == rounds * A + 48 * PACKET
+
+
+def test_all_to_all():
+    assert taken({"kind": "all_to_all"}, 4, 32) == steps(24)

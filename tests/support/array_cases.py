@@ -16,12 +16,12 @@ TRACE = make_trace([[301, 50], [1999, 7], [4001]])
 PAYLOAD = 400
 
 
-def job_of(exchange, workers, *, trace=TRACE, cards=1, **fields):
-    """The only job of a scenario, resolved; its packets are of 100 values."""
+def job_of(exchange, workers, *, trace=TRACE, cards=1, gpus=1, **fields):
+    """The only job of a scenario, resolved; its packets are of 100 values. `gpus`: in each machine of `cards` cards."""
     table = {"workers": workers, "exchange": exchange, **fields}
-    hosts = workers + fields.get("servers", 0)
+    hosts = workers // gpus + fields.get("servers", 0)
     topology = {"kind": "rail", "hosts": hosts, "cards": cards, "spines": 1} if cards > 1 else {"kind": "star", "hosts": hosts}
-    case = scenario(table, topology=topology, transport={"kind": "dlcp", "payload": f"{PAYLOAD}B"})
+    case = scenario(table, topology=topology, host={"gpus": gpus}, transport={"kind": "dlcp", "payload": f"{PAYLOAD}B"})
     (job,) = jobs_of(case, find_needs(case, trace))
     return job
 
@@ -39,7 +39,7 @@ class Arrays:
         self.segments = table.segments
         cards = job.exchange.context.cards
         worker = {host: number for number, host in enumerate(job.exchange.context.workers)}
-        of_node = {cards.node(host, card): number for host, number in worker.items() for card in range(int(cards.counts[host]))}
+        of_node = {node: worker[host] for host in worker for node in range(*cards.first[host : host + 2].tolist())}
         self.src, self.dst = ([of_node[node] for node in column.tolist()] for column in (rows.src, rows.dst))
         self.bucket = (rows.part // self.segments).tolist()
         self.own = {}
@@ -125,14 +125,13 @@ class Arrays:
 
     def predicted(self):
         """What the workers should have in the end, by the schedule: every stage at once, one after the other."""
-        plan = self.job.exchange.plan
         number = {
             (self.src[m], self.dst[m], self.bucket[m], self.first[m], self.replaces[m]): m for m in range(len(self.first))
         }
         assert len(number) == len(self.first)
         buffers = {key: value.copy() for key, value in self.own.items()}
         for bucket, one in enumerate(self.job.exchange.buckets):
-            size = one.segment_elements
+            size, plan = one.segment_elements, self.plan_of(bucket)
             for stage in np.unique(plan.stage):
                 sent = []
                 for t in np.flatnonzero(plan.stage == stage).tolist():
@@ -143,6 +142,13 @@ class Arrays:
                 for dst, at, values, adds in sent:
                     buffers[dst, bucket][at] = values + (buffers[dst, bucket][at] if adds else 0)
         return buffers
+
+    def plan_of(self, bucket):
+        """The schedule that a bucket goes through: there may be one for gathers and one for reduce-scatters."""
+        exchange = self.job.exchange
+        if not hasattr(exchange, "gathers"):
+            return exchange.plan
+        return (exchange.gathers if bucket < len(exchange.gathers.buckets) else exchange.scatters).plan
 
     def sums(self):
         """Of every bucket, what all workers have of their own."""

@@ -62,6 +62,9 @@ class Overlapped(ExchangeTable):
         yield from super().misfits(job)
         if job.workers < 2:
             yield Mistake("workers", f"makes no {self.kind}", job.workers, "at least two workers")
+        if job.accumulate > 1:
+            what = f"adds up gradients of several passes: {self.kind} sends each pass's activations and errors"
+            yield Mistake("accumulate", what, job.accumulate, "1")
         if job.scheduler is not None and job.scheduler.kind not in SCHEDULERS:
             what = f"would order what the communication thread of {self.kind} has in its own order"
             yield Mistake("scheduler", what, job.scheduler.kind, "none, fifo or barrier")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Flag, refuse
+from gradwire.scenarios.schema.base import Flag, Natural, refuse
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.units import Bytes, Rate, Size, format_size
 
@@ -33,6 +33,14 @@ class ParameterServer(ExchangeTable):
     `split_above` in equal parts on all servers, the others in turn, as MXNet's KVStore does [recalled]."""
     split_above: Size = Bytes(4_000_000)
     """With shards = "split": bytes above which a tensor is split; a million float32 values in MXNet [recalled]."""
+    asynchronous: Flag = False
+    """Servers answer every push by itself, with the parameters as they are then, and wait for no other worker's: what
+    comes back is as old as the others are late."""
+    staleness: Natural = 0
+    """How many iterations older parameters may be than the last one: a worker waits for what came back of so many
+    iterations before, while its newer gradients are under way, and is never further ahead of the slowest one (bounded
+    delay: Li et al., OSDI '14; stale synchronous parallel: Ho et al., NIPS '13, whose workers see newer values where
+    there are some)."""
     server_rate: Rate | None = None
     """Bandwidth at which a server adds up what it receives; free if absent."""
 
@@ -55,6 +63,9 @@ class ParameterServer(ExchangeTable):
     def misfits(self, job: Job) -> Iterator[Mistake]:
         if job.servers == 0:
             yield Mistake("servers", "is zero, but the exchange is by parameter server", 0, "at least one")
+        if self.asynchronous and self.staleness:
+            what = "is for servers that wait for all workers, and they do not"
+            yield Mistake("exchange.staleness", what, self.staleness, "either this or asynchronous")
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "partition", min(self.partition, tensor)

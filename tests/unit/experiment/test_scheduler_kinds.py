@@ -231,3 +231,18 @@ def test_layer_by_layer_every_layer_takes_its_share_of_the_optimiser():
 def test_what_does_not_fit_is_said(job, says):
     with pytest.raises((ScenarioError, ValidationError), match=says):
         scenario(job)
+
+
+def test_gains_of_priority_grow_with_the_share_of_communication_and_vanish_without():
+    """Eight layers of 1 MB, that go out in 80 us each: from a thousand times as much computing to as much."""
+    trace = make_trace([[250_000]] * 8, iterations=4, backward=80 * US, forward=80 * US)
+    gains = []
+    for scale in (1000.0, 100.0, 10.0, 3.0, 1.0):
+        taken = {}
+        for scheduler in ("fifo", "p3"):
+            found, _ = run(ps_job(2, 2, scheduler=scheduler, iterations=4, compute_scale=scale), trace)
+            taken[scheduler] = max(row["end_ps"] for row in found)
+        gains.append(taken["fifo"] / taken["p3"] - 1)
+    assert gains == sorted(gains)
+    assert 0 <= gains[0] < 0.001
+    assert gains[-1] > 0.05

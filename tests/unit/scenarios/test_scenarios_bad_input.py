@@ -67,7 +67,7 @@ SINGLE = [
     ("job.0.exchange.kind", "rong", "job[0].exchange.kind", "is unknown", "ring"),
     ("load_balancing", "ecpm", "load_balancing", "is no load balancer", "spray_random"),
     ("job.0.order", "random", "job[0].order", "is unknown", "'fifo' or 'layer'"),
-    ("job.0.placement", "tight", "job[0].placement", "is unknown", "'packed', 'spread' or 'random'"),
+    ("job.0.placement", "tight", "job[0].placement", "is unknown", "'packed', 'spread', 'random' or 'rails'"),
     # types and ranges
     ("seed", -1, "seed", "is out of range (got -1)", "at least 0"),
     ("seed", True, "seed", "is of the wrong type (got true)", "a whole number"),
@@ -270,7 +270,7 @@ def test_missing_files(tmp_path: Path):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario("nowhere.toml")
-    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: agreement, agreement-wall, collectives"):
+    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: accelerators, agreement, agreement-wall, collectives"):
         load_scenario("nowhere")
     with pytest.raises(ScenarioError, match=r"cannot be read \(is a folder\); expected a scenario file"):
         load_scenario(tmp_path)

@@ -1,0 +1,74 @@
+"""Fully sharded data parallelism: parameters are gathered when they are needed, and gradients scattered.
+
+Rajbhandari et al., "ZeRO", SC '20, the third stage; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully
+Sharded Data Parallel", VLDB '23. Every worker keeps an N-th of the parameters, gradients and optimiser state. The
+model is cut into units of layers that follow one another. Before a unit's forward step its parameters are gathered from
+all workers, and freed behind it; before its backward step they are gathered again; its gradients are reduce-scattered
+when they are there, and every worker updates its N-th when all are. Gathers go one after the other, and so do
+reduce-scatters, each on a stream of their own [recalled]. The unit that ends the forward pass is not freed, since
+backward begins with it (our choice).
+
+All that waits for the network does so inside of passes: `prefetch` units are asked for before they are needed. With 1,
+while a worker computes one unit the next one's parameters come in (FSDP's backward prefetch, and what its limit of two
+gathers leaves of a CPU that runs ahead in forward [recalled]); with 0 a unit is asked for when it is needed.
+
+Bytes sent by all workers, of a model of S bytes whose last unit has L: (N - 1)(3 S - L); (N - 1) 2 S if parameters are
+kept from forward to backward. On an idle network, where a message of m bytes takes a + m b, a gather and a
+reduce-scatter of a unit of U bytes by rings take (N - 1)(a + b U/N) each. Lost parts of a gather are parameters that a
+worker has from its last update or lacks; those of a reduce-scatter are missing from a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from gradwire.experiment.collectives.halves import Algorithm, misfits, parts, unfit
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Flag, Natural
+from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.units import Bytes, Size
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job import Job
+
+
+class FullySharded(ExchangeTable):
+    """Parameters are gathered unit by unit for every pass, gradients reduce-scattered, and every worker updates its own
+    part (FSDP; ZeRO, stage 3)."""
+
+    kind: Literal["fsdp"]
+    unit: Size = Bytes(64 * 2**20)
+    """Layers that follow one another make a unit of at least this size; the last one may be smaller. Ours; FSDP wraps
+    what its user says, such as the blocks of a transformer."""
+    prefetch: Natural = 1
+    """How many units ahead parameters are asked for."""
+    reshard: Flag = True
+    """Whether parameters are freed behind a unit's forward step, and gathered again for its backward step."""
+    algorithm: Algorithm = "ring"
+    """How gathers and reduce-scatters go: step by step round a ring, at once from everybody to everybody, by recursive
+    halving and doubling, or by rings inside hosts and across them, of accelerators."""
+
+    @property
+    def unit_key(self) -> str:
+        return "unit"
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        yield from super().misfits(job)
+        yield from misfits(self.algorithm, job)
+        if job.workers < 2:
+            yield Mistake("workers", f"makes no {self.kind}", job.workers, "at least two workers")
+        if job.scheduler is not None or job.order != "fifo":
+            key, value = ("order", job.order) if job.scheduler is None else ("scheduler", job.scheduler.kind)
+            yield Mistake(key, "has nothing to order: units go when they are needed", value, "to leave it out")
+
+    def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
+        return unfit(self.algorithm, job, gpus)
+
+    def longest(self, tensor: int, workers: int) -> tuple[str, int]:
+        return "unit", (self.unit + tensor) // parts(self.algorithm, workers)
+
+    def collective(self, context: Any) -> Any:
+        from gradwire.experiment.collectives.fsdp import FullySharded
+
+        return FullySharded(context, self)

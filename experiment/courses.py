@@ -1,0 +1,245 @@
+"""What a worker does in an iteration of its job, step by step: computing as captured, and waiting in between.
+
+Forward goes layer by layer, each when the parameters it needs are there; backward from one moment at which gradients
+become ready to the next. What an exchange wants of that is said by its gates (`Exchanged`): after the iteration, layer
+by layer or all at once, and, where parameters are gathered for every pass, inside of the iteration (`Moment`).
+
+With gradient accumulation an iteration has several micro-batches, each a captured forward and backward pass; gradients
+are exchanged with the last one, unless the exchange wants those of all. What is noted of the two passes is of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradwire.experiment.program import (
+    BACKWARD_END,
+    COMPUTE,
+    END,
+    FIRE,
+    FORWARD_END,
+    NOTE,
+    START,
+    UNTIL,
+    WAIT,
+    Ints,
+)
+from gradwire.experiment.replay import Timetable
+
+if TYPE_CHECKING:
+    from gradwire.experiment.collectives.base import Exchange, Exchanged
+    from gradwire.traces.trace import Trace
+
+Row = tuple[int, int, int]
+
+
+class Courses:
+    """The courses of a job's workers, iteration by iteration."""
+
+    def __init__(self, table: Any, trace: Trace, exchange: Exchange) -> None:
+        """`table` : the scenario's [[job]]."""
+        self._table, self._trace, self._exchange = table, trace, exchange
+        nbytes = np.zeros(len(trace.layers) + 1, dtype=np.int64)
+        for tensor in trace.tensors:
+            nbytes[tensor.layer + 1] += tensor.bytes
+        self._cumulated = np.cumsum(nbytes)  # bytes of the layers before each
+        self._layer_of = np.array([tensor.layer for tensor in trace.tensors])
+
+    def of(
+        self, worker: int, iteration: int, plans: Sequence[Timetable], exchanged: Exchanged, first: int, past: Past,
+    ) -> Ints:  # fmt: skip
+        """What a worker does in an iteration, whose events are counted from `first`, as rows of operations.
+
+        plans : of its micro-batches.
+        past : the gates of iterations up to this one.
+        """
+        rows: list[Row] = []
+        if iteration == 0 and self._table.start:
+            rows.append((UNTIL, self._table.start, -1))
+        rows.append((NOTE, START, iteration))
+        for micro, plan in enumerate(plans):
+            notes = micro == len(plans) - 1
+            visit = _Visit(exchanged, worker, micro, first, iteration)
+            rows += self._forward(plan, visit, past.before(worker, iteration) if micro == 0 else None)
+            if notes:
+                rows.append((NOTE, FORWARD_END, iteration))
+            rows += self._backward(plan, visit)
+        rows.append((NOTE, BACKWARD_END, iteration))
+        rows += self._end(worker, iteration, plans[-1].optimizer, exchanged, first, past)
+        rows.append((NOTE, END, iteration))
+        return np.array(rows, dtype=np.int64)
+
+    def _forward(self, plan: Timetable, visit: _Visit, before: tuple[Ints, int] | None) -> list[Row]:
+        rows: list[Row] = []
+        begin, done = plan.forward.tolist(), 0
+        for layer in range(len(begin) - 1):
+            gate = -1 if before is None else int(before[0][layer])
+            asked, fired = visit.at(False, layer), visit.forward(layer, len(begin))
+            if gate < 0 and not asked and not fired:
+                continue
+            if begin[layer] > done:
+                rows.append((COMPUTE, begin[layer] - done, -1))
+                done = begin[layer]
+            rows += fired
+            if gate >= 0:
+                rows.append((WAIT, gate, visit.iteration - 1 - self._exchange.staleness))
+                if before is not None and (share := self._share(before[1], layer)):
+                    rows.append((COMPUTE, share, -1))
+            rows += asked
+        if begin[-1] > done:
+            rows.append((COMPUTE, begin[-1] - done, -1))
+        return rows + visit.forward(len(begin) - 1, len(begin))
+
+    def _backward(self, plan: Timetable, visit: _Visit) -> list[Row]:
+        rows: list[Row] = []
+        done = int(plan.forward[-1])
+        due = self._places(plan, visit.layers)
+        for layer in due.get(-1, ()):
+            rows += visit.at(True, layer)
+        for number, (moment, tensors) in enumerate(zip(plan.ready_at.tolist(), plan.ready, strict=True)):
+            if moment > done:
+                rows.append((COMPUTE, moment - done, -1))
+                done = moment
+            for tensor in tensors:
+                rows += visit.ready(tensor)
+            for layer in due.get(number, ()):
+                rows += visit.at(True, layer)
+        if plan.backward_end > done:
+            rows.append((COMPUTE, plan.backward_end - done, -1))
+        return rows
+
+    def _places(self, plan: Timetable, layers: Sequence[int]) -> dict[int, list[int]]:
+        """After which moment of the backward pass a worker comes to each of `layers`, which rise: after the last one of
+        gradients of layers behind it, and before the first one of its own and of those before it, down to the one that
+        is visited next; -1: at the beginning."""
+        found: dict[int, list[int]] = {}
+        if not layers:
+            return found
+        moment = np.empty(len(self._layer_of), dtype=np.int64)
+        for number, tensors in enumerate(plan.ready):
+            moment[list(tensors)] = number
+        place = -1
+        for layer, below in zip(reversed(layers), [*reversed(layers[:-1]), -1], strict=True):
+            behind = moment[self._layer_of > layer]
+            own = moment[(self._layer_of <= layer) & (self._layer_of > below)]
+            at = min(int(behind.max(initial=-1)), int(own.min(initial=len(plan.ready))) - 1)
+            place = max(place, at)
+            found.setdefault(place, []).append(layer)
+        return found
+
+    def _end(
+        self, worker: int, iteration: int, optimizer: int, exchanged: Exchanged, first: int, past: Past
+    ) -> list[Row]:
+        """From the end of the backward pass to that of the iteration."""
+        exchange, rows = self._exchange, list[Row]()
+        for event, some, whole, fired in [] if exchanged.updates is None else exchanged.updates[worker].tolist():
+            rows.append((WAIT, first + event, iteration))
+            if share := optimizer * some // whole:
+                rows.append((COMPUTE, share, -1))
+            rows.append((FIRE, first + fired, -1))
+        last = iteration == self._table.iterations - 1
+        if exchanged.reduced is not None:  # sharded: a worker updates its part before anybody gathers it
+            rows.append((WAIT, first + int(exchanged.reduced[worker]), iteration))
+            if share := optimizer // self._table.workers:
+                rows.append((COMPUTE, share, -1))
+            if exchanged.updated is not None:
+                rows.append((FIRE, first + int(exchanged.updated[worker]), -1))
+        stale = exchange.staleness
+        for number in range(max(iteration - stale, 0), iteration + 1 if last else iteration - stale + 1):
+            gates = past.of(worker, number)
+            wanted = gates if last else gates[[0 if exchange.layerwise else -1]]
+            rows += [(WAIT, gate, number) for gate in wanted[wanted >= 0].tolist()]
+        if stale and (seen := past.seen(worker, iteration - stale)) >= 0:
+            rows.append((FIRE, seen, -1))
+        if exchange.worker_optimizes and optimizer and (last or not exchange.layerwise):
+            rows.append((COMPUTE, optimizer, -1))
+        return rows
+
+    def _share(self, optimizer: int, layer: int) -> int:
+        """How long a layer takes of an optimiser step."""
+        whole = int(self._cumulated[-1])
+        low, high = (int(self._cumulated[each]) for each in (layer, layer + 1))
+        return optimizer * high // whole - optimizer * low // whole
+
+
+class Past:
+    """The gates of the iterations of a job, counted through, and what else is known of them later on.
+
+    Where workers use parameters of s iterations before, an iteration that is over for the network is waited for yet. So
+    that it is remembered as long, it has one event more for every worker, `seen`, which the worker fires then.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._gates: dict[int, Ints] = {}
+        self._optimizer: dict[int, Sequence[int]] = {}
+        self._seen: dict[int, Ints] = {}
+
+    def add(self, iteration: int, gates: Ints, optimizer: Sequence[int], seen: Ints | None) -> None:
+        """An iteration's gates, and picoseconds that the optimiser takes at every worker."""
+        self._gates[iteration], self._optimizer[iteration] = gates, optimizer
+        if seen is not None:
+            self._seen[iteration] = seen
+        for table in (self._gates, self._optimizer, self._seen):
+            table.pop(iteration - 2 - self._exchange.staleness, None)
+
+    def of(self, worker: int, iteration: int) -> Ints:
+        """A worker's gates of an iteration, by layer and for everything; -1 where there is none."""
+        return self._gates[iteration][worker]
+
+    def seen(self, worker: int, iteration: int) -> int:
+        """The event that a worker fires when it has waited for an iteration; -1 where there is none."""
+        return int(self._seen[iteration][worker]) if iteration in self._seen else -1
+
+    def before(self, worker: int, iteration: int) -> tuple[Ints, int] | None:
+        """What the layers of an iteration wait for: gates, and the optimiser's time of which each has its share."""
+        number = iteration - 1 - self._exchange.staleness
+        if not self._exchange.layerwise or number < 0:
+            return None
+        spent = self._optimizer[number][worker] if self._exchange.worker_optimizes else 0
+        return self._gates[number][worker], spent
+
+
+class _Visit:
+    """One micro-batch of a worker, as its exchange wants it."""
+
+    def __init__(self, exchanged: Exchanged, worker: int, micro: int, first: int, iteration: int) -> None:
+        self._exchanged, self._worker, self._micro, self._first = exchanged, worker, micro, first
+        self.iteration = iteration
+        fires = exchanged.early[micro] if micro < len(exchanged.early) else exchanged.fires
+        several = len(exchanged.gates)
+        tensors = (len(exchanged.fires[0]) - 1) // several
+        ready = micro == exchanged.micros - 1 or exchanged.early
+        self._place, self._events = fires[0][worker * tensors :], fires[1] if ready else fires[1][:0]
+
+    def ready(self, tensor: int) -> list[Row]:
+        """What a worker does when a gradient is ready."""
+        events = self._events[self._place[tensor] : self._place[tensor + 1]].tolist()
+        return [(FIRE, self._first + event, -1) for event in events]
+
+    def forward(self, place: int, places: int) -> list[Row]:
+        """What a worker fires at a place of its forward pass, of which there are so many."""
+        if self._micro < self._exchanged.micros - 1:
+            return []
+        events = self._exchanged.at_forward(self._worker * places + place)
+        return [(FIRE, self._first + event, -1) for event in events]
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers that a worker does something at when it comes to them on its way back."""
+        return sorted(layer for micro, back, layer in self._exchanged.inside if back and micro == self._micro)
+
+    def at(self, back: bool, layer: int) -> list[Row]:
+        """What a worker does when it comes to a layer, forward or back."""
+        moment = self._exchanged.inside.get((self._micro, back, layer))
+        if moment is None:
+            return []
+        rounds = self._exchanged.rounds
+        rows = [(FIRE, self._first + int(rounds[0][each, self._worker]), -1) for each in moment.asks]
+        if moment.waits >= 0:
+            rows.append((WAIT, self._first + int(rounds[1][moment.waits, self._worker]), self.iteration))
+        rows += [(FIRE, self._first + int(rounds[0][each, self._worker]), -1) for each in moment.then_asks]
+        return rows

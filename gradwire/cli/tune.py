@@ -1,0 +1,51 @@
+"""The command that searches for the sizes of a scheduler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradwire.cli.options import Json, PolicyName, ScenarioName, Set, Threads, TraceName, overrides_of
+from gradwire.cli.terminal import for_people
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the door's."""
+    app.command("tune", epilog="Example: gradwire tune schedulers --policy bytescheduler --trials 12")(cmd_tune)
+
+
+@for_people
+def cmd_tune(
+    scenario: ScenarioName,
+    policy: PolicyName = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    job: Annotated[int, typer.Option(min=0, max=10_000, help="Number of the job whose scheduler is tuned.")] = 0,
+    trials: Annotated[int, typer.Option(min=1, max=1000, help="Runs, that of the scenario as it is included.")] = 20,
+    threads: Threads = 1,
+    out: Annotated[Path | None, typer.Option(help="Write the scenario with the best pair to this new file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find ByteScheduler's partition and credit by Bayesian optimisation over simulated runs, as its paper does over
+    real ones."""
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.scenarios.load import load_scenario
+    from gradwire.scenarios.toml import write_toml
+    from gradwire.tuning import Trial, tune
+
+    if out is not None and (out.exists() or not out.parent.is_dir()):
+        raise GradwireError("cannot be written anew", str(out), "a file that does not exist, in a folder that does")
+    chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
+
+    def show(number: int, trial: Trial) -> None:
+        text = trial.as_dict()
+        line = f"{number}/{trials}: {text['partition']}, credit {text['credit']}: {trial.iteration_ps / 1e9:.3f} ms"
+        typer.echo(line, err=True)
+
+    found = tune(chosen, job=job, trials=trials, threads=threads, progress=None if as_json else show)
+    typer.echo(json.dumps(found.as_dict()) if as_json else str(found))
+    if out is not None:
+        out.write_text(write_toml(found.scenario.as_written()), encoding="utf-8")

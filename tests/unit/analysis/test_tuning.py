@@ -1,0 +1,84 @@
+"""Bayesian optimisation: the process against closed forms, improvement against integrals, and what a search finds."""
+
+from __future__ import annotations
+
+from math import exp, pi, sqrt
+
+import numpy as np
+import pytest
+
+from gradwire import load_scenario
+from gradwire.analysis.tuning import DESIGN, Posterior, improvement, posterior, suggest
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.tuning import Tuned, tune
+
+GRID = np.array([(x, y) for x in np.linspace(0, 1, 21) for y in np.linspace(0, 1, 21)])
+
+
+def test_goes_through_what_is_known():
+    points = np.array([[0.1, 0.1], [0.5, 0.9], [0.9, 0.3]])
+    values = np.array([3.0, -1.0, 7.0])
+    found = posterior(points, values, points)
+    assert found.mean == pytest.approx(values, abs=1e-3)
+    assert found.deviation == pytest.approx([0, 0, 0], abs=0.01)
+
+
+def test_far_away_nothing_is_known():
+    found = posterior(np.array([[0.0, 0.0], [0.01, 0.0]]), np.array([1.0, 5.0]), np.array([[9.0, 9.0]]))
+    assert found.mean == pytest.approx([3.0])
+    assert found.deviation == pytest.approx([2.0])
+
+
+def test_one_point_by_hand():
+    """Two points so far apart that neither knows of the other: exp(-d^2 / 2 l^2) of the value at distance d."""
+    points, values = np.array([[0.0, 0.0], [50.0, 50.0]]), np.array([1.0, -1.0])
+    (mean,) = posterior(points, values, np.array([[0.0, 0.1]])).mean
+    assert any(mean == pytest.approx(exp(-0.5 * (0.1 / length) ** 2), rel=1e-4) for length in (0.1, 0.2, 0.4, 0.8))
+
+
+@pytest.mark.parametrize(("mean", "deviation", "best"), [(0.0, 1.0, 0.5), (2.0, 0.7, 1.0), (-1.0, 0.1, 0.0)])
+def test_improvement_is_an_integral(mean, deviation, best):
+    at = np.linspace(mean - 9 * deviation, mean + 9 * deviation, 200_001)
+    density = np.exp(-0.5 * ((at - mean) / deviation) ** 2) / (deviation * sqrt(2 * pi))
+    wanted = np.trapezoid(np.maximum(best - at, 0) * density, at)
+    (found,) = improvement(Posterior(np.array([mean]), np.array([deviation])), best)
+    assert found == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("centre", [(0.3, 0.7), (0.9, 0.1), (0.5, 0.45)])
+def test_a_valley_is_found_in_few_steps(centre):
+    """17 of 441 points, and the best of them is within one step of the bottom."""
+    points, values = [], []
+    for _ in range(17):
+        place = suggest(points, values, GRID)
+        points.append(tuple(GRID[place].tolist()))
+        values.append(float(((GRID[place] - centre) ** 2 * (3, 1)).sum()))
+    assert np.abs(np.array(points[int(np.argmin(values))]) - centre).max() <= 0.0501
+    assert len(set(points)) == 17
+
+
+def test_no_point_is_tried_twice_and_there_is_an_end():
+    grid = GRID[:7]
+    points, values = [], []
+    while (place := suggest(points, values, grid)) is not None:
+        points.append(tuple(grid[place].tolist()))
+        values.append(1.0)
+    assert len(set(points)) == 7 > len(DESIGN)
+
+
+def test_a_scenario_is_tuned():
+    scenario = load_scenario("schedulers", policy="bytescheduler", set=["job.trace=resnet20", "job.iterations=3", "job.compute_scale=0"])
+    found = tune(scenario, trials=6)
+    assert isinstance(found, Tuned)
+    assert len(found.trials) == 6
+    assert (found.trials[0].partition, found.trials[0].credit) == (4_000_000, 16_000_000)
+    assert found.best.iteration_ps == min(each.iteration_ps for each in found.trials)
+    again = tune(found.scenario, trials=1).trials[0]
+    assert again == found.best
+
+
+def test_what_cannot_be_tuned():
+    with pytest.raises(ScenarioError, match="is p3, which has nothing to tune"):
+        tune(load_scenario("schedulers", policy="p3"))
+    with pytest.raises(ScenarioError, match="has 1 jobs"):
+        tune("ring", job=3)
