@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
 
+EXCHANGES = ("parameter_server", "ring", "overlapped")
+"""Exchanges by which models are trained; simulated jobs have more."""
+
 
 def table_of(scenario: Scenario) -> Training:
     """The table [training] of a scenario with one job.
@@ -85,6 +88,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         What is asked cannot be trained.
     """
     table, job = table_of(scenario), scenario.job[0]
+    _exchanged(job)
     system: System | None = table.system  # type: ignore[assignment]
     if system is not None:
         _served_by(system, table, job)
@@ -133,6 +137,20 @@ def _overlapped(
         what = f"{batch} is not training.batch, {table.batch}"
         raise ScenarioError(what, "job.exchange.batch", str(table.batch))
     return OverlappedTrainer(model, data, recipe, network, dense=str(getattr(exchange, "dense", "")))
+
+
+def _exchanged(job: Job) -> None:
+    """Raise ScenarioError for exchanges of simulated jobs that trainings have not got."""
+    exchange = job.exchange
+    if exchange.kind not in EXCHANGES:
+        raise ScenarioError(f"{exchange.kind} cannot be trained", "job.exchange", f"{', '.join(EXCHANGES)}")
+    for name in ("asynchronous", "staleness"):
+        if getattr(exchange, name, 0):
+            what = "is how a simulated job waits; of a training its system says it"
+            raise ScenarioError(what, f"job.exchange.{name}", 'training.system = "asynchronous", with its staleness')
+    if job.accumulate > 1:
+        what = f"{job.accumulate} micro-batches are not accumulated in a training"
+        raise ScenarioError(what, "job.accumulate", "1, and a larger training.batch")
 
 
 def _served_by(system: System, table: Training, job: Job) -> None:
