@@ -68,7 +68,7 @@ def kind_key(seed: int, kind: int) -> int:
 
 @njit
 def flow_entropy(key, message):
-    """The path entropy of a message by its number, with the `kind_key` of FLOW_ENTROPY: 16 bits."""
+    """`entropy_of` for compiled code, with the `kind_key` of FLOW_ENTROPY."""
     return mix((key + message * STEP) & MASK) & 0xFFFF
 
 
@@ -86,5 +86,4 @@ def key_of(seed: int, kind: int, identity: int | AnyInts) -> int | Ints:
 
 def entropy_of(seed: int, message: N) -> N:
     """The path entropy of a message by its number, or of an array of them: 16 bits."""
-    found: N = flow_entropy.py_func(kind_key(seed, FLOW_ENTROPY), message & MASK)
-    return found
+    return mix.py_func((kind_key(seed, FLOW_ENTROPY) + (message & MASK) * STEP) & MASK) & 0xFFFF

@@ -222,7 +222,7 @@ T_WORK = 27  # packets handled in this window
 T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work, to be played
 T_CLAIM = 48  # how many of its nodes have been claimed in this window, two halves of 8 words
 DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
-DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
+DROP_WORDS = 4  # time, port id | cause << 32, A, B
 TRACE_WORDS = 5  # start time, port id, A, B, event
 DELIVERED, FINISHED = 0, 1
 CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK, CAUSE_EVICTED, CAUSE_DOWN, CAUSE_NO_ROUTE = 0, 1, 2, 3, 4, 5
@@ -347,18 +347,18 @@ PARAM_WORDS = 32  # one parameter set: a transport's numbers for flows of one ba
 SET_SHIFT = 8
 
 # --- packet words -----------------------------------------------------------------------------------------------
-# A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
+# A: what switches look at. destination 18 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
 # entropy 16 | logged 1
-A_SIZE = 16
-A_KIND = 30
-A_PRIORITY = 33
-A_IMPORTANT = 36
-A_CE = 37
-A_ECHO = 38
-A_TRIMMED = 39
-A_ENTROPY = 40
-A_LOGGED = 56
-MASK_DESTINATION = 0xFFFF
+A_SIZE = 18
+A_KIND = 32
+A_PRIORITY = 35
+A_IMPORTANT = 38
+A_CE = 39
+A_ECHO = 40
+A_TRIMMED = 41
+A_ENTROPY = 42
+A_LOGGED = 58
+MASK_DESTINATION = 0x3FFFF
 MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22
 B_SEQUENCE = 20

@@ -38,9 +38,11 @@ class Deliveries:
             return
         arrived, finished = (done[done[:, 2] == what] for what in (at.DELIVERED, at.FINISHED))
         receivers = self._flows.records.receiver(arrived[:, 1])
+        nbytes = self._memory.M[receivers + at.R_BYTES]
+        self._flows.delivered_bytes += int(nbytes.sum())
         wanted = self._memory.M[receivers + at.R_TELL] & at.TELL_DELIVERED > 0
         if self._missing is not None:
-            wanted |= arrived[:, 3] < self._memory.M[receivers + at.R_BYTES]
+            wanted |= arrived[:, 3] < nbytes
         if wanted.any():
             arrived = arrived[wanted]
             numbers = self._flows.records.message_of(arrived[:, 1])

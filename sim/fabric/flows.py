@@ -49,6 +49,7 @@ class Flows:
     first : the first message of which anything is kept: all before it have been forgotten.
     count : how many messages there are and were.
     records : the records of messages, streams and groups.
+    delivered_bytes : payload bytes of all messages that were delivered.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Flows:
         self.first = self.count = 0
         self._place_book(np.zeros((1024, BOOK_WORDS), dtype=np.int64), 0)
         self._gone: dict[int, int] = {}  # stretches of messages that are forgotten behind `first`: first, beyond
-        self._gone_bytes = 0
+        self.delivered_bytes = 0
         self._streams = Streams(self.records)
         self._pairs = Pairs(self.records)
 
@@ -102,9 +103,6 @@ class Flows:
         """Keep no more of so many messages from `first` on, which are delivered and whose records are free."""
         if not many:
             return
-        place = first - self.first
-        self._gone_bytes += int(self.book[place : place + many, B_BYTES].sum())
-        self.book[place : place + many, B_BYTES] = 0
         self._gone[first] = first + many
         keep = self.first
         while keep in self._gone:
@@ -218,7 +216,10 @@ class Flows:
 
     def settled_in_all(self) -> int:
         """The same of all messages that there are and were."""
-        return self._gone_bytes + self.settled(self.first, self.count)
+        M, receivers = self.memory.M, self.records.receiver(np.arange(self.records.used))
+        nbytes = M[receivers + at.R_BYTES]  # of streams there is no end
+        live = (M[receivers + at.R_DONE] == 0) & (nbytes < at.FOREVER)
+        return self.delivered_bytes + int(M[receivers[live] + at.R_GOT].sum())
 
     def counts(self, first: int, many: int) -> Counts:
         """What has been counted so far of so many messages from one on."""
