@@ -324,7 +324,6 @@ class Fabric:
             while programs.starved():
                 M[at.H_UNTIL] = self.now  # a window of no length, in which nothing is done but playing on
                 told |= self._advance(events)
-            programs.closed(self.flows.close(CLOSE_BATCH))
             events += programs.finished()
             if told:
                 break
@@ -362,6 +361,7 @@ class Fabric:
             self._workers.advance(self._alone)
             spent = time.perf_counter() - before
             self._deliveries.harvest(events)
+            self._programs.closed(self.flows.close(CLOSE_BATCH))
             status = int(M[at.H_STATUS])
             self.flows.arena.check()
             if status == at.POOL_FULL:
