@@ -401,7 +401,7 @@ E_PARENT = 9  # while it fires: the event it follows from, 0 = none
 MESSAGE_WORDS = 8
 G_FLOW = 0  # its sender's record, once it has had one; 0 = none yet
 G_NODE = 1  # base of its host
-G_TO = 2  # the host that it goes to
+G_TO = 2  # the host that it goes to | what is S_TURN << A_SIZE
 G_QUEUE = 3  # base of the queue that releases it, 0 = none
 G_RANK = 4
 G_VARIANT = 5  # base of what it has in common with others of its step
@@ -417,18 +417,17 @@ V_IMPORTANT = 5  # important packets
 V_ALLOWED = 6  # as R_ALLOWED, R_MOST, R_POOL
 V_MOST = 7
 V_POOL = 8
-V_TURN = 9
-V_TELL = 10
-V_LOGGED = 11  # 1: its packets are noted
-V_SLOTS = 12  # slots for stamps
-V_LEFT = 13  # as R_LEFT
-V_MESSAGES = 14  # base of the words of the first message of its step, and the number of that
-V_FIRST = 15
-V_EVENTS = 16  # base of the events of the step, the first of which are the deliveries; 0 = nothing follows from any
-V_IDLE = 17  # 1: a delivery from which nothing follows is no event
-V_STREAM = 18  # base of the sender's record of its stream, 0 = none
-V_ENTROPY = 19  # path entropy of that, -1 = every message draws its own
-V_PAIR = 20  # what its pair has: as S_PAIR, S_GROUP, R_PAIR, R_HOST
+V_TELL = 9
+V_LOGGED = 10  # 1: its packets are noted
+V_SLOTS = 11  # slots for stamps
+V_LEFT = 12  # as R_LEFT
+V_MESSAGES = 13  # base of the words of the first message of its step, and the number of that
+V_FIRST = 14
+V_EVENTS = 15  # base of the events of the step, the first of which are the deliveries; 0 = nothing follows from any
+V_IDLE = 16  # 1: a delivery from which nothing follows is no event
+V_STREAM = 17  # base of the sender's record of its stream, 0 = none
+V_ENTROPY = 18  # path entropy of that, -1 = every message draws its own
+V_PAIR = 19  # what its pair has: as S_PAIR, S_GROUP, R_PAIR, R_HOST
 KIND_WORDS = 16
 KIND_PAYLOAD = 0  # payload bytes of a full packet
 KIND_OVERHEAD = 1  # bytes of headers of a data packet

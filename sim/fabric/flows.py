@@ -20,7 +20,6 @@ from gradwire.components.layout import (
     B_PACKETS,
     B_RETRANSMITTED,
     B_SENT,
-    B_TAGS,
     B_TIMEOUTS,
     B_TRANSPORT,
     B_TRIMMED,
@@ -148,11 +147,10 @@ class Flows:
         M = self.memory.M
         tags, wanted = self.tags(self.transports[transport].important if important is None else important, packets)
         number = self.enter(1) if number is None else number
-        numbers = (src, dst, nbytes, packets, priority, loss.pool, number if turn is None else turn, tags, wanted)
-        columns = (np.array([each], dtype=np.int64) for each in numbers)
-        source, target, size, count, priorities, pool, turns, tag, importance = columns
-        share, bound = (np.array([each], dtype=np.float64) for each in (loss.share, loss.bound))
-        begin = Begin(source, target, size, count, priorities, share, bound, pool, turns, tag, importance)
+        numbers = (src, dst, nbytes, packets, priority, loss.pool, tags, wanted)
+        source, target, size, count, priorities, pool, tag, importance = np.array(numbers, dtype=np.int64)[:, None]
+        share, bound = np.array([[loss.share], [loss.bound]], dtype=np.float64)
+        begin = Begin(source, target, size, count, priorities, share, bound, pool, tag, importance)
         row = self.variants(begin, transport)[0][0]
         row[at.V_TELL] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
         row[at.V_LOGGED], row[at.V_FIRST] = int(logged), number
@@ -165,7 +163,7 @@ class Flows:
         M[variant : variant + at.VARIANT_WORDS] = row
         for word, value in (
             (at.G_NODE, self.memory.node_base[src]),
-            (at.G_TO, dst),
+            (at.G_TO, dst | (number if turn is None else turn) << at.A_SIZE),
             (at.G_VARIANT, variant),
             (at.G_RELEASED, time_ps),
         ):

@@ -47,6 +47,7 @@ from gradwire.components.layout import (
     KIND_RECEIVER_BITMAPS,
     KIND_SENDER_BITMAPS,
     KIND_WORDS,
+    MASK_DESTINATION,
     MASK_KEY_NUMBER,
     MAX_FLOWS,
     MESSAGE_WORDS,
@@ -119,7 +120,6 @@ from gradwire.components.layout import (
     V_STREAM,
     V_TAGS,
     V_TELL,
-    V_TURN,
     WHAT_START,
 )
 from gradwire.scenarios.wire import MIN_FRAME
@@ -212,7 +212,7 @@ def write_records(M, g, flow, number):
     if stream == 0:
         M[f + S_BITS] = allocate(M, words * M[kind + KIND_SENDER_BITMAPS])
         M[f + S_PEER] = allocate(M, words * M[kind + KIND_RECEIVER_BITMAPS])
-    M[f + S_DATA] = M[g + G_TO] | (full << A_SIZE) | (M[v + V_PRIORITY] << A_PRIORITY) | both
+    M[f + S_DATA] = (M[g + G_TO] & MASK_DESTINATION) | (full << A_SIZE) | (M[v + V_PRIORITY] << A_PRIORITY) | both
     M[f + S_PACKETS] = packets
     M[f + S_LAST] = last
     M[f + S_WORDS] = words
@@ -223,7 +223,7 @@ def write_records(M, g, flow, number):
     M[f + S_TAGS] = M[v + V_TAGS]
     M[f + S_HOME] = g if M[g + G_QUEUE] else 0
     M[f + S_ALLOWED] = M[v + V_ALLOWED]
-    M[f + S_TURN] = M[v + V_TURN]
+    M[f + S_TURN] = M[g + G_TO] >> A_SIZE
     M[f + S_PAIR] = M[v + V_PAIR]
     M[f + S_GROUP] = M[v + V_PAIR + 1]
     M[f + S_STAMPS] = allocate(M, M[v + V_SLOTS] * SLOT_WORDS)
@@ -314,7 +314,7 @@ def open_message(M, g):
     node = M[g + G_NODE]
     expect_timers(M, node)
     if M[kind + KIND_LATE]:
-        expect_timers(M, M[H_NODES] + M[g + G_TO] * NODE_WORDS)
+        expect_timers(M, M[H_NODES] + (M[g + G_TO] & MASK_DESTINATION) * NODE_WORDS)
     if M[H_FAILED]:
         return False
     M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_EVENT] = _event_of(M, v, i)

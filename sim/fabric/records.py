@@ -34,7 +34,7 @@ TABLE_CODES = 1 << 22  # values in so small a range are told apart by a table, n
 class Begin:
     """What the records of messages of one transport begin with: one row per message, int64[n] unless said otherwise.
 
-    src, dst, nbytes, packets, priority, pool, turn : as in `gradwire.experiment.program.Messages`; share, bound too,
+    src, dst, nbytes, packets, priority, pool : as in `gradwire.experiment.program.Messages`; share, bound too,
         float64[n].
     tags : where the importance bits are, 0 none, 1 all; important : how many are set.
     """
@@ -47,7 +47,6 @@ class Begin:
     share: AnyArray
     bound: AnyArray
     pool: Ints
-    turn: Ints
     tags: Ints
     important: Ints
 
@@ -131,7 +130,7 @@ class FlowRecords:
         int64[n, 4], as V_PAIR.
         """
         of, first = alike(
-            begin.nbytes, begin.priority, begin.share, begin.bound, begin.pool, begin.turn, begin.tags, kind,
+            begin.nbytes, begin.priority, begin.share, begin.bound, begin.pool, begin.tags, kind,
             stream[:, 0], pair[:, 0], pair[:, 1],
         )  # fmt: skip
         found = np.zeros((len(first), at.VARIANT_WORDS), dtype=np.int64)
@@ -146,7 +145,6 @@ class FlowRecords:
             (at.V_ALLOWED, allowed_losses(nbytes, begin.share[first])),
             (at.V_MOST, allowed_losses(nbytes, begin.bound[first])),
             (at.V_POOL, begin.pool[first]),
-            (at.V_TURN, begin.turn[first]),
             (at.V_SLOTS, self.sets.slots(kind[first] >> at.SET_SHIFT, begin.packets[first])),
             (at.V_STREAM, stream[first, 0]),
             (at.V_ENTROPY, stream[first, 1]),

@@ -168,7 +168,7 @@ class Track:
             book[:, column] = values
         tags, important = self._tag(laid, packets)
         begin = Begin(
-            rows.src, rows.dst, rows.nbytes, packets, rows.priority, rows.share, rows.bound, rows.pool, rows.turn, tags,
+            rows.src, rows.dst, rows.nbytes, packets, rows.priority, rows.share, rows.bound, rows.pool, tags,
             important,
         )  # fmt: skip
         variants, of = flows.variants(begin, transport)
@@ -181,7 +181,7 @@ class Track:
         self._M[base : base + variants.size] = variants.ravel()
         table = self._table(laid.messages, n, at.MESSAGE_WORDS)
         table[:, at.G_NODE] = memory.node_base[rows.src]
-        table[:, at.G_TO] = rows.dst
+        table[:, at.G_TO] = rows.dst | rows.turn << at.A_SIZE
         table[:, at.G_RANK] = rows.rank
         table[:, at.G_VARIANT] = base + at.VARIANT_WORDS * of
         table[:, at.G_READY] = -1

@@ -27,7 +27,7 @@ TYPES |= {name: getattr(pyarrow, name)() for name in ("int8", "int32", "int64")}
 )  # fmt: skip
 def test_the_same_as_arrows_own(values, kind):
     made, theirs = arrow_array(values, kind), pyarrow.array(values, type=TYPES[kind])
-    assert made.type == theirs.type and made.to_pylist() == theirs.to_pylist() or np.isnan(values).any()
+    assert (made.type == theirs.type and made.to_pylist() == theirs.to_pylist()) or np.isnan(values).any()
     made.validate(full=True)
 
 

@@ -221,12 +221,12 @@ def test_what_is_over_is_forgotten():
         while fabric.undelivered:
             fabric.run(fabric.now + MS)
         if n == 20:
-            most = fabric.flows.arena._next
+            most = fabric.flows.arena.used
     (f,) = fabric.flows._streams._of_flow
     sender = fabric.flows.records.sender(f)
     M = fabric.memory.M
     assert M[sender + at.S_TOTAL] == 70_000 and M[sender + at.S_FIRST] > 60_000
-    assert fabric.flows.arena._next == most and fabric.flows.records.used < 400
+    assert fabric.flows.arena.used == most and fabric.flows.records.used < 400
     tables = fabric.finish()
     assert set(tables.sent_packets.tolist()) == {7} and set(tables.received_bytes.tolist()) == {7_000}
     fabric.close()
