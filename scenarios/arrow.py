@@ -44,8 +44,8 @@ def _numbers(values: Any, kind: str) -> pyarrow.Array | None:
     if found.ndim != 1 or not (whole or found.dtype == wanted):
         return None
     if whole and wanted.kind == "i" and len(found) and wanted.itemsize < found.dtype.itemsize:
-        limits = np.iinfo(wanted)
-        if found.min() < limits.min or found.max() > limits.max:
+        most = 1 << 8 * wanted.itemsize - 1
+        if found.min() < -most or found.max() >= most:
             return None
     if whole and wanted.kind == "f" and len(found) and np.abs(found).max() > 1 << 53:
         return None

@@ -239,7 +239,8 @@ def _load(combination: Combination) -> Kernel:
     else:  # no child could put it there: compiled in this process and kept nowhere
         compiled = _functions(combination)
         functions = tuple(compiled[name].numba for name in FUNCTIONS)
-    return Kernel(*functions, identity)
+    run, post, keep = functions
+    return Kernel(run, post, keep, identity)
 
 
 def _functions(combination: Combination) -> dict[str, Compiled]:
