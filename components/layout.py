@@ -69,7 +69,25 @@ H_TOLD = 86  # the earliest thing in it of which Python has to hear
 H_SORTED = 87  # entries of H_SORT
 H_STARVED = 88  # base of the process at whose end of course the player has stopped, 0 = none
 H_LIMITS = 96  # bytes that each class may hold of its port's buffer, or of the shared one (8 words)
+H_BOOK = 104  # address of the book of messages (its own array: it grows), rows of BOOK_WORDS
+H_BOOK_FIRST = 105  # number of the message of its first row
+H_FLOW_KEY = 106  # key of the path entropies that messages draw
+H_USED = 107  # flow records that were ever in use: those from here on are zeros
+H_FREE = 108  # base of the stack of the numbers of those that are free again, and how many they are
+H_FREE_COUNT = 109
+H_DROPPED = 110  # region: packets lost of the message that has a record, by number of the record
+H_CLOSING = 111  # base of the list of records whose message is delivered and whose sender is done, and their number
+H_CLOSING_COUNT = 112
+H_TRANSPORTS = 113  # region: the transports of the run, KIND_WORDS each
+H_ARENA = 114  # region: the first free stretch of every class of lengths; what was never used begins at H_ARENA_NEXT
+H_ARENA_NEXT = 115
+H_ARENA_END = 116
+H_HEAP_NEXT = 117  # where heaps of hosts that grow find room
+H_HEAP_END = 118
+H_FAILED = 119  # FAILED_: what there was no room for; 0 = nothing
 HEADER_WORDS = 128
+FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP = 1, 2, 3
+ARENA_CLASSES = 256
 ALPHA_UNIT = 1 << 16
 
 RUNNING, REACHED, EXHAUSTED, LOG_FULL, POOL_FULL, BUSY, QUIET = 0, 1, 2, 3, 4, 5, 6
@@ -87,9 +105,11 @@ N_ACTIVE_COUNT = 7
 N_USED = 32  # switch with a shared buffer: bytes that wait in it
 N_USED_BY = 40  # ... and of each class, where classes have limits (8 words)
 N_EDGE = 8  # its index among the edge switches, or -1
-N_ROUTE = 9  # base of its row of the routing table
+N_ROUTE = 9  # switch: base of its row of the routing table
+N_FLOWS = 9  # host: flows that may set timers here
 N_KEY = 10  # key of its random draws
 N_TABLE = 11  # switch: base of the words of its load balancer
+N_LINE = 11  # host: picoseconds per byte << 16 of its port, whatever faults have made of that
 N_HEAP = 12  # host: base of its timer heap, entries of two words (time, key)
 N_WANTED = 12  # switch: classes, summed over its links, that it wants stopped
 N_HEAP_COUNT = 13
@@ -202,7 +222,7 @@ T_WORK = 27  # packets handled in this window
 T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work, to be played
 T_CLAIM = 48  # how many of its nodes have been claimed in this window, two halves of 8 words
 DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
-DROP_WORDS = 4  # time, port id, A | cause << 62 ..., B
+DROP_WORDS = 4  # time, port id | cause << 32, A, B
 TRACE_WORDS = 5  # start time, port id, A, B, event
 DELIVERED, FINISHED = 0, 1
 CAUSE_TAIL, CAUSE_SELECTIVE, CAUSE_LINK, CAUSE_EVICTED, CAUSE_DOWN, CAUSE_NO_ROUTE = 0, 1, 2, 3, 4, 5
@@ -259,6 +279,7 @@ S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
 # of a group has the oldest message with something to send in S_FRONT, the youngest in S_BACK; S_BEHIND links them
 S_ALLOWED = 77  # payload bytes that may be missing at delivery
 S_TURN = 78  # which one it is of the messages that carry the same, one after the other: what rotates, rotates by it
+S_OPEN = 79  # stream: packets of the messages of it that have records
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
@@ -326,18 +347,18 @@ PARAM_WORDS = 32  # one parameter set: a transport's numbers for flows of one ba
 SET_SHIFT = 8
 
 # --- packet words -----------------------------------------------------------------------------------------------
-# A: what switches look at. destination 16 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
+# A: what switches look at. destination 18 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
 # entropy 16 | logged 1
-A_SIZE = 16
-A_KIND = 30
-A_PRIORITY = 33
-A_IMPORTANT = 36
-A_CE = 37
-A_ECHO = 38
-A_TRIMMED = 39
-A_ENTROPY = 40
-A_LOGGED = 56
-MASK_DESTINATION = 0xFFFF
+A_SIZE = 18
+A_KIND = 32
+A_PRIORITY = 35
+A_IMPORTANT = 38
+A_CE = 39
+A_ECHO = 40
+A_TRIMMED = 41
+A_ENTROPY = 42
+A_LOGGED = 58
+MASK_DESTINATION = 0x3FFFF
 MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22
 B_SEQUENCE = 20
@@ -377,14 +398,53 @@ E_EFFORT = 6
 E_WAITER = 7  # base of the process that waits for it, 0 = none
 E_AT = 8  # while it fires: how many of those after it have counted
 E_PARENT = 9  # while it fires: the event it follows from, 0 = none
-MESSAGE_WORDS = 7
-G_FLOW = 0  # its sender's record, 0 = none yet
+MESSAGE_WORDS = 8
+G_FLOW = 0  # its sender's record, once it has had one; 0 = none yet
 G_NODE = 1  # base of its host
-G_QUEUE = 2  # base of the queue that releases it, 0 = none
-G_RANK = 3
-G_BYTES = 4
-G_READY = 5  # when it was ready, -1 = not yet
-G_RELEASED = 6  # when it starts, -1 = not released yet
+G_TO = 2  # the host that it goes to | what is S_TURN << A_SIZE
+G_QUEUE = 3  # base of the queue that releases it, 0 = none
+G_RANK = 4
+G_VARIANT = 5  # base of what it has in common with others of its step
+G_READY = 6  # when it was ready, -1 = not yet
+G_RELEASED = 7  # when it starts, -1 = not released yet
+VARIANT_WORDS = 24
+V_BYTES = 0
+V_PACKETS = 1
+V_KIND = 2  # as S_KIND
+V_PRIORITY = 3
+V_TAGS = 4  # as S_TAGS
+V_IMPORTANT = 5  # important packets
+V_ALLOWED = 6  # as R_ALLOWED, R_MOST, R_POOL
+V_MOST = 7
+V_POOL = 8
+V_TELL = 9
+V_LOGGED = 10  # 1: its packets are noted
+V_SLOTS = 11  # slots for stamps
+V_LEFT = 12  # as R_LEFT
+V_MESSAGES = 13  # base of the words of the first message of its step, and the number of that
+V_FIRST = 14
+V_EVENTS = 15  # base of the events of the step, the first of which are the deliveries; 0 = nothing follows from any
+V_IDLE = 16  # 1: a delivery from which nothing follows is no event
+V_STREAM = 17  # base of the sender's record of its stream, 0 = none
+V_ENTROPY = 18  # path entropy of that, -1 = every message draws its own
+V_PAIR = 19  # what its pair has: as S_PAIR, S_GROUP, R_PAIR, R_HOST
+KIND_WORDS = 16
+KIND_PAYLOAD = 0  # payload bytes of a full packet
+KIND_OVERHEAD = 1  # bytes of headers of a data packet
+KIND_CONTROL = 2  # word A of its control packets, without destination and entropy
+KIND_SENDER_BITMAPS = 3
+KIND_RECEIVER_BITMAPS = 4
+KIND_PROBES = 5  # word of a sender's record that counts probes, 0 = none
+KIND_FRESH = 6  # ... and packets sent for the first time
+KIND_LATE = 7  # 1: receivers set timers
+# --- the book: what is kept of every message
+BOOK_WORDS = 15
+B_SRC, B_DST, B_BYTES, B_PACKETS, B_TRANSPORT = 0, 1, 2, 3, 4
+B_FLOW = 5  # number of its records, -1 = none
+B_STATE = 6  # STATE_: delivered, its sender is done
+B_END = 7  # when it was delivered, -1 = not yet
+B_GOT, B_SENT, B_RETRANSMITTED, B_TAGS, B_MARKED, B_TRIMMED, B_TIMEOUTS = 8, 9, 10, 11, 12, 13, 14
+STATE_DELIVERED, STATE_DONE = 1, 2
 QUEUE_WORDS = 5
 Q_HEAP = 0  # base of its heap, entries of two words (rank | order of readiness, base of the message's words)
 Q_COUNT = 1

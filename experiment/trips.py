@@ -8,11 +8,13 @@ hosts, to its own paths and to the sizes of one transport; cables that the pair 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.arrays import AnyInts, Ints
+from gradwire.scenarios.arrays import AnyInts, Flags, Ints
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import crossing_ps, speed_of
 
@@ -50,15 +52,29 @@ class RoundTrips:
 
     def longest(self, out: Bytes, back: Bytes) -> Ps:
         """That of the two hosts for which it is longest."""
-        hosts = np.arange(self.network.host_count)
-        return Ps(max(int(self.times(host, hosts[hosts != host], out, back).max()) for host in self.unlike()))
+        hosts, several = self._unlike
+        if len(hosts) == 1:
+            return Ps(int(self.times(hosts, hosts, out, back)[0]))
+        found = 0
+        for place, host in enumerate(hosts.tolist()):
+            others = hosts if several[place] else np.delete(hosts, place)  # itself stands for one of its own set
+            found = max(found, int(self.times(host, others, out, back).max()))
+        return Ps(found)
 
     def unlike(self) -> list[int]:
         """One host of each set that hangs on one switch by cables alike."""
+        hosts: list[int] = self._unlike[0].tolist()
+        return hosts
+
+    @cached_property
+    def _unlike(self) -> tuple[Ints, Flags]:
+        """The same as an array, and whether there are more hosts in the set."""
         network, up = self.network, self.routing.up_link
-        kinds = np.stack((self.routing.edge_of, network.link_rate[up], network.link_latency[up]))
-        first: list[int] = np.unique(kinds, axis=1, return_index=True)[1].tolist()
-        return first
+        _, rate = np.unique(network.link_rate[up], return_inverse=True)
+        _, latency = np.unique(network.link_latency[up], return_inverse=True)
+        kind = (self.routing.edge_of.astype(np.int64) * (rate.max() + 1) + rate) * (latency.max() + 1) + latency
+        _, first, counts = np.unique(kind, return_index=True, return_counts=True)
+        return first, counts > 1
 
     def _one_way(self, src: Ints, dst: Ints, size: Bytes) -> Ints:
         network, routing = self.network, self.routing

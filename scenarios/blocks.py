@@ -21,6 +21,7 @@ import numpy as np
 
 from gradwire.scenarios import kept
 from gradwire.scenarios.arrays import AnyArray, AnyInts
+from gradwire.scenarios.arrow import arrow_array
 from gradwire.scenarios.kept import Kept, Whole
 from gradwire.scenarios.result import TABLES, schema_of
 
@@ -229,9 +230,9 @@ class KeptBlocks(Kept):
         import pyarrow
 
         if TABLES[self.name][name] != "string":
-            return pyarrow.array(values)
+            return arrow_array(values, TABLES[self.name][name])
         texts, codes = self._texts[name]
-        return pyarrow.DictionaryArray.from_arrays(pyarrow.array(codes[values]), texts)
+        return pyarrow.DictionaryArray.from_arrays(arrow_array(codes[values], "int32"), arrow_array(texts, "string"))
 
 
 def _distinct(texts: Sequence[str]) -> tuple[list[str], AnyInts]:

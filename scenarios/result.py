@@ -318,6 +318,8 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:
     """The table called `name` from its columns, empty without any. Raises ValueError if they do not fit."""
     import pyarrow
 
+    from gradwire.scenarios.arrow import arrow_array
+
     schema = schema_of(name)
     if not columns:
         return schema.empty_table()
@@ -328,7 +330,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise ValueError(f"table {name}: columns of unequal length {sorted(lengths)}")
-    arrays = [pyarrow.array(columns[entry.name], type=entry.type) for entry in schema]
+    arrays = [arrow_array(columns[column], kind) for column, kind in TABLES[name].items()]
     return pyarrow.Table.from_arrays(arrays, schema=schema)
 
 

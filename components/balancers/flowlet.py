@@ -18,7 +18,7 @@ ENTRIES = 1024
 @njit
 def entry_of(M, node, A):
     """Where a flow's entry is: 1 + its way (0: none yet), and the time of its last packet."""
-    flow = ((A >> A_ENTROPY) & 0xFFFF) << 16 | (A & MASK_DESTINATION)
+    flow = ((A >> A_ENTROPY) & 0xFFFF) << 16 ^ (A & MASK_DESTINATION)
     return M[node + N_TABLE] + 2 * (mix(flow) & (ENTRIES - 1))
 
 

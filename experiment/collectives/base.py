@@ -226,14 +226,17 @@ class Patterns:
 def messages(
     context: JobContext, kind: NDArray[Any], importance: Importance, loss: Allowance, **columns: Any
 ) -> Messages:
-    """Columns of messages of a job, those that are one number for all included. `kind`: of `KINDS`, by name."""
+    """Columns of messages of a job, those that are one number for all included. `kind`: of `KINDS`, by name or
+    number."""
     import numpy as np
 
     from gradwire.experiment.program import Messages
 
     n = len(kind)
-    names = {name: KINDS.index(name) for name in np.unique(kind).tolist()}
-    numbers = np.array([names[each] for each in kind.tolist()], dtype=np.int64)
+    numbers = np.asarray(kind)
+    if numbers.dtype.kind == "U":
+        names, which = np.unique(numbers, return_inverse=True)
+        numbers = np.array([KINDS.index(name) for name in names.tolist()], dtype=np.int64)[which.reshape(-1)]
     given = {"table": context.number, "pool": loss.pool, **columns}
     full = {name: np.array(np.broadcast_to(value, n), dtype=np.int64) for name, value in given.items()}
     what = (full[name] for name in ("src", "dst", "tensor", "part"))

@@ -38,6 +38,9 @@ from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import FIFO
 from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.result import KINDS
+
+REDUCE_SCATTER, ALL_GATHER = KINDS.index("reduce_scatter"), KINDS.index("all_gather")
 
 
 class Numbers(NamedTuple):
@@ -280,7 +283,7 @@ class Staged(Exchange):
             part = np.where(reducing, *self._share)
             loss = loss._replace(bound=loss.bound * part, share=loss.share * part)
         return messages(
-            context, np.where(reducing, "reduce_scatter", "all_gather"),
+            context, np.where(reducing, REDUCE_SCATTER, ALL_GATHER),
             self._importance(captured, bucket, worker, first, count, reducing),
             iteration=iteration, tensor=-1, layer=-1, part=bucket * plan.segments + first,
             src=self._src[column], dst=self._dst[column], nbytes=count * segment_bytes, priority=priority,

@@ -21,7 +21,7 @@ from gradwire.scenarios.schema.base import Table
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
-MAX_HOSTS = 65_536
+MAX_HOSTS = 262_144
 """What the simulator can address; hosts with several network cards count by their cards."""
 
 MAX_SWITCHES = 16_384

@@ -11,7 +11,7 @@ from gradwire.scenarios.arrays import Columns, Flags, Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.missing import COLUMNS, by_message, missing_columns
 from gradwire.sim.fabric.events import Delivery, Event, Settled
-from gradwire.sim.fabric.flows import BYTES, DELIVERED, END, FINISHED, GOT, Flows
+from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory
 
@@ -31,21 +31,27 @@ class Deliveries:
         self.expected = 0
 
     def harvest(self, events: list[Event]) -> None:
-        """Empty the logs of all threads."""
-        flows = self._flows
+        """Empty the logs of all threads. The engine has entered all of it into the book itself; this is about what
+        somebody has to hear of, and what is missing."""
         done = self._logs.drain()
         if not len(done):
             return
-        arrived = done[done[:, 2] == at.DELIVERED]
-        if len(arrived):
-            numbers = flows.note(arrived[:, 1], DELIVERED)
+        arrived, finished = (done[done[:, 2] == what] for what in (at.DELIVERED, at.FINISHED))
+        receivers = self._flows.records.receiver(arrived[:, 1])
+        nbytes = self._memory.M[receivers + at.R_BYTES]
+        self._flows.delivered_bytes += int(nbytes.sum())
+        wanted = self._memory.M[receivers + at.R_TELL] & at.TELL_DELIVERED > 0
+        if self._missing is not None:
+            wanted |= arrived[:, 3] < nbytes
+        if wanted.any():
+            arrived = arrived[wanted]
+            numbers = self._flows.records.message_of(arrived[:, 1])
             order = np.lexsort((numbers, arrived[:, 0]))
             self._delivered(arrived[order], numbers[order], events)
-        finished = done[done[:, 2] == at.FINISHED]
-        numbers = flows.note(finished[:, 1], FINISHED)
-        tell = self._tells(finished[:, 1], at.TELL_FINISHED)
-        for i in np.flatnonzero(tell).tolist():
-            events.append(Settled(int(numbers[i]), Ps(int(finished[i, 0]))))
+        finished = finished[self._tells(finished[:, 1], at.TELL_FINISHED)]
+        numbers = self._flows.records.message_of(finished[:, 1])
+        for number, time in zip(numbers.tolist(), finished[:, 0].tolist(), strict=True):
+            events.append(Settled(number, Ps(time)))
 
     def missing(self) -> Columns:
         """The columns of the Result's table `missing`."""
@@ -67,12 +73,9 @@ class Deliveries:
 
     def _delivered(self, rows: Ints, numbers: Ints, events: list[Event]) -> None:
         """Deliveries by time and message, as rows of the log, and their messages."""
-        flows, places = self._flows, numbers - self._flows.first
-        flows.book[places, END] = rows[:, 0]
-        flows.book[places, GOT] = rows[:, 3]
-        nbytes = flows.book[places, BYTES]
+        nbytes = self._memory.M[self._flows.records.receiver(rows[:, 1]) + at.R_BYTES]
         if self._missing is not None:
-            self._missing += [flows.missing(number) for number in numbers[rows[:, 3] < nbytes].tolist()]
+            self._missing += [self._flows.missing(number) for number in numbers[rows[:, 3] < nbytes].tolist()]
         tell = self._tells(rows[:, 1], at.TELL_DELIVERED)
         self.expected -= int(tell.sum())
         for i in np.flatnonzero(tell).tolist():

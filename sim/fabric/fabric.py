@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,8 +133,9 @@ class Fabric:
         self._warm_up()  # compiles what could not be kept
         self.compile_s += time.perf_counter() - started
         sets = ParameterSets(self.memory, self.transports, trips, line)
-        self.flows = Flows(self.memory, self.transports, sets, line, seed)
-        self._programs = Programs(self.flows, self._start, self._post)
+        keep = partial(self.kernel.keep, self.memory.address)
+        self.flows = Flows(self.memory, keep, self.transports, sets, line, seed)
+        self._programs = Programs(self.flows, self._post)
         self._logs = Logs(self.memory, self.flows)
         self._deliveries = Deliveries(self.memory, self.flows, self._logs, missing)
         self._budget = 64
@@ -201,14 +203,13 @@ class Fabric:
             raise ValueError(
                 f"no message of {nbytes} bytes ({packets} packets) from host {src} to host {dst}"
             )
-        f = self.flows.open(
-            src, dst, nbytes, packets, transport=transport, priority=priority, important=important,
+        number = self.flows.open(
+            at_ps, src, dst, nbytes, packets, transport=transport, priority=priority, important=important,
             loss=Allowance(bound, bound if share is None else share, pool), settled=settled, logged=logged,
             number=number, turn=turn,
         )  # fmt: skip
-        self._start(src, at_ps, f)
         self._deliveries.expected += 1
-        return self.flows.count - 1 if number is None else number
+        return number
 
     def reserve(self, many: int) -> int:
         """Numbers for so many messages, which they are given when they are sent (`number`); returns the first."""
@@ -244,10 +245,6 @@ class Fabric:
             A message has more packets than can be numbered.
         """
         return self._programs.play(part, self.now, logged)
-
-    def _start(self, src: int, time_ps: Ps, f: int) -> None:
-        key = int(self.memory.M[f + at.S_ORDER]) | f << 2 | at.WHAT_START
-        self.kernel.post(self.memory.address, int(self.memory.node_base[src]), time_ps, key)
 
     def _post(self, node: int, time_ps: Ps, key: int) -> None:
         self.kernel.post(self.memory.address, node, time_ps, key)
@@ -327,7 +324,6 @@ class Fabric:
             while programs.starved():
                 M[at.H_UNTIL] = self.now  # a window of no length, in which nothing is done but playing on
                 told |= self._advance(events)
-            programs.closed(self.flows.close(CLOSE_BATCH))
             events += programs.finished()
             if told:
                 break
@@ -365,7 +361,9 @@ class Fabric:
             self._workers.advance(self._alone)
             spent = time.perf_counter() - before
             self._deliveries.harvest(events)
+            self._programs.closed(self.flows.close(CLOSE_BATCH))
             status = int(M[at.H_STATUS])
+            self.flows.arena.check()
             if status == at.POOL_FULL:
                 raise GradwireError(
                     "more than 33 million packets wait in queues", "fabric", "smaller buffers"

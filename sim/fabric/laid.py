@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradwire.experiment.program import Step
-from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.arrays import Ints
 
 
 @dataclass(eq=False)
@@ -15,10 +15,11 @@ class Laid:
     """A step in the state.
 
     first : number of its first message. event : number of its first event, counted through the part.
-    events, messages, notes, left : bases; `left`: deliveries that are left, and the time of the last one so far.
+    events, messages, notes, left : bases; `left`: deliveries that are left, the time of the last one so far, and how
+        many messages have no records any more.
     stretches : words that are given back with it, (how many, base).
-    opened : which messages have had a record; `position`: none before it is unopened.
-    soonest : the first start of any message that begins by itself, from a message on.
+    position : of the messages that begin by themselves, none before it is without a record.
+    soonest : the first start of any message that begins by itself, from a message on; empty where none does.
     """
 
     step: Step
@@ -29,13 +30,13 @@ class Laid:
     notes: int = 0
     left: int = 0
     stretches: list[tuple[int, int]] = field(default_factory=list)
-    opened: Flags = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     position: int = 0
-    closed: int = 0
     soonest: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    tags: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    wanted: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        """How many messages it has."""
+        return len(self.step.messages)
 
     @property
     def unopened(self) -> bool:
-        return self.position < len(self.opened)
+        return self.position < len(self.soonest)

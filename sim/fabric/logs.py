@@ -50,7 +50,7 @@ class Logs:
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
             lost = drops[:, 3] & at.MASK_FLOW
             np.add.at(flows.records.dropped, lost, 1)
-            self.drops.append(np.column_stack((drops, flows.records.message_of[lost])))
+            self.drops.append(np.column_stack((drops, flows.records.message_of(lost))))
             self._waiting += len(drops)
             if self.taker is not None and self._waiting >= MOST_DROPS:
                 self.taker(np.concatenate(self.drops))
@@ -61,7 +61,7 @@ class Logs:
         """The messages of packets, by their words B; -1 for frames that belong to a link."""
         flow = second_words & at.MASK_FLOW
         known = flow < at.MASK_FLOW
-        return np.where(known, self._flows.records.message_of[np.where(known, flow, 0)], -1)
+        return np.where(known, self._flows.records.message_of(np.where(known, flow, 0)), -1)
 
     def _take(self, count: int, base: int, words: int) -> Ints:
         M = self._memory.M

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.draws import key_of
+from gradwire.components.draws import FLOW_ENTROPY, key_of, kind_key
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import AnyInts, Ints
@@ -54,13 +54,12 @@ class Memory:
     senders: int
     receivers: int
     bits: int
+    dropped: int
+    transports: int
     params: int
     next: int
     lookahead: Ps
     window: Ps
-    heap_free: int
-    heap_end: int
-    bits_end: int
     positions: Ints
     edge_index: Ints
 
@@ -95,7 +94,6 @@ def build(
     shape, room = Shape.of(network, routing), link_room(network, longest_frame, host_latency, window)
     regions = plan_regions(shape, room, wanted)
     M = reserve(regions.words)
-    first_heap = regions.heap + shape.hosts * (2 * FIRST_HEAP + 8)
     memory = Memory(
         M=M,
         node_base=regions.nodes + at.NODE_WORDS * np.arange(shape.nodes, dtype=np.int64),
@@ -104,13 +102,12 @@ def build(
         senders=regions.senders,
         receivers=regions.receivers,
         bits=regions.bits,
+        dropped=regions.dropped,
+        transports=regions.transports,
         params=regions.params,
         next=regions.due,
         lookahead=room.lookahead,
         window=room.window,
-        heap_free=first_heap,
-        heap_end=regions.heap + HEAP_WORDS,
-        bits_end=regions.bits + BITMAP_WORDS,
         positions=np.zeros(shape.nodes, dtype=np.int64),
         edge_index=shape.edge_index,
     )
@@ -119,6 +116,8 @@ def build(
     _write_links(memory, regions, network, shape, room, seed, wanted.trace)
     _write_queues(memory, regions, network, shape, switch, longest_frame, seed)
     _write_header(memory, regions, {
+        at.H_HEAP_NEXT: regions.heap + shape.hosts * (2 * FIRST_HEAP + 8),
+        at.H_FLOW_KEY: kind_key(seed, FLOW_ENTROPY),
         at.H_WINDOW: room.window,
         at.H_HOST_LATENCY: host_latency,
         at.H_SEED: seed & 0x7FFFFFFF,
@@ -151,13 +150,13 @@ def _write_nodes(
     M[nodes[hosts:] + at.N_EDGE] = shape.edge_index
     M[nodes[hosts:] + at.N_ROUTE] = regions.route + len(shape.edges) * switches
     M[nodes[hosts:] + at.N_TABLE] = regions.table + balancer_words * switches
-    M[nodes + at.N_KEY] = [key_of(seed, NODE_DRAWS, node) for node in range(shape.nodes)]
+    M[nodes + at.N_KEY] = key_of(seed, NODE_DRAWS, np.arange(shape.nodes))
     M[nodes[network.link_src[::-1]] + at.N_PORT] = ports[::-1]  # a node's first link comes last
     M[regions.back : regions.back + shape.links] = ports[by_destination ^ 1]
     M[regions.ties : regions.ties + shape.links] = key_of(seed, TIE_DRAWS, by_destination)
-    for host in range(hosts):
-        M[nodes[host] + at.N_HEAP] = regions.heap + 1 + host * (2 * FIRST_HEAP + 8)
-        M[regions.heap + host * (2 * FIRST_HEAP + 8)] = FIRST_HEAP
+    heaps = regions.heap + np.arange(hosts, dtype=np.int64) * (2 * FIRST_HEAP + 8)
+    M[nodes[:hosts] + at.N_HEAP] = heaps + 1
+    M[heaps] = FIRST_HEAP
 
 
 def _write_threads(memory: Memory, regions: Regions, network: Network, shape: Shape) -> None:
@@ -255,6 +254,14 @@ def _write_header(memory: Memory, regions: Regions, more: dict[int, int]) -> Non
         at.H_TIMERS: regions.timers,
         at.H_TIMER_NEXT: at.FOREVER,
         at.H_SORT: regions.sort,
+        at.H_DROPPED: regions.dropped,
+        at.H_FREE: regions.free,
+        at.H_CLOSING: regions.closing,
+        at.H_TRANSPORTS: regions.transports,
+        at.H_ARENA: regions.arena,
+        at.H_ARENA_NEXT: regions.bits,
+        at.H_ARENA_END: regions.bits + BITMAP_WORDS,
+        at.H_HEAP_END: regions.heap + HEAP_WORDS,
         **more,
     }
     for word, value in header.items():

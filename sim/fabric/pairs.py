@@ -24,14 +24,11 @@ class Pairs:
         self._hosts: dict[tuple[int, int], int] = {}
         self._groups: dict[tuple[int, int, int, int], int] = {}
 
-    def of(
-        self, transport: int, src: Ints, dst: Ints, priority: Ints
-    ) -> tuple[Ints, ...]:
-        """Messages of a transport get records: the bases of their pairs' words at the sender, of their groups'
-        records, of their pairs' words at the receiver, and of its host's; int64[n] each."""
-        keys, which = np.unique(np.stack((src, dst, priority), axis=1), axis=0, return_inverse=True)
-        found = np.array([self._of(transport, *key) for key in keys.tolist()], dtype=np.int64)[which.reshape(-1)]
-        return tuple(found.T)
+    def of(self, transport: int, src: Ints, dst: Ints, priority: Ints) -> Ints:
+        """Those of messages of a transport: int64[n, 4], the bases of their pairs' words at the sender, of their
+        groups' records, of their pairs' words at the receiver, and of its host's."""
+        pairs = zip(src.tolist(), dst.tolist(), priority.tolist(), strict=True)
+        return np.array([self._of(transport, *pair) for pair in pairs], dtype=np.int64).reshape(-1, 4)
 
     def _of(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int, int, int]:
         owner = self._records.transports[transport].owner

@@ -1,23 +1,23 @@
-"""Flow records: the words of a flow's sender and receiver in the state, and which of them are in use.
+"""Flow records: the words of a flow's sender and receiver in the state, and what they are written from.
 
-A message has one record of each, and so have a stream (`gradwire.sim.fabric.streams`) and a group
-(`gradwire.sim.fabric.pairs`), whose records stay.
+A message has one record of each while it is under way, and so have a stream (`gradwire.sim.fabric.streams`) and a
+group (`gradwire.sim.fabric.pairs`), whose records stay. Compiled code writes them (`gradwire.sim.fabric.opening`), from
+the words of a message and from those of its *variant*: what it has in common with others of its step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.draws import entropy_of
-from gradwire.scenarios.arrays import Ints
-from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.wire import MIN_FRAME
-from gradwire.sim.fabric.arena import Arena
+from gradwire.scenarios.arrays import AnyArray, Ints
+from gradwire.scenarios.loss import allowed_losses
+from gradwire.sim.fabric.arena import Arena, Keep
+from gradwire.sim.fabric.keep import NEW
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.parameters import Bound, ParameterSets
 
@@ -25,44 +25,30 @@ FIRST_PACKET = 0
 """Number of the first packet of every stream; numbers on the wire begin anew after 2**22 packets."""
 
 N = TypeVar("N", int, Ints)
-"""Of one message, or of many: int64[messages]."""
+"""Of one record, or of many: int64[n]."""
 
-WordsAndValues = tuple[tuple[int, int | Ints], ...]
-"""Pairs of a word of a record and what it holds."""
+TABLE_CODES = 1 << 22  # values in so small a range are told apart by a table, not by sorting
 
 
-@dataclass(frozen=True, slots=True)
-class Records(Generic[N]):
-    """What the records of one message, or of many, begin with.
+@dataclass(frozen=True)
+class Begin:
+    """What the records of messages of one transport begin with: one row per message, int64[n] unless said otherwise.
 
-    `allowed`, `most`, `pool`: see S_ALLOWED, R_MOST and R_POOL. `tags`: where the importance bits are, 0 none, 1 all;
-    `wanted`: how many are set; `logged`: 1 if its packets are noted; `tell`, `home`, `event`, `left`: see the layout.
-    `stream`: number of the records of its stream, -1 = none.
+    src, dst, nbytes, packets, priority, pool : as in `gradwire.experiment.program.Messages`; share, bound too,
+        float64[n].
+    tags : where the importance bits are, 0 none, 1 all; important : how many are set.
     """
 
-    number: N
-    src: N
-    dst: N
-    nbytes: N
-    packets: N
-    priority: N
-    allowed: N
-    tags: N
-    wanted: N
-    most: int | Ints = 0
-    pool: int | Ints = 0
-    turn: int | Ints = 0
-    tell: int = at.TELL_DELIVERED
-    home: int | Ints = 0
-    event: int | Ints = 0
-    left: int = 0
-    logged: int = 1
-    stream: int | Ints = -1
-    pair: Sequence[int | Ints] = (0, 0, 0, 0)
-    """bases of what the pair shares at the sender, of the group's record, of what it and its host share at the
-    receiver"""
-    entropy: int | Ints | None = None
-    """of its stream; None: one of its own"""
+    src: Ints
+    dst: Ints
+    nbytes: Ints
+    packets: Ints
+    priority: Ints
+    share: AnyArray
+    bound: AnyArray
+    pool: Ints
+    tags: Ints
+    important: Ints
 
 
 class FlowRecords:
@@ -71,23 +57,42 @@ class FlowRecords:
     Attributes
     ----------
     arena : where what belongs to records for a while is allocated.
-    message_of : int64 per record: the message that has it, or had it last; -1 for streams and groups.
+    keep : what Python asks of the compiled keeping of messages.
     dropped : int64 per record: packets of its message that were lost.
-    active : int64[hosts]: flows of every host that may set timers.
     """
 
     def __init__(
-        self, memory: Memory, transports: Sequence[Bound], sets: ParameterSets, line: Ints, seed: int
+        self, memory: Memory, keep: Keep, transports: Sequence[Bound], sets: ParameterSets, line: Ints, seed: int
     ) -> None:
         """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
-        self.memory, self.transports, self.sets, self.seed = memory, transports, sets, seed
-        self.arena = Arena(memory)
-        self.message_of = np.full(1024, -1, dtype=np.int64)
-        self.dropped = np.zeros(1024, dtype=np.int64)
-        self.active = np.zeros(len(line), dtype=np.int64)
-        self.used = 0
-        self._line = line
-        self._free: list[int] = []
+        self.memory, self.transports, self.sets, self.seed, self.keep = memory, transports, sets, seed, keep
+        self.arena = Arena(memory, keep)
+        self.dropped = memory.M[memory.dropped : memory.dropped + at.MAX_FLOWS]
+        memory.M[memory.node_base[: len(line)] + at.N_LINE] = line
+        for number, bound in enumerate(transports):
+            owner, base = bound.owner, memory.transports + at.KIND_WORDS * number
+            control = owner.control_bytes << at.A_SIZE | bound.control_priority << at.A_PRIORITY
+            for word, value in (
+                (at.KIND_PAYLOAD, bound.payload),
+                (at.KIND_OVERHEAD, owner.data_overhead),
+                (at.KIND_CONTROL, control | bound.control_important << at.A_IMPORTANT),
+                (at.KIND_SENDER_BITMAPS, owner.sender_bitmaps),
+                (at.KIND_RECEIVER_BITMAPS, owner.receiver_bitmaps),
+                (at.KIND_PROBES, owner.probe_word),
+                (at.KIND_FRESH, at.S_FRESH if bound.persistent else owner.fresh_word),
+                (at.KIND_LATE, bound.ack_delay),
+            ):
+                memory.M[base + word] = value
+
+    @property
+    def used(self) -> int:
+        """Records that were ever in use."""
+        return int(self.memory.M[at.H_USED])
+
+    @property
+    def open(self) -> int:
+        """Records that are in use."""
+        return self.used - int(self.memory.M[at.H_FREE_COUNT])
 
     def sender(self, flow: N) -> N:
         """Base of a sender's record."""
@@ -97,149 +102,82 @@ class FlowRecords:
         """Base of a receiver's record."""
         return self.memory.receivers + flow * at.RECEIVER_WORDS
 
-    def allocate(self, many: int) -> list[int]:
-        """Numbers of records that are free: those that were freed last come first.
-
-        Raises
-        ------
-        GradwireError
-            There are not so many.
-        """
-        again = self._free[len(self._free) - min(many, len(self._free)) :]
-        del self._free[len(self._free) - len(again) :]
-        fresh = many - len(again)
-        if fresh:
-            if self.used + fresh > at.MAX_FLOWS:
-                raise GradwireError(f"more than {at.MAX_FLOWS} messages under way at once", "fabric", "fewer")
-            again += range(self.used, self.used + fresh)
-            self.used += fresh
-            while self.used > len(self.message_of):
-                self.message_of = np.concatenate((self.message_of, np.full_like(self.message_of, -1)))
-                self.dropped = np.concatenate((self.dropped, np.zeros_like(self.dropped)))
-        return again
-
-    def free(self, flows: Ints) -> None:
-        """Take records back."""
-        self.dropped[flows] = 0
-        self._free.extend(flows.tolist())
-
-    def expect_timers(self, host: int, flows: int = 1) -> None:
-        """A host gets more flows: three entries of its heap for each of them all, and some to spare.
-
-        Raises
-        ------
-        GradwireError
-            There is no room for a larger heap.
-        """
-        self.active[host] += flows
-        M = self.memory.M
-        node = int(self.memory.node_base[host])
-        base = int(M[node + at.N_HEAP])
-        need = 3 * int(self.active[host]) + 8
-        if need <= M[base - 1]:
-            return
-        size = 2 * need
-        fresh = self.memory.heap_free + 8
-        if fresh + 2 * size > self.memory.heap_end:
-            raise GradwireError("too many messages under way at one host", "fabric", "fewer")
-        self.memory.heap_free = fresh + 2 * size
-        count = 2 * int(M[node + at.N_HEAP_COUNT])
-        M[fresh : fresh + count] = M[base : base + count]
-        M[fresh - 1] = size
-        M[node + at.N_HEAP] = fresh
+    def message_of(self, flows: Ints) -> Ints:
+        """The messages that have records, or had them last: int64[n]."""
+        return self.memory.M[self.sender(flows) + at.S_ORDER] >> at.KEY_ORDER
 
     def new(self, src: int, dst: int) -> int:
-        """The number of a pair of records, all zeros, that no message has: for a stream or a group, for good."""
-        M, flow = self.memory.M, self.allocate(1)[0]
-        self.message_of[flow] = -1
-        for base, size in ((self.sender(flow), at.SENDER_WORDS), (self.receiver(flow), at.RECEIVER_WORDS)):
-            M[base : base + size] = 0
-        self.expect_timers(src)
-        self.expect_timers(dst)
+        """The number of a pair of records, all zeros, that no message has: for a stream or a group, for good.
+
+        Raises
+        ------
+        GradwireError
+            There is no room for one.
+        """
+        flow = self.keep(NEW, src, dst)
+        self.arena.check()
         return flow
 
-    def of_stream(
-        self, transport: int, src: int, dst: int, priority: int, entropy: int, flow: int
-    ) -> Iterator[tuple[int, WordsAndValues]]:
-        """What the records of a stream begin with: base, and pairs of word and value, of the sender's and the
-        receiver's."""
-        begin: Records[int] = Records(0, src, dst, at.FOREVER, 0, priority, 0, 0, 0, stream=flow, entropy=entropy)
-        chosen = self.sets.of_pair(transport, src, dst)
-        sender, receiver = self.begin(begin, transport, chosen, 0, 0, 0, 0, 0)
-        first = FIRST_PACKET
-        yield self.sender(flow), (*sender, (at.S_FIRST, first), (at.S_TOTAL, first))
-        yield self.receiver(flow), (*receiver, (at.R_FIRST, first))
+    def kinds(self, transport: int, src: Ints, dst: Ints) -> Ints:
+        """What S_KIND is for messages of a transport from hosts to hosts: int64[n]."""
+        return transport | self.sets.of(transport, src, dst) << at.SET_SHIFT
 
-    def begin(
-        self, begin: Records[N], transport: int, chosen: N, words: N, bits: N, peer: N, slots: N, stamps: N
-    ) -> tuple[WordsAndValues, WordsAndValues]:
-        """The words of sender and receiver that do not begin at zero.
+    def variants(self, begin: Begin, transport: int, kind: Ints, stream: Ints, pair: Ints) -> tuple[Ints, Ints]:
+        """What messages have in common, as rows of VARIANT_WORDS: int64[variants, VARIANT_WORDS] without what belongs
+        to their step, and int64[n], which of them each is of.
 
-        `chosen`: the parameter set; `words`: of one bitmap; `bits`, `peer`: bases of those of sender and receiver;
-        `stamps`: base of so many `slots` for in-band telemetry.
+        `kind` : as S_KIND; `stream` : int64[n, 2], base of the stream's sender's record, and its path entropy; `pair` :
+        int64[n, 4], as V_PAIR.
         """
-        kind = self.transports[transport]
-        overhead = kind.owner.data_overhead
-        entropy = (entropy_of(self.seed, begin.number) if begin.entropy is None else begin.entropy) << at.A_ENTROPY
-        entropy |= begin.logged << at.A_LOGGED
-        last = begin.nbytes - (begin.packets - 1) * kind.payload + overhead
-        last = max(last, MIN_FRAME) if isinstance(last, int) else np.maximum(last, MIN_FRAME)
-        which = transport | chosen << at.SET_SHIFT
-        return (
-            self._sender(begin, kind, entropy, last, which, words, bits, peer, slots, stamps),
-            self._receiver(begin, kind, entropy, last, which, words, peer),
-        )
+        of, first = alike(
+            begin.nbytes, begin.priority, begin.share, begin.bound, begin.pool, begin.tags, kind,
+            stream[:, 0], pair[:, 0], pair[:, 1],
+        )  # fmt: skip
+        found = np.zeros((len(first), at.VARIANT_WORDS), dtype=np.int64)
+        nbytes = begin.nbytes[first]
+        for word, values in (
+            (at.V_BYTES, nbytes),
+            (at.V_PACKETS, begin.packets[first]),
+            (at.V_KIND, kind[first]),
+            (at.V_PRIORITY, begin.priority[first]),
+            (at.V_TAGS, begin.tags[first]),
+            (at.V_IMPORTANT, begin.important[first]),
+            (at.V_ALLOWED, allowed_losses(nbytes, begin.share[first])),
+            (at.V_MOST, allowed_losses(nbytes, begin.bound[first])),
+            (at.V_POOL, begin.pool[first]),
+            (at.V_SLOTS, self.sets.slots(kind[first] >> at.SET_SHIFT, begin.packets[first])),
+            (at.V_STREAM, stream[first, 0]),
+            (at.V_ENTROPY, stream[first, 1]),
+        ):
+            found[:, word] = values
+        found[:, at.V_PAIR : at.V_PAIR + 4] = pair[first]
+        return found, of
 
-    def _sender(
-        self, begin: Records[N], kind: Bound, entropy: int | Ints, last: int | Ints, which: N, words: N, bits: N,
-        peer: N, slots: N, stamps: N,
-    ) -> WordsAndValues:  # fmt: skip
-        full = (kind.payload + kind.owner.data_overhead) << at.A_SIZE
-        return (
-            (at.S_DATA, begin.dst | full | begin.priority << at.A_PRIORITY | entropy),
-            (at.S_PACKETS, begin.packets),
-            (at.S_LAST, last),
-            (at.S_BITS, bits),
-            (at.S_WORDS, words),
-            (at.S_KIND, which),
-            (at.S_ORDER, (begin.number & at.MASK_KEY_NUMBER) << at.KEY_ORDER),
-            (at.S_NEXT, -1),
-            (at.S_PEER, peer),
-            (at.S_LINE, self._line[begin.src]),
-            (at.S_TAGS, begin.tags),
-            (at.S_HOME, begin.home),
-            (at.S_ALLOWED, begin.allowed),
-            (at.S_TURN, begin.turn),
-            (at.S_PAIR, begin.pair[0]),
-            (at.S_GROUP, begin.pair[1]),
-            (at.S_STAMPS, stamps),
-            (at.S_SLOTS, slots - 1),
-            (at.S_STREAM, (begin.stream >= 0) * (self.memory.senders + begin.stream * at.SENDER_WORDS)),
-        )
 
-    def _receiver(
-        self, begin: Records[N], kind: Bound, entropy: int | Ints, last: int | Ints, which: N, words: N, peer: N
-    ) -> WordsAndValues:
-        control = kind.owner.control_bytes << at.A_SIZE | kind.control_priority << at.A_PRIORITY
-        control |= kind.control_important << at.A_IMPORTANT
-        return (
-            (at.R_CONTROL, begin.src | control | entropy),
-            (at.R_PACKETS, begin.packets),
-            (at.R_BYTES, begin.nbytes),
-            (at.R_PAYLOAD, kind.payload),
-            (at.R_BITS, peer),
-            (at.R_WORDS, words),
-            (at.R_KIND, which),
-            (at.R_FRAME, np.where(begin.packets > 1, kind.payload + kind.owner.data_overhead, last)),
-            (at.R_TAGS, begin.tags),
-            (at.R_ALLOWED, begin.allowed),
-            (at.R_MOST, begin.most),
-            (at.R_POOL, begin.pool),
-            (at.R_IMPORTANT, begin.wanted),
-            (at.R_TELL, begin.tell),
-            (at.R_EVENT, begin.event),
-            (at.R_LEFT, begin.left),
-            (at.R_STREAM, (begin.stream >= 0) * (self.memory.receivers + begin.stream * at.RECEIVER_WORDS)),
-            (at.R_PAIR, begin.pair[2]),
-            (at.R_HOST, begin.pair[3]),
-        )
+def alike(*columns: AnyArray) -> tuple[Ints, Ints]:
+    """Rows that are the same in all columns are of one kind: int64[n], the kind of every row, and int64[kinds], a row
+    of each."""
+    n = len(columns[0])
+    of, kinds = np.zeros(n, dtype=np.int64), min(1, n)
+    for column in columns:
+        if not n or (column == column[0]).all():
+            continue
+        codes, several = _codes(column)
+        of, kinds = (codes, several) if kinds == 1 else _codes(of * several + codes)
+    first = np.zeros(kinds, dtype=np.int64)
+    first[of[::-1]] = np.arange(n)[::-1]  # the first row of each comes last
+    return of, first
+
+
+def _codes(column: AnyArray) -> tuple[Ints, int]:
+    """Numbers for the values of a column, in their order, and how many there are."""
+    if column.dtype == np.int64:
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if span <= max(TABLE_CODES, 4 * len(column)):
+            there = np.zeros(span, dtype=np.int64)
+            there[column - low] = 1
+            codes = np.cumsum(there)
+            return codes[column - low] - 1, int(codes[-1])
+    values, codes = np.unique(column, return_inverse=True)
+    return codes.reshape(-1), len(values)

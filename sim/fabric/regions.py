@@ -143,6 +143,11 @@ class Regions:
     senders: int
     receivers: int
     heap: int
+    dropped: int
+    free: int
+    closing: int
+    transports: int
+    arena: int
     bits: int
     words: int
 
@@ -179,6 +184,11 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
         senders=take(at.MAX_FLOWS * at.SENDER_WORDS),
         receivers=take(at.MAX_FLOWS * at.RECEIVER_WORDS),
         heap=take(HEAP_WORDS),
+        dropped=take(at.MAX_FLOWS),
+        free=take(at.MAX_FLOWS),
+        closing=take(at.MAX_FLOWS),
+        transports=take(at.KIND_WORDS << at.SET_SHIFT),
+        arena=take(at.ARENA_CLASSES),
         bits=take(BITMAP_WORDS),
         words=plan.words,
     )

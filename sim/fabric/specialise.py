@@ -128,10 +128,12 @@ class Kernel:
 
     `run(address, thread, threads, epoch)`: take part in advancing the state at a machine address (see `core.engine`).
     `post(address, node, time, key)`: put an entry on a host's heap, between calls of `run`.
+    `keep(address, what, first, second)`: the keeping of messages and their records (see `keep`).
     """
 
     run: Callable[..., int]
     post: Callable[..., object]
+    keep: Callable[..., int]
     identity: str
 
 
@@ -246,8 +248,8 @@ def _load(combination: Combination) -> Kernel:
     else:  # no child could put it there: compiled in this process and kept nowhere
         compiled = _functions(combination)
         functions = tuple(compiled[name].numba for name in FUNCTIONS)
-    run, post = functions
-    return Kernel(run, post, identity)
+    run, post, keep = functions
+    return Kernel(run, post, keep, identity)
 
 
 def _functions(combination: Combination) -> dict[str, Compiled]:
@@ -261,8 +263,8 @@ def _functions(combination: Combination) -> dict[str, Compiled]:
     exec(compile(_source(combination), f"<bound {package_name}>", "exec"), bound.__dict__)
     sys.modules[bound.__name__] = bound
     engine = importlib.import_module(f"{package_name}.engine")
-    post = importlib.import_module("gradwire.sim.fabric.post")
-    return {"run": engine.run, "post": post.post}
+    post, keep = (importlib.import_module(f"gradwire.sim.fabric.{name}") for name in ("post", "keep"))
+    return {"run": engine.run, "post": post.post, "keep": keep.keep}
 
 
 @cache
@@ -338,7 +340,8 @@ def _files(functions: Iterable[FunctionType]) -> list[Path]:
     bound to. It outlives what changes in others."""
     fabric, components = (Path(package.__path__[0]) for package in (gradwire.sim.fabric, gradwire.components))
     files = {*fabric.glob("core/*.py"), *components.glob("*.py"), *components.glob("*/base.py")}
-    files |= {fabric / f"{name}.py" for name in ("atomics", "heap", "objects", "post", "whole")}
+    own = ("atomics", "closing", "heap", "keep", "objects", "opening", "post", "stretches", "whole")
+    files |= {fabric / f"{name}.py" for name in own}
     for module in (gradwire.scenarios.wire, *(sys.modules[function.__module__] for function in functions)):
         if module.__file__ is not None:
             files.add(Path(module.__file__))

@@ -14,13 +14,12 @@ import numpy as np
 from gradwire.components import layout as at
 from gradwire.experiment.program import FIRE, NOTE, WAIT, Importance, Part, Step
 from gradwire.experiment.scheduling import LAYER
-from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
-from gradwire.scenarios.loss import allowed_losses
-from gradwire.sim.fabric.flows import BYTES, DST, PACKETS, SRC, TRANSPORT, Flows
+from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.laid import Laid
 from gradwire.sim.fabric.over import NOTES, Handed, Over
-from gradwire.sim.fabric.records import Records
+from gradwire.sim.fabric.records import Begin
 
 AHEAD = 2  # steps that are known when the first process begins: one is asked for at the end of every step of it
 
@@ -60,6 +59,7 @@ class Track:
         self._stations = arena.allocate(len(part.stations)) if len(part.stations) else 0
         self._queues: dict[int, int] = {}  # by `_keys`
         self._rooms: dict[int, int] = {}
+        self._known: dict[int, int] = {}  # messages that every queue has, had, or will have, as far as is known
         self.done_ps, self.last_ps = -1, 0
         self._M = M
 
@@ -135,13 +135,14 @@ class Track:
             laid.stretches.append((size, base))
             return base
 
-        laid.left = take(2)
+        laid.left = take(3)
         M[laid.left] = n
         laid.messages = take(max(1, n * at.MESSAGE_WORDS))
-        self._lay_messages(laid)
         if len(self.part.hosts) or count > n:
             laid.events = take(count * at.EVENT_WORDS)
             self._lay_events(laid, take)
+        if n:
+            self._lay_messages(laid, take)
         if step.courses:
             laid.notes = take(NOTES * len(self.part.hosts))
             M[laid.notes : laid.notes + NOTES * len(self.part.hosts)] = -1
@@ -153,53 +154,70 @@ class Track:
             self._pending[course.process].append((base, base + operations.size))
         self.feed(now)
 
-    def _lay_messages(self, laid: Laid) -> None:
-        flows, rows, memory = self._flows, laid.step.messages, self._flows.memory
-        n, kind = len(rows), self._flows.transports[self.part.table.transport]
-        packets = np.maximum(1, -(-rows.nbytes // kind.payload))
-        if n and int(packets.max()) > at.MAX_PACKETS:
+    def _lay_messages(self, laid: Laid, take: Callable[[int], int]) -> None:
+        flows, rows, memory, transport = self._flows, laid.step.messages, self._flows.memory, self.part.table.transport
+        n = len(rows)
+        packets = np.maximum(1, -(-rows.nbytes // flows.transports[transport].payload))
+        if int(packets.max()) > at.MAX_PACKETS:
             raise ValueError(f"a message of {packets.max()} packets")
         book = flows.book[laid.first - flows.first :][:n]
         for column, values in (
-            (SRC, rows.src), (DST, rows.dst), (BYTES, rows.nbytes), (PACKETS, packets),
-            (TRANSPORT, self.part.table.transport),
+            (at.B_SRC, rows.src), (at.B_DST, rows.dst), (at.B_BYTES, rows.nbytes), (at.B_PACKETS, packets),
+            (at.B_TRANSPORT, transport),
         ):  # fmt: skip
             book[:, column] = values
-        self._tag(laid, packets)
+        tags, important = self._tag(laid, packets)
+        begin = Begin(
+            rows.src, rows.dst, rows.nbytes, packets, rows.priority, rows.share, rows.bound, rows.pool, tags,
+            important,
+        )  # fmt: skip
+        variants, of = flows.variants(begin, transport)
+        for word, value in (
+            (at.V_LOGGED, int(self.logged)), (at.V_LEFT, laid.left), (at.V_MESSAGES, laid.messages),
+            (at.V_FIRST, laid.first), (at.V_EVENTS, laid.events), (at.V_IDLE, not len(self.part.hosts)),
+        ):  # fmt: skip
+            variants[:, word] = value
+        base = take(variants.size)
+        self._M[base : base + variants.size] = variants.ravel()
         table = self._table(laid.messages, n, at.MESSAGE_WORDS)
         table[:, at.G_NODE] = memory.node_base[rows.src]
+        table[:, at.G_TO] = rows.dst | rows.turn << at.A_SIZE
         table[:, at.G_RANK] = rows.rank
-        table[:, at.G_BYTES] = rows.nbytes
+        table[:, at.G_VARIANT] = base + at.VARIANT_WORDS * of
         table[:, at.G_READY] = -1
         table[:, at.G_RELEASED] = -1
-        laid.opened = np.zeros(n, dtype=np.bool_)
-        begins = laid.step.begins if laid.step.begins is not None else np.full(n, -1, dtype=np.int64)
-        own = begins >= 0
-        table[own, at.G_READY] = table[own, at.G_RELEASED] = begins[own]
-        laid.soonest = np.minimum.accumulate(np.where(own, begins, at.FOREVER)[::-1])[::-1]
+        if laid.step.begins is not None:
+            begins = laid.step.begins
+            own = begins >= 0
+            table[own, at.G_READY] = table[own, at.G_RELEASED] = begins[own]
+            laid.soonest = np.minimum.accumulate(np.where(own, begins, at.FOREVER)[::-1])[::-1]
         if self.part.table.order == LAYER:
-            keys = self._keys(laid)
-            table[:, at.G_QUEUE] = [self._queue(key) for key in keys.tolist()]
-            for key, more in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
-                self._widen(key, more)
+            self._queue_up(laid, table)
 
-    def _tag(self, laid: Laid, packets: Ints) -> None:
-        """Lay out which packets are important."""
+    def _queue_up(self, laid: Laid, table: Ints) -> None:
+        """Say which queue releases each message, and make room there. `table`: the words of the messages."""
+        keys, which, counts = np.unique(self._keys(laid), return_inverse=True, return_counts=True)
+        table[:, at.G_QUEUE] = np.array([self._queue(key) for key in keys.tolist()])[which.reshape(-1)]
+        for key, more in zip(keys.tolist(), counts.tolist(), strict=True):
+            self._widen(key, more)
+
+    def _tag(self, laid: Laid, packets: Ints) -> tuple[Ints, Ints]:
+        """Lay out which packets are important: where the bits of every message are, and how many are set."""
         important, flows = laid.step.messages.important, self._flows
         default = int(flows.transports[self.part.table.transport].important)
         assert isinstance(important, Importance)
-        plain = np.select(
+        tags = np.select(
             [important.pattern == Importance.ALL, important.pattern == Importance.NONE], [1, 0], default
         ).astype(np.int64)
-        laid.tags, laid.wanted = plain, plain * packets
+        wanted = tags * packets
         for which in np.unique(important.pattern[important.pattern >= 0]).tolist():
             flags = important.patterns[which]
             those = important.pattern == which
             if (packets[those] != len(flags)).any():
                 raise ValueError("a pattern of importance does not have one flag per packet")
-            base, wanted = flows.tags(flags, len(flags))
-            laid.stretches.append((-(-len(flags) // 32), base))
-            laid.tags[those], laid.wanted[those] = base, wanted
+            tags[those], wanted[those] = flows.tags(flags, len(flags))
+            laid.stretches.append((-(-len(flags) // 32), int(tags[those][0])))
+        return tags, wanted
 
     def _lay_events(self, laid: Laid, take: Callable[[int], int]) -> None:
         step, M = laid.step, self._M
@@ -252,13 +270,11 @@ class Track:
         return self._queues[key]
 
     def _widen(self, key: int, more: int) -> None:
-        """A queue gets more messages: it has room for all of those that are known."""
+        """A queue gets more messages: it has room for all of those that are known and have not gone yet."""
         base, arena, M = self._queue(key), self._flows.arena, self._M
+        self._known[key] = self._known.get(key, 0) + more
         used = int(M[base + at.Q_COUNT])
-        waiting = used + sum(
-            int(((self._keys(laid) == key) & (self._column(laid, at.G_READY) < 0)).sum()) for laid in self.live
-        )
-        if (need := 2 * (waiting + more)) <= self._rooms[key]:
+        if (need := 2 * (self._known[key] - int(M[base + at.Q_OFFERED]) + used)) <= self._rooms[key]:
             return
         heap, old = arena.allocate(2 * need), int(M[base + at.Q_HEAP])
         M[heap : heap + 2 * used] = M[old : old + 2 * used]
@@ -267,12 +283,7 @@ class Track:
         M[base + at.Q_HEAP], self._rooms[key] = heap, 2 * need
 
     def _column(self, laid: Laid, word: int) -> Ints:
-        return self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)[:, word]
-
-    def released(self, laid: Laid) -> Flags:
-        """Which messages may start, of those that do not begin by themselves."""
-        free = self._column(laid, at.G_RELEASED) >= 0
-        return free if laid.step.begins is None else free & (laid.step.begins < 0)
+        return self._table(laid.messages, len(laid), at.MESSAGE_WORDS)[:, word]
 
     def _feed(self, process: int, now: Ps) -> None:
         """Give a process the next stretch of its course, if it has nowhere to go on."""
@@ -325,38 +336,11 @@ class Track:
                     found.append((process, laid.event + place // at.EVENT_WORDS))
         return found
 
-    def open(self, laid: Laid, those: Ints, post: Post) -> None:
-        """Give messages their records, and start those that have been released. `post`: (host, time, sender)."""
-        rows, flows = laid.step.messages, self._flows
-        laid.opened[those] = True
-        event = np.zeros(len(those), dtype=np.int64)
-        if laid.events:
-            event = laid.events + at.EVENT_WORDS * those
-            if not len(self.part.hosts):
-                followers = np.diff(laid.step.after[0])[those] + np.diff(laid.step.posts[0])[those]
-                event = np.where(followers > 0, event, 0)
-        words = self._table(laid.messages, len(laid.opened), at.MESSAGE_WORDS)
-        book = flows.book[laid.first - flows.first + those]
-        begin: Records[Ints] = Records(
-            number=laid.first + those, src=book[:, SRC], dst=book[:, DST], nbytes=book[:, BYTES],
-            packets=book[:, PACKETS], priority=rows.priority[those],
-            allowed=allowed_losses(book[:, BYTES], rows.share[those]), tags=laid.tags[those],
-            most=allowed_losses(book[:, BYTES], rows.bound[those]), pool=rows.pool[those], turn=rows.turn[those],
-            wanted=laid.wanted[those], tell=0, event=event, left=laid.left,
-            home=np.where(words[those, at.G_QUEUE] > 0, laid.messages + at.MESSAGE_WORDS * those, 0),
-            logged=int(self.logged),
-        )  # fmt: skip
-        senders = flows.open_many(begin, self.part.table.transport)
-        words[those, at.G_FLOW] = senders
-        released = words[those, at.G_RELEASED]
-        for i in np.flatnonzero(released >= 0).tolist():
-            post(int(book[i, SRC]), Ps(int(released[i])), int(senders[i]))
-
     def _seen(self, laid: Laid) -> Over:
         notes = np.zeros((len(self.part.hosts), NOTES), dtype=np.int64)
         if laid.notes:
             notes = self._table(laid.notes, len(self.part.hosts), NOTES).copy()
-        numbers = laid.first + np.arange(len(laid.opened))
+        numbers = laid.first + np.arange(len(laid))
         ready, started = (self._column(laid, word).copy() for word in (at.G_READY, at.G_RELEASED))
         return Over(laid.step, numbers, ready, started, notes)
 
@@ -365,7 +349,7 @@ class Track:
         that could ask for one. They are handed over to `take`, or kept."""
         while self.live:
             laid = self.live[0]
-            if laid.closed < len(laid.opened) or self._M[laid.left]:
+            if self._M[laid.left + 2] < len(laid) or self._M[laid.left]:
                 return
             if len(self.part.hosts):
                 needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
@@ -376,9 +360,9 @@ class Track:
             else:
                 take(self, self._seen(laid))
                 self.handed.steps += 1
-                self.handed.messages += len(laid.opened)
+                self.handed.messages += len(laid)
                 self.handed.nbytes += int(laid.step.messages.nbytes.sum())
                 self.handed.events += len(laid.step)
-            self._flows.arena.free_many(*np.array(laid.stretches, dtype=np.int64).T)
+            self._flows.arena.free_many(laid.stretches)
             self.last_ps = max(self.last_ps, int(self._M[laid.left + 1]))
             del self.live[0]

@@ -35,11 +35,11 @@ class Packet:
         return replace(self, ce=True)
 
     def words(self) -> tuple[int, int]:
-        """The two words of the engine's format, for load balancers. Layout: destination 16, size 14, kind 3,
+        """The two words of the engine's format, for load balancers. Layout: destination 18, size 14, kind 3,
         priority 3, important, ce, echo, trimmed, entropy 16; and flow 20, sequence 22, argument 22 bits, lowest first."""
         first = (
-            self.dst | self.size << 16 | self.kind << 30 | self.priority << 33 | self.important << 36
-            | self.ce << 37 | self.echo << 38 | self.trimmed << 39 | self.entropy << 40
+            self.dst | self.size << 18 | self.kind << 32 | self.priority << 35 | self.important << 38
+            | self.ce << 39 | self.echo << 40 | self.trimmed << 41 | self.entropy << 42
         )  # fmt: skip
         return first, self.flow | self.sequence << 20 | self.argument << 42
 
@@ -48,15 +48,15 @@ def packet_of(first: int, second: int, flow: int) -> Packet:
     """The packet behind two words of the engine; the number of its flow record is replaced by its message."""
     return Packet(
         flow=flow,
-        dst=first & 0xFFFF,
-        size=first >> 16 & 0x3FFF,
-        kind=first >> 30 & 7,
-        priority=first >> 33 & 7,
-        important=bool(first >> 36 & 1),
-        ce=bool(first >> 37 & 1),
-        echo=bool(first >> 38 & 1),
-        trimmed=bool(first >> 39 & 1),
-        entropy=first >> 40 & 0xFFFF,
+        dst=first & 0x3FFFF,
+        size=first >> 18 & 0x3FFF,
+        kind=first >> 32 & 7,
+        priority=first >> 35 & 7,
+        important=bool(first >> 38 & 1),
+        ce=bool(first >> 39 & 1),
+        echo=bool(first >> 40 & 1),
+        trimmed=bool(first >> 41 & 1),
+        entropy=first >> 42 & 0xFFFF,
         sequence=second >> 20 & 0x3FFFFF,
         argument=second >> 42 & 0x3FFFFF,
     )

@@ -159,6 +159,6 @@ def test_records_and_words_are_given_back():
         assert coupling.run(lambda track=track: track.finished, until=10**14)
         patch.undo()
         assert len(track.steps) == count and len(track.live) <= 4
-        used.append((fabric.flows.records.used, fabric.flows.arena._next - fabric.memory.bits))
+        used.append((fabric.flows.records.used, fabric.flows.arena.used - fabric.memory.bits))
         fabric.close()
     assert used[0] == used[1]

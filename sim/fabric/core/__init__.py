@@ -24,7 +24,8 @@ Compiled code names by single letters what it names everywhere; all but `n`, `i`
 
 Other names, by what the field calls them.
 
-    arena             `Arena`: stretches of the state, allocated and freed
+    arena             stretches of the state, allocated and freed (`gradwire.sim.fabric.stretches`)
+    book              what is kept of every message (B_), an array of its own
     merge             the arrivals of a node in one window, of all its ingress links, in order (`merge`)
     binding           the functions of a combination under fixed names (`bound`), written by `specialise`
     barrier           where the worker threads meet after every window (`engine`, `WorkerThreads`)

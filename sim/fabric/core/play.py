@@ -26,15 +26,12 @@ from gradwire.components.layout import (
     E_WAITER,
     FIRED,
     FOREVER,
-    G_BYTES,
-    G_FLOW,
-    G_NODE,
     G_QUEUE,
     G_RANK,
     G_READY,
     G_RELEASED,
+    G_VARIANT,
     H_HOST_LATENCY,
-    H_NEXT,
     H_RECEIVERS,
     H_SENDERS,
     H_SOON,
@@ -48,7 +45,6 @@ from gradwire.components.layout import (
     H_TIMERS,
     H_TOLD,
     KEY_ORDER,
-    N_POSITION,
     O_COMPUTE,
     O_FIRE,
     O_NOTE,
@@ -72,6 +68,7 @@ from gradwire.components.layout import (
     T_PLAYED,
     THREAD_WORDS,
     TIMER_WORDS,
+    V_BYTES,
     W_AT,
     W_BEGUN,
     W_COMPUTED,
@@ -82,9 +79,9 @@ from gradwire.components.layout import (
     W_SLOW,
     W_STARVED,
     W_TIMES,
-    WHAT_START,
 )
-from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.closing import note
+from gradwire.sim.fabric.opening import open_message
 
 
 @njit
@@ -168,15 +165,8 @@ def _release(M, g, now):
     """A message may go: it starts one software latency later."""
     begin = now + M[H_HOST_LATENCY]
     M[g + G_RELEASED] = begin
-    f = M[g + G_FLOW]
-    if f == 0:  # it has no record yet
-        _tell(M, now)
-        return
-    node = M[g + G_NODE]
-    push(M, node, begin, M[f + S_ORDER] | (f << 2) | WHAT_START)
-    due = M[H_NEXT] + M[node + N_POSITION]
-    M[due] = min(M[due], begin)
-    M[H_SOON] = min(M[H_SOON], begin)
+    if not open_message(M, g):
+        _tell(M, now)  # Python says what there is no room for
 
 
 @njit
@@ -185,7 +175,7 @@ def _fill(M, q, now):
     heap = M[q + Q_HEAP]
     while M[q + Q_COUNT]:
         g = M[heap + 1]
-        if M[q + Q_UNDER_WAY] and M[q + Q_UNDER_WAY] + M[g + G_BYTES] > M[q + Q_CREDIT]:
+        if M[q + Q_UNDER_WAY] and M[q + Q_UNDER_WAY] + M[M[g + G_VARIANT] + V_BYTES] > M[q + Q_CREDIT]:
             return
         count = M[q + Q_COUNT] - 1
         M[q + Q_COUNT] = count
@@ -205,7 +195,7 @@ def _fill(M, q, now):
             i = child
         M[heap + 2 * i] = key
         M[heap + 2 * i + 1] = other
-        M[q + Q_UNDER_WAY] += M[g + G_BYTES]
+        M[q + Q_UNDER_WAY] += M[M[g + G_VARIANT] + V_BYTES]
         _release(M, g, now)
 
 
@@ -334,11 +324,12 @@ def _proceed(M, w, now):
 @njit
 def _collect(M, threads):
     """Sort what has been told since the last time, by all threads, by time and message. What nothing waits for is only
-    counted."""
+    counted. The book notes all of it."""
     for thread in range(threads):
         th = M[H_THREAD] + thread * THREAD_WORDS
         for row in range(M[th + T_PLAYED], M[th + T_DONE]):
             at = M[th + T_DONE_BASE] + row * DONE_WORDS
+            note(M, at)
             flow = M[at + 1]
             r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
             left = M[r + R_LEFT]
@@ -368,7 +359,7 @@ def _hear(M, flow, delivered, now):
         return
     g = M[M[H_SENDERS] + flow * SENDER_WORDS + S_HOME]
     q = M[g + G_QUEUE]
-    M[q + Q_UNDER_WAY] -= M[g + G_BYTES]
+    M[q + Q_UNDER_WAY] -= M[M[g + G_VARIANT] + V_BYTES]
     _fill(M, q, now)
 
 

@@ -164,9 +164,9 @@ def test_estimates_survive():
         fabric.send(n * 100 * US, 0, 1, 1000)
     while fabric.undelivered or not fabric.idle:
         fabric.run(fabric.now + MS)
-    (f,) = fabric.flows._streams._of_flow
+    ((sender, _),) = fabric.flows._streams._known.values()
     trip = 2 * (TX + US) + 2 * (66 * 80 + US)
-    assert int(fabric.memory.M[fabric.flows.records.sender(f) + SRTT]) == trip
+    assert int(fabric.memory.M[sender + SRTT]) == trip
     fabric.close()
 
 
@@ -221,12 +221,11 @@ def test_what_is_over_is_forgotten():
         while fabric.undelivered:
             fabric.run(fabric.now + MS)
         if n == 20:
-            most = fabric.flows.arena._next
-    (f,) = fabric.flows._streams._of_flow
-    sender = fabric.flows.records.sender(f)
+            most = fabric.flows.arena.used
+    ((sender, _),) = fabric.flows._streams._known.values()
     M = fabric.memory.M
     assert M[sender + at.S_TOTAL] == 70_000 and M[sender + at.S_FIRST] > 60_000
-    assert fabric.flows.arena._next == most and fabric.flows.records.used < 400
+    assert fabric.flows.arena.used == most and fabric.flows.records.used < 400
     tables = fabric.finish()
     assert set(tables.sent_packets.tolist()) == {7} and set(tables.received_bytes.tolist()) == {7_000}
     fabric.close()

@@ -1,0 +1,68 @@
+"""Arrow arrays from NumPy's and lists.
+
+`pyarrow.array` asks pandas whether the values are its own, and imports it for that where it is installed: half a second
+of a run of one. So what is plainly something else is made of its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NUMBERS = {"int8": np.int8, "int32": np.int32, "int64": np.int64, "float64": np.float64}
+
+
+def arrow_array(values: Any, kind: str) -> pyarrow.Array:
+    """Values as an Arrow array of a type by name: bool, string, float64, int8, int32 or int64. An array of numbers of
+    that type is not copied. Raises as `pyarrow.array`."""
+    import pyarrow
+
+    name = kind if kind != "bool" else "bool_"
+    made = _texts(values) if kind == "string" else _numbers(values, kind)
+    return pyarrow.array(values, type=getattr(pyarrow, name)()) if made is None else made
+
+
+def _numbers(values: Any, kind: str) -> pyarrow.Array | None:
+    """Numbers or truth values; None where it is not plain what they are."""
+    import pyarrow
+
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        return None
+    found = np.asarray(values) if len(values) else np.zeros(0, dtype=NUMBERS.get(kind, np.bool_))
+    if kind == "bool":
+        if found.dtype != np.bool_ or found.ndim != 1:
+            return None
+        packed = np.packbits(found, bitorder="little")
+        return pyarrow.Array.from_buffers(pyarrow.bool_(), len(found), [None, pyarrow.py_buffer(packed)])
+    wanted = np.dtype(NUMBERS[kind])
+    whole = np.issubdtype(found.dtype, np.signedinteger)
+    if found.ndim != 1 or not (whole or found.dtype == wanted):
+        return None
+    if whole and wanted.kind == "i" and len(found) and wanted.itemsize < found.dtype.itemsize:
+        most = 1 << 8 * wanted.itemsize - 1
+        if found.min() < -most or found.max() >= most:
+            return None
+    if whole and wanted.kind == "f" and len(found) and np.abs(found).max() > 1 << 53:
+        return None
+    found = np.ascontiguousarray(found, dtype=wanted)
+    return pyarrow.Array.from_buffers(getattr(pyarrow, kind)(), len(found), [None, pyarrow.py_buffer(found)])
+
+
+def _texts(values: Any) -> pyarrow.Array | None:
+    """Texts; None where something else is among them, or they are too long together."""
+    import pyarrow
+
+    if not isinstance(values, Sequence) or not all(type(each) is str for each in values):
+        return None
+    encoded = [each.encode() for each in values]
+    ends = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(each) for each in encoded], out=ends[1:])
+    if ends[-1] >= 1 << 31:
+        return None
+    buffers = [None, pyarrow.py_buffer(ends.astype(np.int32)), pyarrow.py_buffer(b"".join(encoded))]
+    return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)

@@ -1,0 +1,48 @@
+"""Arrow arrays made of their buffers are those that `pyarrow.array` makes, and nothing is imported for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow
+import pytest
+
+from gradwire.scenarios.arrow import arrow_array
+
+TYPES = {"bool": pyarrow.bool_(), "string": pyarrow.string(), "float64": pyarrow.float64()}
+TYPES |= {name: getattr(pyarrow, name)() for name in ("int8", "int32", "int64")}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([], "int64"), ([], "string"), ([], "bool"), ((), "float64"),
+        ([1, -1, 2**62], "int64"), (np.arange(7)[::2], "int64"), (np.arange(5), "int8"), ([1, 2], "float64"),
+        ([0.5, -1.0], "float64"), (np.array([1.5, np.nan]), "float64"), (np.arange(3, dtype=np.int32), "int64"),
+        ([True, False, True] * 5, "bool"), (np.array([True]), "bool"), ([1, None], "int64"), ([None, "a"], "string"),
+        (["", "a", "Müller", "a"], "string"), (("x",), "string"), (np.arange(3, dtype=np.uint8), "int64"),
+    ],
+)  # fmt: skip
+def test_the_same_as_arrows_own(values, kind):
+    made, theirs = arrow_array(values, kind), pyarrow.array(values, type=TYPES[kind])
+    assert (made.type == theirs.type and made.to_pylist() == theirs.to_pylist()) or np.isnan(values).any()
+    made.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [([300], "int8"), ([2**40], "int32"), (["a"], "int64"), ([1], "string")]
+)
+def test_what_does_not_fit_is_refused_as_by_arrow(values, kind):
+    with pytest.raises((pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError)):
+        arrow_array(values, kind)
+
+
+def test_pandas_is_not_imported():
+    code = (
+        "import sys, numpy as np\nfrom gradwire.scenarios.arrow import arrow_array\n"
+        "arrow_array([1], 'int64'), arrow_array(np.arange(3), 'int64'), arrow_array(['a'], 'string')\n"
+        "arrow_array([True], 'bool'), arrow_array([0.5], 'float64')\nsys.exit('pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -1,0 +1,83 @@
+"""How messages are kept: stretches by length, what messages have in common, what they draw, records under way."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from transport_bench import star_of
+
+from gradwire.components import draws
+from gradwire.components.layout import ARENA_CLASSES, FAILED_ARENA, H_ARENA_END, H_ARENA_NEXT, H_FAILED
+from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.fabric import stretches
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.records import alike
+from gradwire.testing import transport
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    network = star_of(3)
+    return Fabric(network, build_routing(network), switch=Switch(), transports=[transport("dctcp")])
+
+
+def test_a_class_of_stretches_holds_all_its_lengths_and_wastes_a_quarter_at_most():
+    lengths = sorted({*range(1, 200), *(2**n + d for n in range(8, 31) for d in (-1, 0, 1, 2**n // 3))})
+    rows = [(each, stretches._class_of.numba(each), stretches._longest.numba(each)) for each in lengths]
+    for length, which, longest in rows:
+        assert length <= longest <= max(8, length * 5 // 4 + 1) and which < ARENA_CLASSES
+    for (_, one, longest), (length, other, _) in itertools.pairwise(rows):
+        assert (one == other) == (length <= longest) and one <= other
+
+
+def test_stretches_are_zeros_apart_and_used_again(fabric):
+    arena, M = fabric.flows.arena, fabric.memory.M
+    bases = [arena.allocate(words) for words in (3, 11, 12, 100)]
+    beyond = arena.used
+    for base, words in zip(bases, (3, 11, 12, 100), strict=True):
+        assert not M[base : base + words].any()
+        M[base : base + words] = -1
+    assert all(a + n <= b for a, b, n in zip(bases, bases[1:], (3, 11, 12), strict=False))
+    arena.free(100, bases[3])
+    arena.free(11, bases[1])
+    again = arena.allocate(12), arena.allocate(97)  # other lengths of the same classes
+    assert again == (bases[1], bases[3]) and arena.used == beyond
+    assert not M[again[0] : again[0] + 12].any() and not M[again[1] : again[1] + 97].any()
+
+
+def test_a_full_arena_says_so(fabric):
+    M = fabric.memory.M
+    end = int(M[H_ARENA_END])
+    M[H_ARENA_END] = M[H_ARENA_NEXT] + 10
+    try:
+        with pytest.raises(GradwireError, match="too many packets together"):
+            fabric.flows.arena.allocate(5_000)
+        assert M[H_FAILED] == FAILED_ARENA
+    finally:
+        M[H_ARENA_END], M[H_FAILED] = end, 0
+
+
+def test_rows_that_are_the_same_are_of_one_kind():
+    draw = np.random.default_rng(1)
+    columns = [
+        draw.integers(0, 3, 500), np.full(500, 7), draw.choice([0.0, 0.29, 0.5], 500), draw.choice([-(2**40), 5, 2**50], 500)
+    ]  # fmt: skip
+    of, first = alike(*columns)
+    rows = list(zip(*(each.tolist() for each in columns), strict=True))
+    assert len(first) == len(set(rows)) == of.max() + 1
+    assert all(rows[first[kind]] == row for kind, row in zip(of.tolist(), rows, strict=True))
+    assert all(int(np.flatnonzero(of == kind)[0]) == row for kind, row in enumerate(first.tolist()))
+    assert [len(each) for each in alike(np.zeros(0, dtype=np.int64))] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", [1, 2**31 - 1, 2**40 + 3])
+def test_compiled_code_draws_the_entropies_that_python_does(seed):
+    key = draws.kind_key(seed, draws.FLOW_ENTROPY)
+    numbers = [0, 1, 77, 2**26 - 1]
+    assert [draws.flow_entropy.numba(key, each) for each in numbers] == [
+        draws.key_of(seed, draws.FLOW_ENTROPY, each) & 0xFFFF for each in numbers
+    ] == draws.entropy_of(seed, np.array(numbers)).tolist()
