@@ -32,11 +32,13 @@ import numpy as np
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, lists, messages
 from gradwire.experiment.collectives.buckets import Bucket, Tags, runs_of
-from gradwire.experiment.collectives.schedule import links, mean_hops
+from gradwire.experiment.collectives.schedule import Transfers, links, mean_hops
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import FIFO
 from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.asked import asked, file_of
+from gradwire.scenarios.errors import ScenarioError
 
 
 class Numbers(NamedTuple):
@@ -55,6 +57,39 @@ class Numbers(NamedTuple):
     total: int
 
 
+def transfers_of(table: StagedTable, workers: int, rails: int) -> Transfers:
+    """The schedule of a kind of collective, by its own rule.
+
+    Raises
+    ------
+    ScenarioError
+        Its rule was stopped, or what it gives is no schedule among so many workers.
+    """
+    with asked(table, "transfers", "job.exchange"):
+        plan: object = table.transfers(workers, rails)
+    if isinstance(plan, Transfers):
+        wrong = _beyond(plan, workers, rails)
+        if not wrong:
+            return plan
+    else:
+        wrong = f"a {type(plan).__name__}"
+    what = f"{file_of(type(table))}: transfers of {type(table).__name__} gives {wrong}"
+    raise ScenarioError(what, "job.exchange", "Transfers (gradwire.experiment.collectives.schedule) among the workers")
+
+
+def _beyond(plan: Transfers, workers: int, rails: int) -> str:
+    """What in a schedule is there not, in words; empty if all is."""
+    if not len(plan):
+        return ""
+    for name, values, below in (
+        ("src", plan.src, workers), ("dst", plan.dst, workers), ("rail", plan.rail, rails),
+        ("first", plan.first, plan.segments), ("first + count", plan.first + plan.count, plan.segments + 1),
+    ):  # fmt: skip
+        if values.min() < 0 or values.max() >= below:
+            return f"{name} from {values.min()} to {values.max()}, and {below - 1} is the last"
+    return ""
+
+
 class Staged(Exchange):
     """The exchange of one job by a schedule."""
 
@@ -66,7 +101,7 @@ class Staged(Exchange):
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
-        self.plan = plan = table.transfers(workers, context.rails)
+        self.plan = plan = transfers_of(table, workers, context.rails)
         self._links = found = links(plan)
         orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
         layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]

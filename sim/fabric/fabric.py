@@ -40,6 +40,7 @@ from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise, spent_ahead
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports
 from gradwire.sim.fabric.track import Track
+from gradwire.sim.fabric.watched import check_watched
 from gradwire.sim.fabric.workers import WorkerThreads
 from gradwire.sim.patience import LEAST_PS
 
@@ -112,6 +113,7 @@ class Fabric:
         self.patience = patience_ps
         combination = combine(transports, balancing, switch, folder, features_of(switch, faults, delays))
         owners, balancer = combination.transports, combination.balancer
+        self._combination = combination
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
         line = speed_of(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
         trips = RoundTrips(network, routing)
@@ -364,6 +366,7 @@ class Fabric:
             before = time.perf_counter()
             self._workers.advance(self._alone)
             spent = time.perf_counter() - before
+            check_watched(M, self._combination)
             self._deliveries.harvest(events)
             status = int(M[at.H_STATUS])
             if status == at.POOL_FULL:
