@@ -42,6 +42,15 @@ if TYPE_CHECKING:
 Process = Generator[simpy.Event, object, object]
 
 
+def _where(process: simpy.Process) -> str:
+    """What a process waits at: its function, file and line; inside what it has given way to, if it has."""
+    inner = process._generator
+    while getattr(inner, "gi_yieldfrom", None) is not None and hasattr(inner.gi_yieldfrom, "gi_frame"):
+        inner = inner.gi_yieldfrom
+    line = f":{inner.gi_frame.f_lineno}" if inner.gi_frame is not None else ""
+    return f"process {process.name} waits at {inner.gi_code.co_filename}{line}"
+
+
 class Wires:
     """The network of a scenario, for processes.
 
@@ -114,7 +123,8 @@ class Wires:
         """
         started = [self.env.process(process) for process in processes]
         over: Callable[[], bool] = lambda: all(each.triggered for each in started)  # noqa: E731
-        return self._coupling.run(over, until=until)
+        waiting: Callable[[], list[str]] = lambda: [_where(each) for each in started if each.is_alive]  # noqa: E731
+        return self._coupling.run(over, until=until, waiting=waiting)
 
     @property
     def messages(self) -> pyarrow.Table:

@@ -26,7 +26,8 @@ DEFAULT_KIND = "dctcp"
 
 
 class UserTransport(Transport):
-    """A transport of the user's own. It gets its parameters unchecked and refuses those it does not know."""
+    """A transport of the user's own. The fields of a class derived from Transport are the keys of its
+    table, and checked; a class derived from nothing gets its parameters as they are written."""
 
     model_config = ConfigDict(extra="allow")
     union_tag: ClassVar[str] = "user"

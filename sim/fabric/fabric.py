@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
+from gradwire.components.find import file_of
 from gradwire.experiment.program import Part
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.loss import Allowance
-from gradwire.scenarios.units import format_time
+from gradwire.scenarios.units import format_about, format_time
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
@@ -404,7 +406,21 @@ class Fabric:
         elif self.idle:
             self.stalled = "no packet is on its way and no timer is set"
         elif self.now - since >= self.patience:
-            self.stalled = f"no new data has arrived anywhere for {format_time(self.now - since)}"
+            silent = format_about(self.now - since)
+            self.stalled = f"no new data has arrived anywhere for {silent}: {self._still_open()}"
+
+    def _still_open(self) -> str:
+        """The messages that have not been delivered, in a few words: how many, and of the first one what it is."""
+        M, records = self.memory.M, self.flows.records
+        r = records.receiver(np.arange(records.used))
+        open_ = r[(M[r + at.R_DONE] == 0) & (M[r + at.R_PACKETS] > 0)]
+        if not len(open_):
+            return f"{self.undelivered} messages are not delivered"
+        first = int(open_[0])
+        owner = self.transports[int(M[first + at.R_KIND]) & ((1 << at.SET_SHIFT) - 1)].owner
+        got, size = int(M[first + at.R_GOT]), int(M[first + at.R_BYTES])
+        name = kind_of(owner) or f"{owner.__name__} ({file_of(owner)})"
+        return f"of {self.undelivered} messages one has {got} of {size} bytes, over the transport {name}"
 
     def _look_for_deadlock(self, now: Ps) -> Ps | None:
         """Say so when flow control has stopped ports for good. Looks now and then until it has found one, but not
