@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,6 +24,9 @@ from typing import Annotated, Any
 
 from gradwire.scenarios.asked import file_of, stopped_at
 from gradwire.scenarios.errors import ScenarioError
+
+USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""How a class of the user's own is named: "module:Class"."""
 
 PLACES: Mapping[str, str] = {
     "transport": "gradwire.components.transports",

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
-from gradwire.scenarios.components import components
+from gradwire.scenarios.components import USER_CLASS, components
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
-from gradwire.scenarios.schema.transport import USER_CLASS
 from gradwire.scenarios.units import (
     Bps,
     Bytes,

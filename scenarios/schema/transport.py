@@ -9,17 +9,15 @@ Each of those that come with gradwire is a class in a file of its own (see `grad
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
-from gradwire.scenarios.components import tagged
+from gradwire.scenarios.components import USER_CLASS, tagged
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import Bytes
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 
-USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a scenario names something of the user's own: "module:Class"."""
 
 DEFAULT_KIND = "dctcp"
