@@ -12,20 +12,25 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import operator
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gradwire.components.layout import PARAM_WORDS
+from gradwire.scenarios.asked import asked, file_of, stopped_at
 from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import ScenarioError
 
 if TYPE_CHECKING:
+    from gradwire.components.transports.base import Context
+    from gradwire.scenarios.json_data import JsonView
     from gradwire.scenarios.schema.transport_base import Transport
 
 T = TypeVar("T")
@@ -33,6 +38,7 @@ T = TypeVar("T")
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
 BALANCER_SIDE = ("choose", "pick", "heard")
+QUEUE_SIDE = ("admit",)
 ARGUMENTS = {
     "start": "M, k, f, now",
     "pull": "M, k, f, now",
@@ -48,6 +54,7 @@ ARGUMENTS = {
     "choose": "M, node, ways, n, A, B, count, now",
     "pick": "M, f, count",
     "heard": "M, f, kind, entropy, echo, now",
+    "admit": "M, p, c, A",
 }
 """Of every function of a component; M is the state, all else are integers."""
 
@@ -58,13 +65,25 @@ REQUIRED = {
         ("start", "pull", "on_control", "on_data"),
     ),
     "load_balancing": ((), ("choose",)),
+    "switch.policy": ((), ("admit",)),
 }  # fmt: skip
 """By where it is named: what a class of the user's own has to have, and which compiled functions."""
 
-WHERE = {"transport": "transport.kind"}
+SIDES = {
+    "transport.kind": SENDER_SIDE + RECEIVER_SIDE,
+    "load_balancing": BALANCER_SIDE,
+    "switch.policy": QUEUE_SIDE,
+}
+"""The same: which functions the engine calls, if it has them."""
+
+WHERE = {"transport": "transport.kind", "queue": "switch.policy"}
 """The path of what names a component, where it is not the place itself."""
 
-CONTRACT = {"transport.kind": "gradwire.components.transports.base", "load_balancing": "gradwire.components.balancers"}
+CONTRACT = {
+    "transport.kind": "gradwire.components.transports.base",
+    "load_balancing": "gradwire.components.balancers",
+    "switch.policy": "gradwire.components.queues",
+}
 
 
 def resolve(place: str, name: str, folder: Path | None = None) -> Any:
@@ -92,7 +111,7 @@ def resolve(place: str, name: str, folder: Path | None = None) -> Any:
         raise ScenarioError(what, where, "an importable module:Class") from error
     except ImportError as error:
         raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
-    _check_contract(owner, name, where)
+    check_contract(owner, name, where)
     return owner
 
 
@@ -113,14 +132,14 @@ def table_for(owner: type[Transport], table: Transport, where: str = "transport"
 
     given = table.model_dump(mode="json", exclude_unset=True)
     try:
-        return _with_any_name(owner).model_validate(given)
+        return with_any_name(owner).model_validate(given)
     except ValidationError as error:
         mistakes = [dataclasses.replace(each, path=place(where, each.path)) for each in explain(error, given, owner)]
         raise ScenarioError(f"is no valid table of {table.kind}:", where, mistakes=mistakes) from None
 
 
 @cache
-def _with_any_name(owner: type[Transport]) -> type[Transport]:
+def with_any_name(owner: type[Transport]) -> type[Transport]:
     """The model of a class of the user's own. A descendant of one of gradwire's has inherited the name of that one as
     the only `kind`, and goes by where it is."""
     from pydantic import create_model
@@ -171,26 +190,11 @@ def _stopped_by(load: Callable[[], T], what: str) -> T:
         raise
     except ModuleNotFoundError as error:
         raise ImportError(str(error) if str(error.name) in what else f"{error} ({what})") from error
-    except SyntaxError as error:
-        place = f"{error.filename}:{error.lineno}" if error.filename else what  # none for zero bytes
-        raise ImportError(f"{place}: {error.msg}") from error
     except BaseException as error:
-        line = _line_in(error, what)
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ImportError(f"{what}:{line}: {said}" if line else f"{what}: {said}") from error
+        raise ImportError(stopped_at(error, what)) from error
 
 
-def _line_in(error: BaseException, file: str) -> int | None:
-    """The last line of a file that led to an error."""
-    found, frame = None, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == file:
-            found = frame.tb_lineno
-        frame = frame.tb_next
-    return found
-
-
-def _check_contract(owner: object, name: str, where: str) -> None:
+def check_contract(owner: object, name: str, where: str) -> None:
     """Raise ScenarioError if a class of the user's own is not what it is named for."""
     kind = where if where in REQUIRED else "transport.kind"
     fields, functions = REQUIRED[kind]
@@ -200,8 +204,7 @@ def _check_contract(owner: object, name: str, where: str) -> None:
     missing = [field for field in (*fields, *functions) if not hasattr(owner, field)]
     if missing:
         raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
-    sides = BALANCER_SIDE if kind == "load_balancing" else SENDER_SIDE + RECEIVER_SIDE
-    for side in sides:
+    for side in SIDES[kind]:
         function = getattr(owner, side, None)
         if function is not None:
             _check_function(function, side, name, where)
@@ -223,6 +226,35 @@ def _check_function(function: object, side: str, name: str, where: str) -> None:
         raise ScenarioError(what, where, "a function of the module, or of the class")
 
 
+def parameters_of(owner: type[Transport], settings: JsonView, context: Context) -> list[int]:
+    """The parameters of a transport for flows of one kind, by its own rule: at most `PARAM_WORDS` integers of 64 bits.
+
+    Raises
+    ------
+    ScenarioError
+        Its rule was stopped, or what it gives is something else; says which number, and where the rule is.
+    """
+    with asked(owner, "parameters", "transport"):
+        given: object = owner.parameters(dict(settings), context)
+    rule = getattr(owner.parameters, "__wrapped__", owner.parameters)
+    rule = getattr(rule, "__func__", rule)
+    line = place_of(rule) if inspect.isfunction(rule) else file_of(owner)
+    expected = f"at most {PARAM_WORDS} integers of 64 bits"
+    values = list(given) if isinstance(given, Iterable) else []
+    if len(values) > PARAM_WORDS or not isinstance(given, Iterable):
+        many = f"{len(values)} numbers" if values else repr(given)
+        what = f"{line}: parameters of {owner.__name__} gives {many}"
+        raise ScenarioError(what, "transport", f"a list of {expected}")
+    for place, value in enumerate(values):
+        wrong = "" if hasattr(value, "__index__") else "is no integer"
+        if not wrong and not -(1 << 63) <= operator.index(value) < 1 << 63:
+            wrong = "does not fit 64 bits"
+        if wrong:
+            what = f"{line}: parameters of {owner.__name__} gives {value!r} as number {place}, which {wrong}"
+            raise ScenarioError(what, "transport", expected)
+    return [operator.index(value) for value in values]
+
+
 def place_of(function: FunctionType) -> str:
     """file:line of a Python function."""
     code = function.__code__
@@ -231,7 +263,7 @@ def place_of(function: FunctionType) -> str:
 
 def functions_of(owner: type) -> list[FunctionType]:
     """The Python functions of a component, as far as it has them."""
-    names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, "admit")
+    names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, *QUEUE_SIDE)
     return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
 
 

@@ -68,6 +68,10 @@ H_SOON = 85  # the earliest thing that followed from what was played last
 H_TOLD = 86  # the earliest thing in it of which Python has to hear
 H_SORTED = 87  # entries of H_SORT
 H_STARVED = 88  # base of the process at whose end of course the player has stopped, 0 = none
+H_WRONG = 89  # 1 + number (sim.fabric.watched.CHECKED) of the function that has returned what cannot be, 0 = none
+H_WRONG_OWNER = 90  # number of its transport
+H_WRONG_VALUE = 91  # what it returned
+H_WRONG_LIMIT = 92  # and what it had to be below
 H_LIMITS = 96  # bytes that each class may hold of its port's buffer, or of the shared one (8 words)
 H_BOOK = 104  # address of the book of messages (its own array: it grows), rows of BOOK_WORDS
 H_BOOK_FIRST = 105  # number of the message of its first row

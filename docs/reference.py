@@ -278,8 +278,9 @@ def _toml(value: Any) -> str:
 
 def _kind(schema: dict[str, Any]) -> str:
     """What may stand there, in words."""
-    if schema.get("examples") == list(components("load_balancing")):
-        return ", ".join(f'`"{name}"`' for name in components("load_balancing")) + ' or `"module:Class"`'
+    for place in ("load_balancing", "queue"):
+        if schema.get("examples") == list(components(place)):
+            return ", ".join(f'`"{name}"`' for name in components(place)) + ' or `"module:Class"`'
     choices = schema.get("enum")
     if choices:
         return " or ".join(_toml(choice) for choice in choices)

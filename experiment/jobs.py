@@ -32,6 +32,7 @@ from gradwire.experiment.program import FIRE, WAIT, Course, Ints, Part, Step, Ta
 from gradwire.experiment.replay import Replay, Timetable
 from gradwire.experiment.scheduling import LAYER, scheduling_of
 from gradwire.experiment.topology import Cards
+from gradwire.scenarios.asked import asked
 from gradwire.traces.trace import Trace
 
 
@@ -70,7 +71,9 @@ class Job:
         """
         replay = Replay(table, trace, seed, where)
         context = job_context(replay, places, cards, number, payload, where)
-        return cls(table, trace, replay, table.exchange.collective(context), transport, source)
+        with asked(table.exchange, "collective", f"{where}.exchange"):
+            exchange = table.exchange.collective(context)
+        return cls(table, trace, replay, exchange, transport, source)
 
     @property
     def part(self) -> Part:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components.limits import MAX_PACKETS
+from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
 from gradwire.experiment.topology import Network, network_of
@@ -25,6 +26,10 @@ from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
+
+
+MOST_WORKERS = 64
+"""Beyond so many, a schedule is worked out by the run only (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
     network = network_of(scenario)
     _check_size(network)
     _check_messages(scenario, traces)
+    _check_schedules(scenario, network)
     check_lookahead(scenario, network)
     check_hosts(scenario, network)
     found = Needs(network, traces, place(scenario.job, network, scenario.seed))
@@ -89,6 +95,15 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
             mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
     if mistakes:
         raise ScenarioError("has messages that are too long:", scenario.name, mistakes=mistakes)
+
+
+def _check_schedules(scenario: Scenario, network: Network) -> None:
+    """Ask collectives for their schedules, among few enough workers for a check to be quick."""
+    for job in scenario.job:
+        if isinstance(job.exchange, StagedTable) and job.workers <= MOST_WORKERS:
+            from gradwire.experiment.collectives.staged import transfers_of
+
+            transfers_of(job.exchange, job.workers, int(network.cards.network.max()))
 
 
 def _check_size(network: Network) -> None:

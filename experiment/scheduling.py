@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gradwire.scenarios.asked import asked
+
 FIFO, LAYER = "fifo", "layer"
 
 
@@ -61,6 +63,7 @@ class Scheduling:
 def scheduling_of(table: Any, trace: Any) -> Scheduling:
     """That of a [[job]] table which replays a trace."""
     if table.scheduler is not None:
-        found: Scheduling = table.scheduler.scheduling(table, trace)
+        with asked(table.scheduler, "scheduling", "job.scheduler"):
+            found: Scheduling = table.scheduler.scheduling(table, trace)
         return found
     return Scheduling(order=table.order, credit=table.credit, apart=table.credit_per == "destination")

@@ -14,11 +14,19 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
+
+from gradwire.scenarios.asked import file_of, stopped_at
+from gradwire.scenarios.errors import ScenarioError
+
+USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""How a class of the user's own is named: "module:Class"."""
 
 PLACES: Mapping[str, str] = {
     "transport": "gradwire.components.transports",
@@ -44,15 +52,21 @@ def components(place: str) -> Mapping[str, type[Any]]:
 
     Raises
     ------
-    TypeError
-        Two of them have the same kind.
+    ScenarioError
+        Two of them have the same kind, one lacks something, or a file is stopped by an error; says where and why.
     """
     package = importlib.import_module(PLACES[place])
     found: dict[str, type[Any]] = {}
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         for kind, owner in _in(module.name).items():
             if kind in found:
-                raise TypeError(f"{found[kind].__module__} and {module.name} both have a {place} called {kind}")
+                both = f"{file_of(found[kind])} and {file_of(owner)}"
+                raise ScenarioError(f"{both} both have a {place} called {kind}", expected="a kind of its own for each")
+            if inspect.isabstract(owner):
+                lacks = ", ".join(sorted(owner.__abstractmethods__))
+                base = next(each for each in owner.__mro__ if owner.__abstractmethods__ & vars(each).keys())
+                what = f"{file_of(owner)}: {owner.__name__} has no {lacks}"
+                raise ScenarioError(what, expected=f"a class with all that {base.__name__} in {file_of(base)} asks for")
             found[kind] = owner
     return MappingProxyType(dict(sorted(found.items())))
 
@@ -100,6 +114,16 @@ def named(place: str) -> Any:
 
 
 def _in(name: str) -> dict[str, type[Any]]:
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        spec = importlib.util.find_spec(name)
+        file = spec.origin if spec is not None and spec.origin else name
+        expected = ""
+        if isinstance(error, ImportError) and "partially initialized" in str(error):
+            expected = "what is imported for annotations only, such as Job, under `if TYPE_CHECKING:` (CONTRIBUTING.md)"
+        raise ScenarioError(stopped_at(error, file), expected=expected) from error
     own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == name]
     return {kind: each for each in own if (kind := kind_of(each)) is not None}

@@ -87,6 +87,12 @@ def format_time(picoseconds: int) -> str:
     return _format(picoseconds, TIME_UNITS)
 
 
+def format_about(picoseconds: int) -> str:
+    """A time rounded to three digits, for people."""
+    unit = 10 ** max(len(str(abs(picoseconds))) - 3, 0)
+    return format_time((picoseconds + unit // 2) // unit * unit)
+
+
 def format_size(size: int) -> str:
     """The shortest exact spelling of a size; `parse_size` reads it back to the same integer."""
     return _format(size, SIZE_UNITS)

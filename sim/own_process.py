@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 Process = Generator[simpy.Event, object, object]
+
+
+def _where(process: simpy.Process) -> str:
+    """What a process waits at: its function, file and line; inside what it has given way to, if it has."""
+    inner: Any = process._generator
+    while getattr(inner, "gi_yieldfrom", None) is not None and hasattr(inner.gi_yieldfrom, "gi_frame"):
+        inner = inner.gi_yieldfrom
+    line = f":{inner.gi_frame.f_lineno}" if inner.gi_frame is not None else ""
+    return f"process {process.name} waits at {inner.gi_code.co_filename}{line}"
 
 
 class Wires:
@@ -135,7 +144,8 @@ class Wires:
         """
         started = [self.env.process(process) for process in processes]
         over: Callable[[], bool] = lambda: all(each.triggered for each in started)  # noqa: E731
-        reached = self._coupling.run(over, until=until)
+        waiting: Callable[[], list[str]] = lambda: [_where(each) for each in started if each.is_alive]  # noqa: E731
+        reached = self._coupling.run(over, until=until, waiting=waiting)
         for each in started:  # the last one to end may have failed at the very end, which nobody has looked at yet
             if each.triggered and not each.ok and isinstance(each.value, BaseException):
                 raise each.value

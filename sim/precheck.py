@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.components.find import resolve, table_for
 from gradwire.components.transports.base import check_streams
-from gradwire.experiment.extent import Extent, extent_of
+from gradwire.experiment.extent import MOST_NODES, Extent, extent_of
 from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
@@ -58,7 +58,7 @@ def check_variants(variants: Iterable[Scenario]) -> list[Network]:
             # of the other kinds, `gradwire.scenarios.checks.scenario` knows it
             check_paths(variant, build_routing(network))
         if any(getattr(transport, "ack_every", 1) > 1 for transport in variant.transports):
-            check_windows(variant, network)
+            check_transports(variant, network)
     return networks
 
 
@@ -101,21 +101,26 @@ def find_all(scenario: Scenario, trace: Trace | None = None) -> Simulated:
         A trace is missing or damaged.
     """
     needs = find_needs(scenario, trace)
-    _check_components(scenario)
+    _check_components(scenario, needs.network)
     longest = max((frame_bytes(each.payload, each.overhead) for each in scenario.transports), default=MIN_FRAME)
     link_room(needs.network, longest, scenario.host.software_latency)
     faults = Faults(scenario.fault, needs.network)
     return Simulated(needs, faults, ports_of(scenario.output.sample_ports, needs.network))
 
 
-def _check_components(scenario: Scenario) -> None:
-    """Import transports and a balancer of the user's own, and look whether they are what they are named for."""
+def _check_components(scenario: Scenario, network: Network) -> None:
+    """Import transports, a balancer and a queue policy of the user's own, and look whether they are what they are named
+    for. Transports are asked for their parameters, where the network is not too large for a check to be quick."""
     for path, transport in carriers(scenario):
         if ":" in transport.kind:
             owner = resolve("transport", transport.kind, scenario.folder)
             check_streams(owner, table_for(owner, transport, path.removesuffix(".kind")))
+    if any(":" in transport.kind for transport in scenario.transports) and 1 < network.host_count <= MOST_NODES:
+        check_transports(scenario, network)
     if ":" in scenario.load_balancing:
         resolve("load_balancing", scenario.load_balancing, scenario.folder)
+    if ":" in scenario.switch.queue_policy:
+        resolve("queue", scenario.switch.queue_policy, scenario.folder)
 
 
 def check_paths(scenario: Scenario, routing: Routing) -> None:
@@ -133,8 +138,9 @@ def check_paths(scenario: Scenario, routing: Routing) -> None:
         raise ScenarioError("does not fit its network:", scenario.name, mistakes=mistakes)
 
 
-def check_windows(scenario: Scenario, network: Network) -> None:
-    """Raise ScenarioError if windows are too large for acknowledgements that tell of several packets."""
+def check_transports(scenario: Scenario, network: Network) -> None:
+    """Raise ScenarioError for settings of transports that do not fit the network, such as windows too large for
+    acknowledgements that tell of several packets, and for parameters that cannot be had."""
     routing = build_routing(network)
     tables = scenario.transports
     bounds = [Bound.to(resolve("transport", each.kind, scenario.folder), each) for each in tables]

@@ -7,16 +7,22 @@ would not fit the engine's 64 bits is an OverflowError.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from gradwire.components import layout as at
-from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
+from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, check_contract, parameters_of, with_any_name
 from gradwire.components.transports.base import Context
 from gradwire.scenarios.components import kind_of
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.explain import explain
+from gradwire.scenarios.given import whole_number
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import speed_of
+from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 US = 10**6
@@ -38,7 +44,7 @@ class Reply:
 class Ends:
     """Sender and receiver of one message in an array of their own; packets go where the test takes them.
 
-    `words[offset]` reads a sender's word, `at_receiver(offset)` a receiver's. Times in ps.
+    `flow[offset]` reads a sender's word, `at_receiver(offset)` a receiver's. Times in ps.
     """
 
     def __init__(
@@ -60,6 +66,17 @@ class Ends:
         word: type[int] = int,
         **settings: object,
     ) -> None:
+        """Of a transport class and so many packets; `settings` are the keys of its table; bare numbers are bytes
+        and picoseconds.
+
+        Raises
+        ------
+        ScenarioError
+            It is no transport, a setting is none of its own or out of range, or there are no packets.
+        """
+        _check_owner(owner)
+        whole_number(packets, "Ends(packets)", 1, ScenarioError)
+        settings = _settings(owner, settings)
         line = speed_of(Bps(rate))
         self.packets, self.payload = packets, payload
         self.last = payload if last is None else last
@@ -80,7 +97,7 @@ class Ends:
         peer = pair + at.PAIR_USER + getattr(owner, "pair_words", 0)
         host = peer + getattr(owner, "peer_words", 0)
         self.M: Any = [word(0)] * (host + getattr(owner, "host_words", 0))
-        parameters = owner.parameters(settings, context)
+        parameters = parameters_of(owner, settings, context)
         values = dict(enumerate(parameters))
         flags = [] if isinstance(tags, bool) else list(tags)
         for i, flag in enumerate(flags):
@@ -101,6 +118,7 @@ class Ends:
         for place, value in values.items():
             self.M[place] = word(value)
         names = (*SENDER_SIDE, *RECEIVER_SIDE)
+        self.owner = owner
         self.run = {name: uncompiled(getattr(owner, name)) for name in names if hasattr(owner, name)}
         self.word = word
         self.run["start"](self.M, self.k, self.f, word(0))
@@ -135,6 +153,7 @@ class Ends:
             got = int(self.run["pull"](self.M, self.k, self.f, self.word(now)))
             if got == at.BLOCKED:
                 break
+            check_returned(self.owner, "pull", got, self.packets)
             out.append(got)
         return out
 
@@ -142,7 +161,7 @@ class Ends:
         """A control packet reaches the sender."""
         word = self.word
         numbers = (word(kind), word(sequence), word(argument), word(echo), word(now))
-        self.run["on_control"](self.M, self.k, self.f, *numbers)
+        self._call("on_control", self.f, *numbers)
 
     def ack(self, sequence: int, cumulative: int = 0, *, echo: int = 0, now: int = 0) -> None:
         """An acknowledgement reaches the sender."""
@@ -153,27 +172,63 @@ class Ends:
         now = self[at.S_TIMER]
         assert now > 0, "no timer is set"
         self[at.S_TIMER] = 0
-        self.run["on_timer"](self.M, self.k, self.f, self.word(now))
+        self._call("on_timer", self.f, self.word(now))
         return now
 
     def data(self, sequence: int, ce: int = 0, now: int = 0) -> Reply:
         """A data packet reaches the receiver."""
+        self._check_sequence(sequence, "data")
         size = self.last if sequence == self.packets - 1 else self.payload
         numbers = (self.word(sequence), self.word(size), self.word(ce), self.word(now))
-        return self._reply(self.run["on_data"](self.M, self.k, self.r, *numbers))
+        return self._reply(self._call("on_data", self.r, *numbers))
 
     def header(self, sequence: int, now: int = 0) -> Reply:
         """The header of a data packet reaches the receiver."""
-        return self._reply(self.run["on_trimmed"](self.M, self.k, self.r, self.word(sequence), self.word(now)))
+        self._check_sequence(sequence, "header")
+        return self._reply(self._call("on_trimmed", self.r, self.word(sequence), self.word(now)))
 
     def probe(self, number: int, now: int = 0) -> Reply:
         """A probe reaches the receiver."""
-        return self._reply(self.run["on_probe"](self.M, self.k, self.r, self.word(number), self.word(now)))
+        return self._reply(self._call("on_probe", self.r, self.word(number), self.word(now)))
+
+    def _call(self, name: str, record: int, *numbers: int) -> Any:
+        if name not in self.run:
+            raise ScenarioError(f"has no {name}, which is needed here", self.owner.__name__, "the function")
+        return self.run[name](self.M, self.k, record, *numbers)
+
+    def _check_sequence(self, sequence: int, name: str) -> None:
+        if not 0 <= sequence < self.packets:
+            expected = f"a packet of the message: 0 to {self.packets - 1}"
+            raise ScenarioError(f"there is no packet {sequence}", f"Ends.{name}(sequence)", expected)
 
     @staticmethod
     def _reply(word: int) -> Reply:
         word = int(word)
         return Reply(word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF, (word >> 31) & 0xFF)
+
+
+def _check_owner(owner: object) -> None:
+    """Raise ScenarioError for what is no transport."""
+    check_contract(owner, getattr(owner, "__name__", repr(owner)), "transport.kind")
+
+
+def _settings(owner: type[Transport], given: dict[str, object]) -> dict[str, Any]:
+    """The settings that the transport's rules see: checked as in a scenario, where the class has fields; but
+    bare numbers are bytes, picoseconds and bits per second."""
+    if not hasattr(owner, "model_validate"):
+        return given
+    kind = kind_of(owner) or f"{owner.__module__}:{owner.__name__}"
+    tables = {"kind": kind, **given}
+    model = with_any_name(owner)
+    try:
+        table = model.model_validate(tables)
+    except ValidationError as error:
+        found = [each for each in explain(error, tables, owner) if each.what != "has no unit"]
+        if found:
+            mistakes = [replace(each, path=f"Ends({each.path})") for each in found]
+            raise ScenarioError(f"are no settings of {owner.__name__}:", "Ends", mistakes=mistakes) from None
+        return owner.defaults() | given
+    return table.model_dump()
 
 
 def _checked(name: str) -> Any:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, resolve
+from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, parameters_of, resolve
 from gradwire.components.transports.base import Context, Deaf
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import RECORD, TIMER, Flow, State
@@ -93,7 +93,7 @@ class Rules:
 
     def __init__(self, owner: type[Transport], settings: JsonView, context: Context) -> None:
         self.owner, self.context = owner, context
-        values = owner.parameters(dict(settings), context)
+        values = parameters_of(owner, settings, context)
         self.parameters = [*values, *[0] * (at.PARAM_WORDS - len(values))]
         self.functions = functions_of(owner)
         self.fill = max(int(owner.data_overhead) - UDP_OVERHEAD, 0)

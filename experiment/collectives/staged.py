@@ -38,6 +38,8 @@ from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import FIFO
 from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.asked import asked, file_of
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.result import KINDS
 
 REDUCE_SCATTER, ALL_GATHER = KINDS.index("reduce_scatter"), KINDS.index("all_gather")
@@ -61,6 +63,39 @@ class Numbers(NamedTuple):
     total: int
 
 
+def transfers_of(table: StagedTable, workers: int, rails: int, inside: int = 1) -> Transfers:
+    """The schedule of a kind of collective, by its own rule.
+
+    Raises
+    ------
+    ScenarioError
+        Its rule was stopped, or what it gives is no schedule among so many workers.
+    """
+    with asked(table, "transfers", "job.exchange"):
+        plan: object = table.schedule(workers, rails, inside)
+    if isinstance(plan, Transfers):
+        wrong = _beyond(plan, workers, rails)
+        if not wrong:
+            return plan
+    else:
+        wrong = f"a {type(plan).__name__}"
+    what = f"{file_of(type(table))}: transfers of {type(table).__name__} gives {wrong}"
+    raise ScenarioError(what, "job.exchange", "Transfers (gradwire.experiment.collectives.schedule) among the workers")
+
+
+def _beyond(plan: Transfers, workers: int, rails: int) -> str:
+    """What in a schedule is there not, in words; empty if all is."""
+    if not len(plan):
+        return ""
+    for name, values, below in (
+        ("src", plan.src, workers), ("dst", plan.dst, workers), ("rail", plan.rail, rails),
+        ("first", plan.first, plan.segments), ("first + count", plan.first + plan.count, plan.segments + 1),
+    ):  # fmt: skip
+        if values.min() < 0 or values.max() >= below:
+            return f"{name} from {values.min()} to {values.max()}, and {below - 1} is the last"
+    return ""
+
+
 class Staged(Exchange):
     """The exchange of one job by a schedule."""
 
@@ -76,7 +111,8 @@ class Staged(Exchange):
         scheduling = context.scheduling
         orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
         layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]
-        self._lay(context, table.schedule(len(context.workers), context.rails, context.inside), layouts)
+        plan = transfers_of(table, len(context.workers), context.rails, context.inside)
+        self._lay(context, plan, layouts)
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
         self.one_by_one = self.one_by_one or table.blocking

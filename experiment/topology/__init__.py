@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from gradwire.scenarios.asked import asked
 from gradwire.scenarios.lazily import names_from
 
 if TYPE_CHECKING:
@@ -104,5 +105,6 @@ def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Ne
         from gradwire.experiment.topology.graph import from_networkx
 
         return from_networkx(topology, spec, overrides=changes)
-    network: Network = topology.network(spec, changes)
+    with asked(topology, "network", "topology"):
+        network: Network = topology.network(spec, changes)
     return network

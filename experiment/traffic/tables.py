@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.traffic.base import Flows, Setting, generator
+from gradwire.scenarios.asked import asked
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import format_size
@@ -72,16 +73,20 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
     cards = network.cards
     cable_rates = network.link_rate[network.up_link].astype(np.int64)
     ends = [time for time in (table.stop, scenario.duration) if time is not None]
-    return table.flows_of(
-        Setting(
-            where=where,
-            hosts=hosts,
-            rates=cards.network_rates(cable_rates)[hosts],
-            index=cards.index,
-            end_ps=min(ends, default=None),
-            rng=generator(scenario.seed, table.name),
-        )
+    setting = Setting(
+        where=where,
+        hosts=hosts,
+        rates=cards.network_rates(cable_rates)[hosts],
+        index=cards.index,
+        end_ps=min(ends, default=None),
+        rng=generator(scenario.seed, table.name),
     )
+    return _asked_for(table, setting)
+
+
+def _asked_for(table: Traffic, setting: Setting) -> Iterator[Flows]:
+    with asked(table, "flows_of", setting.where):
+        yield from table.flows_of(setting)
 
 
 def hosts_of(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
+from gradwire.scenarios.components import USER_CLASS, components
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
@@ -26,6 +27,12 @@ from gradwire.scenarios.units import (
 )
 
 MAX_QUEUES = 8
+
+
+def _policy(value: object) -> object:
+    if isinstance(value, str) and value not in components("queue") and not USER_CLASS.fullmatch(value):
+        raise UnitError("is no queue policy", ", ".join(components("queue")) + ' or "my_module:MyPolicy"')
+    return value
 
 
 def _parse_loss(value: object) -> float:
@@ -176,6 +183,11 @@ class Switch(Table):
     ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     """Pmax: the chance just below ecn_ceiling; it rises from 0 at ecn_threshold in a straight line."""
     selective_drop: Flag = False
+    policy: Annotated[
+        str, BeforeValidator(_policy), Field(json_schema_extra={"examples": list(components("queue"))})
+    ] | None = None
+    """What a queue does with a packet for which there is room: take, mark or drop it. "threshold" if absent, as
+    ecn_threshold says; "red" with ecn_ceiling. One of your own sees the same words."""
     trim_threshold: Size | None = None
     """Above so many bytes in a queue a data packet is cut to its header, which goes into the queue of `trim_priority`
     and is dropped only where that has no room either (NDP, SIGCOMM 2017). NDP: 8 full packets."""
@@ -248,6 +260,19 @@ class Switch(Table):
                 "at least 64B; about a full packet, such as 4KiB",
             )  # fmt: skip
         return self
+
+    @model_validator(mode="after")
+    def _policy_fits(self) -> Switch:
+        if self.policy == "red" and self.ecn_ceiling is None:
+            raise refuse("policy", "marks between two sizes, of which one is missing", "red", "ecn_ceiling as well")
+        if self.policy == "threshold" and self.ecn_ceiling is not None:
+            raise refuse("policy", "does not look at ecn_ceiling", "threshold", '"red", or no ecn_ceiling')
+        return self
+
+    @property
+    def queue_policy(self) -> str:
+        """The name of what decides about packets for which there is room."""
+        return self.policy or ("threshold" if self.ecn_ceiling is None else "red")
 
     def quanta(self) -> tuple[int, ...] | None:
         """Bytes per turn of every queue, 0 = strictly first; None if all are."""

@@ -9,24 +9,23 @@ Each of those that come with gradwire is a class in a file of its own (see `grad
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
-from gradwire.scenarios.components import tagged
+from gradwire.scenarios.components import USER_CLASS, tagged
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import Bytes
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 
-USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a scenario names something of the user's own: "module:Class"."""
 
 DEFAULT_KIND = "dctcp"
 
 
 class UserTransport(Transport):
-    """A transport of the user's own. It gets its parameters unchecked and refuses those it does not know."""
+    """A transport of the user's own. The fields of a class derived from Transport are the keys of its
+    table, and checked; a class derived from nothing gets its parameters as they are written."""
 
     model_config = ConfigDict(extra="allow")
     union_tag: ClassVar[str] = "user"

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
+from gradwire.components.find import file_of
 from gradwire.experiment.program import Part
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.loss import Allowance
-from gradwire.scenarios.units import format_time
+from gradwire.scenarios.units import format_about, format_time
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.control import Control
@@ -41,6 +43,7 @@ from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise, spent_ahead
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports
 from gradwire.sim.fabric.track import Track
+from gradwire.sim.fabric.watched import check_watched
 from gradwire.sim.fabric.workers import WorkerThreads
 from gradwire.sim.patience import LEAST_PS
 
@@ -113,6 +116,7 @@ class Fabric:
         self.patience = patience_ps
         combination = combine(transports, balancing, switch, folder, features_of(switch, faults, delays))
         owners, balancer = combination.transports, combination.balancer
+        self._combination = combination
         self.transports = [Bound.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
         line = speed_of(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
         trips = RoundTrips(network, routing)
@@ -360,6 +364,7 @@ class Fabric:
             before = time.perf_counter()
             self._workers.advance(self._alone)
             spent = time.perf_counter() - before
+            check_watched(M, self._combination)
             self._deliveries.harvest(events)
             self._programs.closed(self.flows.close(CLOSE_BATCH))
             status = int(M[at.H_STATUS])
@@ -399,7 +404,21 @@ class Fabric:
         elif self.idle:
             self.stalled = "no packet is on its way and no timer is set"
         elif self.now - since >= self.patience:
-            self.stalled = f"no new data has arrived anywhere for {format_time(self.now - since)}"
+            silent = format_about(self.now - since)
+            self.stalled = f"no new data has arrived anywhere for {silent}: {self._still_open()}"
+
+    def _still_open(self) -> str:
+        """The messages that have not been delivered, in a few words: how many, and of the first one what it is."""
+        M, records = self.memory.M, self.flows.records
+        r = records.receiver(np.arange(records.used))
+        open_ = r[(M[r + at.R_DONE] == 0) & (M[r + at.R_PACKETS] > 0)]
+        if not len(open_):
+            return f"{self.undelivered} messages are not delivered"
+        first = int(open_[0])
+        owner = self.transports[int(M[first + at.R_KIND]) & ((1 << at.SET_SHIFT) - 1)].owner
+        got, size = int(M[first + at.R_GOT]), int(M[first + at.R_BYTES])
+        name = kind_of(owner) or f"{owner.__name__} ({file_of(owner)})"
+        return f"of {self.undelivered} messages one has {got} of {size} bytes, over the transport {name}"
 
     def _look_for_deadlock(self, now: Ps) -> Ps | None:
         """Say so when flow control has stopped ports for good. Looks now and then until it has found one, but not

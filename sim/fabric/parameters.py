@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.find import table_for
+from gradwire.components.find import parameters_of, table_for
 from gradwire.components.transports.base import (
     Context,
     answers_late,
@@ -27,6 +27,7 @@ from gradwire.components.transports.base import (
 )
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.asked import asked
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps, PsPerByte
 from gradwire.scenarios.json_data import Json
@@ -67,8 +68,9 @@ class Bound:
         settings = table.model_dump()
         priority = settings.get("control_priority", 0)
         check_streams(owner, table)
-        important = bool(owner.important(settings))
-        control = control_important(owner, settings)
+        with asked(owner, "important", "transport"):
+            important = bool(owner.important(settings))
+            control = control_important(owner, settings)
         return cls(
             owner, settings, table.payload, priority, important, control, persists(table), answers_late(table),
             shares(owner),
@@ -83,8 +85,11 @@ class Bound:
         """The parameters of flows with this line and slowest link (picoseconds per byte << 16) and base round trip
         (ps), and of how many of their packets under way stamps are kept apart, 0 = it wants none."""
         context = Context(line, self.payload, trip, slowest)
-        slots = self.owner.stamp_slots(self.settings, context) if hasattr(self.owner, "stamp_slots") else 0
-        return self.owner.parameters(self.settings, context), slots
+        slots = 0
+        if hasattr(self.owner, "stamp_slots"):
+            with asked(self.owner, "stamp_slots", "transport"):
+                slots = self.owner.stamp_slots(self.settings, context)
+        return parameters_of(self.owner, self.settings, context), slots
 
 
 def check_settings(transports: Sequence[Bound], lines: Ints, trips: RoundTrips) -> None:

@@ -32,6 +32,7 @@ import gradwire.sim.fabric.core
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.find import (
     BALANCER_SIDE,
+    QUEUE_SIDE,
     RECEIVER_SIDE,
     SENDER_SIDE,
     functions_of,
@@ -53,6 +54,7 @@ from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
 from gradwire.sim.fabric.objects import machine
+from gradwire.sim.fabric.watched import watched
 
 if TYPE_CHECKING:
     from gradwire.components.compiled import Compiled
@@ -111,6 +113,11 @@ class Combination:
     balancer: type
     queue: type
     features: Features = Features()
+
+    @property
+    def owners(self) -> tuple[type, ...]:
+        """All its classes."""
+        return *self.transports, self.balancer, self.queue
 
     def about(self) -> Json:
         """The same as names."""
@@ -177,7 +184,7 @@ def combine(
     return Combination(
         owners,
         resolve("load_balancing", balancing, folder),
-        resolve("queue", "red" if switch.ramp() else "threshold"),
+        resolve("queue", switch.queue_policy, folder),
         features,
     )
 
@@ -227,7 +234,7 @@ def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> di
     """Compile what is not kept. Returns the seconds of each, by identity."""
     works = []
     for combination in dict.fromkeys(combinations):
-        users = [owner for owner in (*combination.transports, combination.balancer) if is_users(owner)]
+        users = [owner for owner in combination.owners if is_users(owner)]
         functions, check = partial(_functions, combination), partial(type_check, users)
         works.append(Work(_identity(combination), functions, combination.about(), check))
     try:
@@ -270,21 +277,12 @@ def _functions(combination: Combination) -> dict[str, Compiled]:
 @cache
 def _identity(combination: Combination) -> str:
     """A hash of everything that an engine for a combination is made of."""
-    return _digest(_source(combination), [*combination.transports, combination.balancer, combination.queue])
+    return _digest(_source(combination), combination.owners)
 
 
 def _name(owner: type) -> str:
     """How a scenario names a component; those of the user's own by their class."""
     return kind_of(owner) or owner.__name__
-
-
-def _bound_to(owner: type, function: str, name: str) -> str:
-    """The line that binds `name` to a component's function: one of its module, or of the class itself."""
-    found = getattr(owner, function).py_func
-    outer, _, inner = found.__qualname__.rpartition(".")
-    if not outer:
-        return f"from {found.__module__} import {inner} as {name}"
-    return f"import sys; {name} = sys.modules[{found.__module__!r}].{outer}.{inner}"
 
 
 def _source(combination: Combination) -> str:
@@ -293,7 +291,7 @@ def _source(combination: Combination) -> str:
     lines.append("from gradwire.components.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
     for function in BALANCER_SIDE:
         owner = balancer if hasattr(balancer, function) else Balancer
-        lines.append(_bound_to(owner, function, function))
+        lines += watched(owner, function, function)
     lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
     lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
@@ -301,12 +299,13 @@ def _source(combination: Combination) -> str:
     lines.append(f"INT = {stamps}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")
-    lines.append(_bound_to(combination.queue, "admit", "admit"))
+    for function in QUEUE_SIDE:
+        lines += watched(combination.queue, function, function)
     for function in SENDER_SIDE + RECEIVER_SIDE:
         record, kind = ("f", "S_KIND") if function in SENDER_SIDE else ("r", "R_KIND")
         for i, transport in enumerate(transports):
             owner = transport if hasattr(transport, function) else Deaf
-            lines.append(_bound_to(owner, function, f"{function}_{i}"))
+            lines += watched(owner, function, f"{function}_{i}", i)
         arguments = ARGUMENTS[function]
         lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
         lines.append(f"    k = M[H_PARAMS] + (M[{record} + {kind}] >> SET_SHIFT) * PARAM_WORDS")
@@ -322,7 +321,7 @@ def _source(combination: Combination) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _digest(source: str, classes: list[type]) -> str:
+def _digest(source: str, classes: Sequence[type]) -> str:
     """A hash of everything that is compiled into a combination."""
     digest = hashlib.sha256(source.encode())
     functions = _reachable([function for owner in classes for function in functions_of(owner)])

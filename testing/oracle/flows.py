@@ -14,6 +14,7 @@ from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
 from gradwire.components.transports.base import Deaf, control_important, rides
 from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
@@ -41,7 +42,7 @@ class Protocol:
     def __init__(self, memory: Words, number: int, owner: type[Transport], table: Transport, parameters: Sequence[int],
                  slots: int = 0) -> None:  # fmt: skip
         settings = table.model_dump()
-        self.number = number
+        self.number, self.owner = number, owner
         self.payload = int(table.payload)
         self.control_priority = int(settings.get("control_priority", 0))
         self.important = bool(owner.important(settings))
@@ -168,7 +169,10 @@ class Flow:
 
     def on_sender(self, name: str, *arguments: int) -> Any:
         """Call a function of the sending side."""
-        return self.protocol.call(name, self.sender, *arguments)
+        got = self.protocol.call(name, self.sender, *arguments)
+        if name == "pull":
+            check_returned(self.protocol.owner, "pull", got, self.memory[self.sender + at.S_PACKETS])
+        return got
 
     def on_receiver(self, name: str, *arguments: int) -> Any:
         """Call a function of the receiving side."""

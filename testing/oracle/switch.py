@@ -8,8 +8,29 @@ from dataclasses import replace
 
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.draws import draw, key_of
-from gradwire.components.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
+from gradwire.components.find import resolve
+from gradwire.components.layout import (
+    C_BYTES,
+    C_THRESHOLD,
+    CLASS_WORDS,
+    FOREVER,
+    H_FLOWLET_GAP,
+    N_KEY,
+    N_TABLE,
+    P_BUSY,
+    P_CLASSES,
+    P_FLAGS,
+    P_LIMIT,
+    P_QUEUE,
+    P_RED_KEY,
+    P_SPEED,
+    P_TESTS,
+    PORT_FLAG_SELECTIVE,
+)
+from gradwire.components.queues.red import Red
+from gradwire.components.queues.threshold import Threshold
 from gradwire.scenarios.schema.network import Switch as Table
+from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.flows import Flow
 from gradwire.testing.oracle.model import FREE, Clock, Link, Log
 from gradwire.testing.oracle.packets import DATA, PAUSE, Counters, Drop, Packet
@@ -29,6 +50,9 @@ class Port:
     def __init__(self, log: Log, link: Link, table: Table, seed: int, switch: Switch) -> None:
         self.log, self.link, self.table, self.switch = log, link, table, switch
         self.thresholds, self.ramp, self.shared = table.thresholds(), table.ramp(), table.shared()
+        policy = resolve("queue", table.queue_policy)
+        self.own = None if policy in (Red, Threshold) else policy
+        self.state: defaultdict[int, int] = defaultdict(int)  # its record as queue policies see it
         self.limits = table.limits()
         self.quanta = table.quanta() or (0,) * table.queues
         self.deficit = [0] * table.queues
@@ -68,7 +92,18 @@ class Port:
             self.tail += 1
             self._drop(packet, "tail")
             return
-        if self.thresholds is not None:
+        if self.own is not None:
+            verdict = self.verdict_of(self.own, c, packet)
+            if verdict > 1:
+                self.tail += verdict == 2
+                self.dropped += verdict == 3
+                self._drop(packet, "tail" if verdict == 2 else "selective")
+                return
+            if verdict:
+                packet = packet.marked()
+                self.marks += 1
+                self.control_marks += packet.kind != DATA
+        elif self.thresholds is not None:
             if self.above(self.waiting([queue]), self.thresholds[c]):
                 if packet.important:
                     packet = packet.marked()
@@ -116,6 +151,23 @@ class Port:
             return waiting >= threshold
         odds = int(self.ramp[1] * 2**32) * (waiting - threshold) // (self.ramp[0] - threshold)
         return self.test() < odds
+
+    def verdict_of(self, policy: type, c: int, packet: Packet) -> int:
+        """What a queue policy of the user's own says, which sees the port as the engine's words have it."""
+        state, p = self.state, 0
+        waiting = [self.waiting([queue]) for queue in self.queues]
+        state[p + P_QUEUE] = sum(waiting) << 8 | sum(1 << each for each, queue in enumerate(self.queues) if queue)
+        state[p + P_BUSY], state[p + P_SPEED] = self.link.free_at, self.link.speed
+        state[p + P_FLAGS] = (len(self.queues) - 1) << 8 | PORT_FLAG_SELECTIVE * self.table.selective_drop
+        state[p + P_LIMIT], state[p + P_RED_KEY], state[p + P_TESTS] = self.table.buffer, self.key, self.tests
+        for each, held in enumerate(waiting):
+            record = p + P_CLASSES + CLASS_WORDS * each
+            state[record + C_BYTES] = held
+            state[record + C_THRESHOLD] = FOREVER if self.thresholds is None else self.thresholds[each]
+        verdict = int(uncompiled(policy.admit)(state, p, c, packet.words()[0]))  # type: ignore[attr-defined]
+        check_returned(policy, "admit", verdict, 4)
+        self.tests = state[p + P_TESTS]
+        return verdict
 
     def test(self) -> int:
         """A random number."""
@@ -287,7 +339,7 @@ class Switch:
             H_FLOWLET_GAP: table.flowlet_gap,
         }
         self.ways = ways
-        self.choose = uncompiled(balancer.choose)
+        self.balancer, self.choose = balancer, uncompiled(balancer.choose)
         self.source_routes = balancer.source_routes
         self.balanced = 0
         self.ports: dict[int, Port] = {}
@@ -313,6 +365,7 @@ class Switch:
                 self.state[at + P_SPEED] = port.link.speed
             now = self.clock.now
             way = self.choose(self.state, 0, WAYS, len(ways), *packet.words(), self.balanced, now)
+            check_returned(self.balancer, "choose", way, len(ways))
             self.balanced += 1
             if self.source_routes:
                 packet = replace(packet, entropy=packet.entropy // len(ways))

@@ -8,7 +8,7 @@ from functools import partial
 
 from gradwire.components import layout as at
 from gradwire.components.draws import entropy_of
-from gradwire.components.find import resolve
+from gradwire.components.find import parameters_of, resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, carried_out_by, persists, shares
 from gradwire.experiment.routing import build_routing
@@ -105,7 +105,7 @@ class Oracle:
         if (transport, rtt, speed, slowest) not in self.protocols:
             settings, context = table.model_dump(), Context(PsPerByte(speed), table.payload, Ps(rtt), PsPerByte(slowest))
             slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
-            parameters = owner.parameters(settings, context)
+            parameters = parameters_of(owner, settings, context)
             self.protocols[transport, rtt, speed, slowest] = Protocol(
                 self.memory, transport, owner, table, parameters, slots
             )

@@ -242,3 +242,88 @@ def test_finding_them_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
     assert done.stdout.strip() == ""
+
+
+COLLECTIVE = '''
+from __future__ import annotations
+from typing import Literal
+from gradwire.experiment.collectives.staged_table import StagedTable
+
+
+class Mine(StagedTable):
+    """Mine."""
+
+    kind: Literal["mine"]
+
+    def parts(self, workers):
+        return 1
+
+    {rest}
+'''
+SCHEDULER = '''
+from __future__ import annotations
+from typing import Literal
+from gradwire.scenarios.schema.scheduler import SchedulerTable
+{first}
+
+class Mine(SchedulerTable):
+    """Mine."""
+
+    kind: Literal["{kind}"]
+
+    def scheduling(self, job, trace):
+        {rest}
+'''
+OWN_JOB = """
+name = "own"
+topology = { kind = "star", hosts = 2 }
+[[job]]
+name = "j"
+trace = "./trace"
+workers = 2
+"""
+WRONG: dict[str, tuple[str, str, str, str]] = {
+    "transfers that raises": (
+        "exchange", COLLECTIVE.format(rest="def transfers(self, workers, rails):\n        return 1 / 0"),
+        "exchange", "mine.py:16: ZeroDivisionError: division by zero",
+    ),
+    "transfers that gives nothing": (
+        "exchange", COLLECTIVE.format(rest="def transfers(self, workers, rails):\n        pass"),
+        "exchange", "mine.py: transfers of Mine gives a NoneType; expected Transfers",
+    ),
+    "no transfers": ("exchange", COLLECTIVE.format(rest="slots = 1"), "", "mine.py: Mine has no transfers; expected a class"),
+    "no such name": ("exchange", COLLECTIVE.format(rest="slots = nowhere"), "", "mine.py:15: NameError: name 'nowhere'"),
+    "no Python": ("exchange", COLLECTIVE.format(rest="slots = ="), "", "mine.py:15: invalid syntax"),
+    "a kind there is": (
+        "scheduler", SCHEDULER.format(first="", kind="p3", rest="pass"), "", "p3.py both have a scheduler called p3"
+    ),
+    "a circle": (
+        "scheduler", SCHEDULER.format(first="from gradwire.scenarios.schema.job import Job", kind="mine", rest="pass"), "",
+        "mine.py:5: ImportError: cannot import name 'Job'",
+    ),
+    "scheduling that raises": (
+        "scheduler", SCHEDULER.format(first="", kind="mine", rest="return [][1]"), "scheduler",
+        "mine.py:13: IndexError: list index out of range",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_mistake_in_a_component_is_told_in_one_line(run: Run, tree: Path, what: str):
+    """Two ends of a command: whatever stops a file beside gradwire's own is said with its place."""
+    place, code, more, said = WRONG[what]
+    file = tree.joinpath(*PLACES[place].split(".")[1:], "mine.py")
+    command = "run" if what == "scheduling that raises" else "check"
+    out = ["--out", str(tree / "never")] if command == "run" else []
+    chosen = {"exchange": "ring"} | ({more: "mine"} if more else {})
+    keys = "".join(f'{key} = {{ kind = "{kind}" }}\n' for key, kind in chosen.items())
+    (tree / "own.toml").write_text(OWN_JOB + keys)
+    file.write_text(code)
+    try:
+        told = run(CLI.format(arguments=[command, str(tree / "own.toml"), *out]), fails=2)
+    finally:
+        file.unlink()
+    lines = [line for line in told.splitlines() if not line.startswith("note:")]
+    assert "Traceback" not in told and len(lines) == 1, told
+    assert said in told
+    assert not (tree / "never").exists()

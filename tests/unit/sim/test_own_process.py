@@ -65,8 +65,10 @@ def test_waiting_in_vain_is_a_stall():
     def vain():
         yield made.env.event()
 
-    with pytest.raises(StallError, match="no message is under way"):
+    with pytest.raises(StallError, match="no message is under way") as raised:
         made.run(vain())
+    line = vain.__code__.co_firstlineno + 1
+    assert f"process vain waits at {__file__}:{line}" in str(raised.value)
 
 
 def test_the_example():

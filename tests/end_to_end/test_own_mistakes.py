@@ -1,0 +1,158 @@
+"""Mistakes in components of one's own: one message with the file, and never a traceback or a wrong Result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sim_cases import US
+
+from gradwire.experiment.topology import LinkSpec, leaf_spine, star
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.precheck import find_all
+from gradwire.sim.simulate import simulate
+from gradwire.testing import Case, Letter, agree, transport
+from gradwire.testing.oracle import run_oracle
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+RATE = (EXAMPLES / "constant_rate.py").read_text()
+BALANCER = """
+from numba import njit
+from gradwire.components.balancers.base import Balancer
+
+@njit
+def choose(M, node, ways, n, A, B, count, now):
+    return {returned}
+
+class Mine(Balancer):
+    choose = staticmethod(choose)
+"""
+POLICY = """
+from numba import njit
+
+@njit
+def admit(M, p, c, A):
+    return {returned}
+
+class Mine:
+    admit = staticmethod(admit)
+"""
+SCENARIO = """
+name = "mine"
+transport = "mine:ConstantRate"
+topology = { kind = "leaf_spine", leaves = 2, hosts_per_leaf = 2, spines = 2 }
+traffic = [{ name = "t", kind = "permutation", shift = 2, size = "20kB" }]
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    """Writes what is named in it, and loads it."""
+
+    def written(code: str, set: tuple[str, ...] = ()):
+        (tmp_path / "mine.py").write_text(code)
+        (tmp_path / "mine.toml").write_text(SCENARIO)
+        return load_scenario(tmp_path / "mine.toml", set=set)
+
+    return written
+
+
+def with_parameters(given: str) -> str:
+    head, mark, _ = RATE.partition("    def parameters(settings, context):\n")
+    assert mark
+    return f"{head}{mark}        return {given}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("[1 / 0]", "ZeroDivisionError: division by zero"),
+        ("[0] * 33", "gives 33 numbers; expected a list of at most 32 integers"),
+        ("[1, 4.5]", "gives 4.5 as number 1, which is no integer"),
+        ("[1 << 63]", "which does not fit 64 bits"),
+        ("5", "gives 5; expected a list of at most 32 integers"),
+        ("[settings['speed']]", "KeyError: 'speed'"),
+    ],
+)
+def test_parameters_are_looked_at_by_the_check(scenario, tmp_path, given, says):
+    code = with_parameters(given)
+    with pytest.raises(ScenarioError) as raised:
+        find_all(scenario(code))
+    line = 1 + code.splitlines().index("    def parameters(settings, context):")
+    told = str(raised.value)
+    assert says in told
+    places = [f"{tmp_path / 'mine.py'}:{each}:" for each in (line - 1, line + 1)]  # the rule, or what it was stopped by
+    assert any(place in told for place in places), told
+
+
+def test_thirty_two_parameters_are_welcome(scenario):
+    find_all(scenario(with_parameters("[-(1 << 63)] + [(1 << 63) - 1] * 31")))
+
+
+PULLS = RATE.replace("def pull(M, k, f, now):\n", "def pull(M, k, f, now):\n    if M[f + S_SENT] == 2:\n        return {returned}\n")
+IMPORTS = "from gradwire.components.layout import S_SENT\n"
+
+
+@pytest.mark.parametrize("returned", ["5", "-2"])
+def test_a_packet_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
+    code = IMPORTS + PULLS.replace("{returned}", returned)
+    assert code.count("S_SENT") == 2
+    with pytest.raises(ScenarioError) as raised:
+        simulate(scenario(code, ("traffic[0].size=20480B",)))
+    told = str(raised.value)
+    assert told.startswith(f"transport: {tmp_path / 'mine.py'}:")
+    assert f"pull of ConstantRate returned {returned}, a packet that there is not; expected a packet of the message, below 5" in told
+
+
+@pytest.mark.parametrize("returned", ["n", "-1"])
+def test_a_way_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
+    with pytest.raises(ScenarioError) as raised:
+        simulate(scenario(BALANCER.replace("{returned}", returned), ("transport=dctcp", "load_balancing=mine:Mine")))
+    told = str(raised.value)
+    assert told.startswith(f"load_balancing: {tmp_path / 'mine.py'}:")
+    assert "a way that there is not; expected a way below 2" in told
+
+
+def test_a_verdict_that_there_is_not_ends_the_run(scenario):
+    incast = 'traffic=[{name="t",kind="incast",fan_in=3,size="20kB"}]'
+    made = scenario(POLICY.replace("{returned}", "4"), ("transport=dctcp", "switch.policy=mine:Mine", incast))
+    with pytest.raises(ScenarioError, match="admit of Mine returned 4, a verdict that there is not"):
+        simulate(made)
+
+
+def test_the_oracle_says_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    letters = [Letter(0, 0, 3, 20_480), Letter(0, 1, 3, 20_480)]
+    network = leaf_spine(2, 2, 2, LinkSpec(10**10, US))
+    (tmp_path / "far.py").write_text(IMPORTS + PULLS.replace("{returned}", "7"))
+    with pytest.raises(ScenarioError, match="pull of ConstantRate returned 7"):
+        run_oracle(Case(network, [transport("far:ConstantRate")], letters))
+    (tmp_path / "astray.py").write_text(BALANCER.replace("{returned}", "n + 5"))
+    with pytest.raises(ScenarioError, match="choose of Mine returned 7, a way that there is not"):
+        run_oracle(Case(network, [transport("dctcp")], letters, balancing="astray:Mine"))
+    (tmp_path / "odd.py").write_text(POLICY.replace("{returned}", "-1"))
+    with pytest.raises(ScenarioError, match="admit of Mine returned -1, a verdict"):
+        run_oracle(Case(network, [transport("dctcp")], letters, Switch(policy="odd:Mine")))
+
+
+def test_a_queue_policy_of_ones_own_is_exact(monkeypatch):
+    """Packet by packet, with its draws, and it does drop by choice."""
+    monkeypatch.chdir(EXAMPLES)
+    letters = [Letter(n * US // 3, n, 8, 60_000) for n in range(8)]
+    switch = Switch.model_validate(
+        {"queues": 1, "buffer": "64KiB", "ecn_threshold": "32KiB", "policy": "wred:Wred"}
+    )
+    case = Case(star(9, LinkSpec(10**10, US)), [transport("tcp_newreno", payload="1000B")], letters, switch)
+    seen = agree(case, threads=2)
+    causes = {drop.cause for drop in seen.drops}
+    assert "selective" in causes and len(seen.arrivals) == 8
+
+
+def test_policies_have_to_fit():
+    for wrong in ({"policy": "red"}, {"policy": "threshold", "ecn_threshold": "8KiB", "ecn_ceiling": "9KiB"}, {"policy": "rde"}):
+        with pytest.raises(ValueError):
+            Switch.model_validate(wrong)
+    assert Switch.model_validate({"policy": "threshold"}).queue_policy == Switch().queue_policy == "threshold"
+
