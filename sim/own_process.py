@@ -17,7 +17,7 @@ beforehand runs faster as a program (`gradwire.experiment.program`).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
@@ -44,7 +44,7 @@ Process = Generator[simpy.Event, object, object]
 
 def _where(process: simpy.Process) -> str:
     """What a process waits at: its function, file and line; inside what it has given way to, if it has."""
-    inner = process._generator
+    inner: Any = process._generator
     while getattr(inner, "gi_yieldfrom", None) is not None and hasattr(inner.gi_yieldfrom, "gi_frame"):
         inner = inner.gi_yieldfrom
     line = f":{inner.gi_frame.f_lineno}" if inner.gi_frame is not None else ""
