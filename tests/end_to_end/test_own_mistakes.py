@@ -128,7 +128,7 @@ def test_the_oracle_says_the_same(tmp_path, monkeypatch):
     network = leaf_spine(2, 2, 2, LinkSpec(10**10, US))
     (tmp_path / "far.py").write_text(IMPORTS + PULLS.replace("{returned}", "7"))
     with pytest.raises(ScenarioError, match="pull of ConstantRate returned 7"):
-        run_oracle(Case(network, [transport("far:ConstantRate")], letters))
+        run_oracle(Case(network, [transport("far:ConstantRate", percent=100)], letters))
     (tmp_path / "astray.py").write_text(BALANCER.replace("{returned}", "n + 5"))
     with pytest.raises(ScenarioError, match="choose of Mine returned 7, a way that there is not"):
         run_oracle(Case(network, [transport("dctcp")], letters, balancing="astray:Mine"))
