@@ -33,7 +33,7 @@ class Sweep:
     file : the declaration. `folder` : where it is kept; None where nothing is (a dry run in a new place).
     points : all of them, in the order of the tables.
     records : by key, of those that are done or have failed.
-    states : how many different runs are in which state ("done", "failed", "interrupted", "waiting").
+    states : how many different runs are in which state ("done", "failed", "running", "interrupted", "waiting").
     """
 
     file: SweepFile

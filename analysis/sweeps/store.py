@@ -1,7 +1,7 @@
 """What is kept of every point: one small file by its key, complete or not there.
 
     points/<key>.json       done: figures and distributions of every job; or failed: why
-    points/<key>.running    a process is at it, or was when it was killed: then it counts as interrupted
+    points/<key>.running    which process is at it, or was when it was killed: then it counts as interrupted
     results/<key>/          its Result, where the sweep keeps them
 
 A record that cannot be read, or is of another format, is none: the point is run again. So nothing that a kill leaves
@@ -28,9 +28,10 @@ from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.result import Result
 
 FORMAT = 1
-State = Literal["done", "failed", "interrupted", "waiting"]
-STATES: tuple[State, ...] = ("done", "failed", "interrupted", "waiting")
-"""What there is of a point: its figures; why there are none; that somebody was at it; nothing yet."""
+State = Literal["done", "failed", "running", "interrupted", "waiting"]
+STATES: tuple[State, ...] = ("done", "failed", "running", "interrupted", "waiting")
+"""What there is of a point: its figures; why there are none; that another process is at it, or that somebody was;
+nothing yet."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Store:
 
     def begin(self, key: str) -> None:
         """A process begins with a point."""
-        (self.points / f"{key}.running").touch()
+        (self.points / f"{key}.running").write_text(_myself(), encoding="utf-8")
 
     def write(self, key: str, record: Record) -> None:
         """Keep a record; it is there at once, or not at all."""
@@ -142,6 +143,16 @@ class Store:
     def was_begun(self, key: str) -> bool:
         """Whether somebody is at a point, or was when the last sweep ended."""
         return (self.points / f"{key}.running").exists()
+
+    def is_running(self, key: str) -> bool:
+        """Whether another process of this machine is at a point now."""
+        try:
+            told = (self.points / f"{key}.running").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return False
+        host, _, process = told.partition(" ")
+        number = process.partition(" ")[0]
+        return host == os.uname().nodename and told != _myself() and number.isdecimal() and told == _named(int(number))
 
     def has_result(self, key: str) -> bool:
         """Whether the Result of a point is kept."""
@@ -162,9 +173,15 @@ class Store:
         """How many points are in which state."""
         found = dict.fromkeys(STATES, 0)
         for key in keys:
-            record = records.get(key)
-            found[record.state if record else "interrupted" if self.was_begun(key) else "waiting"] += 1
+            found[self._state(key, records.get(key))] += 1
         return found
+
+    def _state(self, key: str, record: Record | None) -> State:
+        if record is not None:
+            return record.state
+        if not self.was_begun(key):
+            return "waiting"
+        return "running" if self.is_running(key) else "interrupted"
 
     def tidy(self) -> None:
         """Remove what killed processes have left half written. Only whoever has the folder's lock may."""
@@ -173,3 +190,19 @@ class Store:
         for marker in self.points.glob("*.running"):
             if self.read(marker.stem) is not None:  # killed between the record and this
                 self.left(marker.stem)
+
+
+def _myself() -> str:
+    return _named(os.getpid())
+
+
+def _named(process: int) -> str:
+    """What no other process is called: machine, number and when it was started [proc(5), stat: field 22]; "" for none
+    that runs."""
+    try:
+        after = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        after = []
+    if not after:
+        return f"{os.uname().nodename} {process}" if process == os.getpid() else ""
+    return f"{os.uname().nodename} {process} {after[19]}"

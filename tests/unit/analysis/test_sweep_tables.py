@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,7 +110,15 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.make()
     store.begin(points[0].key)
-    assert store.states([points[0].key], {}) == {"done": 0, "failed": 0, "interrupted": 1, "waiting": 0}
+    counts = dict.fromkeys(("done", "failed", "running", "interrupted", "waiting"), 0)
+    assert store.states([points[0].key], {}) == {**counts, "interrupted": 1}
+    code = "from gradwire.analysis.sweeps.store import Store; from pathlib import Path; import sys\n"
+    code += f"Store(Path({str(tmp_path)!r})).begin({points[0].key!r}); print(flush=True); sys.stdin.read()"
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout is not None and other.stdout.readline()
+    assert store.states([points[0].key], {}) == {**counts, "running": 1}
+    other.communicate()
+    assert store.states([points[0].key], {}) == {**counts, "interrupted": 1}
     store.write(points[0].key, records[points[0].key])
     assert store.read(points[0].key) == records[points[0].key] and not store.was_begun(points[0].key)
 
