@@ -364,7 +364,7 @@ class Fabric:
             before = time.perf_counter()
             self._workers.advance(self._alone)
             spent = time.perf_counter() - before
-            check_watched(M, self._combination)
+            check_watched(M, self._combination.transports, self._combination.balancer, self._combination.queue)
             self._deliveries.harvest(events)
             self._programs.closed(self.flows.close(CLOSE_BATCH))
             status = int(M[at.H_STATUS])
@@ -408,13 +408,15 @@ class Fabric:
             self.stalled = f"no new data has arrived anywhere for {silent}: {self._still_open()}"
 
     def _still_open(self) -> str:
-        """The messages that have not been delivered, in a few words: how many, and of the first one what it is."""
+        """The messages that have not been delivered, in a few words: how many, and of the one that lacks most what it
+        is, which does not hang on where records lie."""
         M, records = self.memory.M, self.flows.records
         r = records.receiver(np.arange(records.used))
         open_ = r[(M[r + at.R_DONE] == 0) & (M[r + at.R_PACKETS] > 0)]
         if not len(open_):
             return f"{self.undelivered} messages are not delivered"
-        first = int(open_[0])
+        lacks, had, kinds = M[open_ + at.R_BYTES] - M[open_ + at.R_GOT], M[open_ + at.R_GOT], M[open_ + at.R_KIND]
+        first = int(open_[np.lexsort((kinds, had, -lacks))[0]])
         owner = self.transports[int(M[first + at.R_KIND]) & ((1 << at.SET_SHIFT) - 1)].owner
         got, size = int(M[first + at.R_GOT]), int(M[first + at.R_BYTES])
         name = kind_of(owner) or f"{owner.__name__} ({file_of(owner)})"

@@ -8,16 +8,13 @@ run is refused. What comes with gradwire is bound as it is, and costs nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from gradwire.components import layout as at
 from gradwire.components.find import ARGUMENTS, file_of, is_users, place_of
 from gradwire.components.transports.base import MUST
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from gradwire.sim.fabric.specialise import Combination
 
 CHECKED = ("pull", "choose", "pick", "admit")
 """The functions that are watched, in the order of their numbers in the header."""
@@ -69,12 +66,12 @@ def _bound_to(owner: type, function: str, name: str) -> str:
     return f"import sys; {name} = sys.modules[{found.__module__!r}].{outer}.{inner}"
 
 
-def check_watched(M: Ints, bound: Combination) -> None:
-    """Raise ScenarioError if something of what an engine is `bound` to has been noted."""
+def check_watched(M: Ints, transports: Sequence[type], balancer: type, queue: type) -> None:
+    """Raise ScenarioError if something of the classes that an engine is bound to has been noted."""
     if not M[at.H_WRONG]:
         return
     function = CHECKED[int(M[at.H_WRONG]) - 1]
-    owner = {"pull": bound.transports[int(M[at.H_WRONG_OWNER])], "admit": bound.queue}.get(function, bound.balancer)
+    owner = {"pull": transports[int(M[at.H_WRONG_OWNER])], "admit": queue}.get(function, balancer)
     refuse(owner, function, int(M[at.H_WRONG_VALUE]), int(M[at.H_WRONG_LIMIT]))
 
 
