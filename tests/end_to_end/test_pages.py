@@ -88,6 +88,8 @@ def inline_commands() -> list[str]:
 def test_commands_that_are_named_exist(line: str):
     """With the options that they are named with; also of those that are not run."""
     words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
+    if "--" in words:  # behind it is a command of the user's own
+        words = words[: words.index("--")]
     command: Any = typer.main.get_command(cli.app)
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         assert words[0] in command.commands, f"{line}: there is no {words[0]}"

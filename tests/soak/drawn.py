@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.topology import Network, build_network
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
@@ -25,7 +24,7 @@ from tests.soak.schema import ABSENT, SCHEMA, Drawer
 
 TRANSPORTS = tuple(kind for kind, each in components("transport").items() if each.simulated)
 TOPOLOGIES, TRAFFIC, FAULTS = (tuple(components(place)) for place in ("topology", "traffic", "fault"))
-COLLECTIVES = tuple(kind for kind, each in components("exchange").items() if issubclass(each, StagedTable))
+COLLECTIVES = tuple(kind for kind in components("exchange") if kind != "parameter_server")
 SCHEDULERS = tuple(components("scheduler"))
 STILL = tuple(kind for kind, each in components("fault").items() if each.cuts or each.stops)
 """These need an engine that can do it."""
@@ -213,6 +212,8 @@ class Scenarios:
         else:
             pins["placement"] = rng.choice(("packed", "spread", "random"))
         lossy = carrier["kind"] in ("dlcp", "ltp", "constant_rate")
+        if kind == "overlapped":  # all of what it sends arrives, in an order of its own
+            lossy, pins["accumulate"], pins["scheduler"] = False, ABSENT, ABSENT
         for bound in ("push_bound", "pull_bound"):
             pins[bound] = rng.choice((0.0, 0.1, 0.29, 1.0)) if lossy else ABSENT
         if draw.odd:

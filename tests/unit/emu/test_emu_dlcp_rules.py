@@ -266,6 +266,10 @@ def delays(both, *round_trips, start=0):
     return rates
 
 
+LAST = 1 - 2**-20
+"""Of the share of a new difference: nearly all of it, as much as there can be."""
+
+
 def by_delay(**more):
     settings = {"t_low": 20 * US, "t_high": 100 * US, "add_rate": 10**8, "ewma": 0.5} | more
     return Both(1000, rate_control="delay", **settings)
@@ -276,14 +280,14 @@ def by_delay(**more):
 def test_a_round_trip_of_just_t_low_is_not_below_it():
     """With delays on the rise, one of just t_low lowers the rate; a picosecond less raises it."""
     for last, rises in ((20 * US, False), (20 * US - 1, True)):
-        before, after = delays(by_delay(ewma=1.0), 150 * US, 10 * US, last)[1:]
+        before, after = delays(by_delay(ewma=LAST), 150 * US, 10 * US, last)[1:]
         assert before < ONE and (after > before) == rises
 
 
 def test_a_round_trip_of_just_t_high_is_not_above_it():
     """150 us and 100 us: delays fall, so that just t_high raises the rate, and a picosecond more lowers it."""
     for last, rises in ((100 * US, True), (100 * US + 1, False)):
-        before, after = delays(by_delay(ewma=1.0), 300 * US, last)
+        before, after = delays(by_delay(ewma=LAST), 300 * US, last)
         assert before < ONE and (after > before) == rises
 
 
@@ -298,14 +302,14 @@ def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
 @pytest.mark.parametrize("restless", [5000 * US, 90 * US])
 def test_calm_begins_anew_after_a_restless_round_trip(restless):
     """Above t_high, or on the rise."""
-    rates = delays(by_delay(beta=1.0, ewma=1.0), 5000 * US, *[50 * US] * 3, restless, *[50 * US] * 4)
+    rates = delays(by_delay(beta=1.0, ewma=LAST), 5000 * US, *[50 * US] * 3, restless, *[50 * US] * 4)
     steps = [after - before for before, after in pairwise(rates)]
     assert steps[3] < 0 and steps[4:] == [steps[0]] * 4
 
 
 def test_below_t_low_calm_is_kept():
     """As in the simulator: round trips below t_low neither count as calm nor end it."""
-    rates = delays(by_delay(beta=1.0, ewma=1.0), 5000 * US, *[50 * US] * 4, 10 * US, 10 * US)
+    rates = delays(by_delay(beta=1.0, ewma=LAST), 5000 * US, *[50 * US] * 4, 10 * US, 10 * US)
     steps = [after - before for before, after in pairwise(rates)]
     assert steps[4:] == [steps[0]] * 2
 
