@@ -144,7 +144,7 @@ def _gradient(
     said = {
         each: _whole(row[sizes[each]], sizes[each], where)
         for each in ("numel", "bytes")
-        if row.get(sizes.get(each, ""))
+        if each in sizes and row.get(sizes[each])
     }
     if "shape" in sizes and (text := row.get(sizes["shape"], "")):
         shape = tuple(int(part) for part in re.findall(r"\d+", text)) or (0,)

@@ -319,6 +319,12 @@ def test_csv_mistakes(text: str, what: str):
         imported(text)
 
 
+def test_a_csv_column_without_a_name_is_no_size():
+    assert [tensor.numel for tensor in imported("name,bytes,\na,8,7\n", format="csv").tensors] == [2]
+    with pytest.raises(TraceError, match="no size"):
+        imported("name,bytes,\na,,7\n", format="csv")
+
+
 def test_csv_round_trip_is_exact_but_for_chunks():
     trace = small_trace(seed=5, tensors=6)
     export_trace(trace, "table.csv", format="csv", iterations=[2])
