@@ -21,14 +21,13 @@ from gradwire.components.transports.window import (
     ALPHA,
     CWND,
     HIGHEST,
-    K_GAIN,
     MARKED,
-    NXT,
     OBSERVED,
     REDUCED,
     UNA,
     acknowledge,
     grow,
+    observe,
     on_probe,
     on_timer,
     reduce,
@@ -64,12 +63,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
         recover(M, k, f)
     keep_pace(M, f, newly)
-    if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
-        share = M[f + MARKED] * ONE // M[f + ACKED]
-        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
-        M[f + ACKED] = 0
-        M[f + MARKED] = 0
-        M[f + OBSERVED] = M[f + NXT]
+    observe(M, k, f)
     if echo and una >= M[f + REDUCED]:
         reduce(M, f, M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21))
     if M[f + UNA] > una:

@@ -11,7 +11,6 @@
 """
 
 from gradwire.components.compiled import njit
-from gradwire.components.transports.base import ONE
 from gradwire.components.transports.cubic import EPOCH, K_BETA, SEEN, W_MAX, climb, remember
 from gradwire.components.transports.linux_words import (
     BASELINE,
@@ -38,16 +37,15 @@ from gradwire.components.transports.window import (
     ALPHA,
     CWND,
     FLIGHT,
-    K_GAIN,
     MARKED,
     MAX_WINDOW,
     MIN_WINDOW,
     NXT,
-    OBSERVED,
     SHIFT,
     SRTT,
     SSTHRESH,
     UNA,
+    observe,
 )
 
 MS = 10**9  # ps
@@ -91,12 +89,7 @@ def count_marks(M, k, f, newly, echo):
     M[f + ACKED] += newly
     if echo:
         M[f + MARKED] += newly
-    if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
-        share = M[f + MARKED] * ONE // M[f + ACKED]
-        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
-        M[f + ACKED] = 0
-        M[f + MARKED] = 0
-        M[f + OBSERVED] = M[f + NXT]
+    observe(M, k, f)
 
 
 @njit

@@ -44,7 +44,7 @@ from gradwire.components.layout import (
     S_USER,
     S_WORDS,
 )
-from gradwire.components.transports.base import bit, clear_bit, forget_bits, reply, set_bit
+from gradwire.components.transports.base import ONE, bit, clear_bit, forget_bits, reply, set_bit
 
 SHIFT = 16  # windows are packets << 16
 
@@ -105,6 +105,17 @@ def timeout(M, k, f):
     rto = M[f + SRTT] + 4 * M[f + RTTVAR]
     rto = max(rto, M[k + K_MIN_RTO]) << M[f + BACKOFF]
     return min(rto, M[k + K_MAX_RTO])
+
+
+@njit
+def observe(M, k, f):
+    """DCTCP's alpha moves towards the share of marked packets, once in a window of data (RFC 8257, section 3.3)."""
+    if M[f + UNA] >= M[f + OBSERVED] and M[f + ACKED] > 0:
+        share = M[f + MARKED] * ONE // M[f + ACKED]
+        M[f + ALPHA] += (share - M[f + ALPHA]) * M[k + K_GAIN] >> 20
+        M[f + ACKED] = 0
+        M[f + MARKED] = 0
+        M[f + OBSERVED] = M[f + NXT]
 
 
 @njit
