@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 Rule = Callable[..., Any]
 """A function that an engine is compiled with, of the state and integers: `ARGUMENTS` in `gradwire.components.find`."""
+
+
+_declared: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 
 class Compiled:
@@ -24,6 +28,7 @@ class Compiled:
         functools.update_wrapper(self, py_func)
         self.py_func = py_func
         self._declared = signature, options
+        _declared.add(self)
 
     @functools.cached_property
     def numba(self) -> Any:
@@ -47,6 +52,12 @@ def njit(signature: Any = None, **options: Any) -> Any:
     if callable(signature):
         return Compiled(signature, None, options)
     return lambda py_func: Compiled(py_func, signature, options)
+
+
+def forget_compiled() -> None:
+    """From now on every function that is declared here is compiled anew when it is needed."""
+    for each in list(_declared):
+        vars(each).pop("numba", None)
 
 
 class Intrinsic:

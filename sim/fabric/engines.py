@@ -110,8 +110,6 @@ def load(identity: str) -> tuple[Callable[..., int], ...] | None:
         code = {name: (folder / f"{name}.o").read_bytes() for name in FUNCTIONS}
         if any(_digest(code[name]) != about["code"][name] for name in FUNCTIONS):
             raise ValueError("a file has changed")
-        if about["compiled"] != AT_ONCE:
-            objects.offer_numba()
         with contextlib.suppress(OSError):
             os.utime(folder / ABOUT)
         return tuple(objects.load(code[name], about["symbols"][name], 4) for name in FUNCTIONS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +35,17 @@ def emitted(function: Any) -> tuple[str, bytes]:
 
 
 def offer_numba() -> None:
-    """Make known what code refers to that was compiled in Numba's own way: helpers that lie in its memory."""
+    """Make known what code refers to that was compiled in Numba's own way (`refers_to_numba`): helpers that lie in its
+    memory."""
     from numba.core import registry
     from numba.core.runtime import rtsys
 
     rtsys.initialize(registry.cpu_target.target_context)
+
+
+def refers_to_numba(code: bytes) -> bool:
+    """Whether an object file names helpers of Numba. What stands in no library would be called at address zero."""
+    return re.search(rb"\0_?(numba|NRT)_", code) is not None
 
 
 def load(code: bytes, symbol: str, takes: int) -> Callable[..., int]:
@@ -49,6 +56,8 @@ def load(code: bytes, symbol: str, takes: int) -> Callable[..., int]:
     RuntimeError
         When it is called: it has raised an exception, which says nothing more.
     """
+    if refers_to_numba(code):
+        offer_numba()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)

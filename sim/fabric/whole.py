@@ -33,6 +33,8 @@ from numba.core import dispatcher as _dispatcher
 from numba.core.compiler_machinery import CompilerPass, PassManager
 from numba.core.types import functions
 
+from gradwire.components.compiled import forget_compiled
+
 Libraries = dict[codegen.CodeLibrary, None]
 """In the order in which they were found."""
 KNOWN = ("0.68",)
@@ -97,6 +99,7 @@ class Part(codegen.JITCodeLibrary):
 def whole_program() -> None:
     """From now on, in this process, functions compile as one program, and cannot be called from Python."""
     gc.disable()  # what is made is kept to the end
+    forget_compiled()  # what the parent has compiled is not part of it, and has wrappers that ask for Numba
     untyped = compiler.DefaultPassBuilder.define_untyped_pipeline
     typed = compiler.DefaultPassBuilder.define_typed_pipeline
     dispatcher: Any = _dispatcher  # its type stubs know public names only

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import engines, specialise, whole
+from gradwire.sim.fabric import engines, objects, specialise, whole
 from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
@@ -130,14 +131,26 @@ def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypat
 def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fields):
     """The functions that are really compiled, all of them, lie in files that its identity is made from."""
     made = combination_of(scenario(**fields))
-    bound = [function for owner in (*made.transports, made.balancer, made.queue) for function in functions_of(owner)]
+    bound = [
+        function
+        for owner in (*made.transports, made.balancer, made.queue)
+        for function in functions_of(owner)
+    ]
     files = set(specialise._files(specialise._reachable(bound)))
     compiled = specialise._reachable([each.py_func for each in specialise._functions(made).values()])
     assert len(compiled) > 60
-    theirs = {Path(sys.modules[each.__module__].__file__ or "") for each in compiled if "bound" not in each.__module__}
+    theirs = {
+        Path(sys.modules[each.__module__].__file__ or "")
+        for each in compiled
+        if "bound" not in each.__module__
+    }
     assert theirs <= files
-    assert ROOT / "components/transports/swift.py" not in files, "an engine outlives what it has nothing to do with"
-    spaces = {name: value for each in compiled for name, value in specialise._names(each) if isinstance(value, int)}
+    assert ROOT / "components/transports/swift.py" not in files, (
+        "an engine outlives what it has nothing to do with"
+    )
+    spaces = {
+        name: value for each in compiled for name, value in specialise._names(each) if isinstance(value, int)
+    }
     for name in ("MIN_FRAME", "PROBE_BYTES"):
         assert name in spaces, "numbers of other rooms are compiled in"
     assert Path(gradwire.scenarios.wire.__file__) in files
@@ -154,6 +167,53 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert repr(simulate(scenario()).summary["totals"]) == done.stdout.strip()
+
+
+def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache, tmp_path):
+    """Otherwise an engine is kept that calls helpers of Numba, which are not there when it is loaded."""
+    assert specialise._functions(combination_of(scenario()))["keep"].numba
+    test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path)
+    (kept,) = engines.kept_engines()
+    for name in engines.FUNCTIONS:
+        assert not objects.refers_to_numba((own_cache / kept.identity / f"{name}.o").read_bytes())
+
+
+def test_code_that_asks_for_numba_finds_it():
+    """A function of the user's own may have been compiled by Numba before the engine was, with its helpers."""
+    code = (
+        "import sys, numba\n"
+        "from gradwire.sim.fabric import objects\n"
+        "from gradwire.components.compiled import Compiled\n"
+        "@numba.njit('int64(int64)')\n"
+        "def down(n):\n"
+        "    if n < 0: raise ValueError('negative')\n"
+        "    return n - 1\n"
+        "made = Compiled(lambda n: down(n), 'int64(int64)', {})\n"
+        "symbol, code = objects.emitted(made)\n"
+        "print(objects.refers_to_numba(code)); open(sys.argv[1], 'wb').write(code); print(symbol)\n"
+    )
+    with tempfile.NamedTemporaryFile() as file:
+        done = subprocess.run(
+            [sys.executable, "-c", code, file.name], cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        refers, symbol = done.stdout.split()
+        assert refers == "True"
+        code = (
+            "import sys; from gradwire.sim.fabric import objects\n"
+            "call = objects.load(open(sys.argv[1], 'rb').read(), sys.argv[2], 1)\n"
+            "print(call(5), flush=True)\n"
+            "call(-5)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, file.name, symbol],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert (done.stdout.strip(), done.returncode) == ("4", 1), done.stderr
+    assert "has raised an exception" in done.stderr
 
 
 def test_no_component_needs_numba_to_be_imported():
@@ -312,7 +372,10 @@ def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("os:path", "'os:path' is no class; expected a class as gradwire.components.transports.base describes it"),
+        (
+            "os:path",
+            "'os:path' is no class; expected a class as gradwire.components.transports.base describes it",
+        ),
         ("os:nothing", "'os:nothing' cannot be loaded: there is no nothing in "),
         ("nosuch:Class", "No module named 'nosuch'"),
         ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),
