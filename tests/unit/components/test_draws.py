@@ -32,6 +32,7 @@ def test_the_rows_are_what_is_drawn():
     assert draw(key_of(1, LINK_DRAWS, 2), 4) == rows[2, 4]
 
 
+@pytest.mark.slow
 def test_no_stream_is_another_one_shifted():
     """Two numbers in a row, 64 bits, of 2,000 streams of 4,096: where streams share a stretch, they are there twice. By
     chance, among eight million, they hardly ever are; on one cycle of 2**32, four pairs of

@@ -262,6 +262,7 @@ def test_a_capture_and_a_picture_on_a_full_disk(option: str, file: str, tmp_path
 # Input
 
 
+@pytest.mark.slow
 def test_what_has_no_end_or_no_beginning_is_refused():
     os.mkfifo("pipe")
     os.mkfifo("pipe.toml")

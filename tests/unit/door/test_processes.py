@@ -57,6 +57,7 @@ def test_groups_that_are_ready_wait_for_nobody(tmp_path: Path) -> None:
     assert int((tmp_path / "a1.begun").read_text()) < int((tmp_path / "a0.ended").read_text())
 
 
+@pytest.mark.slow
 def test_time_is_up(tmp_path: Path) -> None:
     """What is under way is given up, and its process is gone."""
     pieces = [Work("quick", pool_work.process, ()), Work("slow", pool_work.slow, (tmp_path,))]

@@ -203,6 +203,7 @@ def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert "failed" in (tmp_path / "out" / "points.csv").read_text()
 
 
+@pytest.mark.slow
 def test_time_is_up(tmp_path: Path) -> None:
     """Exit 1; what is done stays."""
     (tmp_path / "sweep.toml").write_text(sweep_text(seeds=500))
@@ -275,6 +276,7 @@ def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
     assert "<table>" in whole._repr_html_() and "slowdown_p99" in whole._repr_html_()
 
 
+@pytest.mark.slow
 def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
     """The same Results, byte for byte, in the same order, whatever is through first."""
     from gradwire.scenarios.toml import write_toml

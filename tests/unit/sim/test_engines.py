@@ -93,6 +93,7 @@ def test_both_ways_of_compiling_give_the_same(own_cache, balancing, monkeypatch)
     assert quick.transmissions and first_difference(quick, slow) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [{"run.o": b"half"}, {engines.ABOUT: b"{"}, {engines.ABOUT: b"{}"}])
 def test_what_is_not_whole_is_not_taken(own_cache, left):
     identity = specialise._identity(combination_of(scenario()))
@@ -104,6 +105,7 @@ def test_what_is_not_whole_is_not_taken(own_cache, left):
     assert [kept.identity for kept in engines.kept_engines()] == [identity]
 
 
+@pytest.mark.slow
 def test_what_has_changed_on_disk_is_not_run(own_cache):
     identity = specialise._identity(combination_of(scenario()))
     compile_ahead([scenario()])
@@ -156,6 +158,7 @@ def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fie
     assert Path(gradwire.scenarios.wire.__file__) in files
 
 
+@pytest.mark.slow
 def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
     """It takes a fifth of a second and 60 MB to load."""
     compile_ahead([scenario()])
@@ -169,6 +172,7 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
     assert repr(simulate(scenario()).summary["totals"]) == done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache, tmp_path):
     """Otherwise an engine is kept that calls helpers of Numba, which are not there when it is loaded."""
     assert specialise._functions(combination_of(scenario()))["keep"].numba
@@ -280,6 +284,7 @@ def test_old_engines_go_by_themselves(own_cache, monkeypatch):
     assert {path.name for path in own_cache.iterdir()} == {"e0", "e2", "e3", "y.part"}
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_used_counts_as_young(own_cache):
     compile_ahead([scenario()])
     (kept,) = engines.kept_engines()
@@ -288,6 +293,7 @@ def test_an_engine_that_is_used_counts_as_young(own_cache):
     assert engines.kept_engines()[0].used > time.time() - 1000
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written_ends_nothing(tmp_path):
     """In a process of its own: one line, and the run is made."""
     (tmp_path / "file").touch()
@@ -363,6 +369,7 @@ def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_pat
     assert [each for each in engines.kept_engines() if each.about["transports"]] == []
 
 
+@pytest.mark.slow
 def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
     inside = f"class Mine(Balancer):\n    @staticmethod\n    @njit\n    def choose({CHOOSE}):\n        return count % n\n"
     (tmp_path / "mine.py").write_text(HEAD + inside)

@@ -334,6 +334,7 @@ def test_a_cable_of_one_card_is_cut_alone():
         Faults(tables({"kind": "link_down", "at": "1us", "between": ["h1", "rail0_0"]}), network)
 
 
+@pytest.mark.slow
 def test_gray_loss_loses_its_share_and_nothing_before_or_after():
     """20,000 packets over each of two cables, a tenth lost: 2000 +- 5 * sqrt(20000 * 0.1 * 0.9) = 2000 +- 212, and not
     the same ones of both."""

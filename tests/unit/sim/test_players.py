@@ -86,6 +86,7 @@ def test_two_jobs_and_traffic_with_edges_and_slow_hosts():
     assert 0 < cut.summary["totals"]["messages_under_way"] < cut.messages.num_rows
 
 
+@pytest.mark.slow
 def test_traffic_beside_a_job_that_is_done(tmp_path):
     """The network goes on for a software latency; what it carries then is in all tables alike."""
     traffic = [{"kind": "poisson", "name": "x", "load": 0.5, "sizes": "20kB"}]

@@ -98,6 +98,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REDUCERS)
 def test_two_processes_are_two_workers(found: list[dict], name: str) -> None:
     """Parameters after four steps: the same in both, and those of the trainer, which reduces tensor by tensor as well. fp16 is

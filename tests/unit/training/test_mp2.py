@@ -409,6 +409,7 @@ def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: py
         make_predictor(kind, tmp_path / "new.npz", Plan(seeds=(1, 3)))
 
 
+@pytest.mark.slow
 def test_a_predictor_of_pictures_and_texts(tmp_path: Path) -> None:
     """Of two models that learn different things: each is trained on its own data with its own rate, and the errors on what is not
     learned from are those of both, and of each."""
@@ -435,6 +436,7 @@ def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """A predictor and its manifest, as JSON; and the same again, from what is there."""
     words = ["mp2", "--size", "8", "--samples", "200", "--steps", "60", "--epochs", "1", "--seed", "1", "--seed", "2", "--out", "p.npz"]
@@ -448,6 +450,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "relative to these: predicted 0." in done.stdout and done.stdout.endswith("predictor: p.npz\n")
 
 
+@pytest.mark.slow
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "bert-base"], "learns masked"), (["mp2", "--data", "nowhere"], "no such data")):
         line = [sys.executable, "-m", "gradwire", "predictor", *words, "--out", "p.npz"]

@@ -223,6 +223,7 @@ def test_the_picture_has_a_curve_per_training(whole: tuple[Path, Learned]) -> No
     assert len(draw_learned([ideal]).axes) == 2
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """Under all policies, with a picture; as JSON; bad input is one line and exit code 2."""
     def run(*words: str) -> subprocess.CompletedProcess[str]:
