@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.analysis.pcapng import Frames, write_pcapng
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_file
@@ -78,7 +79,7 @@ def write_capture(result: Result, path: str | Path, ports: Sequence[str]) -> int
     place = {name: number for number, name in enumerate(ports)}
     names = table["port"].combine_chunks().dictionary_encode()
     of_port = np.array([place.get(name, -1) for name in names.dictionary.to_pylist()], dtype=np.int64)
-    interface = of_port[names.indices.to_numpy()]
+    interface = of_port[numpy_of(names.indices)]
     rows = np.flatnonzero(interface >= 0)
     hosts = {name: FIRST_ADDRESS + 1 + number for number, name in enumerate(host_names(result))}
     messages = Messages(result, hosts)
@@ -109,7 +110,7 @@ class Messages:
 
     def __init__(self, result: Result, hosts: dict[str, int]) -> None:
         table = result.messages
-        self._numbers = table["message"].to_numpy()
+        self._numbers = numpy_of(table["message"])
         transports = result.summary.get("transports", {})
         wires = list(WIRES)
         jobs = table["job"].to_pylist()
@@ -123,7 +124,7 @@ class Messages:
             "dst": np.array([hosts[name] for name in table["dst"].to_pylist()], dtype=np.int64),
         }
         for name in ("message", "bytes"):
-            self._columns[name] = table[name].to_numpy().astype(np.int64)
+            self._columns[name] = numpy_of(table[name]).astype(np.int64)
 
     def of(self, numbers: Integers) -> dict[str, Integers]:
         """The columns of some messages; pause frames, which belong to none, get those of any."""
@@ -134,7 +135,7 @@ class Messages:
 def make_frames(packets: pyarrow.Table, interface: Integers, messages: Messages) -> Frames:
     """Frames of some rows of the log of packets."""
     log: Json = {
-        name: packets[name].to_numpy().astype(np.int64)
+        name: numpy_of(packets[name]).astype(np.int64)
         for name in (
             "message", "packet", "bytes", "priority", "important", "marked", "trimmed", "echo", "argument",
             "start_ps",

@@ -31,6 +31,7 @@ from gradwire.analysis.metrics import (
 )
 from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_text, late_words, share_text, time_text
 from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import KINDS, Result
@@ -119,7 +120,7 @@ def _messages_of(result: Result, job: str) -> Json:
         mine = (jobs == (names.index(job) if job in names else -1)) & in_window(part, window)
         found["kind"].append(np.array([KINDS.index(each) for each in kinds], dtype=np.int8)[kind[mine]])
         for name in plain:
-            found[name].append(part[name].to_numpy()[mine])
+            found[name].append(numpy_of(part[name])[mine])
     return {name: np.concatenate(columns[min(1, len(columns) - 1) :]) for name, columns in found.items()}
 
 

@@ -30,6 +30,7 @@ from gradwire.analysis.fidelity_ports import classes, packets, ports_of
 from gradwire.analysis.metrics import percentile
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.scenarios.arrays import AnyInts
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
 from gradwire.scenarios.schema.fidelity import Fidelity
@@ -197,7 +198,7 @@ class _Matched:
         both = [key for key in keys[0] if key in keys[1]]
         rows = [np.array([each[key] for key in both], dtype=np.int64) for each in keys]
         values = [
-            {name: result.messages[name].to_numpy()[row] for name in columns}
+            {name: numpy_of(result.messages[name])[row] for name in columns}
             for result, row in zip((sim, emu), rows, strict=True)
         ]
         self.faults: list[str] = []
@@ -290,7 +291,7 @@ def _keys(result: Result) -> dict[tuple[Any, ...], int]:
     """Row by what a message is. Messages that are alike are told apart by the order of their numbers."""
     table = result.messages
     columns = [table[name].to_pylist() for name in MESSAGE_KEY]
-    order = np.argsort(table["message"].to_numpy(), kind="stable").tolist()
+    order = np.argsort(numpy_of(table["message"]), kind="stable").tolist()
     seen: Counter[tuple[Any, ...]] = Counter()
     found = {}
     for row in order:
@@ -314,7 +315,7 @@ def _iterations(sim: Result, emu: Result, tolerances: Fidelity, faults: list[str
     times: list[dict[tuple[str, int, int], int]] = []
     for result in (sim, emu):
         table = result.iterations
-        taken = (table["end_ps"].to_numpy() - table["start_ps"].to_numpy()).tolist()
+        taken = (numpy_of(table["end_ps"]) - numpy_of(table["start_ps"])).tolist()
         keys = zip(*(table[name].to_pylist() for name in ("job", "worker", "iteration")), strict=True)
         times.append(dict(zip(keys, taken, strict=True)))
     for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):

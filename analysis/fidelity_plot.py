@@ -21,6 +21,7 @@ from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, PS_PER_MS, logar
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.analysis.tail import MANY_POINTS
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
 
@@ -109,8 +110,8 @@ def _iterations(axes: Axes, runs: tuple[Result, Result], job: str) -> None:
     for run, (_, colour, style, width) in zip(runs, RUNS, strict=True):
         table = run.iterations
         mine = np.asarray(table["job"].to_pylist()) == job
-        number = table["iteration"].to_numpy()[mine]
-        taken = (table["end_ps"].to_numpy() - table["start_ps"].to_numpy())[mine] / PS_PER_MS
+        number = numpy_of(table["iteration"])[mine]
+        taken = (numpy_of(table["end_ps"]) - numpy_of(table["start_ps"]))[mine] / PS_PER_MS
         each = np.unique(number)
         middle, low, high = (
             np.array([f(taken[number == n]) for n in each]) for f in (np.mean, np.min, np.max)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradwire.analysis.fidelity_measure import PACKETS, Measure, examples, relative
 from gradwire.analysis.metrics import DROPS
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.schema.fidelity import Fidelity
@@ -82,7 +83,7 @@ def classes(sim: Result, emu: Result) -> list[Json]:
     """By priority: drops that were seen one by one, and data that arrived marked."""
     drops, marked = [], []
     for result in (sim, emu):
-        counted = sum(int(np.maximum(result.ports[counter].to_numpy(), 0).sum()) for counter in DROPS)
+        counted = sum(int(np.maximum(numpy_of(result.ports[counter]), 0).sum()) for counter in DROPS)
         each = Counter(result.drops["priority"].to_pylist())
         drops.append(each if each.total() == counted else None)
         found: Counter[int] = Counter()

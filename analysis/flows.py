@@ -19,6 +19,7 @@ import numpy as np
 from gradwire.analysis.metrics import ENOUGH, Metrics, in_window, measured_flows
 from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
 from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import Result
@@ -104,16 +105,16 @@ def flow_times(
     Empty if the Result has none of it."""
     messages = result.select("messages", "message", "job", "kind", "start_ps", "end_ps", "bytes")
     flows = result.select("flows", "message", "ideal_ps")
-    numbers, (jobs, names) = messages["message"].to_numpy(), numbered(messages["job"])
+    numbers, (jobs, names) = numpy_of(messages["message"]), numbered(messages["job"])
     order = np.argsort(numbers, kind="stable")
-    rows = order[np.searchsorted(numbers, flows["message"].to_numpy(), sorter=order)]
+    rows = order[np.searchsorted(numbers, numpy_of(flows["message"]), sorter=order)]
     those = jobs[rows] == (names.index(traffic) if traffic in names else -1)
     those &= in_window(messages, measured_flows(result))[rows]
     mine = rows[those]
     if not len(mine):
         return []
-    ideal = flows["ideal_ps"].to_numpy()[those]
-    start, end, size = (messages[name].to_numpy()[mine] for name in ("start_ps", "end_ps", "bytes"))
+    ideal = numpy_of(flows["ideal_ps"])[those]
+    start, end, size = (numpy_of(messages[name])[mine] for name in ("start_ps", "end_ps", "bytes"))
 
     def measured(above: int, up_to: int | None) -> FlowTimes:
         those = size > above if up_to is None else (size > above) & (size <= up_to)

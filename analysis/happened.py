@@ -14,6 +14,7 @@ import numpy as np
 
 from gradwire.analysis.ran import Ran
 from gradwire.scenarios.arrays import AnyInts
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.kept import numbered
 
@@ -29,12 +30,12 @@ def window_of(found: Ran, iterations: Iterations | None) -> Window:
     if iterations is None:
         return 0, max(int(totals.get("simulated_ps", 0)), int(found.columns["end_ps"].max(initial=0)))
     rows = found.result.iterations
-    number = rows["iteration"].to_numpy()
+    number = numpy_of(rows["iteration"])
     mine = (number >= iterations[0]) & (number < iterations[1])
     if not mine.any():
         known = f"0:{int(number.max()) + 1}" if len(number) else "none: no iteration was over"
         raise ResultError(f"has no iterations {iterations[0]}:{iterations[1]}", found.where, known)
-    return int(rows["start_ps"].to_numpy()[mine].min()), int(rows["end_ps"].to_numpy()[mine].max())
+    return int(numpy_of(rows["start_ps"])[mine].min()), int(numpy_of(rows["end_ps"])[mine].max())
 
 
 def messages_of(found: Ran, iterations: Iterations | None, window: Window) -> Any:
@@ -116,7 +117,7 @@ def queues_of(found: Ran, window: Window, ports: int) -> Iterator[Queue]:
     waited."""
     table = found.result.select("samples", "port", "time_ps", "queue_bytes")
     port, names = numbered(table["port"])
-    time, queue = (table[name].to_numpy() for name in ("time_ps", "queue_bytes"))
+    time, queue = (numpy_of(table[name]) for name in ("time_ps", "queue_bytes"))
     longest = np.zeros(len(names), dtype=np.int64)
     np.maximum.at(longest, port, queue)
     busiest = sorted(range(len(names)), key=lambda each: (-int(longest[each]), names[each]))[:ports]
@@ -157,7 +158,7 @@ def drops_of(found: Ran, window: Window) -> Drops:
     """The drops in a window."""
     table = found.result.select("drops", "message", "packet", "port", "time_ps", "cause")
     (port, ports), (cause, causes) = numbered(table["port"]), numbered(table["cause"])
-    time, message, packet = (table[name].to_numpy() for name in ("time_ps", "message", "packet"))
+    time, message, packet = (numpy_of(table[name]) for name in ("time_ps", "message", "packet"))
     rows = np.flatnonzero((time >= window[0]) & (time <= window[1]))
     return Drops(time[rows], cause[rows], port[rows], message[rows], packet[rows], list(causes), list(ports))
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.scenarios.arrays import AnyInts, Ints
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import Result
@@ -93,15 +94,15 @@ class Delivered:
     @classmethod
     def of(cls, result: Result) -> Delivered:
         table = result.select("messages", "message", "src", "dst", "end_ps", "sent_packets", "packets")
-        done = table["end_ps"].to_numpy() >= 0
+        done = numpy_of(table["end_ps"]) >= 0
         (src, sources), (dst, destinations) = (numbered(table[name]) for name in ("src", "dst"))
-        number = table["message"].to_numpy()[done]
+        number = numpy_of(table["message"])[done]
         both = src[done].astype(np.int64) * max(1, len(destinations)) + dst[done]
         codes, pair = np.unique(both, return_inverse=True)
         ends = [
             (sources[code // len(destinations)], destinations[code % len(destinations)]) for code in codes.tolist()
         ]
-        sent, packets = (_summed(pair, len(ends), table[name].to_numpy()[done]) for name in ("sent_packets", "packets"))
+        sent, packets = (_summed(pair, len(ends), numpy_of(table[name])[done]) for name in ("sent_packets", "packets"))
         order = np.argsort(number, kind="stable")
         hosts = {sources[code] for code in np.unique(src).tolist()}
         hosts |= {destinations[code] for code in np.unique(dst).tolist()}
@@ -150,9 +151,9 @@ def _lost(result: Result, delivered: Delivered, edge: dict[str, str]) -> Ints:
     found = np.zeros((len(delivered.ends), 4), dtype=np.int64)
     for part in result.parts("drops", "message", "port", "cause", "packet"):
         (port, ports), (cause, causes) = numbered(part["port"]), numbered(part["cause"])
-        pair = delivered.pair_of(part["message"].to_numpy())
+        pair = delivered.pair_of(numpy_of(part["message"]))
         keys = (pair * len(ports) + port) * len(causes) + cause
-        keys = keys[(part["packet"].to_numpy() >= 0) & (pair >= 0)]
+        keys = keys[(numpy_of(part["packet"]) >= 0) & (pair >= 0)]
         for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
             where, place, why = key // len(causes) // len(ports), key // len(causes) % len(ports), key % len(causes)
             src, dst = delivered.ends[where]
@@ -178,13 +179,13 @@ def _useful(result: Result, delivered: Delivered) -> Ints:
     noted = False
     for part in result.parts("missing", "message", "packets"):
         noted = True
-        pair = delivered.pair_of(part["message"].to_numpy())
-        absent += _summed(pair[pair >= 0], len(absent), part["packets"].to_numpy()[pair >= 0])
+        pair = delivered.pair_of(numpy_of(part["message"]))
+        absent += _summed(pair[pair >= 0], len(absent), numpy_of(part["packets"])[pair >= 0])
     for part in () if noted else result.parts("messages", "message", "bytes", "lost_bytes", "packets"):
         # `output.missing` is off: by bytes, to the packet
-        pair = delivered.pair_of(part["message"].to_numpy())
-        size, lost = (part[name].to_numpy().astype(float) for name in ("bytes", "lost_bytes"))
-        packets = np.rint(lost / np.maximum(size, 1) * part["packets"].to_numpy()).astype(np.int64)
+        pair = delivered.pair_of(numpy_of(part["message"]))
+        size, lost = (numpy_of(part[name]).astype(float) for name in ("bytes", "lost_bytes"))
+        packets = np.rint(lost / np.maximum(size, 1) * numpy_of(part["packets"])).astype(np.int64)
         absent += _summed(pair[pair >= 0], len(absent), packets[pair >= 0])
     return delivered.packets - absent
 

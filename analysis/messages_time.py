@@ -30,6 +30,7 @@ import numpy as np
 from gradwire.components.layout import FOREVER, SPEED_SHIFT
 from gradwire.experiment.ideal import ideal_times
 from gradwire.experiment.program import Ints
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.wire import speed_of
 
 if TYPE_CHECKING:
@@ -94,13 +95,13 @@ class Lost:
     def __init__(self, ran: Ran) -> None:
         drops = ran.result.select("drops", "message", "packet", "time_ps")
         self.message, self.packet, self.time = (
-            drops[name].to_numpy().astype(np.int64) for name in ("message", "packet", "time_ps")
+            numpy_of(drops[name]).astype(np.int64) for name in ("message", "packet", "time_ps")
         )
         order = np.lexsort((self.time, self.message))
         self.message, self.packet, self.time = self.message[order], self.packet[order], self.time[order]
         gone = ran.result.select("missing", "message", "packet", "packets")
         self._gone, self._gone_at, self._gone_many = (
-            gone[name].to_numpy().astype(np.int64) for name in ("message", "packet", "packets")
+            numpy_of(gone[name]).astype(np.int64) for name in ("message", "packet", "packets")
         )
 
     @cached_property

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.loss import allowed_losses
@@ -230,8 +231,8 @@ def durations(result: Result, job: str) -> tuple[Integers, Integers, Integers]:
     """(iteration, its time, exposed time; picoseconds) of every row of a job in the table of iterations."""
     rows = _rows(result.iterations, job)
     table = result.iterations
-    times = table["end_ps"].to_numpy()[rows] - table["start_ps"].to_numpy()[rows]
-    return table["iteration"].to_numpy()[rows], times, table["exposed_ps"].to_numpy()[rows]
+    times = numpy_of(table["end_ps"])[rows] - numpy_of(table["start_ps"])[rows]
+    return numpy_of(table["iteration"])[rows], times, numpy_of(table["exposed_ps"])[rows]
 
 
 def steady_state(numbers: Integers) -> tuple[Span, Flags]:
@@ -250,7 +251,7 @@ def in_window(part: pyarrow.Table, window: Window) -> Flags:
     `start_ps`."""
     if window == WHOLE_RUN:
         return np.ones(part.num_rows, dtype=np.bool_)
-    start = part["start_ps"].to_numpy()
+    start = numpy_of(part["start_ps"])
     inside = (start >= window.after) & (start < (MAX_INNER if window.until is None else window.until))
     return np.asarray(inside | ~_is(part, "kind", "flow"), dtype=np.bool_)
 
@@ -262,12 +263,12 @@ def completion_times(result: Result, job: str) -> dict[str, Integers]:
     window = measured_flows(result)
     found: dict[str, list[Integers]] = {kind: [] for kind in KINDS}
     for part in result.parts("messages", "job", "kind", "iteration", "start_ps", "end_ps"):
-        end = part["end_ps"].to_numpy()
+        end = numpy_of(part["end_ps"])
         wanted = _rows(part, job) & (end >= 0) & in_window(part, window)
         if steady.is_steady:
-            number = part["iteration"].to_numpy()
+            number = numpy_of(part["iteration"])
             wanted &= (number >= steady.first) & (number <= steady.last)
-        taken = end - part["start_ps"].to_numpy()
+        taken = end - numpy_of(part["start_ps"])
         for kind, times in found.items():
             times.append(taken[wanted & _is(part, "kind", kind)])
     joined = {kind: np.concatenate(times) for kind, times in found.items() if times}
@@ -296,7 +297,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
     place = ran_on(result)
 
     def at_ports(column: str) -> int:
-        counts = ports[column].to_numpy()
+        counts = numpy_of(ports[column])
         unknown = min(counts, default=-1 if place[0] == "emulated" else 0) < 0  # real machines have no ports of ours
         return -1 if unknown else int(counts.sum())
 
@@ -354,9 +355,9 @@ def _in_messages(result: Result, job: str) -> dict[str, int]:
         found["messages"] += int(mine.sum())
         found["flow"] += int((mine & _is(part, "kind", "flow")).sum())
         mine &= in_window(part, window)
-        found["under_way"] += int((part["end_ps"].to_numpy()[mine] < 0).sum())
+        found["under_way"] += int((numpy_of(part["end_ps"])[mine] < 0).sum())
         for column in columns:
-            found[column] += int(part[column].to_numpy()[mine].sum())
+            found[column] += int(numpy_of(part[column])[mine].sum())
     return found
 
 
@@ -366,14 +367,14 @@ def _loss(result: Result, job: str) -> Loss:
     columns = ("job", "kind", "start_ps", "end_ps", "message", "bytes", "lost_bytes", "bound")
     window = measured_flows(result)
     for part in result.parts("messages", *columns):
-        rows = _rows(part, job) & (part["end_ps"].to_numpy() >= 0) & in_window(part, window)
-        total += int(part["lost_bytes"].to_numpy()[rows].sum())
-        everything += int(part["bytes"].to_numpy()[rows].sum())
-        rows &= part["lost_bytes"].to_numpy() > 0
+        rows = _rows(part, job) & (numpy_of(part["end_ps"]) >= 0) & in_window(part, window)
+        total += int(numpy_of(part["lost_bytes"])[rows].sum())
+        everything += int(numpy_of(part["bytes"])[rows].sum())
+        rows &= numpy_of(part["lost_bytes"]) > 0
         if not rows.any():
             continue
         number, size, lost, bound = (
-            part[name].to_numpy()[rows] for name in ("message", "bytes", "lost_bytes", "bound")
+            numpy_of(part[name])[rows] for name in ("message", "bytes", "lost_bytes", "bound")
         )
         allowed = allowed_losses(size, bound)
         used = np.where(allowed > 0, lost / np.maximum(allowed, 1), np.inf)

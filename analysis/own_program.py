@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.analysis.tables import Grid, time_text
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.json_data import Json, JsonView
@@ -108,14 +109,14 @@ class Column:
 def column(name: str, result: Result) -> Column:
     """A run's column. `sent` : bytes on all cables, headers included."""
     table = result.iterations
-    taken = (table["end_ps"].to_numpy() - table["start_ps"].to_numpy()).astype(float)
-    number = table["iteration"].to_numpy()
+    taken = (numpy_of(table["end_ps"]) - numpy_of(table["start_ps"])).astype(float)
+    number = numpy_of(table["iteration"])
     first, later = taken[number == number.min()], taken[number > number.min()]
     ports = result.ports
     drops = [key for key in ports.column_names if key.startswith("drops_")]
     return Column(
         name, float(first.mean()), float((later if len(later) else first).mean()), float(taken.max()),
-        *(int(np.sum([ports[key].to_numpy().sum() for key in keys])) for keys in (["bytes"], drops, ["marks"])),
+        *(int(np.sum([numpy_of(ports[key]).sum() for key in keys])) for keys in (["bytes"], drops, ["marks"])),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from gradwire.components.layout import SLOW_UNIT
 from gradwire.experiment.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Ints, Step
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.result import KINDS
@@ -360,7 +361,7 @@ def message_columns(result: Any, index: dict[str, int]) -> dict[str, Any]:
     `kind` as numbers, `src` and `dst` as nodes by `index` (-1 for what is none); and `jobs`, the names of the jobs."""
     plain = ("message", "iteration", "tensor", "part", *OWN)
     table = result.select("messages", "job", "kind", "src", "dst", *plain)
-    found: dict[str, Any] = {name: table[name].to_numpy().astype(np.int64) for name in plain}
+    found: dict[str, Any] = {name: numpy_of(table[name]).astype(np.int64) for name in plain}
     found["number"] = found.pop("message")
     found["job"], found["jobs"] = numbered(table["job"])
     kind, kinds = numbered(table["kind"])

@@ -21,6 +21,7 @@ from gradwire.analysis.tables import (
     time_text,
     whole_networks,
 )
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
         yield f"{name}: no packet was dropped; {count_text(again)} were sent again."
         return
     ports = result.ports
-    drops = sum(ports[column].to_numpy() for column in DROPS)
+    drops = np.sum([numpy_of(ports[column]) for column in DROPS], axis=0)
     top = np.argsort(-drops, kind="stable")[:MOST_PORTS]
     where = ", ".join(
         f"{ports['port'][int(port)].as_py()} {share_text(drops[port] / dropped)}"
@@ -142,7 +143,7 @@ def _bound(comparison: Comparison) -> str:
     broken = comparison.violations
     if not broken:
         count = sum(
-            int((part["end_ps"].to_numpy() >= 0).sum())
+            int((numpy_of(part["end_ps"]) >= 0).sum())
             for result in comparison.results for part in result.parts("messages", "end_ps")
         )  # fmt: skip
         return f"No message of {count:,} was delivered with more loss than its bound."

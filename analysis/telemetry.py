@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from gradwire.analysis.metrics import DROPS, percentile, ran_on
 from gradwire.analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.result import Result
@@ -101,12 +102,12 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
     table = result.samples
     if not table.num_rows:
         return []
-    time = table["time_ps"].to_numpy()
+    time = numpy_of(table["time_ps"])
     width = int(np.searchsorted(time, time[0], side="right"))  # ports sampled at a time
     names = table["port"].slice(0, width).to_pylist()
     times = time[::width]
     queue, sent, rate = (
-        table[name].to_numpy().reshape(-1, width) for name in ("queue_bytes", "sent_bytes", "rate_bps")
+        numpy_of(table[name]).reshape(-1, width) for name in ("queue_bytes", "sent_bytes", "rate_bps")
     )
     if ran_on(result)[0] == "emulated":
         period, times, queue, sent = _at_multiples(times, queue, sent)
@@ -169,7 +170,7 @@ def waiting(result: Result, ports: Sequence[str] | None = None, by_hop: bool = F
         names = np.array(table["port"].to_pylist(), dtype=object)
     if by_hop:
         names = np.array([hop(name) for name in names], dtype=object)
-    upper, counts = table["to_ps"].to_numpy(), table["packets"].to_numpy()
+    upper, counts = numpy_of(table["to_ps"]), numpy_of(table["packets"])
     found = []
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names == name)
@@ -220,9 +221,9 @@ def drops(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
     """Packets lost, by cause, queue, importance and whether they held data (None: of the kernel's TCP, nobody knows);
     the most frequent first."""
     table = _at(result.drops, ports)
-    data = (table["packet"].to_numpy() >= 0).tolist()
+    data = (numpy_of(table["packet"]) >= 0).tolist()
     if ran_on(result)[0] == "emulated" and over_tcp(result):
-        known = (table["message"].to_numpy() >= 0).tolist()
+        known = (numpy_of(table["message"]) >= 0).tolist()
         data = [of if there else None for of, there in zip(data, known, strict=True)]
     columns = (table[name].to_pylist() for name in ("cause", "priority", "important"))
     return _counted(("cause", "priority", "important", "data"), zip(*columns, data, strict=True))
@@ -232,19 +233,19 @@ def layers(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
     """Per layer and queue: messages, packets of data needed, packets of data lost (at `ports`), arrived with a mark,
     arrived as headers only; layer -1 is what belongs to none. None is what a testbed does not know."""
     table = result.messages
-    numbers = table["message"].to_numpy()
+    numbers = numpy_of(table["message"])
     lost = np.zeros(len(numbers), dtype=np.int64)
     dropped = _at(result.drops, ports)
-    of_data = dropped["message"].to_numpy()[dropped["packet"].to_numpy() >= 0]
+    of_data = numpy_of(dropped["message"])[numpy_of(dropped["packet"]) >= 0]
     rows = np.searchsorted(numbers, of_data)
     known = rows < len(numbers)
     known[known] = numbers[rows[known]] == of_data[known]
     np.add.at(lost, rows[known], 1)
-    columns = {name: table[name].to_numpy() for name in ("packets", "marked", "trimmed")} | {"lost": lost}
+    columns = {name: numpy_of(table[name]) for name in ("packets", "marked", "trimmed")} | {"lost": lost}
     seen, tcp = sees_losses(result), np.isin(table["job"].to_pylist(), over_tcp(result))
     if ran_on(result)[0] == "simulated":
         tcp[:] = False
-    keys = table["layer"].to_numpy().astype(np.int64) * 8 + table["priority"].to_numpy()
+    keys = numpy_of(table["layer"]).astype(np.int64) * 8 + numpy_of(table["priority"])
     found = []
     for key in np.unique(keys).tolist():
         own = keys == key
@@ -265,7 +266,7 @@ def sees_losses(result: Result) -> bool:
 def counted_drops(result: Result, ports: Sequence[str] | None = None) -> int:
     """Packets lost, as the ports have counted them."""
     table = _at(result.ports, ports)
-    return sum(int(np.maximum(table[column].to_numpy(), 0).sum()) for column in DROPS)
+    return sum(int(np.maximum(numpy_of(table[column]), 0).sum()) for column in DROPS)
 
 
 def over_tcp(result: Result) -> list[str]:

@@ -23,7 +23,7 @@ from gradwire.scenarios import kept
 from gradwire.scenarios.arrays import AnyArray, AnyInts
 from gradwire.scenarios.arrow import arrow_array
 from gradwire.scenarios.kept import Kept, Whole
-from gradwire.scenarios.result import TABLES, schema_of
+from gradwire.scenarios.result import TABLES, make_table, schema_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -191,7 +191,7 @@ class KeptBlocks(Kept):
         if self._table is not None:
             return self._table.select(list(names))
         if not self.num_rows:
-            return schema_of(self.name).empty_table().select(list(names))
+            return make_table(self.name, {}).select(list(names))
         return next(self._parts(names, self.num_rows))
 
     def parts(self, names: Sequence[str]) -> Iterator[pyarrow.Table]:
@@ -214,7 +214,7 @@ class KeptBlocks(Kept):
                 arrays.append(made.dictionary_decode() if name in self._texts else made)
             yield pyarrow.Table.from_arrays(arrays, schema=schema)
         if not self.num_rows:
-            yield schema.empty_table()
+            yield make_table(self.name, {})
 
     def table(self) -> pyarrow.Table:
         import pyarrow

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.scenarios.arrow import numpy_of
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -88,4 +90,4 @@ def numbered(column: pyarrow.ChunkedArray) -> tuple[AnyInts, list[str]]:
     encoded = column.dictionary_encode().combine_chunks()
     if not len(encoded):
         return np.zeros(0, dtype=np.int32), []
-    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    return numpy_of(encoded.indices), encoded.dictionary.to_pylist()

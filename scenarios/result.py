@@ -321,8 +321,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pyarrow.Table:
     from gradwire.scenarios.arrow import arrow_array
 
     schema = schema_of(name)
-    if not columns:
-        return schema.empty_table()
+    columns = columns or {column: [] for column in schema.names}  # `schema.empty_table` would import pandas
     if set(columns) != set(schema.names):
         missing = sorted(set(schema.names) - set(columns))
         unknown = sorted(set(columns) - set(schema.names))

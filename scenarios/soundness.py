@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradwire.scenarios.arrow import arrow_array, numpy_of
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.units import Ps, format_time
@@ -94,10 +95,10 @@ def _violations(table: pyarrow.Table) -> list[Violation]:
     import numpy as np
 
     size, got, lost, bound, end = (
-        table[name].to_numpy() for name in ("bytes", "received_bytes", "lost_bytes", "bound", "end_ps")
+        numpy_of(table[name]) for name in ("bytes", "received_bytes", "lost_bytes", "bound", "end_ps")
     )
     broken = (lost > allowed_losses(size, bound)) | (got + lost != size) | (lost < 0)
-    rows = table.take(np.flatnonzero(broken & (end >= 0))).to_pylist()
+    rows = table.take(arrow_array(np.flatnonzero(broken & (end >= 0)), "int64")).to_pylist()
     return [Violation(*(row[name] for name in Violation._fields)) for row in rows]
 
 
@@ -132,10 +133,10 @@ def _spent(table: pyarrow.Table, groups: dict[tuple[Any, ...], int]) -> tuple[In
 
     columns, texts = [], []
     for name in KEY:
-        codes, values = (table[name].to_numpy(), None) if name == "iteration" else numbered(table[name])
+        codes, values = (numpy_of(table[name]), None) if name == "iteration" else numbered(table[name])
         columns.append(codes)
         texts.append(values)
-    done = np.flatnonzero(table["end_ps"].to_numpy() >= 0)
+    done = np.flatnonzero(numpy_of(table["end_ps"]) >= 0)
     keys, first, which = np.unique(np.stack(columns)[:, done], axis=1, return_index=True, return_inverse=True)
     number = np.zeros(len(first), dtype=np.int64)
     for own in np.argsort(first).tolist():
@@ -144,11 +145,11 @@ def _spent(table: pyarrow.Table, groups: dict[tuple[Any, ...], int]) -> tuple[In
             for value, entries in zip(keys[:, own].tolist(), texts, strict=True)
         )
         number[own] = groups.setdefault(key, len(groups))
-    allowed = allowed_losses(table["bytes"].to_numpy()[done], table["share"].to_numpy()[done])
+    allowed = allowed_losses(numpy_of(table["bytes"])[done], numpy_of(table["share"])[done])
     return (
         number[which.ravel()],
-        table["end_ps"].to_numpy()[done],
-        table["lost_bytes"].to_numpy()[done],
+        numpy_of(table["end_ps"])[done],
+        numpy_of(table["lost_bytes"])[done],
         np.asarray(allowed, dtype=np.int64),
     )
 
@@ -159,8 +160,8 @@ def mismatches(result: Result) -> list[Mismatch]:
 
     number, lost = [], []
     for part in result.parts("messages", "message", "lost_bytes", "end_ps"):
-        number.append(part["message"].to_numpy())
-        lost.append(np.where(part["end_ps"].to_numpy() >= 0, part["lost_bytes"].to_numpy(), 0))
+        number.append(numpy_of(part["message"]))
+        lost.append(np.where(numpy_of(part["end_ps"]) >= 0, numpy_of(part["lost_bytes"]), 0))
     if not number:
         return []
     numbers, said = np.concatenate(number), np.concatenate(lost)
@@ -172,8 +173,8 @@ def mismatches(result: Result) -> list[Mismatch]:
     missing = np.zeros(len(numbers), dtype=np.int64)
     rows = 0
     for part in result.parts("missing", "message", "bytes"):
-        place = np.searchsorted(numbers, part["message"].to_numpy(), sorter=order)
-        np.add.at(missing, order[place], part["bytes"].to_numpy())
+        place = np.searchsorted(numbers, numpy_of(part["message"]), sorter=order)
+        np.add.at(missing, order[place], numpy_of(part["bytes"]))
         rows += part.num_rows
     for each in np.flatnonzero(missing != said).tolist() if rows else ():
         what = f"message {numbers[each]} of the table of messages"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.result import FORMAT
 from gradwire.scenarios.toml import SEVERAL
@@ -149,11 +150,11 @@ def check_messages(tables: Mapping[str, pyarrow.Table], folder: Path) -> None:
     """Raise `ResultError` if a table names a message that there is none of; below zero is whatever belongs to none."""
     import numpy as np
 
-    known = tables["messages"]["message"].unique().to_numpy()
+    known = numpy_of(tables["messages"]["message"].unique())
     if len(known) != tables["messages"].num_rows:
         raise ResultError("has a message twice", str(folder / "messages.parquet"), "each number once")
     for name in ("flows", "drops", "missing", "packets"):
-        named = tables[name]["message"].unique().to_numpy()
+        named = numpy_of(tables[name]["message"].unique())
         strange = named[(named >= 0) & ~np.isin(named, known)]
         if len(strange):
             what = f"names message {strange[0]}, which is not in messages.parquet"

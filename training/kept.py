@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.learned import replaced
 from gradwire.training.network import Answer, Memoryless, Network, Pushed
@@ -193,10 +194,10 @@ def _read(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...]]:
         missing = pyarrow.parquet.read_table(folder / MISSING)
         times = pyarrow.parquet.read_table(folder / ROUNDS)
         ways = [WAYS.index(each) for each in missing["way"].to_pylist()]
-        columns = [ways if name == "way" else missing[name].to_numpy() for name in COLUMNS]
+        columns = [ways if name == "way" else numpy_of(missing[name]) for name in COLUMNS]
         buckets = json.loads(missing.schema.metadata[BUCKETS])
         return (
-            np.column_stack(columns).astype(np.int64), np.column_stack([times[name].to_numpy() for name in TIMES]),
+            np.column_stack(columns).astype(np.int64), np.column_stack([numpy_of(times[name]) for name in TIMES]),
             tuple(tuple(each) for each in buckets),
         )  # fmt: skip
     except FileNotFoundError:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.scenarios.arrays import Floats
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.result import Result
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace, load_trace
 
@@ -28,13 +29,13 @@ def lost_magnitude(result: Result) -> float | None:
     iterations = trace.phases[job["phase"]] if job.get("phase") else [each.index for each in trace.iterations]
     partition = _bytes(job["exchange"].get("partition", 4 * 2**20))
     messages = result.messages
-    number = messages["message"].to_numpy()
-    wanted = result.missing["message"].to_numpy()
+    number = numpy_of(messages["message"])
+    wanted = numpy_of(result.missing["message"])
     row = np.searchsorted(number, wanted)
-    kind = messages["kind"].to_numpy(zero_copy_only=False)[row]
-    tensor, iteration, part = (messages[name].to_numpy()[row] for name in ("tensor", "iteration", "part"))
-    first = (part * partition + result.missing["offset"].to_numpy()) / ELEMENT
-    beyond = first + result.missing["bytes"].to_numpy() / ELEMENT
+    kind = numpy_of(messages["kind"])[row]
+    tensor, iteration, part = (numpy_of(messages[name])[row] for name in ("tensor", "iteration", "part"))
+    first = (part * partition + numpy_of(result.missing["offset"])) / ELEMENT
+    beyond = first + numpy_of(result.missing["bytes"]) / ELEMENT
     lost = expected = 0.0
     pushes = (kind == "push") & (tensor >= 0)
     keys = iteration.astype(np.int64) * len(trace.tensors) + tensor

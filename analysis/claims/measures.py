@@ -7,6 +7,7 @@ import numpy as np
 from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.detail import detail
 from gradwire.analysis.metrics import measure, percentile
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.learned import Learned
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.result import Result
@@ -60,7 +61,7 @@ def figures(result: Result) -> dict[str, float]:
     """All measures that a Result has; completion times are those of all delivered messages, from readiness."""
     (entry, *_) = measure(result)
     table = result.messages
-    end, start = table["end_ps"].to_numpy(), table["start_ps"].to_numpy()
+    end, start = numpy_of(table["end_ps"]), numpy_of(table["start_ps"])
     done = end >= 0
     taken = (end - start)[done]
     found = {
@@ -73,18 +74,18 @@ def figures(result: Result) -> dict[str, float]:
         found["iteration"] = entry.iteration.mean_ps
     if not len(taken):
         return found
-    met = table["timeouts"].to_numpy()[done]
+    met = numpy_of(table["timeouts"])[done]
     slow = taken >= percentile(taken, 0.99)
-    packets = int(table["packets"].to_numpy().sum())
+    packets = int(numpy_of(table["packets"]).sum())
     found |= {
         "mean": float(taken.mean()),
         "p50": float(percentile(taken, 0.5)),
         "p99": float(percentile(taken, 0.99)),
         "timed_out": float((met > 0).mean()),
         "tail_timed_out": float((met[slow] > 0).mean()),
-        "again": float(table["retransmitted"].to_numpy().sum()) / packets,
+        "again": float(numpy_of(table["retransmitted"]).sum()) / packets,
     }
-    pushes = np.asarray(table["kind"].to_numpy(zero_copy_only=False)[done] == "push")
+    pushes = np.asarray(numpy_of(table["kind"])[done] == "push")
     if pushes.any():
         found["push_p99"] = float(percentile(taken[pushes], 0.99))
     magnitude = lost_magnitude(result)
@@ -114,8 +115,8 @@ def learned_figures(training: Learned) -> dict[str, float]:
 
 def _worst(result: Result) -> float:
     table = result.messages
-    done = table["end_ps"].to_numpy() >= 0
-    lost, size, bound = (table[name].to_numpy()[done] for name in ("lost_bytes", "bytes", "bound"))
+    done = numpy_of(table["end_ps"]) >= 0
+    lost, size, bound = (numpy_of(table[name])[done] for name in ("lost_bytes", "bytes", "bound"))
     allowed = allowed_losses(size, bound)
     used = np.where(lost > 0, lost / np.maximum(allowed, 1), 0.0)
     return float(used.max(initial=0.0))

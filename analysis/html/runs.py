@@ -28,6 +28,7 @@ from gradwire.analysis.ran import Ran
 from gradwire.analysis.report import facts, provenance
 from gradwire.analysis.tables import KIND_WORDS, headings, html_table, whole_networks
 from gradwire.analysis.tail import later
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import KINDS, Result
@@ -91,7 +92,7 @@ def made_again(comparison: Comparison, wanted: Wanted) -> tuple[list[Again], lis
             notes.append(f"no timeline: {error}")
             continue
         usual = None if entries[0].traffic else usual_iteration(found, entries[0].job)
-        if wanted.iteration is not None and not (result.iterations["iteration"].to_numpy() == wanted.iteration).any():
+        if wanted.iteration is not None and not (numpy_of(result.iterations["iteration"]) == wanted.iteration).any():
             raise ResultError(f"has no iteration {wanted.iteration}", name, f"such as {usual}")
         runs.append(Again(result, name, found, usual if wanted.iteration is None else wanted.iteration))
     return runs, notes

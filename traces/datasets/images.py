@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import MissingExtraError, TraceError
 
 _LAYOUTS = (
@@ -138,7 +139,7 @@ def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
         if image is None or label is None or not pa.types.is_struct(table.schema.field(image).type):
             raise TraceError(f"columns {columns}", str(file), "img {bytes, path} and label")
         encoded.append(table[image].combine_chunks().field("bytes"))
-        labels.append(table[label].to_numpy().astype(np.int64))
+        labels.append(numpy_of(table[label]).astype(np.int64))
     pictures = pa.concat_arrays(encoded)
 
     def picture(i: int) -> np.ndarray:
