@@ -2,7 +2,8 @@
 ...]`.
 
 A permutation on fat-trees of 128 to 8192 hosts, 8 GB in all whatever their number, so that every row does about the
-same work: what is left of a difference is what size itself costs. Links, packets and switches are those of
+same work: what is left of a difference is what size itself costs. With `--hosts 65536`, a fat-tree as well, and
+`--hosts 262144`, leaf and spine, every host sends 64 kB. Links, packets and switches are those of
 `gradwire.benchmarks.fabric`. Rows that differ in the number of threads take turns, each run in a process of its own;
 the run of median time counts. `build s`: network, routes and engine, whose code is loaded and not compiled. `ns per
 hop`: of processor time, all threads together, waiting for each other included.
@@ -19,9 +20,13 @@ from typing import Any
 
 from gradwire.benchmarks.fabric import LATENCY, RATE, machine, make_fabric, medians, permutation, timed
 
-ARITY = {128: 8, 432: 12, 1024: 16, 2000: 20, 8192: 32}
+ARITY = {128: 8, 432: 12, 1024: 16, 2000: 20, 8192: 32, 65536: 64}
+TWO_TIERS = {262144: (1024, 256, 256)}
+"""Leaves, hosts of each, spines."""
+USUAL = (128, 432, 1024, 2000, 8192)
 TRANSPORTS = ("dctcp", "dlcp")
 ALL_BYTES = 8192 * 1_000_000
+LEAST_BYTES = 64_000
 REPEATS = 3
 LARGEST = 8192
 BUILD_S, PEAK_BYTES, HOPS_PER_S = 20.0, 6e9, 8e6
@@ -35,10 +40,11 @@ HEADER = (
 
 def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:
     """One row, once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
-    from gradwire.experiment.topology import LinkSpec, fat_tree
+    from gradwire.experiment.topology import LinkSpec, fat_tree, leaf_spine
 
     begin = time.perf_counter()
-    network = fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY))
+    link = LinkSpec(RATE, LATENCY)
+    network = fat_tree(ARITY[hosts], link) if hosts in ARITY else leaf_spine(*TWO_TIERS[hosts], link)
     fabric = make_fabric(network, transport, threads)
     build_s = time.perf_counter() - begin
     return {
@@ -79,7 +85,7 @@ def bars(rows: list[dict[str, Any]]) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Print the table, or one JSON object. 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.scale", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--hosts", type=int, nargs="+", choices=[*ARITY], default=[*ARITY])
+    parser.add_argument("--hosts", type=int, nargs="+", choices=[*ARITY, *TWO_TIERS], default=[*USUAL])
     parser.add_argument("--transport", nargs="+", default=[*TRANSPORTS])
     parser.add_argument(
         "--threads", type=int, nargs="+", default=[n for n in (1, 2) if n <= (os.cpu_count() or 1)]
@@ -95,7 +101,7 @@ def main(arguments: list[str]) -> int:
         print("{processor}, {cores} cores, Python {python}".format(**machine()), HEADER, sep="\n", flush=True)
     for hosts in asked.hosts:
         for transport in asked.transport:
-            group = [_row(hosts, transport, threads, ALL_BYTES // hosts) for threads in asked.threads]
+            group = [_row(hosts, transport, threads, max(LEAST_BYTES, ALL_BYTES // hosts)) for threads in asked.threads]
             rows += medians(group, "gradwire.benchmarks.scale", asked.repeats)
             if not asked.json:
                 print("\n".join(map(line, rows[-len(group) :])), flush=True)

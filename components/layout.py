@@ -89,6 +89,7 @@ H_ARENA_END = 116
 H_HEAP_NEXT = 117  # where heaps of hosts that grow find room
 H_HEAP_END = 118
 H_FAILED = 119  # FAILED_: what there was no room for; 0 = nothing
+H_FAR = 120  # 1 where the state is too large for the caches: what a node needs is asked for a node ahead
 HEADER_WORDS = 128
 FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP = 1, 2, 3
 ARENA_CLASSES = 256
@@ -191,7 +192,9 @@ RING_WORDS = 3
 POOL_WORDS = 3  # next, A, B; more in runs that need more: see `core.bound`
 
 # --- consumer's end of a link, one per ingress link of a node
-HEAD_WORDS = 4  # the first: packets taken from the ring
+HEAD_WORDS = 8  # the first: packets taken from the ring
+HEAD_RING = 4  # base of the ring, as P_RING, and its mask: its next entries can be fetched before the port's words
+HEAD_MASK = 5
 HEAD_SPILL = 1  # packets taken from the spill ring
 HEAD_RING_FREE = (
     2  # the same, but published only when the packets have been read: the producer may use these places

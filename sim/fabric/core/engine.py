@@ -17,6 +17,7 @@ from gradwire.components.layout import (
     FOREVER,
     H_BARRIER,
     H_BUDGET,
+    H_FAR,
     H_GO,
     H_HOST_LATENCY,
     H_NEXT,
@@ -62,6 +63,7 @@ from gradwire.sim.fabric.atomics import (
     SPINS_BEFORE_YIELDING,
     fetch_add,
     load_acquire,
+    prefetch,
     sched_yield,
     store_release,
     wait_while_equal,
@@ -69,7 +71,7 @@ from gradwire.sim.fabric.atomics import (
 )
 
 from .host import host_step
-from .merge import BUCKET_BITS, TIME_SHIFT
+from .merge import BUCKET_BITS, TIME_SHIFT, fetch
 from .play import play
 from .switch import switch_step
 
@@ -108,6 +110,9 @@ def visit(M, th, begin, end, shift, position, beyond, parity):
     wake = M[H_WAKE] + parity * M[H_POSITIONS]
     due = M[H_NEXT]
     earliest = FOREVER
+    far = M[H_FAR]
+    if far and position < beyond:
+        fetch(M, M[order + position])
     for i in range(position, beyond):
         later = M[due + i]
         if M[wake + i]:
@@ -117,6 +122,11 @@ def visit(M, th, begin, end, shift, position, beyond, parity):
                 earliest = later
             continue
         node = M[order + i]
+        if far:
+            if i + 1 < beyond and (M[wake + i + 1] or M[due + i + 1] < end):
+                fetch(M, M[order + i + 1])
+            if i + 2 < beyond:
+                prefetch(M, M[order + i + 2])
         if M[node + N_KIND] == HOST:
             later = host_step(M, th, node, begin, end, shift)
         else:

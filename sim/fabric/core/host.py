@@ -16,6 +16,7 @@ from gradwire.components.layout import (
     B_SEQUENCE,
     DATA,
     FOREVER,
+    H_FAR,
     H_RECEIVERS,
     H_SENDERS,
     MASK_FLOW,
@@ -33,6 +34,7 @@ from gradwire.components.layout import (
     PAUSE,
     PROBE,
     R_ARRIVED,
+    R_BITS,
     R_BYTES,
     R_DONE,
     R_MARKED,
@@ -43,6 +45,7 @@ from gradwire.components.layout import (
     R_TRIMMED,
     RECEIVER_WORDS,
     S_ARMED,
+    S_BITS,
     S_DONE,
     S_HEARD,
     S_LISTED,
@@ -253,6 +256,18 @@ def _fetch_records(M, th, keys, n):
             prefetch(M, f + 16)
             prefetch(M, f + 24)
             prefetch(M, f + 32)
+    if not M[H_FAR]:
+        return
+    for i in range(n):
+        at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
+        kind = (M[at + 1] >> A_KIND) & 7
+        flow = M[at + 2] & MASK_FLOW
+        if kind == DATA:
+            r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
+            prefetch(M, M[r + R_BITS] + (((M[at + 2] >> B_SEQUENCE) & MASK_SEQUENCE) >> 5))
+        elif kind != PROBE:
+            f = M[H_SENDERS] + flow * SENDER_WORDS
+            prefetch(M, M[f + S_BITS])
 
 
 @njit

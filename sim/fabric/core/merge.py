@@ -17,9 +17,12 @@ from gradwire.components.draws import TIE_BITS, tie_break
 from gradwire.components.layout import (
     FOREVER,
     H_BACK,
+    H_FAR,
     H_HEADS,
     H_INGRESS,
     H_TIES,
+    HEAD_MASK,
+    HEAD_RING,
     HEAD_RING_FREE,
     HEAD_SPILL,
     HEAD_SPILL_FREE,
@@ -122,6 +125,21 @@ def _bucket_sort(M, th, keys, n, shift):
 
 
 @njit
+def fetch(M, node):
+    """Have what `merge` reads of a node's links on its way from memory: their counters, and the next entries of their
+    rings. Where the network is too large for the caches it is asked for one node ahead."""
+    first = M[node + N_IN]
+    ingress = M[H_INGRESS] + first
+    head_at = M[H_HEADS] + first * HEAD_WORDS
+    for i in range(M[node + N_IN_COUNT]):
+        prefetch(M, M[ingress + i])
+        at = M[head_at + HEAD_RING] + (M[head_at] & M[head_at + HEAD_MASK]) * RING_WORDS
+        prefetch(M, at)
+        prefetch(M, at + 8)
+        head_at += HEAD_WORDS
+
+
+@njit
 def merge(M, th, node, begin, end, shift):
     """Collect the packets that reach `node` in [begin, end).
 
@@ -140,13 +158,8 @@ def merge(M, th, node, begin, end, shift):
     later = FOREVER
     last = -1
     in_order = True
-    for i in range(M[node + N_IN_COUNT]):
-        prefetch(M, M[ingress + i])
-    for i in range(M[node + N_IN_COUNT]):
-        p = M[ingress + i]
-        prefetch(
-            M, M[p + P_RING] + (M[head_at + HEAD_WORDS * (i + 1)] & M[p + P_SHAPE] & SHAPE_RING) * RING_WORDS
-        )
+    if not M[H_FAR]:
+        fetch(M, node)
     for i in range(M[node + N_IN_COUNT]):
         p = M[ingress + i]
         head_at += HEAD_WORDS

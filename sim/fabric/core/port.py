@@ -24,6 +24,7 @@ from gradwire.components.layout import (
     DATA,
     FOREVER,
     H_ALPHA,
+    H_FAR,
     H_LIMITS,
     H_SHARED,
     H_TRIM,
@@ -57,7 +58,7 @@ from gradwire.components.layout import (
     X_TRIMMED,
     X_TURN,
 )
-from gradwire.sim.fabric.atomics import count_trailing_zeros
+from gradwire.sim.fabric.atomics import count_trailing_zeros, prefetch
 
 from .bound import DELAYS, DRR, LIMITS, PFC, SHARED, SRPT, TRIMMING, admit
 from .link import log_drop, transmit
@@ -164,12 +165,24 @@ def serve_all(M, th, node, limit):
 
 
 @njit
+def _fetch_firsts(M, active, count):
+    """Have the packets that go first at these ports on their way from memory."""
+    for i in range(count):
+        p = M[active + i]
+        mask = M[p + P_QUEUE] & 0xFF
+        if mask:
+            prefetch(M, M[p + P_CLASSES + count_trailing_zeros(mask) * CLASS_WORDS + C_HEAD])
+
+
+@njit
 def finish(M, th, node, end):
     """Start what can still start before `end` at the ports that have packets; when the next one could start after."""
     if PFC and M[node + N_WANTED]:
         _serve_in_order(M, th, node, end - 1)
     active = M[node + N_ACTIVE]
     count = M[node + N_ACTIVE_COUNT]
+    if M[H_FAR]:
+        _fetch_firsts(M, active, count)
     kept = 0
     earliest = FOREVER
     for i in range(count):

@@ -31,7 +31,7 @@ from gradwire.components.layout import (
     T_FREE,
     X_DELAYS,
 )
-from gradwire.sim.fabric.atomics import bit_length
+from gradwire.sim.fabric.atomics import bit_length, prefetch
 
 from .bound import DELAYS, LIMITS, PFC, SHARED, SRPT
 from .link import log_drop, transmit
@@ -223,7 +223,9 @@ def send_first(M, th, p, c, start, order):
         if entry == M[record + C_TAIL]:
             queue &= ~(1 << c)
         else:
-            M[record + C_HEAD] = M[entry]
+            follower = M[entry]
+            M[record + C_HEAD] = follower
+            prefetch(M, follower)
         M[p + P_QUEUE] = queue
         if SHARED:
             use_shared(M, M[p + P_NODE], c, -size)

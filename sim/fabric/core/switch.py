@@ -7,6 +7,7 @@ from gradwire.components.layout import (
     B_ARGUMENT,
     CAUSE_NO_ROUTE,
     H_DEST,
+    H_FAR,
     H_GROUPS,
     MASK_DESTINATION,
     MASK_SEQUENCE,
@@ -77,6 +78,11 @@ def _used_up(M, node, A):
 def _route_all(M, th, node, keys, n, begin):
     """Find the egress ports of all arrivals, so that the ports are on their way from memory when it is their turn."""
     ports = M[th + T_PORTS]
+    if M[H_FAR]:
+        routes = M[node + N_ROUTE]
+        for i in range(n):
+            at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
+            prefetch(M, routes + (M[M[H_DEST] + (M[at + 1] & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)))
     for i in range(n):
         key = M[keys + i]
         at = M[M[th + T_ADDRESS] + (key & INDEX_MASK)]

@@ -12,7 +12,9 @@ from gradwire.components.transports import base
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, star
+from gradwire.experiment.topology import LinkSpec, leaf_spine, star
+from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.fabric import memory
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA, Packet, packet_of
 from gradwire.testing.oracle.uncompiled import uncompiled
@@ -143,3 +145,13 @@ def test_bitmaps_of_several_packets():
     network = star(2, LinkSpec(10**11, US, 0.05))
     payload = {"payload": "64B", "probe_timeout": "20us"}
     agree(Case(network, tables(**payload), [Letter(0, 0, 1, 64 * 9_000 + 1, DLCP)], seed=5))
+
+
+@pytest.mark.parametrize("balancing", ["ecmp", "spray_random"])
+def test_what_is_fetched_ahead_changes_nothing(monkeypatch, balancing):
+    """Large networks ask memory for what the next node needs; forced onto a small one, the engine is the oracle's."""
+    letters = [Letter(n * US // 2, n % 6, (n + 3) % 6, 30_000, n % 3) for n in range(24)]
+    switch = Switch.model_validate({"buffer": "30kB", "ecn_threshold": "10kB", "queues": 2})
+    case = Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables(), letters, switch, balancing)
+    monkeypatch.setattr(memory, "NEAR_LINKS", 0)
+    assert agree(case).transmissions
