@@ -7,14 +7,15 @@ interrupted or killed goes on with what is missing, and an extended one with wha
 
 from __future__ import annotations
 
+import tempfile
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.measuring import measure_into, measured
 from gradwire.notebook import heard
 from gradwire.processes import Ended, Work, cores, fitting, play
 from gradwire.scenarios.errors import GradwireError, ScenarioError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from gradwire.analysis.sweeps.points import Point
     from gradwire.analysis.sweeps.schema import SweepFile
     from gradwire.analysis.sweeps.store import Record, Store
-    from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
 
 Told = Callable[[float, str], object]
@@ -162,6 +162,10 @@ def _asked(
     jobs = None if jobs is None else whole_number(jobs, "sweep(jobs)", 1, ScenarioError)
     if address is not None and engine != "ray":
         raise ScenarioError("has no effect on the engine local", "sweep(address)", 'engine "ray"')
+    if engine == "ray":
+        from gradwire.on_ray import check_reachable
+
+        check_reachable(address)
     if max_wall_s is not None:
         max_wall_s = positive_number(max_wall_s, "sweep(max_wall_s)", "seconds above zero, or None", ScenarioError)
     until = None if max_wall_s is None else time.monotonic() + max_wall_s
@@ -263,12 +267,18 @@ class _Run:
         keep = self.declared.results
         if self.asked.engine == "ray":
             from gradwire.on_ray import play_on_ray
+            from gradwire.shipped import lay_out
 
             works = [Work(point.key, measured, (point.scenario, keep), "") for point in self.left]
-            yield from play_on_ray(works, self.asked.address, self.asked.jobs, self.asked.until, self.store.begin)
+            with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
+                shipped = lay_out((point.scenario for point in self.left), Path(folder))
+                yield from play_on_ray(
+                    works, self.asked.address, self.asked.jobs, self.asked.until, self.store.begin,
+                    shipped and shipped.root,
+                )  # fmt: skip
             return
         works = [
-            Work(point.key, _measure_into, (point.scenario, point.key, self.place, keep), engine_of(point.scenario))
+            Work(point.key, measure_into, (point.scenario, point.key, self.place, keep), engine_of(point.scenario))
             for point in self.left
         ]
         yield from play(works, self.jobs, _is_compiled, self.asked.until)
@@ -355,53 +365,3 @@ def _is_compiled(identity: str) -> bool:
     from gradwire.sim.fabric.engines import is_kept
 
     return is_kept(identity)
-
-
-# --- where the work is done --------------------------------------------------------------------------------------
-
-
-def _measure_into(scenario: Scenario, key: str, place: Path, keep: bool) -> tuple[Record, None]:
-    """Run a point and keep what was measured, at once."""
-    from gradwire.analysis.sweeps.store import Store
-
-    store = Store(place)
-    store.begin(key)
-    record, result = _measured(scenario)
-    if keep and result is not None:
-        store.keep_result(key, result)
-    store.write(key, record)
-    return record, None
-
-
-def measured(scenario: Scenario, keep: bool) -> tuple[Record, bytes | None]:
-    """Run a point on some machine; with its Result, packed, if it is to be kept."""
-    from gradwire.analysis.sweeps.store import packed
-
-    record, result = _measured(scenario)
-    return record, (packed(result) if keep and result is not None else None)
-
-
-def _measured(scenario: Scenario) -> tuple[Record, Result | None]:
-    """Simulate and measure. Whatever goes wrong is what has become of the point."""
-    from gradwire.analysis.sweeps.measures import seen
-    from gradwire.analysis.sweeps.store import Record
-    from gradwire.scenarios.errors import ScenarioNote
-    from gradwire.sim.simulate import simulate
-
-    warnings.simplefilter("ignore", ScenarioNote)
-    begin = time.perf_counter()
-    try:
-        result = simulate(scenario)
-        simulated = time.perf_counter()
-        found = seen(result)
-    except GradwireError as error:
-        return Record("failed", why=str(error), wall_s=time.perf_counter() - begin), None
-    except (Exception, MemoryError) as error:
-        why = f"{type(error).__name__}: {error}"
-        return Record("failed", why=why, detail=traceback.format_exc(), wall_s=time.perf_counter() - begin), None
-    ended = str(result.summary["totals"]["ended_by"])
-    compiled = float(result.timing.get("compile_s", 0.0))
-    return Record(
-        "done", found, ended_by=ended, wall_s=time.perf_counter() - begin - compiled,
-        simulated_s=simulated - begin - compiled,
-    ), result  # fmt: skip

@@ -163,7 +163,7 @@ def test_a_crashed_worker_costs_its_point(tmp_path: Path, monkeypatch: pytest.Mo
     """The others are done; --retry-failed runs it again, and without it it stays."""
     tables = sweep_tables(seeds=1)
     victim = points_of(build_sweep(tables), tmp_path)[2]
-    monkeypatch.setattr("gradwire.sweeping._measure_into", _Killing(victim.key))
+    monkeypatch.setattr("gradwire.sweeping.measure_into", _Killing(victim.key))
     found = gradwire.sweep(tables, out=tmp_path / "out", jobs=2)
     assert found.states["done"] == 3 and found.states["failed"] == 1
     ((point, record),) = found.failures
@@ -180,11 +180,11 @@ class _Killing:
         self.key = key
 
     def __call__(self, scenario: Any, key: str, place: Path, keep: bool) -> Any:
-        from gradwire.sweeping import _measure_into
+        from gradwire.measuring import measure_into
 
         if key == self.key:
             os.kill(os.getpid(), signal.SIGKILL)
-        return _measure_into(scenario, key, place, keep)
+        return measure_into(scenario, key, place, keep)
 
 
 def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
 
 def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = sweep_tables()
-    monkeypatch.setattr("gradwire.sweeping._measure_into", _Killing(points_of(build_sweep(tables), tmp_path)[0].key))
+    monkeypatch.setattr("gradwire.sweeping.measure_into", _Killing(points_of(build_sweep(tables), tmp_path)[0].key))
     with pytest.raises(SweepFailed, match=r"load 0\.2, buffer 128KiB, seed 1: its process was killed"):
         gradwire.sweep(tables, out=tmp_path / "out", jobs=1, fail_fast=True)
     assert "failed" in (tmp_path / "out" / "points.csv").read_text()
@@ -268,6 +268,7 @@ def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="ray"):
         gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
 
 
 def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
