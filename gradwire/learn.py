@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from gradwire.notebook import heard
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned, replaced
+from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned
 from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.output import replaced
 from gradwire.scenarios.record import scenario_text
 
 if TYPE_CHECKING:

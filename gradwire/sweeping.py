@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import tempfile
 import time
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from gradwire.measuring import measure_into, measured
 from gradwire.notebook import heard
 from gradwire.processes import Ended, Work, cores, fitting, play
-from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
-from gradwire.scenarios.gone_on_with import gone_on_with
+from gradwire.scenarios.gone_on_with import gone_on_with, refuse_other
 
 if TYPE_CHECKING:
     from gradwire.analysis.sweeps.outcome import Sweep
@@ -85,7 +87,7 @@ def sweep(
     KeyboardInterrupt
         Ctrl-C; everything that was done is kept, and tables and pictures are of that.
     """
-    from gradwire.analysis.sweeps.stored import DECLARED
+    from gradwire.analysis.sweeps.stored import declare
 
     asked = _asked(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
     declared, folder, text = _declared(source)
@@ -94,24 +96,30 @@ def sweep(
         run = _Run.begun(declared, points, place, asked, told)
         run.store.make()
         run.store.tidy()
-        (place / DECLARED).write_text(text, encoding="utf-8")
+        declare(place, declared, text)
         try:
             run.work()
-        finally:
-            found = run.outcome()
-            found.write(place)
+        except BaseException:
+            with suppress(ResultError):  # what has ended the work matters more
+                run.outcome().write(place)
+            raise
+        found = run.outcome()
+        found.write(place)
         return found
 
 
 def planned(
-    source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None
-) -> tuple[Sweep, list[str]]:
+    source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None,
+    retry_failed: bool = False,
+) -> tuple[Sweep, list[str]]:  # fmt: skip
     """What `sweep` would run, without running or writing anything: what is there of it, and that in lines for people.
     Raises as `sweep`."""
     declared, folder, _ = _declared(source)
     points = _points(declared, folder)
     place = _place(out, declared)
-    asked = _Asked("local", None if jobs is None else whole_number(jobs, "planned(jobs)", 1, ScenarioError))
+    refuse_other(place, MARK, WHAT)
+    jobs = None if jobs is None else whole_number(jobs, "planned(jobs)", 1, ScenarioError)
+    asked = _Asked("local", jobs, retry_failed=retry_failed)
     run = _Run.begun(declared, points, place, asked, lambda share, words: None)
     found = run.outcome()
     coordinates = len({point.row for point in points})
@@ -173,16 +181,20 @@ def _asked(
 
 
 def _declared(source: Any) -> tuple[SweepFile, Path, str]:
-    """A sweep, the folder from which it names files, and its text."""
+    """A sweep, the folder from which it names files, and its text, as it means the same from anywhere."""
+    from gradwire.analysis.sweeps.located import located
     from gradwire.analysis.sweeps.schema import build_sweep, load_sweep
     from gradwire.scenarios.toml import write_toml
 
     if isinstance(source, Mapping):
         found = build_sweep(source)
-        return found, Path.cwd(), write_toml(source)
+        return found, Path.cwd(), write_toml(located(source, Path.cwd()))
     if not isinstance(source, str | Path):
         raise unfit(source, "sweep(source)", "a sweep file, a name of the library, or tables", ScenarioError)
-    return load_sweep(source)
+    found, folder, text = load_sweep(source)
+    tables = tomllib.loads(text)
+    full = located(tables, folder)
+    return found, folder, text if full == tables else write_toml(full)
 
 
 def _points(declared: SweepFile, folder: Path) -> list[Point]:
@@ -292,6 +304,8 @@ class _Run:
         """The record of what has ended, which is kept then."""
         from gradwire.analysis.sweeps.store import Record
 
+        if isinstance(ended.error, ResultError):  # it could not be kept: no fault of the point's
+            raise ended.error
         if ended.value is None:
             why = ended.lost and f"its process was {ended.lost}"
             record = Record("failed", why=why or f"{type(ended.error).__name__}: {ended.error}",

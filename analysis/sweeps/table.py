@@ -22,6 +22,7 @@ from gradwire.analysis.claims.intervals import half_width
 from gradwire.analysis.sweeps.measures import whose
 from gradwire.analysis.sweeps.points import Place, rows_of
 from gradwire.analysis.sweeps.store import Record
+from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
     import pyarrow
@@ -102,11 +103,9 @@ def write_table(table: pyarrow.Table, folder: Path, name: str) -> None:
     """`name`.parquet and `name`.csv, each complete or as it was."""
     import pyarrow.parquet
 
-    partial = folder / f".{name}.partial"
-    with partial.open("w", encoding="utf-8", newline="") as file:
+    with replaced(folder / f"{name}.csv") as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, table.column_names)
         writer.writeheader()
         writer.writerows(table.to_pylist())
-    partial.replace(folder / f"{name}.csv")
-    pyarrow.parquet.write_table(table, partial)
-    partial.replace(folder / f"{name}.parquet")
+    with replaced(folder / f"{name}.parquet") as partial:
+        pyarrow.parquet.write_table(table, partial)

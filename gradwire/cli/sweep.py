@@ -67,7 +67,7 @@ def cmd_sweep(
 
     limit = seconds_of(max_wall)
     if dry_run:
-        found, lines = planned(source, out, jobs)
+        found, lines = planned(source, out, jobs, retry_failed)
         typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(lines))
         return
     with progress(f"sweep {source}", as_json) as show:

@@ -21,7 +21,7 @@ import gradwire
 from gradwire import cli
 from gradwire.analysis.sweeps.points import points_of
 from gradwire.analysis.sweeps.schema import build_sweep
-from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError, ScenarioNote
 from gradwire.sweeping import SweepFailed, planned
 from tests.support.sweep_cases import sweep_tables, sweep_text
 
@@ -195,6 +195,65 @@ def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
     assert "1 done, 1 failed" in result.stdout
 
 
+def test_a_full_disk_ends_the_sweep(tmp_path: Path) -> None:
+    """Files may not grow beyond some bytes, so the first record cannot be kept: one message, exit 2, and no point has
+    failed for it. With room the same command goes on."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1))
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    small = subprocess.run(
+        ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *command], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert small.returncode == 2 and "Traceback" not in small.stderr, small.stderr
+    assert "out/points: a file would be larger than" in small.stderr
+    assert [path.suffix for path in (tmp_path / "out" / "points").iterdir()] == [".running"]
+    found, _ = planned(tmp_path / "sweep.toml", tmp_path / "out")
+    assert found.states["failed"] == 0
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
+
+
+def test_a_folder_of_another_sweep_says_so(tmp_path: Path) -> None:
+    """What was measured is kept, and counts; pictures that nobody declares any more are gone, others stay."""
+    small = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2, 0.6]}])
+    out = tmp_path / "out"
+    plot = {"kind": "lines", "x": "load", "y": "slowdown_mean"}
+    gradwire.sweep({**small, "plot": [{"name": "a", **plot}, {"name": "b", **plot}]}, out=out, jobs=1)
+    (out / "mine.png").write_text("drawn by somebody")
+    said: list[str] = []
+    with pytest.warns(ScenarioNote, match=r"out held the sweep small: what it has measured is kept"):
+        gradwire.sweep(
+            {**small, "name": "other", "plot": [{"name": "b", **plot, "formats": ["svg"]}]}, out=out,
+            progress=lambda share, words: said.append(words),
+        )  # fmt: skip
+    assert said == ["2/2 runs"]
+    assert {path.name for path in out.iterdir() if path.suffix in (".png", ".svg")} == {"b.svg", "mine.png"}
+
+
+def test_its_folder_has_a_sweep_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy there, from anywhere, as a report tells; files are named as seen from the original."""
+    (tmp_path / "sizes.txt").write_text("1000 0\n2000 1\n")
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["./sizes.txt", "1kB"]}]))
+    monkeypatch.chdir(tmp_path)
+    gradwire.sweep("sweep.toml", out="out", jobs=1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    said: list[str] = []
+    again = gradwire.sweep("../out/sweep.toml", out="../out", progress=lambda share, words: said.append(words))
+    assert again.complete and said == ["2/2 runs"]
+
+
+def test_a_dry_run_is_of_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --retry-failed what has failed is among it; a folder of something else is refused as by the run."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}]))
+    invoke("sweep", "sweep.toml", "--out", "out")
+    assert "would run" not in invoke("sweep", "sweep.toml", "--out", "out", "--dry-run").stdout
+    assert "would run 1," in invoke("sweep", "sweep.toml", "--out", "out", "--dry-run", "--retry-failed").stdout
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    assert "does not hold a sweep" in invoke("sweep", "sweep.toml", "--out", "mine", "--dry-run").stderr
+
+
 def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = sweep_tables()
     monkeypatch.setattr("gradwire.sweeping.measure_into", _Killing(points_of(build_sweep(tables), tmp_path)[0].key))
@@ -235,6 +294,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
         ({"measures": ["job.slowdown_p99"]}, "is of 'job', which is neither a job nor traffic; expected web"),
         ({"scenario": "nothing"}, "no such file"),
         ({"skip": "load < much"}, "neither is larger"),
+        ({"axis": [{"key": "job.workers", "values": [2]}]}, "small: axis workers: job.workers: the scenario has no [[job]]"),
         ({"plot": [{"name": "p", "kind": "lines", "x": "loads", "y": "marks"}]}, "x = 'loads' is no axis; expected load, buffer"),
         ({"plot": [{"name": "p", "kind": "lines", "x": "load", "y": "marks"}]}, "leaves axis buffer open, which has 2 values"),
         ({"plot": [{"name": "p", "kind": "cdf", "of": "job", "by": "load", "panels": "buffer"}]}, "neither a job nor traffic"),
