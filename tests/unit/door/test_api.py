@@ -244,6 +244,28 @@ def test_shells_complete_commands_and_scenarios(shell):
     assert "--install-completion" in help_text
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("gradwire run demo --policy d", "dctcp dctcp-priority dlcp"),
+        ("gradwire train train-tiny --policy t", "topk"),
+        ("gradwire run nothing --policy d", ""),
+        ("gradwire reproduce mi", "mipd"),
+        ("gradwire trace info vgg", "vgg16 vgg16-gpu"),
+        ("gradwire run --trace resnet50-", "resnet50-v100"),
+        ("gradwire sweep tail-load --engine r", "ray"),
+        ("gradwire emulate testbed --clock v", "virtual"),
+        ("gradwire sweep bo", "bound-buffer"),
+    ],
+)
+def test_shells_complete_what_is_chosen_by_name(typed: str, offered: str) -> None:
+    count = str(len(typed.split()) - 1)
+    answer = CliRunner().invoke(cli.app, [], prog_name="gradwire", env={
+        "_GRADWIRE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": count,
+    })  # fmt: skip
+    assert answer.stdout.split() == offered.split()
+
+
 def test_who_checks_types_sees_every_name_where_it_is():
     """Imported for type checkers is what is imported at its first use, from the same module, and nothing else."""
     tree = ast.parse(Path(gradwire.__file__).read_text(encoding="utf-8"))
