@@ -114,9 +114,15 @@ def key_of(scenario: Scenario) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
 
 
-@lru_cache(maxsize=256)
 def trace_digest(name: str) -> str:
-    """The digest of a trace's content. Raises TraceError if it cannot be read."""
+    """The digest of a trace's content, read again when its files have changed. Raises TraceError if it cannot be."""
+    place = Path(name)
+    files = sorted(place.iterdir()) if place.is_dir() else []
+    return _digest(name, tuple((file.name, (now := file.stat()).st_mtime_ns, now.st_size) for file in files))
+
+
+@lru_cache(maxsize=256)
+def _digest(name: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     return load_trace(name).digest()
 
 

@@ -103,20 +103,20 @@ def strangers(own: Path, tmp_path: Path) -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = []
+    nodes: list[subprocess.Popen[bytes]] = []
     try:
-        for name in ("one", "two"):
+        ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
+        for name in ("one", "two"):  # one after the other: they take names of sockets in one folder
             (tmp_path / name).mkdir()
             start = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={made.address}", "--num-cpus=1", "--block"]
             hidden = f'mount -t tmpfs none "{own}" && exec "$@"'
             command = ["unshare", "-m", "sh", "-c", hidden, "sh", *start]
             with (tmp_path / f"{name}.log").open("w") as log:
                 nodes.append(subprocess.Popen(command, cwd=tmp_path / name, stdout=log, stderr=log, start_new_session=True))
-        ray.init(address=made.address, logging_level="ERROR")
-        end = time.monotonic() + 120
-        while ray.cluster_resources().get("CPU", 0) < 2 and time.monotonic() < end:
-            time.sleep(0.5)
-        assert ray.cluster_resources().get("CPU", 0) == 2, (tmp_path / "one.log").read_text()
+            end = time.monotonic() + 120
+            while ray.cluster_resources().get("CPU", 0) < len(nodes) and time.monotonic() < end:
+                time.sleep(0.5)
+            assert ray.cluster_resources().get("CPU", 0) == len(nodes), (tmp_path / f"{name}.log").read_text()
         ray.shutdown()
         yield made.address
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from hypothesis import strategies as st
 from gradwire.analysis.sweeps.axes import coordinates, expand, spaced
 from gradwire.analysis.sweeps.condition import condition
 from gradwire.analysis.sweeps.located import located
-from gradwire.analysis.sweeps.points import different, key_of, points_of
+from gradwire.analysis.sweeps.points import different, key_of, points_of, trace_digest
 from gradwire.analysis.sweeps.quantity import number_of, numbers_of
 from gradwire.analysis.sweeps.schema import Range, build_sweep, list_sweeps, load_sweep
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.modules import user_module
 from gradwire.scenarios.record import input_digests
 from gradwire.scenarios.toml import write_toml
+from gradwire.traces.storage import write
 from tests.support.sweep_cases import SCENARIO, sweep_tables
+from tests.support.trace_cases import small_trace
 
 
 def rows(*axes: dict[str, Any], **more: Any) -> list[tuple[Any, ...]]:
@@ -199,6 +202,16 @@ def test_keys_are_of_content(tmp_path: Path) -> None:
     assert set(first) < set(keys(axis=longer))
     point = points_of(build_sweep(sweep_tables()), tmp_path)[0]
     assert key_of(point.scenario) == point.key
+
+
+def test_a_trace_that_was_recorded_anew_is_another_one(tmp_path: Path) -> None:
+    """In the same place, within one process."""
+    write(small_trace(seed=1), tmp_path / "mine")
+    first = trace_digest(str(tmp_path / "mine"))
+    assert trace_digest(str(tmp_path / "mine")) == first == small_trace(seed=1).digest()
+    shutil.rmtree(tmp_path / "mine")
+    write(small_trace(seed=2), tmp_path / "mine")
+    assert trace_digest(str(tmp_path / "mine")) == small_trace(seed=2).digest() != first
 
 
 def test_every_run_is_made_once_and_seeds_come_last(tmp_path: Path) -> None:

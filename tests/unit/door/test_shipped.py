@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.analysis.sweeps.points import key_of, trace_digest
+from gradwire.analysis.sweeps.points import key_of
 from gradwire.components.find import resolve
 from gradwire.experiment.traffic.cdf import distribution
 from gradwire.scenarios.errors import ScenarioNote
@@ -78,7 +78,6 @@ def test_a_scenario_is_the_same_where_nothing_of_it_lies(own: Path, tmp_path: Pa
     scenario, found = sent(own, tmp_path)
     key = key_of(scenario)
     shutil.rmtree(own)
-    trace_digest.cache_clear()
     there = found.scenario(scenario)
     assert key_of(there) == key and there.folder is not None
     assert load_trace(there.job[0].trace).name == "small" and there.job[1].trace == "resnet20"
