@@ -179,7 +179,7 @@ def _cell(means: Mapping[str, float], part: str) -> str:
     return f"{time_text(means[part])} ({share_text(means[part] / sum(means.values()))})"
 
 
-def breakdown(source: Result | str | Path, trace: Trace | None = None) -> Breakdown:
+def breakdown(source: Result | str | Path, trace: Trace | str | Path | None = None) -> Breakdown:
     """What every iteration of a simulated Result, or of the directory of one, was spent on.
 
     Parameters

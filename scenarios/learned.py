@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.given import path_of
 from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Learned:
         import pyarrow
         import pyarrow.parquet
 
-        place = Path(folder)
+        place = path_of(folder, "Learned.read(folder)", "the folder of a training", ResultError)
         try:
             summary = json.loads((place / SUMMARY).read_text(encoding="utf-8"))
         except OSError:

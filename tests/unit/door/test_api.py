@@ -117,6 +117,19 @@ TRACES = "expected (a Trace, )?a trace directory, or the name of a bundled trace
     (lambda: gradwire.simulate("demo", threads=0), r"simulate\(threads\): is 0; expected a whole number from 1"),
     (lambda: gradwire.simulate("demo", max_wall_s="5"), r"simulate\(max_wall_s\): is '5', of type str"),
     (lambda: gradwire.simulate("demo", max_wall_s=-1), r"simulate\(max_wall_s\): is -1; expected seconds above zero"),
+    (lambda: gradwire.compare("demo", progress=3), r"compare\(progress\): is 3, of type int"),
+    (lambda: gradwire.train("train-tiny", until="x"), r"train\(until\): is 'x', of type str; expected a number from 0 to 1"),
+    (lambda: gradwire.train("train-tiny", threads=0), r"train\(threads\): is 0; expected a whole number from 1"),
+    (lambda: gradwire.train("train-tiny", progress=3), r"train\(progress\): is 3, of type int"),
+    (lambda: gradwire.report("demo", out=3), r"report\(out\): is 3, of type int"),
+    (lambda: gradwire.report("demo", out=""), r"report\(out\): is empty"),
+    (lambda: gradwire.report("demo", out="."), r"report\(out\) \.: is a folder"),
+    (lambda: gradwire.report("demo", title=3), r"report\(title\): is 3, of type int"),
+    (lambda: gradwire.report("demo", trace=3), rf"report\(trace\): is 3, of type int; {TRACES}"),
+    (lambda: gradwire.breakdown(None), r"source: is None; expected a Result"),
+    (lambda: gradwire.tensors("demo", 3), rf"trace: is 3, of type int; {TRACES}"),
+    (lambda: gradwire.timeline(None, "x.json"), r"source: is None; expected a Result"),
+    (lambda: gradwire.Learned.read(None), r"Learned\.read\(folder\): is None"),
     (lambda: gradwire.simulate("demo", max_wall_s=float("nan")), r"simulate\(max_wall_s\): is nan"),
     (lambda: gradwire.simulate("demo", max_wall_s=True), r"simulate\(max_wall_s\): is True, of type bool"),
     (lambda: gradwire.simulate("demo", progress=3), r"simulate\(progress\): is 3, of type int; expected a function"),
@@ -224,6 +237,14 @@ def test_without_pandas_it_is_said_how_to_get_it():
         "import gradwire\ntry: gradwire.Result.build({}, {}).to_pandas()\nexcept gradwire.MissingExtraError as e: print(e)"
     )
     assert "pandas is not installed; install it with: pip install -e '.[pandas]'" in python(code)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_comparison_says_how_far_it_is(jobs: int):
+    """Shares of all of it that never fall, whether runs come one after the other or side by side."""
+    shares: list[float] = []
+    gradwire.compare("demo", set=SHORT, jobs=jobs, progress=lambda share, words: shares.append(share))
+    assert shares == sorted(shares) and shares[-1] == 1 and len(shares) >= 2
 
 
 def test_pictures_are_figures(runs):
