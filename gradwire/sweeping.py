@@ -286,7 +286,7 @@ class _Run:
                 shipped = lay_out((point.scenario for point in self.left), Path(folder))
                 yield from play_on_ray(
                     works, self.asked.address, self.asked.jobs, self.asked.until, self.store.begin,
-                    shipped and shipped.root,
+                    shipped.root if shipped else None,
                 )  # fmt: skip
             return
         works = [

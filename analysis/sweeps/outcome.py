@@ -125,8 +125,10 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """What notebooks show: the table of means."""
-        names, rows = rows_of_table(self.grid)
-        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{html_table('', names, rows)}"
+        grid = self.grid
+        names, rows = rows_of_table(grid)
+        table = html_table("", names, rows, grid.head[0])
+        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{table}"
 
     def print(self) -> None:
         """Print the table of means to stdout, of a long one the beginning."""

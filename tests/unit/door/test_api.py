@@ -239,6 +239,17 @@ def test_without_pandas_it_is_said_how_to_get_it():
     assert "pandas is not installed; install it with: pip install -e '.[pandas]'" in python(code)
 
 
+def test_what_stands_last_in_a_cell_is_short(runs):
+    """Figures and breakdowns are one line each, and a notebook shows the parts of an iteration as a table."""
+    (entry,) = gradwire.metrics(runs.results[2])
+    assert re.fullmatch(r"<Metrics of demo dlcp resnet50: [\d.]+ ms per iteration, \d+% of it waiting>", repr(entry))
+    parts = gradwire.breakdown(runs.results[2])
+    assert repr(parts) == "<Breakdown of 4 iterations of resnet50>"
+    assert "<td>computing</td>" in parts._repr_html_() and "resnet50" in parts._repr_html_()
+    (flows,) = gradwire.metrics(gradwire.simulate(gradwire.load_scenario("incast", set=["duration=1us"])))
+    assert repr(flows).startswith("<Metrics of incast base ") and repr(flows).endswith(" messages>")
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_comparison_says_how_far_it_is(jobs: int):
     """Shares of all of it that never fall, whether runs come one after the other or side by side."""

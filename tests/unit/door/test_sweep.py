@@ -334,6 +334,7 @@ def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
     assert repr(whole) == "<Sweep small over load x buffer, 8 runs: 8 done>"
     assert "<table>" in whole._repr_html_() and "slowdown_p99" in whole._repr_html_()
+    assert '<th scope="col">load</th><th scope="col">buffer</th>' in whole._repr_html_()
 
 
 def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
