@@ -31,7 +31,7 @@ from gradwire.analysis.metrics import Span
 from gradwire.analysis.played import IDLE, Played
 from gradwire.analysis.ran import Ran, ran
 from gradwire.analysis.tables import Row as TableRow
-from gradwire.analysis.tables import share_text, time_text
+from gradwire.analysis.tables import html_table, share_text, time_text
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import Result
 
@@ -127,7 +127,7 @@ def _clipped(stretches: Sequence[tuple[str, int, int]], begin: int) -> Iterator[
             yield cause, max(low, begin), high
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Breakdown:
     """All iterations of a Result that are over.
 
@@ -159,11 +159,21 @@ class Breakdown:
         those = [row for row in mine if span.first <= row["iteration"] <= span.last] or mine
         return {part: sum(row[f"{part}_ps"] for row in those) / len(those) for part in PARTS}
 
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs whose iterations these are."""
+        return list(dict.fromkeys(row["job"] for row in self.rows))
 
     def as_dict(self) -> Json:
         """Plain values, for JSON: means by job, and all iterations."""
-        jobs = dict.fromkeys(row["job"] for row in self.rows)
-        return {"mean_ps": {job: self.means(job) for job in jobs}, "iterations": self.rows}
+        return {"mean_ps": {job: self.means(job) for job in self.jobs}, "iterations": self.rows}
+
+    def __repr__(self) -> str:
+        return f"<Breakdown of {len(self.rows):,} iterations of {', '.join(self.jobs) or 'no job'}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the means of each job."""
+        return html_table("mean iteration", self.jobs, breakdown_rows([self.means(job) for job in self.jobs]))
 
 
 def breakdown_rows(means: Sequence[Mapping[str, float]]) -> list[TableRow]:
@@ -179,7 +189,7 @@ def _cell(means: Mapping[str, float], part: str) -> str:
     return f"{time_text(means[part])} ({share_text(means[part] / sum(means.values()))})"
 
 
-def breakdown(source: Result | str | Path, trace: Trace | None = None) -> Breakdown:
+def breakdown(source: Result | str | Path, trace: Trace | str | Path | None = None) -> Breakdown:
     """What every iteration of a simulated Result, or of the directory of one, was spent on.
 
     Parameters

@@ -121,7 +121,7 @@ class Loss:
         return self.lost_bytes / self.allowed_bytes if self.allowed_bytes else float("inf")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Metrics:
     """One job of one Result.
 
@@ -197,6 +197,14 @@ class Metrics:
         """Packets dropped at all ports, whatever the cause; -1 if one cause was not counted."""
         counts = [getattr(self, column) for column in DROPS]
         return -1 if min(counts) < 0 else sum(counts)
+
+    def __repr__(self) -> str:
+        whose = " ".join(filter(None, (self.name, self.policy, self.job)))
+        if self.iteration.count:
+            mean = f"{self.iteration.mean_ps / 1e9:.3g} ms per iteration, {self.exposed_share:.0%} of it waiting"
+            return f"<Metrics of {whose}: {mean}>"
+        every = self.completion.get("all")
+        return f"<Metrics of {whose}: {every.count if every else 0:,} messages>"
 
     def as_dict(self) -> Json:
         """Plain numbers and texts, for JSON."""

@@ -16,10 +16,12 @@ from gradwire.experiment.needs import find_needs
 from gradwire.experiment.resolve import jobs_of
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.errors import GradwireError, ResultError
+from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import SCENARIO_FILE, Result
 from gradwire.scenarios.schema.fault import HostFault
+from gradwire.traces.trace import trace_of
 
 if TYPE_CHECKING:
     from gradwire.experiment.jobs import Job
@@ -111,11 +113,13 @@ def _check_traces(result: Result, traces: list[Trace], scenario: Scenario, where
             )  # fmt: skip
 
 
-def ran(source: Result | str | Path, trace: Trace | None = None) -> Ran:
+def ran(source: Result | str | Path, trace: Trace | str | Path | None = None) -> Ran:
     """A Result, or the directory of one, with what it came from. Errors as `Ran`, and of a directory that is none."""
+    trace = trace_of(trace, "trace")
     if isinstance(source, Result):
         return Ran(source, trace)
-    if not (Path(source) / "result.json").is_file():
+    source = path_of(source, "source", "a Result, or the directory of one", ResultError)
+    if not (source / "result.json").is_file():
         from gradwire.scenarios.record import members
 
         several = [str(each) for each in members(source)]

@@ -31,6 +31,8 @@ PAGE = "report.html"
 """The same as one file to open, if it was asked for (`gradwire.analysis.html`)."""
 MOST_VIOLATIONS = 10
 MOST_PORTS = 3
+MOST_NAMED = 4
+"""Runs that the fastest one is held against in one sentence: of more the next ones and the slowest."""
 
 PICTURES = {
     "breakdown": "What the mean iteration was spent on: computing, then waiting, by cause (docs/timeline.md).",
@@ -110,10 +112,14 @@ def facts(comparison: Comparison) -> Iterator[str]:
 def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
     ordered = sorted(measured, key=lambda pair: pair[0].iteration.mean_ps)
     best = ordered[0][0].iteration.mean_ps
-    others = [
-        f"{share_text(1 - best / entry.iteration.mean_ps)} less than {name}" for entry, name in ordered[1:]
-    ]
+    others = [_less(best, entry.iteration.mean_ps, name) for entry, name in ordered[1:]]
+    if len(others) > MOST_NAMED:
+        others = [*others[: MOST_NAMED - 1], f"... and {others[-1]}"]
     return f"The shortest mean iteration is that of {ordered[0][1]}, {time_text(best)}: {', '.join(others)}."
+
+
+def _less(best: float, other: float, name: str) -> str:
+    return f"as long as with {name}" if other == best else f"{share_text(1 - best / other)} less than {name}"
 
 
 def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:

@@ -333,7 +333,7 @@ def html_table(title: str, names: Sequence[str], rows: Sequence[Row], corner: st
         for row in rows
     )
     caption = f"<caption>{escape(title)}</caption>" if title else ""
-    return f"<table>{caption}<tr>{head}</tr>{lines}</table>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _kinds(metrics_list: Sequence[Metrics]) -> list[tuple[str, str]]:

@@ -38,7 +38,7 @@ TIMES = ("ready_ps", "released_ps", "delivered_ps", "needed_ps", "waited_ps")
 COLUMNS = ("job", "iteration", "worker", "tensor", "name", "layer", "layer_name", "bytes", *TIMES)
 
 
-def tensors(source: Result | str | Path, trace: Trace | None = None) -> pyarrow.Table:
+def tensors(source: Result | str | Path, trace: Trace | str | Path | None = None) -> pyarrow.Table:
     """One row per job, iteration, worker and tensor, in this order, with COLUMNS.
 
     Arguments and errors as for `gradwire.analysis.breakdown.breakdown`.

@@ -71,7 +71,7 @@ def timeline(
     iterations: Iterations | None = None,
     most: int = MOST,
     ports: int = PORTS,
-    trace: Trace | None = None,
+    trace: Trace | str | Path | None = None,
 ) -> Written:
     """Write the timeline of a Result, or of the directory of one, to the new file `out`.
 

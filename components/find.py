@@ -27,6 +27,7 @@ from gradwire.components.layout import PARAM_WORDS
 from gradwire.scenarios.asked import asked, file_of, stopped_at
 from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.modules import module_file
 
 if TYPE_CHECKING:
     from gradwire.components.transports.base import Context
@@ -159,7 +160,7 @@ def _user_module(name: str, folder: Path | None) -> types.ModuleType:
         It cannot be imported, with the line that stopped it.
     """
     folder = folder or Path.cwd()
-    file = folder.joinpath(*name.split(".")).with_suffix(".py")
+    file = module_file(name, folder)
     if not file.is_file():
         return _stopped_by(lambda: importlib.import_module(name), name)
     content = _stopped_by(file.read_bytes, str(file))

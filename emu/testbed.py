@@ -25,7 +25,14 @@ from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
 from gradwire.emu.planning.faults import differences as faulty
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
-from gradwire.emu.planning.programs import Asked, check_kernel, differences, options_of_programs, programs_of
+from gradwire.emu.planning.programs import (
+    Asked,
+    check_clock,
+    check_kernel,
+    differences,
+    options_of_programs,
+    programs_of,
+)
 from gradwire.emu.programs.described import Programs
 from gradwire.emu.programs.outcome import keep_left, read_marks
 from gradwire.emu.programs.player import LEFT
@@ -121,6 +128,8 @@ def _emulate(
     ctrl_c: CtrlC,
 ) -> Result:
     clock = request.clock or scenario.emulation.clock
+    if request.programs is not None:
+        check_clock(request.programs, clock)
     captures = request.captures
     names = resolved.network.names
     unknown = [repr(name) for name in captures if name not in (*names, "switches")]

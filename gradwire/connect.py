@@ -3,7 +3,7 @@ from, and runs on real sockets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
 
     Source = Result | Comparison | Scenario | str | Path
+    Told = Callable[[float, str], object]
 
 RUNS = "Results, Scenarios, and names of these"
 
@@ -57,21 +58,29 @@ def simulate(
     StallError, KeyboardInterrupt
         Nothing can happen any more although jobs are not done; Ctrl-C. Both have the Result so far in `.result`.
     """
-    from gradwire.notebook import heard
-    from gradwire.pace import in_words
     from gradwire.scenarios.load import scenario_of
     from gradwire.sim.simulate import simulate as run
 
     scenario = scenario_of(scenario, "simulate(scenario)")
     if progress is not None:
         return run(scenario, trace, threads=threads, progress=progress, max_wall_s=max_wall_s)
-    with heard(f"{scenario.name} {scenario.policy_name}") as told:
-        return run(scenario, trace, threads=threads, progress=in_words(told, scenario), max_wall_s=max_wall_s)
+    return _simulated(scenario, None, trace=trace, threads=threads, max_wall_s=max_wall_s)
+
+
+def _simulated(scenario: Scenario, progress: Told | None, **how: Any) -> Result:
+    """One run, of which `progress`, else a notebook, hears the share and words."""
+    from gradwire.notebook import heard
+    from gradwire.pace import in_words
+    from gradwire.sim.simulate import simulate as run
+
+    with heard(f"{scenario.name} {scenario.policy_name}", progress) as told:
+        return run(scenario, progress=in_words(told, scenario), **how)
 
 
 def compare(
-    *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1, jobs: int = 1
-) -> Comparison:
+    *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1, jobs: int = 1,
+    progress: Told | None = None,
+) -> Comparison:  # fmt: skip
     """Several runs side by side: what `gradwire compare` does, without its files.
 
         runs = gradwire.compare("demo", set=["job.workers=8"])      # all policies of a scenario
@@ -85,6 +94,7 @@ def compare(
     set : overrides of scenarios that are named or loaded from files, such as "job.workers=8".
     threads : of the simulator.
     jobs : scenarios at a time, each in a process of its own; with 1 all in this one.
+    progress : called with the share that is done, and words.
 
     Returns
     -------
@@ -104,13 +114,15 @@ def compare(
     from gradwire.apart import simulate_apart
     from gradwire.notebook import heard
     from gradwire.scenarios.errors import ResultError, ScenarioError
-    from gradwire.scenarios.given import whole_number
+    from gradwire.scenarios.given import unfit, whole_number
     from gradwire.scenarios.load import overrides_of
     from gradwire.scenarios.result import Result
     from gradwire.sim.fabric.specialise import compile_ahead
     from gradwire.sim.simulate import Stalled
 
     overrides = overrides_of(set, "compare(set)")
+    if progress is not None and not callable(progress):
+        raise unfit(progress, "compare(progress)", "a function that is called, or None", ScenarioError)
     threads = whole_number(threads, "compare(threads)", 1, ScenarioError)
     jobs = whole_number(jobs, "compare(jobs)", 1, ScenarioError)
     found = [each for source in sources for each in _runs_of(source, overrides)]
@@ -121,7 +133,7 @@ def compare(
         raise ResultError("has been run already: overrides change nothing in it", "compare", expected)
     scenarios = [each for each in found if not isinstance(each, Result)]
     if min(jobs, len(scenarios)) > 1:
-        with heard("compare") as told:
+        with heard("compare", progress) as told:
             outcomes, finished = simulate_apart(scenarios, jobs, threads, told=told)
         if not finished:
             raise KeyboardInterrupt
@@ -131,9 +143,14 @@ def compare(
         made = iter([outcome.result for outcome in outcomes])
         return side_by_side([each if isinstance(each, Result) else next(made) for each in found])
     compile_ahead(scenarios)
-    return side_by_side(
-        [each if isinstance(each, Result) else simulate(each, threads=threads) for each in found]
-    )
+    parts = [_part(progress, number, len(scenarios)) for number in range(len(scenarios))]
+    ran = iter([_simulated(each, part, threads=threads) for each, part in zip(scenarios, parts, strict=True)])
+    return side_by_side([each if isinstance(each, Result) else next(ran) for each in found])
+
+
+def _part(progress: Told | None, number: int, count: int) -> Told | None:
+    """Progress of one of several pieces of work."""
+    return None if progress is None else lambda share, words: progress((number + share) / count, words)
 
 
 def _runs_of(source: Any, overrides: Sequence[str]) -> list[Result | Scenario]:

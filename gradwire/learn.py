@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.notebook import heard
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
-from gradwire.scenarios.given import path_of
-from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned, replaced
+from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
+from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned
 from gradwire.scenarios.load import scenario_of
+from gradwire.scenarios.output import replaced
 from gradwire.scenarios.record import scenario_text
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ SCORES = 10
 
 def train(
     scenario: Scenario | str | Path, out: str | Path | None = None, *, until: float | None = None, threads: int = 1,
-    told: Callable[[float, str], object] | None = None, data: Images | Text | None = None,
+    progress: Callable[[float, str], object] | None = None, data: Images | Text | None = None,
 ) -> Learned:  # fmt: skip
     """Train the model of a scenario's table [training] over its network.
 
@@ -48,7 +49,7 @@ def train(
     out : folder of the training; what is there of the same scenario is gone on with.
     until : accuracy with which it is over, seen when data is looked at that is not learned from.
     threads : of torch.
-    told : hears the share that is done and words.
+    progress : called with the share that is done, and words.
     data : what the scenario says is learned from, where it has been read already.
 
     Raises
@@ -70,6 +71,11 @@ def train(
     from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
+    threads = whole_number(threads, "train(threads)", 1, ScenarioError)
+    if until is not None:
+        until = number_within(until, "train(until)", 0.0, 1.0, ScenarioError)
+    if progress is not None and not callable(progress):
+        raise unfit(progress, "train(progress)", "a function that is called, or None", ScenarioError)
     table, text = table_of(scenario), scenario_text(scenario)
     place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
     torch.set_num_threads(threads)
@@ -79,7 +85,7 @@ def train(
         trainer = trainer_of(scenario, data, network)
         if table.keep_missing:
             trainer.network = Kept(trainer.network)
-        return _trained(scenario, trainer, place, text, until, told, engine)
+        return _trained(scenario, trainer, place, text, until, progress, engine)
 
 
 def _trained(

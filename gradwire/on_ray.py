@@ -1,9 +1,9 @@
 """Ray: pieces of work as plain tasks of a cluster, one that there is or one that is started here.
 
 Tasks rather than Ray Tune: what a sweep needs is which points are done, and that it knows from its own records, by
-content. The cluster gets a copy of the package with it, so nothing has to be installed there but Ray and what
-gradwire itself needs (NumPy, Numba, pydantic, pyarrow, ...); a scenario's own files (traces, topologies, modules)
-have to be where they are here, as on a file system that all nodes share.
+content. The cluster gets a copy of the package with it, and a folder that tasks find as their working directory, so
+nothing has to be installed there but Ray and what gradwire itself needs (NumPy, Numba, pydantic, pyarrow, ...), and
+no disk shared. Whoever has connected to a cluster before (`ray.init`) has said what its tasks find, and gets neither.
 
 What is measured comes back to where the sweep was begun, which writes it. A node that is lost takes the tasks that
 it had along, and a task may take its process along: they are handed out again, `TRIES` times in all, and cost their
@@ -38,6 +38,7 @@ def play_on_ray(
     jobs: int | None = None,
     until: float | None = None,
     begun: Callable[[str], object] = lambda key: None,
+    folder: Path | None = None,
 ) -> Iterator[Ended]:
     """Run pieces on a cluster, and yield each when it has ended; like `gradwire.processes.play`.
 
@@ -47,16 +48,17 @@ def play_on_ray(
     jobs : tasks at a time; by default the cluster decides.
     until : of `time.monotonic`: when what is under way is given up; never if absent.
     begun : called with the key of a piece that is handed out.
+    folder : taken to every node, where it is the working directory; none if absent.
 
     Raises
     ------
     MissingExtraError
         Ray is not installed.
     GradwireError
-        There is no cluster at `address`.
+        There is no cluster at `address`, or its nodes lack something that gradwire needs.
     """
     ray = _ray()
-    with _cluster(ray, address, jobs):
+    with _cluster(ray, address, jobs, folder):
         yield from _played(ray, list(works), jobs, until, begun)
 
 
@@ -69,7 +71,7 @@ def _ray() -> Any:
 
 
 @contextmanager
-def _cluster(ray: Any, address: str | None, jobs: int | None) -> Iterator[None]:
+def _cluster(ray: Any, address: str | None, jobs: int | None, sent: Path | None) -> Iterator[None]:
     """Connected to a cluster; one that was connected to before stays so."""
     if ray.is_initialized():
         yield
@@ -79,9 +81,10 @@ def _cluster(ray: Any, address: str | None, jobs: int | None) -> Iterator[None]:
         package = Path(folder) / "gradwire"
         here = Path(__file__).resolve().parent
         shutil.copytree(here, package, ignore=shutil.ignore_patterns("__pycache__"))
-        shipped = {"py_modules": [str(package)], "env_vars": _environment()}
+        shipped: dict[str, Any] = {"py_modules": [str(package)], "env_vars": _environment()}
+        if sent is not None:
+            shipped["working_dir"] = str(sent)
         given: dict[str, Any] = {"address": address} if address else {"num_cpus": jobs, "include_dashboard": False}
-        _reached(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray.init(runtime_env=shipped, log_to_driver=False, logging_level="ERROR", **given)
@@ -94,8 +97,17 @@ def _cluster(ray: Any, address: str | None, jobs: int | None) -> Iterator[None]:
             ray.shutdown()
 
 
-def _reached(address: str | None) -> None:
-    """Raise GradwireError unless somebody listens there: Ray itself would try for minutes."""
+def check_reachable(address: str | None) -> None:
+    """Whether Ray is here, and somebody listens at an address; Ray itself would try for minutes.
+
+    Raises
+    ------
+    MissingExtraError
+        Ray is not installed.
+    GradwireError
+        Nobody listens.
+    """
+    _ray()
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return
@@ -130,8 +142,11 @@ def _played(
                 work = under_way.pop(each)
                 try:
                     yield Ended(work, ray.get(each))
+                except ray.exceptions.RuntimeEnvSetupError as error:
+                    what = f"its nodes cannot take what they are sent: {str(error).strip().splitlines()[-1]}"
+                    raise GradwireError(what, "the Ray cluster", "nodes that can") from None
                 except ray.exceptions.RayTaskError as error:
-                    yield Ended(work, error=error.cause if isinstance(error.cause, Exception) else error)
+                    yield Ended(work, error=_cause(error))
                 except ray.exceptions.RayError as error:  # its process, or its node, is gone
                     if tries[work.key] < TRIES:
                         waiting.insert(0, work)
@@ -142,6 +157,16 @@ def _played(
     finally:
         for each in under_way:
             ray.cancel(each, force=True)
+
+
+def _cause(error: Any) -> Exception:
+    """What a task has raised. Raises GradwireError if it could not even begin for want of a module."""
+    cause = error.cause if isinstance(error.cause, Exception) else error
+    if isinstance(cause, ModuleNotFoundError):
+        what = f"on its nodes there is {str(cause)[:1].lower()}{str(cause)[1:]}"
+        expected = "what gradwire needs: pip install numpy numba pydantic ..."
+        raise GradwireError(what, "the Ray cluster", expected) from None
+    return cause
 
 
 def _call(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

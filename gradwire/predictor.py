@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
-from gradwire.scenarios.learned import replaced
+from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer

@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gradwire.scenarios.learned import PRICES, Learned, replaced
+from gradwire.scenarios.learned import PRICES, Learned
+from gradwire.scenarios.output import replaced
 from gradwire.scenarios.units import parse_time
 
 if TYPE_CHECKING:

@@ -107,19 +107,27 @@ def play(works: Sequence[Work[T]], jobs: int, ready: Callable[[str], bool] = lam
     busy: dict[int, Work[T]] = {}
     try:
         while queue.left or busy:
-            while len(busy) < jobs and (work := queue.take()) is not None:
-                idle = [number for number in workers if number not in busy]
-                number = idle[0] if idle else _start(workers)
-                busy[number] = work
-                with suppress(OSError):  # it has just died: seen below
-                    workers[number].pipe.send((work.call, work.arguments))
-            for ended in _next(workers, busy, until):
-                queue.through(ended.work)
-                yield ended
             if until is not None and time.monotonic() >= until:
                 return
+            _hand_out(queue, jobs, workers, busy)
+            found = _next(workers, busy, until)
+            for ended in found:
+                queue.through(ended.work)
+            if until is None or time.monotonic() < until:
+                _hand_out(queue, jobs, workers, busy)  # nobody waits until what has ended was looked at
+            yield from found
     finally:
         _end(list(workers.values()))
+
+
+def _hand_out(queue: _Queue, jobs: int, workers: dict[int, _Worker], busy: dict[int, Work[Any]]) -> None:
+    """Give a piece to every worker that has none, and start those that are missing."""
+    while len(busy) < jobs and (work := queue.take()) is not None:
+        idle = [number for number in workers if number not in busy]
+        number = idle[0] if idle else _start(workers)
+        busy[number] = work
+        with suppress(OSError):  # it has just died: seen by `_next`
+            workers[number].pipe.send((work.call, work.arguments))
 
 
 class _Queue:

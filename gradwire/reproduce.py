@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gradwire.processes import Work, play
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.gone_on_with import gone_on_with
+from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
     from gradwire.analysis.claims.judge import Judgement
@@ -217,6 +218,5 @@ def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seed
         "claims.json": json.dumps({"command": how, **as_dict(judgements)}, indent=1),
     }
     for file, text in written.items():
-        partial = out / f".{file}.partial"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out / file)
+        with replaced(out / file) as partial:
+            partial.write_text(text, encoding="utf-8")

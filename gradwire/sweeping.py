@@ -7,26 +7,28 @@ interrupted or killed goes on with what is missing, and an extended one with wha
 
 from __future__ import annotations
 
+import tempfile
 import time
-import traceback
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.measuring import measure_into, measured
 from gradwire.notebook import heard
 from gradwire.processes import Ended, Work, cores, fitting, play
-from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
-from gradwire.scenarios.gone_on_with import gone_on_with
+from gradwire.scenarios.gone_on_with import gone_on_with, refuse_other
 
 if TYPE_CHECKING:
     from gradwire.analysis.sweeps.outcome import Sweep
     from gradwire.analysis.sweeps.points import Point
     from gradwire.analysis.sweeps.schema import SweepFile
     from gradwire.analysis.sweeps.store import Record, Store
-    from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
 
 Told = Callable[[float, str], object]
@@ -85,7 +87,7 @@ def sweep(
     KeyboardInterrupt
         Ctrl-C; everything that was done is kept, and tables and pictures are of that.
     """
-    from gradwire.analysis.sweeps.stored import DECLARED
+    from gradwire.analysis.sweeps.stored import declare
 
     asked = _asked(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
     declared, folder, text = _declared(source)
@@ -94,24 +96,30 @@ def sweep(
         run = _Run.begun(declared, points, place, asked, told)
         run.store.make()
         run.store.tidy()
-        (place / DECLARED).write_text(text, encoding="utf-8")
+        declare(place, declared, text)
         try:
             run.work()
-        finally:
-            found = run.outcome()
-            found.write(place)
+        except BaseException:
+            with suppress(ResultError):  # what has ended the work matters more
+                run.outcome().write(place)
+            raise
+        found = run.outcome()
+        found.write(place)
         return found
 
 
 def planned(
-    source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None
-) -> tuple[Sweep, list[str]]:
+    source: str | Path | Mapping[str, Any], out: str | Path | None = None, jobs: int | None = None,
+    retry_failed: bool = False,
+) -> tuple[Sweep, list[str]]:  # fmt: skip
     """What `sweep` would run, without running or writing anything: what is there of it, and that in lines for people.
     Raises as `sweep`."""
     declared, folder, _ = _declared(source)
     points = _points(declared, folder)
     place = _place(out, declared)
-    asked = _Asked("local", None if jobs is None else whole_number(jobs, "planned(jobs)", 1, ScenarioError))
+    refuse_other(place, MARK, WHAT)
+    jobs = None if jobs is None else whole_number(jobs, "planned(jobs)", 1, ScenarioError)
+    asked = _Asked("local", jobs, retry_failed=retry_failed)
     run = _Run.begun(declared, points, place, asked, lambda share, words: None)
     found = run.outcome()
     coordinates = len({point.row for point in points})
@@ -162,6 +170,10 @@ def _asked(
     jobs = None if jobs is None else whole_number(jobs, "sweep(jobs)", 1, ScenarioError)
     if address is not None and engine != "ray":
         raise ScenarioError("has no effect on the engine local", "sweep(address)", 'engine "ray"')
+    if engine == "ray":
+        from gradwire.on_ray import check_reachable
+
+        check_reachable(address)
     if max_wall_s is not None:
         max_wall_s = positive_number(max_wall_s, "sweep(max_wall_s)", "seconds above zero, or None", ScenarioError)
     until = None if max_wall_s is None else time.monotonic() + max_wall_s
@@ -169,16 +181,20 @@ def _asked(
 
 
 def _declared(source: Any) -> tuple[SweepFile, Path, str]:
-    """A sweep, the folder from which it names files, and its text."""
+    """A sweep, the folder from which it names files, and its text, as it means the same from anywhere."""
+    from gradwire.analysis.sweeps.located import located
     from gradwire.analysis.sweeps.schema import build_sweep, load_sweep
     from gradwire.scenarios.toml import write_toml
 
     if isinstance(source, Mapping):
         found = build_sweep(source)
-        return found, Path.cwd(), write_toml(source)
+        return found, Path.cwd(), write_toml(located(source, Path.cwd()))
     if not isinstance(source, str | Path):
         raise unfit(source, "sweep(source)", "a sweep file, a name of the library, or tables", ScenarioError)
-    return load_sweep(source)
+    found, folder, text = load_sweep(source)
+    tables = tomllib.loads(text)
+    full = located(tables, folder)
+    return found, folder, text if full == tables else write_toml(full)
 
 
 def _points(declared: SweepFile, folder: Path) -> list[Point]:
@@ -263,12 +279,18 @@ class _Run:
         keep = self.declared.results
         if self.asked.engine == "ray":
             from gradwire.on_ray import play_on_ray
+            from gradwire.shipped import lay_out
 
             works = [Work(point.key, measured, (point.scenario, keep), "") for point in self.left]
-            yield from play_on_ray(works, self.asked.address, self.asked.jobs, self.asked.until, self.store.begin)
+            with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
+                shipped = lay_out((point.scenario for point in self.left), Path(folder))
+                yield from play_on_ray(
+                    works, self.asked.address, self.asked.jobs, self.asked.until, self.store.begin,
+                    shipped.root if shipped else None,
+                )  # fmt: skip
             return
         works = [
-            Work(point.key, _measure_into, (point.scenario, point.key, self.place, keep), engine_of(point.scenario))
+            Work(point.key, measure_into, (point.scenario, point.key, self.place, keep), engine_of(point.scenario))
             for point in self.left
         ]
         yield from play(works, self.jobs, _is_compiled, self.asked.until)
@@ -282,6 +304,8 @@ class _Run:
         """The record of what has ended, which is kept then."""
         from gradwire.analysis.sweeps.store import Record
 
+        if isinstance(ended.error, ResultError):  # it could not be kept: no fault of the point's
+            raise ended.error
         if ended.value is None:
             why = ended.lost and f"its process was {ended.lost}"
             record = Record("failed", why=why or f"{type(ended.error).__name__}: {ended.error}",
@@ -355,53 +379,3 @@ def _is_compiled(identity: str) -> bool:
     from gradwire.sim.fabric.engines import is_kept
 
     return is_kept(identity)
-
-
-# --- where the work is done --------------------------------------------------------------------------------------
-
-
-def _measure_into(scenario: Scenario, key: str, place: Path, keep: bool) -> tuple[Record, None]:
-    """Run a point and keep what was measured, at once."""
-    from gradwire.analysis.sweeps.store import Store
-
-    store = Store(place)
-    store.begin(key)
-    record, result = _measured(scenario)
-    if keep and result is not None:
-        store.keep_result(key, result)
-    store.write(key, record)
-    return record, None
-
-
-def measured(scenario: Scenario, keep: bool) -> tuple[Record, bytes | None]:
-    """Run a point on some machine; with its Result, packed, if it is to be kept."""
-    from gradwire.analysis.sweeps.store import packed
-
-    record, result = _measured(scenario)
-    return record, (packed(result) if keep and result is not None else None)
-
-
-def _measured(scenario: Scenario) -> tuple[Record, Result | None]:
-    """Simulate and measure. Whatever goes wrong is what has become of the point."""
-    from gradwire.analysis.sweeps.measures import seen
-    from gradwire.analysis.sweeps.store import Record
-    from gradwire.scenarios.errors import ScenarioNote
-    from gradwire.sim.simulate import simulate
-
-    warnings.simplefilter("ignore", ScenarioNote)
-    begin = time.perf_counter()
-    try:
-        result = simulate(scenario)
-        simulated = time.perf_counter()
-        found = seen(result)
-    except GradwireError as error:
-        return Record("failed", why=str(error), wall_s=time.perf_counter() - begin), None
-    except (Exception, MemoryError) as error:
-        why = f"{type(error).__name__}: {error}"
-        return Record("failed", why=why, detail=traceback.format_exc(), wall_s=time.perf_counter() - begin), None
-    ended = str(result.summary["totals"]["ended_by"])
-    compiled = float(result.timing.get("compile_s", 0.0))
-    return Record(
-        "done", found, ended_by=ended, wall_s=time.perf_counter() - begin - compiled,
-        simulated_s=simulated - begin - compiled,
-    ), result  # fmt: skip

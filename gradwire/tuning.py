@@ -13,6 +13,7 @@ from gradwire.analysis.metrics import measure
 from gradwire.analysis.tuning import suggest
 from gradwire.experiment.needs import load_traces
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import whole_number
 from gradwire.scenarios.load import build_scenario, scenario_of
 from gradwire.scenarios.units import Bytes, format_size
 from gradwire.sim.simulate import simulate
@@ -65,6 +66,14 @@ class Tuned:
         return "\n".join(rows)
 
 
+class TuningEnded(KeyboardInterrupt):
+    """Ctrl-C while something is tuned; `tuned` has what was tried by then."""
+
+    def __init__(self, tuned: Tuned) -> None:
+        super().__init__("interrupted")
+        self.tuned = tuned
+
+
 def tune(
     scenario: Scenario | str | Path, *, job: int = 0, trials: int = 20, threads: int = 1,
     progress: Callable[[int, Trial], None] | None = None,
@@ -78,16 +87,18 @@ def tune(
     ------
     ScenarioError
         The job has another scheduler, or there is no such job, or nothing to try.
+    TuningEnded
+        Ctrl-C, with what was tried by then.
     """
     scenario = scenario_of(scenario, "tune(scenario)")
-    if not 0 <= job < len(scenario.job):
+    job = whole_number(job, "tune(job)", 0, ScenarioError)
+    trials = whole_number(trials, "tune(trials)", 1, ScenarioError)
+    if job >= len(scenario.job):
         raise ScenarioError(f"has {len(scenario.job)} jobs", f"{scenario.name}: job {job}", "the number of one")
     scheduler = scenario.job[job].scheduler
     if scheduler is None or scheduler.kind != "bytescheduler":
         kind = "none" if scheduler is None else scheduler.kind
         raise ScenarioError(f"is {kind}, which has nothing to tune", f"job[{job}].scheduler", "bytescheduler")
-    if trials < 1:
-        raise ScenarioError(f"is {trials}", "tune(trials)", "1 or more")
     trace = load_traces(scenario, None)[job]
     scheduling: Any = scheduler.scheduling(scenario.job[job], trace)
     grid, pairs = _grid(max(tensor.bytes for tensor in trace.tensors))
@@ -104,15 +115,23 @@ def tune(
             progress(len(tried), tried[-1])
         return tried[-1].iteration_ps
 
-    take((scheduling.cut, scheduling.credit_bytes))
-    while len(tried) < trials:
-        place = suggest(points, [each.iteration_ps for each in tried[1:]], grid)
-        if place is None:
-            break
-        take(pairs[place])
-        points.append((float(grid[place, 0]), float(grid[place, 1])))
-    best = min(tried, key=lambda trial: trial.iteration_ps)
-    return Tuned(tuple(tried), _with(scenario, job, best.partition, best.credit))
+    def tuned() -> Tuned:
+        best = min(tried, key=lambda trial: trial.iteration_ps)
+        return Tuned(tuple(tried), _with(scenario, job, best.partition, best.credit))
+
+    try:
+        take((scheduling.cut, scheduling.credit_bytes))
+        while len(tried) < trials:
+            place = suggest(points, [each.iteration_ps for each in tried[1:]], grid)
+            if place is None:
+                break
+            take(pairs[place])
+            points.append((float(grid[place, 0]), float(grid[place, 1])))
+    except KeyboardInterrupt:
+        if not tried:
+            raise
+        raise TuningEnded(tuned()) from None
+    return tuned()
 
 
 def _grid(largest: int) -> tuple[np.ndarray[Any, np.dtype[np.float64]], list[tuple[int, int]]]:

@@ -18,10 +18,12 @@ NUMBERS = {"int8": np.int8, "int32": np.int32, "int64": np.int64, "float64": np.
 
 
 def arrow_array(values: Any, kind: str) -> pyarrow.Array:
-    """Values as an Arrow array of a type by name: bool, string, float64, int8, int32 or int64. An array of numbers of
-    that type is not copied. Raises as `pyarrow.array`."""
+    """Values as an Arrow array of a type by name: bool, string, float64, int8, int32 or int64; None in a list is null.
+    An array of numbers of that type is not copied. Raises as `pyarrow.array`."""
     import pyarrow
 
+    if isinstance(values, list) and None in values:
+        return _with_nulls(values, kind)
     name = kind if kind != "bool" else "bool_"
     made = _texts(values) if kind == "string" else _numbers(values, kind)
     return pyarrow.array(values, type=getattr(pyarrow, name)()) if made is None else made
@@ -39,6 +41,17 @@ def numpy_of(column: pyarrow.Array | pyarrow.ChunkedArray) -> np.ndarray[Any, An
         for each in chunks if len(each)
     ]  # fmt: skip
     return found[0] if len(found) == 1 else np.concatenate(found or [np.zeros(0, dtype=plain)])
+
+
+def _with_nulls(values: list[Any], kind: str) -> pyarrow.Array:
+    """The same where some are None."""
+    import pyarrow
+
+    there = np.array([each is not None for each in values])
+    filler = {"string": "", "bool": False}.get(kind, 0)
+    filled = arrow_array([filler if each is None else each for each in values], kind)
+    valid = pyarrow.py_buffer(np.packbits(there, bitorder="little"))
+    return pyarrow.Array.from_buffers(filled.type, len(values), [valid, *filled.buffers()[1:]])
 
 
 def _numbers(values: Any, kind: str) -> pyarrow.Array | None:

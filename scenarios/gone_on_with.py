@@ -27,9 +27,7 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
         It holds something else, cannot be written, or another program is at it.
     """
     place = path_of(folder, "out", "a folder", ResultError)
-    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not (place / mark).is_file())):
-        wrong = f"is there already, and does not hold {what}"
-        raise ResultError(wrong, str(place), "a new folder, or one of an earlier run")
+    refuse_other(place, mark, what)
     try:
         place.mkdir(parents=True, exist_ok=True)
         lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -47,6 +45,13 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
         yield place
     finally:
         os.close(lock)
+
+
+def refuse_other(place: Path, mark: str, what: str) -> None:
+    """Raise `ResultError` if a folder is there and holds something else."""
+    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not (place / mark).is_file())):
+        wrong = f"is there already, and does not hold {what}"
+        raise ResultError(wrong, str(place), "a new folder, or one of an earlier run")
 
 
 def _unwritable(place: Path, error: OSError) -> ResultError:

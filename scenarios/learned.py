@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.given import path_of
+from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
     import pandas
@@ -146,7 +147,7 @@ class Learned:
         import pyarrow
         import pyarrow.parquet
 
-        place = Path(folder)
+        place = path_of(folder, "Learned.read(folder)", "the folder of a training", ResultError)
         try:
             summary = json.loads((place / SUMMARY).read_text(encoding="utf-8"))
         except OSError:
@@ -163,22 +164,6 @@ class Learned:
             except (OSError, KeyError, pyarrow.ArrowException):
                 raise ResultError("is damaged", str(place / f"{name}.parquet"), "a table of a training") from None
         return cls({key: value for key, value in summary.items() if key != "format"}, tables)
-
-
-class replaced:  # reads as what it does
-    """A file that is written under another name and then takes its place: `with replaced(path) as partial`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
-
-    def __enter__(self) -> Path:
-        return self.partial
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            os.replace(self.partial, self.path)
-        else:
-            self.partial.unlink(missing_ok=True)
 
 
 def _table(rows: Rows, columns: Mapping[str, str]) -> pyarrow.Table:

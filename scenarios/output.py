@@ -156,6 +156,22 @@ def new_file(target: str | Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+class replaced:  # reads as what it does
+    """A file that is written under another name and then takes its place: `with replaced(path) as partial`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+
+    def __enter__(self) -> Path:
+        return self.partial
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            os.replace(self.partial, self.path)
+        else:
+            self.partial.unlink(missing_ok=True)
+
+
 class Kept(NamedTuple):
     """Where results are (None if nowhere), and what to raise in the end if that is not where they should be."""
 

@@ -81,6 +81,11 @@ def steps_of(key: str) -> Location:
     return tuple(steps)
 
 
+def last_of(key: str) -> str:
+    """The name that a key ends with: "job[0].trace" -> "trace"."""
+    return next((step for step in reversed(steps_of(key)) if isinstance(step, str)), "")
+
+
 def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
     where = f"--set {override}"
     key, equals, text = override.partition("=")

@@ -5,14 +5,13 @@ all paths made absolute, as a file that loads by itself. What is not in it is id
 `trace_hash` for the traces, `inputs` for topologies, traffic and the user's own modules, by the place in the scenario
 that names them. `load_record` finds all of it again, or says what is missing or has changed.
 
-Not kept are the files themselves: a trace may be large, and a module imports what it likes. So that a file that has
+Not kept are the files themselves: a trace may be large, and a module needs what it imports. So that a file that has
 moved is no riddle, the scenario says where it was.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.modules import imported, root_of, user_module
 from gradwire.scenarios.result import SCENARIO_FILE, versions
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport import USER_CLASS
@@ -34,7 +34,7 @@ def scenario_text(scenario: Scenario) -> str:
     Defaults are left out: they belong to the version, which `result.json` names.
     """
     tables = {key: value for key, value in scenario.as_written().items() if key != "policy"}
-    if any(USER_CLASS.fullmatch(name) for _, name in _classes(scenario)):
+    if any(own_modules(scenario)):
         tables = {**tables, "modules": str(scenario.folder or Path.cwd())}
     if scenario.policy_name != "base":
         tables = {**tables, "policy": [{"name": scenario.policy_name, "label": scenario.policy_label}]}
@@ -44,7 +44,8 @@ def scenario_text(scenario: Scenario) -> str:
 
 def input_digests(scenario: Scenario) -> dict[str, str]:
     """SHA-256 (hex) of every file besides traces that a scenario names, by where it does: "topology.file",
-    "traffic[1]", "transport" for the module of a class of the user's own. What is not there is left out."""
+    "traffic[1]", "transport" for the module of a class of the user's own, "transport: shared.py" for what that imports
+    from beside it. What is not there is left out."""
     files = {place: path for place, path in _inputs(scenario) if path.is_file()}
     return {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
 
@@ -126,7 +127,7 @@ def _check_inputs(recorded: Scenario, scenario: Scenario, digests: dict[str, str
             state = "has changed since" if place in found else "is not there any more"
             raise ResultError(
                 f"cannot be run again: {place} {state}", where,
-                f"the file {paths.get(place, '')} with SHA-256 {digest[:12]}...",
+                f"the file {paths.get(place) or place} with SHA-256 {digest[:12]}...",
             )  # fmt: skip
 
 
@@ -150,30 +151,27 @@ def _inputs(scenario: Scenario) -> Iterator[tuple[str, Path]]:
     for number, traffic in enumerate(scenario.traffic):
         if traffic.path:
             yield f"traffic[{number}]", Path(traffic.path)
+    for place, module in own_modules(scenario):
+        file = user_module(module, scenario.folder)
+        root = root_of(module, file)
+        yield place, file
+        yield from ((f"{place}: {other.relative_to(root)}", other) for other in imported(file, root))
+
+
+def own_modules(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """The modules that hold classes of the user's own, and where the scenario names them."""
     for place, name in _classes(scenario):
         if USER_CLASS.fullmatch(name):
-            yield place, user_module(name.partition(":")[0], scenario.folder)
+            yield place, name.partition(":")[0]
 
 
 def _classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Everything that may be a class of the user's own, and where it stands."""
     yield "load_balancing", scenario.load_balancing
     yield "transport", scenario.transport.kind
+    yield "switch.policy", scenario.switch.queue_policy
     tables: list[tuple[str, tuple[Any, ...]]] = [("job", scenario.job), ("traffic", scenario.traffic)]
     for kind, entries in tables:
         for number, each in enumerate(entries):
             if each.transport is not None:
                 yield f"{kind}[{number}].transport", each.transport.kind
-
-
-def user_module(name: str, folder: Path | None) -> Path:
-    """The file of a user's module: in `folder` (by default the working directory), else where Python finds it."""
-    file = (folder or Path.cwd()).joinpath(*name.split(".")).with_suffix(".py")
-    if not file.is_file():
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-            return Path(spec.origin)
-    return file

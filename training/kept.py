@@ -24,7 +24,7 @@ import numpy as np
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, ScenarioError
-from gradwire.scenarios.learned import replaced
+from gradwire.scenarios.output import replaced
 from gradwire.training.network import Answer, Memoryless, Network, Pushed
 from gradwire.training.ring import Hops
 

@@ -38,7 +38,7 @@ class Chart {
   }
 
   draw() {
-    this.wide = Math.max(260, this.figure.clientWidth);
+    this.wide = look.wide(this.figure, 260);
     this.spots = [];
     this.svg.replaceChildren();
     this[this.data.kind]();

@@ -19,12 +19,13 @@ from gradwire.analysis.html.pieces import Section
 from gradwire.analysis.html.runs import Again, Wanted, made_again, run_section
 from gradwire.analysis.timeline import write_timeline
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.given import unfit
+from gradwire.scenarios.given import instance_of, path_of, unfit
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.learned import SCENARIO, Learned
-from gradwire.scenarios.output import new_file, new_folder, refuse_existing
+from gradwire.scenarios.output import NEW_FILE, new_file, new_folder, refuse_existing
 from gradwire.scenarios.record import members
 from gradwire.scenarios.result import Result
+from gradwire.traces.trace import trace_of
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
@@ -55,7 +56,7 @@ def report(
     timelines: bool = True,
     iteration: int | None = None,
     perfetto: bool = True,
-    trace: Trace | None = None,
+    trace: Trace | str | Path | None = None,
     command: str = "",
 ) -> Reported:
     """Write one HTML file that shows whatever it is given, and opens without a network.
@@ -77,7 +78,11 @@ def report(
         There is nothing to report, a folder holds none of these or is damaged, a run has no such iteration, or `out`
         exists or cannot be written.
     """
-    place = Path(out)
+    place = path_of(out, "report(out)", NEW_FILE, ResultError)
+    if not place.name:
+        raise ResultError("is a folder", f"report(out) {place}", NEW_FILE)
+    title = instance_of(title, str, "report(title)", "a text", ResultError)
+    trace = trace_of(trace, "report(trace)")
     beside = place.with_name(place.stem + TIMELINES)
     if place.exists():
         raise ResultError("exists already", str(place), "a file that does not exist yet")

@@ -1,4 +1,51 @@
 "use strict";
+/* As much of a canvas's pen as lanes need, which leaves lines and boxes in an SVG. Boxes of one colour are one path: a
+   page may have ten thousand. */
+class Pen {
+  constructor(svg) {
+    this.svg = svg;
+    this.fillStyle = this.strokeStyle = "#000000";
+    this.globalAlpha = 1;
+    this.textAlign = "left";
+    this.way = "";
+    this.boxes = [];
+    this.measure = document.createElement("canvas").getContext("2d");
+    this.measure.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+  }
+
+  measureText(words) { return this.measure.measureText(words); }
+
+  fillRect(x, y, wide, high) {
+    const short = (value) => Number(value.toFixed(2));
+    if (this.boxes.length && (this.fill !== this.fillStyle || this.alpha !== this.globalAlpha)) this.flush();
+    [this.fill, this.alpha] = [this.fillStyle, this.globalAlpha];
+    this.boxes.push(`M${short(x)} ${short(y)}h${short(wide)}v${short(high)}h${short(-wide)}z`);
+  }
+
+  /* Boxes that are still to be drawn come before what is drawn over them. */
+  flush() {
+    if (this.boxes.length) look.svg("path", { fill: this.fill, "fill-opacity": this.alpha, d: this.boxes.join("") }, this.svg);
+    this.boxes = [];
+  }
+
+  fillText(words, x, y) {
+    this.flush();
+    const anchor = { left: "start", center: "middle", right: "end" }[this.textAlign];
+    look.svg("text", { x, y: y + 4, "text-anchor": anchor, style: `fill:${this.fillStyle};font-size:11px`, text: words }, this.svg);
+  }
+
+  beginPath() { this.way = ""; }
+
+  moveTo(x, y) { this.way += `M${x} ${y}`; }
+
+  lineTo(x, y) { this.way += `L${x} ${y}`; }
+
+  stroke() {
+    this.flush();
+    look.svg("path", { d: this.way, fill: "none", stroke: this.strokeStyle }, this.svg);
+  }
+}
+
 /* Lanes on a canvas: what happened when, as hosts have computing above and messages below, then drops and queues. What
    moves and zooms them is in timeline.js. */
 class Lanes {
@@ -63,7 +110,7 @@ class Lanes {
   /* --- where everything is --------------------------------------------------------------------------------------- */
 
   layout() {
-    this.wide = Math.max(280, this.figure.clientWidth);
+    this.wide = look.wide(this.figure, 280);
     this.gutter = Math.round(Math.min(170, this.wide * 0.22));
     this.rows = [];
     let y = 22;
@@ -95,6 +142,14 @@ class Lanes {
     return pen;
   }
 
+  /* A picture of lines, which prints sharp and whole: browsers may print a canvas empty. */
+  lines() {
+    const whole = this.high < 1400 ? "max-height:18.5cm" : "";  // else it goes on on the next page
+    this.picture = look.svg("svg", { style: whole, viewBox: `0 0 ${this.wide} ${this.high}`, role: "img", "aria-label": "timeline" });
+    this.canvas.before(this.picture);
+    return new Pen(this.picture);
+  }
+
   /* --- drawing --------------------------------------------------------------------------------------------------- */
 
   draw() {
@@ -104,11 +159,12 @@ class Lanes {
     for (const name of ["ground", "ink", "dim", "grey", "pale", "rule", "panel", "c0", "c1", "c2", "c3", "c4", "c5"]) {
       this.colours[name] = look.colour(name);
     }
-    const pen = this.paint(this.canvas);
+    if (this.picture) { this.picture.remove(); this.picture = null; }
+    const pen = look.paper ? this.lines() : this.paint(this.canvas);
     this.drawn = 0;
     this.axis(pen);
     this.rows.forEach((row) => { this.name(pen, row); this[row.kind](pen, row); });
-    this.pen = this.paint(this.over);
+    if (look.paper) pen.flush(); else this.pen = this.paint(this.over);
     this.say();
     this.figure.dataset.view = this.view.map(Math.round).join("-");
     this.figure.dataset.drawn = this.drawn;
@@ -269,6 +325,7 @@ class Lanes {
       key(Chart.cividis(1), "priority " + this.most("class"));
     }
     key(this.colours.c2, "pale: held back at its host", 0.3);
-    this.notes.textContent = [this.run.what, ...this.run.notes].join("; ") + ".";
+    const name = look.paper && this.runs.length > 1 ? this.run.name + ": " : "";  // its button is not printed
+    this.notes.textContent = name + [this.run.what, ...this.run.notes].join("; ") + ".";
   }
 }

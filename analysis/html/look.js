@@ -2,6 +2,8 @@
 /* What plots and timelines have in common: colours, numbers, elements, the word that follows the pointer. */
 const look = {
   paper: false,
+  /* How wide a figure is laid out: as its place on the screen, or so that it can be read on paper. */
+  wide: (figure, least) => look.paper ? 720 : Math.max(least, figure.clientWidth),
   dashes: ["", "7 4", "9 3 2 3", "2 3", "12 4", "4 2 1 2 1 2", "1 5"],
   /* A colour by the name of its variable, as it is now: on the screen, or on paper. */
   colour(name) {

@@ -109,7 +109,8 @@ def claims_section(found: Json, title: str) -> Section:
     claims = found["claims"]
     counts = {verdict: sum(each["verdict"] == verdict for each in claims) for verdict in VERDICTS}
     section = Section(title, "claims")
-    section.lead = f"{len(claims)} claims: " + ", ".join(f"{n} {word}" for word, n in counts.items() if n) + "."
+    word = "claim" if len(claims) == 1 else "claims"
+    section.lead = f"{len(claims)} {word}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n) + "."
     rows = [[each["id"], each["claim"], each["published"], each["verdict"]] for each in claims]
     section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
     for each in claims:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from gradwire.analysis.html.charts import Axis, Chart, Heat, Lines, Series
@@ -34,7 +35,8 @@ def sweep_section(found: Sweep) -> Section:
     section.add(folded(f"{len(found.failures)} runs have failed", listed(failed)) if failed else "")
     if found.folder is not None:
         declared = found.folder / DECLARED
-        section.add(heading("Go on with it"), code(f"gradwire sweep {declared} --out {found.folder}"))
+        again = shlex.join(["gradwire", "sweep", str(declared), "--out", str(found.folder)])
+        section.add(heading("Go on with it"), code(again))
         if declared.is_file():
             section.add(folded("The sweep, as it was declared", code(declared.read_text(encoding="utf-8").strip())))
     return section

@@ -179,11 +179,23 @@ def _crossed(rows: list[Row], axes: list[Axis], sweep: SweepFile, policies: Sequ
             lengths = ", ".join(f"{column} {len(choices)}" for column, choices in each.items())
             raise ScenarioError(f"is zipped with axes of other lengths ({lengths})", where, "as many values each")
         values = [dict(zip(each, choices, strict=True)) for choices in zip(*each.values(), strict=True)]
+        _check_distinct(values, where)
     if len(rows) * len(values) > MOST_POINTS:
         raise ScenarioError(f"makes more than {MOST_POINTS:,} points", where, "fewer values")
     before = list(dict.fromkeys(column for row in rows for column in row))
     tests = {axis.column: condition(axis.when, before, f"{where}.when") for axis in axes if axis.when}
     return list(_applied(rows, values, tests, before))
+
+
+def _check_distinct(values: Sequence[Row], where: str) -> None:
+    """Raise `ScenarioError` for a value, or what is zipped with each other, that is there twice."""
+    seen: set[tuple[tuple[type, Scalar], ...]] = set()
+    for value in values:
+        shown = [choice.shown for choice in value.values()]
+        known = tuple((bool if isinstance(each, bool) else object, each) for each in shown)
+        if known in seen:
+            raise ScenarioError(f"has {', '.join(map(str, shown))} twice", where, "each value once")
+        seen.add(known)
 
 
 def _applied(rows: list[Row], values: list[Row], tests: dict[str, Test], before: list[str]) -> Iterator[Row]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.sweeps.points import Place
-from gradwire.analysis.sweeps.schema import SweepFile
+from gradwire.analysis.sweeps.schema import SweepFile, pictures
 from gradwire.analysis.sweeps.shown import grid_of, rows_of_table, shortened
-from gradwire.analysis.sweeps.store import State
+from gradwire.analysis.sweeps.store import State, writing
 from gradwire.analysis.sweeps.table import point_lines, summary_lines, table_of, write_table
 from gradwire.analysis.tables import Grid, html_table, print_grid
+from gradwire.scenarios.output import replaced
 from gradwire.scenarios.result import as_pandas
 
 if TYPE_CHECKING:
@@ -124,8 +125,10 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """What notebooks show: the table of means."""
-        names, rows = rows_of_table(self.grid)
-        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{html_table('', names, rows)}"
+        grid = self.grid
+        names, rows = rows_of_table(grid)
+        table = html_table("", names, rows, grid.head[0])
+        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{table}"
 
     def print(self) -> None:
         """Print the table of means to stdout, of a long one the beginning."""
@@ -135,20 +138,20 @@ class Sweep:
             print(f"and {more:,} more lines: sweep.csv has all of them")
 
     def write(self, folder: Path) -> list[Path]:
-        """Write tables and pictures, those of an earlier state are replaced. Returns the pictures."""
-        write_table(self.table, folder, "sweep")
-        write_table(self.points_table, folder, "points")
+        """Write tables and pictures, those of an earlier state are replaced. Returns the pictures. Raises `ResultError`
+        if they cannot be written."""
         from gradwire.analysis.figures import save_figure
 
-        formats = {plot.name: plot.formats for plot in self.file.plot}
-        drawn = []
-        for name, figure in self.plot().items() if self.file.plot else ():
-            for kind in formats[name]:
-                partial, place = folder / f".{name}.partial", folder / f"{name}.{kind}"
-                save_figure(figure, partial, place)
-                partial.replace(place)
-                drawn.append(place)
-        return drawn
+        with writing(folder):
+            write_table(self.table, folder, "sweep")
+            write_table(self.points_table, folder, "points")
+            drawn = []
+            for name, figure in self.plot().items() if self.file.plot else ():
+                for place in pictures(self.file, folder)[name]:
+                    with replaced(place) as partial:
+                        save_figure(figure, partial, place)
+                    drawn.append(place)
+            return drawn
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -23,8 +23,9 @@ from gradwire.analysis.sources import engine
 from gradwire.analysis.sweeps.axes import Row, coordinates, expand
 from gradwire.analysis.sweeps.quantity import Scalar
 from gradwire.analysis.sweeps.schema import SweepFile
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, list_library, load_tables
-from gradwire.scenarios.overrides import from_folder, put_in_traces
+from gradwire.scenarios.overrides import from_folder, last_of, put_in_traces
 from gradwire.scenarios.record import input_digests
 from gradwire.scenarios.schema.policy import Policy, overlay
 from gradwire.scenarios.schema.scenario import Scenario
@@ -113,9 +114,15 @@ def key_of(scenario: Scenario) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
 
 
-@lru_cache(maxsize=256)
 def trace_digest(name: str) -> str:
-    """The digest of a trace's content. Raises TraceError if it cannot be read."""
+    """The digest of a trace's content, read again when its files have changed. Raises TraceError if it cannot be."""
+    place = Path(name)
+    files = sorted(place.iterdir()) if place.is_dir() else []
+    return _digest(name, tuple((file.name, (now := file.stat()).st_mtime_ns, now.st_size) for file in files))
+
+
+@lru_cache(maxsize=256)
+def _digest(name: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     return load_trace(name).digest()
 
 
@@ -137,25 +144,23 @@ def _resolved(
     sweep: SweepFile, tables: dict[str, Any], row: Row, at: Mapping[str, Scalar | None], folder: Path
 ) -> Scenario:
     """The scenario at some coordinates, as a variant that is named by them."""
-    for choice in row.values():
-        if choice.keys:
-            overrides = [
-                f"{key}={inline(from_folder(_last(key), choice.value, folder))}" for key in choice.keys
-            ]
-            tables = put_in_traces(tables, overrides)
-        else:
-            tables = overlay(tables, from_folder("", choice.laid, folder))
     words = name_of(at)
     where = f"{sweep.name} at {', '.join(words)}" if words else sweep.name
+    for column, choice in row.items():
+        if not choice.keys:
+            tables = overlay(tables, from_folder("", choice.laid, folder))
+            continue
+        overrides = [f"{key}={inline(from_folder(last_of(key), choice.value, folder))}" for key in choice.keys]
+        try:
+            tables = put_in_traces(tables, overrides)
+        except ScenarioError as error:
+            what = f"{', '.join(choice.keys)}: {error.what}"
+            raise ScenarioError(what, f"{sweep.name}: axis {column}", error.expected) from None
     scenario = build_scenario(tables, where)
     if not words:
         return scenario
     name = re.sub(r"[^\w.+-]+", "-", "-".join(str(value) for value in at.values() if value is not None))
     return scenario.under(Policy(name=name or "point", label=", ".join(words)))
-
-
-def _last(key: str) -> str:
-    return re.split(r"[.\[]", key)[-1] if not key.endswith("]") else key.rpartition(".")[2].partition("[")[0]
 
 
 def different(points: Sequence[Point]) -> list[Point]:

@@ -255,6 +255,11 @@ class SweepFile(Table):
         return self
 
 
+def pictures(file: SweepFile, folder: Path) -> dict[str, list[Path]]:
+    """The files of the plots that a sweep declares, by the plot's name."""
+    return {plot.name: [folder / f"{plot.name}.{kind}" for kind in plot.formats] for plot in file.plot}
+
+
 def list_sweeps() -> list[str]:
     """Names of the sweeps that come with gradwire."""
     folder = resources.files("gradwire.scenarios") / "library" / "sweeps"

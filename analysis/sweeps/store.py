@@ -16,15 +16,14 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from gradwire.analysis.sweeps.measures import Distribution, Seen
-from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.output import new_folder
+from gradwire.scenarios.output import cannot_write, new_folder
 from gradwire.scenarios.result import Result
 
 FORMAT = 1
@@ -88,6 +87,15 @@ class Record:
         return cls(jobs=jobs, **data)
 
 
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """What stops somebody from writing into a folder becomes one `ResultError`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(error, place) from None
+
+
 def packed(result: Result) -> bytes:
     """A Result as bytes: its folder as an archive."""
     target = io.BytesIO()
@@ -107,10 +115,8 @@ class Store:
 
     def make(self) -> None:
         """Make its folders. Raises `ResultError` if they cannot be."""
-        try:
+        with writing(self.points):
             self.points.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResultError(f"cannot be written ({error.strerror})", str(self.points), "a folder that can") from None
 
     def read(self, key: str) -> Record | None:
         """The record of a point; None if there is none that can be used."""
@@ -125,14 +131,19 @@ class Store:
         return {key: record for key, record in found.items() if record is not None}
 
     def begin(self, key: str) -> None:
-        """A process begins with a point."""
-        (self.points / f"{key}.running").write_text(_myself(), encoding="utf-8")
+        """A process begins with a point. Raises `ResultError` if that cannot be written, as `write` does."""
+        with writing(self.points):
+            (self.points / f"{key}.running").write_text(_myself(), encoding="utf-8")
 
     def write(self, key: str, record: Record) -> None:
         """Keep a record; it is there at once, or not at all."""
         partial = self.points / f".{key}.{os.getpid()}.partial"
-        partial.write_text(record.as_text(), encoding="utf-8")
-        partial.replace(self.points / f"{key}.json")
+        try:
+            with writing(self.points):
+                partial.write_text(record.as_text(), encoding="utf-8")
+                partial.replace(self.points / f"{key}.json")
+        finally:
+            partial.unlink(missing_ok=True)
         self.left(key)
 
     def left(self, key: str) -> None:

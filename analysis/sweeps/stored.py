@@ -6,16 +6,19 @@ another one. Whoever only looks at what was measured needs neither: coordinates 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.sweeps.points import Place
-from gradwire.analysis.sweeps.schema import SweepFile, build_sweep
-from gradwire.analysis.sweeps.store import State, Store
-from gradwire.scenarios.errors import ResultError
+from gradwire.analysis.sweeps.schema import SweepFile, build_sweep, pictures
+from gradwire.analysis.sweeps.store import State, Store, writing
+from gradwire.scenarios.errors import ResultError, ScenarioError, ScenarioNote
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.load import parse_toml, read_text
+from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
     from gradwire.analysis.sweeps.store import Record
@@ -27,6 +30,32 @@ WANTED = f"a folder of gradwire sweep, with {DECLARED} and {POINTS}"
 Parts = tuple[SweepFile, Path, list[Place], Mapping[str, "Record"], Mapping[State, int]]
 
 
+def declare(place: Path, file: SweepFile, text: str) -> None:
+    """Put a sweep's text into its folder, and take away pictures that the one before declared and this one does not.
+
+    Raises
+    ------
+    ResultError
+        It cannot be written.
+    """
+    with suppress(ScenarioError):
+        if (place / DECLARED).is_file():
+            before = _file(place)
+            if before.name != file.name:
+                kept = f"what it has measured is kept, tables and pictures are those of {file.name} from now on"
+                warnings.warn(f"{place} held the sweep {before.name}: {kept}", ScenarioNote, stacklevel=3)
+            new = {each for files in pictures(file, place).values() for each in files}
+            for old in {each for files in pictures(before, place).values() for each in files} - new:
+                old.unlink(missing_ok=True)
+    with writing(place), replaced(place / DECLARED) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _file(place: Path) -> SweepFile:
+    path = place / DECLARED
+    return build_sweep(parse_toml(path, read_text(path, "a sweep file (.toml)")), str(path))
+
+
 def read_sweep(folder: str | Path) -> Parts:
     """The parts of a `Sweep`. Raises `ResultError` if there is none, or it is damaged."""
     import pyarrow
@@ -36,8 +65,7 @@ def read_sweep(folder: str | Path) -> Parts:
     for name in (DECLARED, POINTS):
         if not (place / name).is_file():
             raise ResultError("holds no sweep that has begun", str(place), WANTED)
-    path = place / DECLARED
-    file = build_sweep(parse_toml(path, read_text(path, "a sweep file (.toml)")), str(path))
+    file = _file(place)
     try:
         lines = pyarrow.parquet.read_table(place / POINTS).to_pylist()
         points = _places(file, lines)

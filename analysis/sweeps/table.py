@@ -22,6 +22,8 @@ from gradwire.analysis.claims.intervals import half_width
 from gradwire.analysis.sweeps.measures import whose
 from gradwire.analysis.sweeps.points import Place, rows_of
 from gradwire.analysis.sweeps.store import Record
+from gradwire.scenarios.arrow import arrow_array
+from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
     import pyarrow
@@ -78,35 +80,29 @@ def table_of(lines: Sequence[Line], axes: Sequence[str]) -> pyarrow.Table:
         if name in axes:
             columns[name] = _axis_column(values)
         elif name in ("state", "key"):
-            columns[name] = pyarrow.array(values, type=pyarrow.string())
-        elif name in ("runs", "failed") or name.endswith("_count"):
-            columns[name] = pyarrow.array(values, type=pyarrow.int64())
+            columns[name] = arrow_array(values, "string")
         else:
-            kind = pyarrow.int64() if name == "seed" else pyarrow.float64()
-            columns[name] = pyarrow.array(values, type=kind)
-    return pyarrow.table(columns)
+            whole = name in ("runs", "failed", "seed") or name.endswith("_count")
+            columns[name] = arrow_array(values, "int64" if whole else "float64")
+    return pyarrow.Table.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _axis_column(values: Sequence[Any]) -> pyarrow.Array:
-    import pyarrow
-
+def _axis_column(values: list[Any]) -> pyarrow.Array:
     there = [each for each in values if each is not None]
-    for kind, arrow in ((bool, pyarrow.bool_()), (int, pyarrow.int64()), ((int, float), pyarrow.float64())):
+    for kind, arrow in ((bool, "bool"), (int, "int64"), ((int, float), "float64")):
         if all(isinstance(each, kind) and (kind is bool or not isinstance(each, bool)) for each in there):
-            return pyarrow.array(values, type=arrow)
+            return arrow_array(values, arrow)
     texts = [str(each).lower() if isinstance(each, bool) else each if each is None else str(each) for each in values]
-    return pyarrow.array(texts, type=pyarrow.string())
+    return arrow_array(texts, "string")
 
 
 def write_table(table: pyarrow.Table, folder: Path, name: str) -> None:
     """`name`.parquet and `name`.csv, each complete or as it was."""
     import pyarrow.parquet
 
-    partial = folder / f".{name}.partial"
-    with partial.open("w", encoding="utf-8", newline="") as file:
+    with replaced(folder / f"{name}.csv") as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, table.column_names)
         writer.writeheader()
         writer.writerows(table.to_pylist())
-    partial.replace(folder / f"{name}.csv")
-    pyarrow.parquet.write_table(table, partial)
-    partial.replace(folder / f"{name}.parquet")
+    with replaced(folder / f"{name}.parquet") as partial:
+        pyarrow.parquet.write_table(table, partial)

@@ -177,9 +177,25 @@ def check_kernel(programs: Programs, kernel: Kernel) -> None:
             raise TestbedError(f"this kernel has no congestion control {name!r}", "exec.congestion", f"{there}{more}")
 
 
+def check_clock(asked: Asked, clock: str) -> None:
+    """Raise ScenarioError if computing is asked for of which the wall clock knows nothing; what a scenario says for the
+    other clock may stand there."""
+    given = {"--trace": asked.trace, "--compute": None if asked.compute == "none" else asked.compute}
+    what = "has no effect on the wall clock, where computing takes what it takes"
+    mistakes = [
+        Mistake(option, what, value, "--clock virtual")
+        for option, value in given.items()
+        if clock == "wall" and value is not None
+    ]
+    if mistakes:
+        raise ScenarioError("the command cannot run as asked for", mistakes=mistakes[:1])
+
+
 def differences(programs: Programs, clock: str) -> list[str]:
     """What happens otherwise than the scenario says, or than a user may think, in words."""
     found = []
+    if clock == "wall" and programs.compute != "none":
+        found.append(f'computing takes what it takes: compute = "{programs.compute}" is for the virtual clock')
     if clock == "virtual" and programs.compute == "none":
         found.append('computing takes no time (compute = "none"): iterations are what the network takes')
     if clock == "virtual" and programs.compute == "measured":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +17,40 @@ def library_names(incomplete: str) -> list[str]:
     return [name for name in list_library() if name.startswith(incomplete)]
 
 
+def trace_names(incomplete: str) -> list[str]:
+    """The same of bundled traces."""
+    from gradwire.traces.trace import bundled_traces
+
+    return [name for name in bundled_traces() if name.startswith(incomplete)]
+
+
+def policy_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The same of policies, once the scenario stands before them."""
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.scenarios.load import load_tables
+
+    try:  # words are not told apart yet while one of them is still typed
+        tables = load_tables(str(context.params.get("scenario") or next(iter(context.args), "")))
+    except GradwireError:
+        return []
+    named = [str(each.get("name", "")) for each in tables.get("policy", ()) if isinstance(each, dict)]
+    return [name for name in named if name.startswith(incomplete)]
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """The same of words that are known beforehand."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
 ScenarioName = Annotated[
     str,
     typer.Argument(help="A scenario file, or the name of one of the library.", autocompletion=library_names),
 ]
 TraceName = Annotated[
-    str | None, typer.Option("--trace", help="Replay this trace (bundled name or directory) in every job.")
+    str | None,
+    typer.Option(
+        "--trace", help="Replay this trace (bundled name or directory) in every job.", autocompletion=trace_names
+    ),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")
@@ -33,7 +62,11 @@ MaxWall = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
 Plots = Annotated[
-    str, typer.Option("--plots", metavar="FORMAT", help="Format of the plots that --out writes: png, pdf or svg.")
+    str,
+    typer.Option(
+        "--plots", metavar="FORMAT", help="Format of the plots that --out writes: png, pdf or svg.",
+        autocompletion=one_of("png", "pdf", "svg"),
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Breakdown = Annotated[
@@ -43,7 +76,8 @@ Breakdown = Annotated[
     ),
 ]
 PolicyName = Annotated[
-    str | None, typer.Option("--policy", help="Run this policy of the scenario, not the base.")
+    str | None,
+    typer.Option("--policy", help="Run this policy of the scenario, not the base.", autocompletion=policy_names),
 ]
 
 

@@ -20,14 +20,22 @@ def register(app: typer.Typer) -> None:
     )
 
 
+def set_names(incomplete: str) -> list[str]:
+    """For shells that complete words: sets of claims."""
+    from gradwire.analysis.claims import SETS
+
+    return [name for name in SETS if name.startswith(incomplete)]
+
+
 @for_people
 def cmd_reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="dlcp, mlt; regimes: where bounded loss pays and where it does not; tolerance: what lost gradients "
-            "cost in accuracy; reducers; mp2, mipd, slimdp: systems beside dense training and reducers; loop: what is "
-            "learned by when over a fabric, under each transport."
+            help="dlcp, mlt; regimes: where bounded loss pays and where it does not; schedulers; lee: averaging that "
+            "overlaps; tolerance: what lost gradients cost in accuracy; reducers; mp2, mipd, slimdp: systems beside "
+            "dense training and reducers; loop: what is learned by when over a fabric, under each transport.",
+            autocompletion=set_names,
         ),
     ],
     claim: Annotated[

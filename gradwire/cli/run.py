@@ -16,6 +16,7 @@ from gradwire.cli.options import (
     MaxWall,
     Out,
     Plots,
+    PolicyName,
     Set,
     Threads,
     TraceName,
@@ -62,7 +63,7 @@ def cmd_run(
             autocompletion=library_names
         ),
     ],
-    policy: Annotated[str | None, typer.Option(help="Run this policy of the scenario, not the base.")] = None,
+    policy: PolicyName = None,
     trace: TraceName = None,
     set_: Set = None,
     threads: Threads = 1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, seconds_of
+from gradwire.cli.options import Json, one_of, seconds_of
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ def cmd_sweep(
         typer.Argument(metavar="SWEEP", help="A sweep file, or a name of the library.", autocompletion=sweep_names),
     ],
     engine: Annotated[
-        str, typer.Option(help="local: processes of this machine; ray: tasks of a Ray cluster.")
+        str,
+        typer.Option(
+            help="local: processes of this machine; ray: tasks of a Ray cluster.", autocompletion=one_of("local", "ray")
+        ),
     ] = "local",
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster, such as ray://head:10001; one is started here if absent.")
@@ -67,7 +70,7 @@ def cmd_sweep(
 
     limit = seconds_of(max_wall)
     if dry_run:
-        found, lines = planned(source, out, jobs)
+        found, lines = planned(source, out, jobs, retry_failed)
         typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(lines))
         return
     with progress(f"sweep {source}", as_json) as show:

@@ -17,6 +17,7 @@ from gradwire.cli.options import (
     ScenarioName,
     Set,
     TraceName,
+    one_of,
     overrides_of,
     seconds_of,
 )
@@ -29,15 +30,24 @@ if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
 
+CLOCKS = ("wall", "virtual")
 Clock = Annotated[
     str | None,
-    typer.Option(help="wall, or virtual: inside a kernel whose time stands still while anything computes."),
+    typer.Option(
+        help="wall, or virtual: inside a kernel whose time stands still while anything computes.",
+        autocompletion=one_of(*CLOCKS),
+    ),
 ]
-Switch = Annotated[str | None, typer.Option(help="What switches are made of: auto, red, bpf or userspace.")]
+Switch = Annotated[
+    str | None,
+    typer.Option(
+        help="What switches are made of: auto, red, bpf or userspace.",
+        autocompletion=one_of("auto", "red", "bpf", "userspace"),
+    ),
+]
 Repeat = Annotated[
     int, typer.Option(min=1, help="A run that the machine has disturbed is made again, so often at most.")
 ]
-CLOCKS = ("wall", "virtual")
 
 
 def register(app: typer.Typer) -> None:

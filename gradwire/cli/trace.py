@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gradwire.cli.options import Json
+from gradwire.cli.options import Json, trace_names
 from gradwire.cli.terminal import for_people, progress
 from gradwire.traces.formats.base import exporters, importers
 
@@ -17,7 +17,10 @@ app = typer.Typer(
     help="Look at traces, bring them in from other tools and out to them.", no_args_is_help=True
 )
 
-TraceName = Annotated[str, typer.Argument(help="A trace directory, or the name of a bundled trace.")]
+TraceName = Annotated[
+    str,
+    typer.Argument(help="A trace directory, or the name of a bundled trace.", autocompletion=trace_names),
+]
 
 
 @app.command("info", epilog="Example: gradwire trace info resnet50 --json")

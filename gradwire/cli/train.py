@@ -64,7 +64,7 @@ def cmd_train(
         for each in chosen:
             with progress(f"train {each.name} {each.policy_name}", as_json) as show:
                 place = None if out is None else out / each.policy_name
-                trainings.append(train(each, place, until=target, threads=threads, told=show))
+                trainings.append(train(each, place, until=target, threads=threads, progress=show))
         if as_json:
             runs = [
                 {**done.summary, "scores": [_plain(row) for row in done.scores], "diverged": done.diverged}

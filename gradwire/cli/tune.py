@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradwire.cli.options import Json, PolicyName, ScenarioName, Set, Threads, TraceName, overrides_of
 from gradwire.cli.terminal import for_people
+
+if TYPE_CHECKING:
+    from gradwire.tuning import Tuned
 
 
 def register(app: typer.Typer) -> None:
@@ -31,13 +34,12 @@ def cmd_tune(
 ) -> None:
     """Find ByteScheduler's partition and credit by Bayesian optimisation over simulated runs, as its paper does over
     real ones."""
-    from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
-    from gradwire.scenarios.toml import write_toml
-    from gradwire.tuning import Trial, tune
+    from gradwire.scenarios.output import refuse_unwritable
+    from gradwire.tuning import Trial, TuningEnded, tune
 
-    if out is not None and (out.exists() or not out.parent.is_dir()):
-        raise GradwireError("cannot be written anew", str(out), "a file that does not exist, in a folder that does")
+    if out is not None:
+        refuse_unwritable(out, file=True)
     chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
 
     def show(number: int, trial: Trial) -> None:
@@ -45,7 +47,20 @@ def cmd_tune(
         line = f"{number}/{trials}: {text['partition']}, credit {text['credit']}: {trial.iteration_ps / 1e9:.3f} ms"
         typer.echo(line, err=True)
 
-    found = tune(chosen, job=job, trials=trials, threads=threads, progress=None if as_json else show)
+    try:
+        found = tune(chosen, job=job, trials=trials, threads=threads, progress=None if as_json else show)
+    except TuningEnded as ended:
+        _show(ended.tuned, out, as_json)
+        raise
+    _show(found, out, as_json)
+
+
+def _show(found: Tuned, out: Path | None, as_json: bool) -> None:
+    """Print what was tried, and write the scenario with the best of it."""
+    from gradwire.scenarios.output import new_file
+    from gradwire.scenarios.record import scenario_text
+
     typer.echo(json.dumps(found.as_dict()) if as_json else str(found))
     if out is not None:
-        out.write_text(write_toml(found.scenario.as_written()), encoding="utf-8")
+        with new_file(out) as partial:
+            partial.write_text(scenario_text(found.scenario), encoding="utf-8")

@@ -29,6 +29,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -233,21 +234,30 @@ class Scenario(Table):
         def absolute(path: str) -> str:
             return str((directory / Path(path).expanduser()).resolve())
 
-        jobs = tuple(
-            job.model_copy(update={"trace": absolute(job.trace)})
-            if "/" in job.trace or (directory / job.trace).is_dir()
-            else job
-            for job in self.job
-        )
-        traffic = tuple(each.at(absolute(each.path)) if each.path else each for each in self.traffic)
-        topology = self.topology
-        if topology.path:
-            topology = topology.at(absolute(topology.path))
-        modules = None if self.modules is None else absolute(self.modules)
-        changed = {"job": jobs, "traffic": traffic, "topology": topology, "modules": modules}
+        def trace(name: str) -> str:
+            return absolute(name) if "/" in name or (directory / name).is_dir() else name
+
+        scenario = self.moved(trace, absolute, Path(absolute(self.modules or ".")))
+        scenario._folder = directory.resolve()
+        return scenario
+
+    def moved(self, trace: Callable[[str], str], file: Callable[[str], str], modules: Path) -> Scenario:
+        """The same scenario with other paths.
+
+        Parameters
+        ----------
+        trace, file : what stands there for the trace of a job, and for a file of topology or traffic, from what does.
+        modules : the folder of modules of one's own.
+        """
+        changed: dict[str, Any] = {
+            "job": tuple(job.model_copy(update={"trace": trace(job.trace)}) for job in self.job),
+            "traffic": tuple(each.at(file(each.path)) if each.path else each for each in self.traffic),
+            "topology": self.topology.at(file(self.topology.path)) if self.topology.path else self.topology,
+            "modules": None if self.modules is None else str(modules),
+        }
         # what was not given stays so: `as_written` leaves it out
         scenario = self.model_copy(update={key: value for key, value in changed.items() if value})
-        scenario._folder = directory.resolve()
+        scenario._folder = self._folder if self.modules else modules
         return scenario
 
     @property

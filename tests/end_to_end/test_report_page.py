@@ -210,3 +210,28 @@ def test_it_prints_in_ink(browser: Browser, tmp_path: Path) -> None:
     assert browser.run("document.documentElement.dataset.theme") == before == "dark"
     browser.paper(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
+
+
+def test_the_timeline_is_printed_as_lines(browser: Browser) -> None:
+    """Everything that the canvas has, in a picture of its own that is gone afterwards; which run it is, is said, as
+    buttons are not printed. What is folded in is left out."""
+    timeline = "document.querySelector('.timeline')"
+    there = browser.run(f"""JSON.parse({timeline}.querySelector('script').textContent).runs[0].hosts
+        .map((host) => host.spans.begin.length + host.messages.begin.length).reduce((a, b) => a + b)""")
+    browser.ask("Emulation.setEmulatedMedia", media="print", features=[])
+    browser.settled()
+    assert browser.run(f"Number({timeline}.dataset.drawn)") >= there > 20
+    boxes = browser.run(f"[...{timeline}.querySelectorAll('svg path')].map((p) => p.getAttribute('d').split('M').length - 1).reduce((a, b) => a + b)")
+    assert boxes >= there
+    colours = browser.run(f"new Set([...{timeline}.querySelectorAll('svg path')].map((p) => p.getAttribute('fill'))).size")
+    assert colours > 4 and browser.run(f"[...{timeline}.querySelectorAll('canvas')].every((c) => c.offsetHeight === 0)")
+    outside = browser.run(f"""[...{timeline}.querySelectorAll('svg path, svg text')].filter((each) => {{
+        const b = each.getBBox(), box = {timeline}.querySelector('svg').viewBox.baseVal;
+        return b.x < -1 || b.y < -1 || b.x + b.width > box.width + 2 || b.y + b.height > box.height + 2; }}).length""")
+    assert outside == 0
+    name = browser.run(f"{timeline}.dataset.run")
+    assert browser.run(f"{timeline}.querySelector('.remark').textContent").startswith(f"{name}: ")
+    assert browser.run("[...document.querySelectorAll('details:not([open])')].every((each) => each.offsetHeight === 0)")
+    browser.ask("Emulation.setEmulatedMedia", media="screen", features=[])
+    browser.settled()
+    assert browser.run(f"{timeline}.querySelector('svg') === null && {timeline}.querySelector('canvas').offsetHeight > 0")

@@ -1,9 +1,15 @@
-"""Sweeps on Ray: a cluster of this machine, two nodes of which one is killed, and the same tables as here."""
+"""Sweeps on Ray: clusters of this machine whose nodes are killed, or have nothing of one's own, and the same tables as
+here."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +19,13 @@ import gradwire
 from gradwire.analysis.sweeps.points import points_of
 from gradwire.analysis.sweeps.schema import build_sweep
 from gradwire.scenarios.errors import GradwireError
+from gradwire.traces.storage import write
 from tests.support.sweep_cases import sweep_tables
+from tests.support.trace_cases import small_trace
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 pytestmark = pytest.mark.slow
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TABLES = ("sweep.csv", "sweep.parquet", "points.csv", "points.parquet")
 
 
@@ -39,6 +48,109 @@ def cluster() -> Any:
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with a sweep over a trace, sizes and a transport of one's own, which imports another module."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    text = (EXAMPLES / "constant_rate.py").read_text()
+    beside = "return M[f + at.S_LINE] * 100 // percent"
+    text = text.replace("M[f + at.S_LINE] * 100 // M[k]", "gap(M, f, M[k])")
+    (folder / "rate.py").write_text(text.replace("from numba import njit", "from numba import njit\nfrom beside import gap"))
+    imports = "from numba import njit\nfrom gradwire.components import layout as at\n"
+    (folder / "beside.py").write_text(f"{imports}@njit\ndef gap(M, f, percent):\n    {beside}\n")
+    (folder / "sizes.txt").write_text("1000 0\n30000 1\n")
+    write(small_trace(), folder / "recorded")
+    (folder / "own.toml").write_text(OWN)
+    return folder
+
+
+OWN = """
+name = "own"
+seeds = 2
+measures = ["iteration_mean_ps", "web.slowdown_mean"]
+results = true
+[scenario]
+name = "own"
+transport = { kind = "rate:ConstantRate", percent = 50 }
+topology = { kind = "star", hosts = 4 }
+[[scenario.job]]
+name = "own"
+trace = "./recorded"
+workers = 4
+iterations = 2
+exchange = { kind = "ring" }
+[[scenario.traffic]]
+name = "web"
+kind = "poisson"
+sizes = "./sizes.txt"
+load = 0.05
+flows = 20
+[[axis]]
+key = "transport.percent"
+values = [40, 80]
+"""
+
+
+@pytest.fixture
+def strangers(own: Path, tmp_path: Path) -> Iterator[str]:
+    """A cluster whose two nodes have processors and not the folder: an empty one lies over it in the world they see. Each
+    runs in a folder of its own. Gives the address."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("may not hide a folder from a process (unshare -m)")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
+        for name in ("one", "two"):  # one after the other: they take names of sockets in one folder
+            (tmp_path / name).mkdir()
+            start = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={made.address}", "--num-cpus=1", "--block"]
+            hidden = f'mount -t tmpfs none "{own}" && exec "$@"'
+            command = ["unshare", "-m", "sh", "-c", hidden, "sh", *start]
+            with (tmp_path / f"{name}.log").open("w") as log:
+                nodes.append(subprocess.Popen(command, cwd=tmp_path / name, stdout=log, stderr=log, start_new_session=True))
+            end = time.monotonic() + 120
+            while ray.cluster_resources().get("CPU", 0) < len(nodes) and time.monotonic() < end:
+                time.sleep(0.5)
+            assert ray.cluster_resources().get("CPU", 0) == len(nodes), (tmp_path / f"{name}.log").read_text()
+        ray.shutdown()
+        yield made.address
+    finally:
+        ray.shutdown()
+        for node in nodes:
+            os.killpg(node.pid, signal.SIGTERM)
+        for node in nodes:
+            try:
+                node.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(node.pid, signal.SIGKILL)
+        made.shutdown()
+
+
+def test_nodes_need_nothing_of_ones_own(strangers: str, own: Path, tmp_path: Path) -> None:
+    """Trace, sizes and modules are sent: the same tables as here, and Results that name the paths of this machine and run
+    again. When the sweep is extended, what has been done counts."""
+    found = gradwire.sweep(own / "own.toml", out=tmp_path / "there", engine="ray", address=strangers)
+    assert found.complete, found.failures
+    gradwire.sweep(own / "own.toml", out=tmp_path / "here", jobs=1)
+    assert same_tables(tmp_path / "there", tmp_path / "here")
+    for point in found.points:
+        there, here = (gradwire.Result.read(tmp_path / place / "results" / point.key) for place in ("there", "here"))
+        assert there.summary == here.summary and there.scenario == here.scenario
+        assert there.messages.equals(here.messages)
+    shutil.rmtree(own / "recorded")
+    said: list[str] = []
+    write(small_trace(seed=1), own / "recorded")  # another trace: everything is run anew, from what is sent now
+    again = gradwire.sweep(
+        own / "own.toml", out=tmp_path / "there", engine="ray", address=strangers,
+        progress=lambda share, words: said.append(words),
+    )  # fmt: skip
+    assert said[0] == "0/4 runs" and again.complete
+    assert not same_tables(tmp_path / "there", tmp_path / "here")
 
 
 def same_tables(one: Path, other: Path) -> bool:
@@ -77,7 +189,7 @@ def test_a_task_that_kills_its_process_costs_its_point(cluster: Any, tmp_path: P
     victim = points_of(build_sweep(tables), tmp_path)[1].scenario.digest()
 
     def measured(scenario: Any, keep: bool) -> Any:
-        from gradwire.sweeping import measured as really
+        from gradwire.measuring import measured as really
 
         if scenario.digest() == victim:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -91,5 +203,7 @@ def test_a_task_that_kills_its_process_costs_its_point(cluster: Any, tmp_path: P
 
 
 def test_no_cluster_is_said(tmp_path: Path) -> None:
+    """Before anything is written."""
     with pytest.raises(GradwireError, match="no Ray cluster"):
         gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray", address="127.0.0.1:1")
+    assert not (tmp_path / "out").exists()

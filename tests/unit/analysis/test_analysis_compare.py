@@ -6,6 +6,7 @@ import csv
 import json
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 import gradwire.analysis.plots
 from gradwire import cli
 from gradwire.analysis.compare import compare
+from gradwire.analysis.report import _fastest
 from gradwire.analysis.tables import count_text, headings, share_text, size_text, time_text
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import Result
@@ -164,6 +166,16 @@ def test_written_files(own_directory: Path):
     assert table["iteration_max_ps"].to_pylist() == [300, 200]
     assert table["iteration_samples"].to_pylist() == [4, 4]
     assert set(table.column_names) == set(rows[0])
+
+
+def test_the_fastest_of_many_is_held_against_few(own_directory: Path):
+    """The next ones and the slowest; who takes as long is said to."""
+    many = [("A", 150), ("B", 150), ("C", 160), ("D", 180), ("E", 200), ("F", 300)]
+    measured = [(SimpleNamespace(iteration=SimpleNamespace(mean_ps=float(mean))), name) for name, mean in many]
+    assert _fastest(measured) == (
+        "The shortest mean iteration is that of A, 150 ps: as long as with B, 6.25 % less than C, 16.7 % less than D, "
+        "... and 50.0 % less than F."
+    )
 
 
 def test_the_report_states_figures_of_the_results(own_directory: Path):

@@ -228,7 +228,7 @@ def test_one_page_of_everything(folders: dict[str, Path], tmp_path: Path) -> Non
     words = " ".join(found.texts)
     for wanted in (
         "The shortest mean iteration is that of", "gradwire run " + str(folders["run"]), "8 runs: 8 done",
-        "1 claims: 1 not shown", "DLCP: an accuracy of", "figures within their tolerances", "p99 <of> DLCP",
+        "1 claim: 1 not shown", "DLCP: an accuracy of", "figures within their tolerances", "p99 <of> DLCP",
     ):  # fmt: skip
         assert wanted in words, wanted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,17 @@ from hypothesis import strategies as st
 
 from gradwire.analysis.sweeps.axes import coordinates, expand, spaced
 from gradwire.analysis.sweeps.condition import condition
-from gradwire.analysis.sweeps.points import different, key_of, points_of
+from gradwire.analysis.sweeps.located import located
+from gradwire.analysis.sweeps.points import different, key_of, points_of, trace_digest
 from gradwire.analysis.sweeps.quantity import number_of, numbers_of
 from gradwire.analysis.sweeps.schema import Range, build_sweep, list_sweeps, load_sweep
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.modules import user_module
+from gradwire.scenarios.record import input_digests
+from gradwire.scenarios.toml import write_toml
+from gradwire.traces.storage import write
 from tests.support.sweep_cases import SCENARIO, sweep_tables
+from tests.support.trace_cases import small_trace
 
 
 def rows(*axes: dict[str, Any], **more: Any) -> list[tuple[Any, ...]]:
@@ -44,6 +51,20 @@ def test_zipped_axes_move_together() -> None:
     assert found == [(1, "x", 10), (1, "y", 10), (2, "x", 20), (2, "y", 20)]
     with pytest.raises(ScenarioError, match=r"other lengths \(a 2, c 1\)"):
         rows(axis("a", 1, 2, zip="z"), axis("c", 10, zip="z"))
+
+
+def test_a_value_is_there_once() -> None:
+    """Not twice on an axis, nor two policies or variants alike; of what is zipped the pairs are what counts."""
+    assert rows(axis("a", 1, 1, 2, zip="z"), axis("b", 1, 2, 2, zip="z")) == [(1, 1), (1, 2), (2, 2)]
+    assert rows(axis("a", True, 1)) == [(True,), (1,)]
+    twice = [
+        [axis("a", 0.2, 0.5, 0.2)], [axis("a", 1, 1.0)], [axis("a", 1, 2, labels=["x", "x"])],
+        [{"variant": [{"name": "v"}, {"name": "v", "set": {"seed": 2}}]}],
+        [axis("a", 1, 2, 1, zip="z"), axis("b", 3, 3, 3, zip="z")],
+    ]  # fmt: skip
+    for axes in twice:
+        with pytest.raises(ScenarioError, match=r"twice; expected each value once"):
+            rows(*axes)
 
 
 def test_ranges_by_hand() -> None:
@@ -183,9 +204,19 @@ def test_keys_are_of_content(tmp_path: Path) -> None:
     assert key_of(point.scenario) == point.key
 
 
+def test_a_trace_that_was_recorded_anew_is_another_one(tmp_path: Path) -> None:
+    """In the same place, within one process."""
+    write(small_trace(seed=1), tmp_path / "mine")
+    first = trace_digest(str(tmp_path / "mine"))
+    assert trace_digest(str(tmp_path / "mine")) == first == small_trace(seed=1).digest()
+    shutil.rmtree(tmp_path / "mine")
+    write(small_trace(seed=2), tmp_path / "mine")
+    assert trace_digest(str(tmp_path / "mine")) == small_trace(seed=2).digest() != first
+
+
 def test_every_run_is_made_once_and_seeds_come_last(tmp_path: Path) -> None:
-    points = points_of(build_sweep(sweep_tables(axis=[axis("a", 0.2, 0.2), axis("b", 0.5, 0.6)])), tmp_path)
-    order = different(points)
+    points = points_of(build_sweep(sweep_tables(axis=[axis("a", 0.2, 0.3), axis("b", 0.5, 0.6)])), tmp_path)
+    order = different(points)  # the second axis writes over the first
     assert len(points) == 8 and len(order) == 4 and [point.seed for point in order] == [1, 1, 2, 2]
 
 
@@ -201,6 +232,30 @@ def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
     points = points_of(build_sweep(sweep_tables(scenario="./base.toml", axis=axes, seeds=1)), folder)
     found = [point.scenario.traffic[0].path for point in points]
     assert found == [str(folder / "sizes.txt")] * 3 + [None]
+
+
+def test_a_sweep_means_the_same_from_anywhere(tmp_path: Path) -> None:
+    """With its files named in full it has the same points, wherever it lies then."""
+    folder = tmp_path / "there"
+    (folder / "own").mkdir(parents=True)
+    (folder / "sizes.txt").write_text("1000 0\n2000 1\n")
+    (folder / "own" / "few.txt").write_text("1000 0\n1500 1\n")
+    (folder / "mine.py").write_text("class Mine: pass\n")
+    (folder / "base.toml").write_text(write_toml({**SCENARIO, "load_balancing": "mine:Mine"}))
+    axes = [
+        {"key": "traffic.sizes", "values": ["./sizes.txt", "own/few.txt", "web_search", "1kB"]},
+        {"variant": [{"name": "v", "set": {"traffic": {"sizes": "./sizes.txt"}}}, {"name": "w"}]},
+    ]
+    for scenario in ("base.toml", {**SCENARIO, "load_balancing": "mine:Mine"}, "websearch"):
+        tables = sweep_tables(scenario=scenario, axis=axes, set={"traffic": {"flows": 9}}, seeds=1)
+        here = points_of(build_sweep(tables), folder)
+        there = points_of(build_sweep(located(tables, folder)), tmp_path)
+        assert [point.key for point in here] == [point.key for point in there]
+        if scenario != "websearch":
+            assert all(user_module("mine", point.scenario.folder) == folder / "mine.py" for point in there)
+            assert input_digests(there[0].scenario)["load_balancing"] == input_digests(here[0].scenario)["load_balancing"]
+    library = sweep_tables(scenario="websearch")
+    assert located(library, folder) == library
 
 
 @pytest.mark.parametrize(

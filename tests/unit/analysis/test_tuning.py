@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from math import exp, pi, sqrt
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from gradwire import load_scenario
+from gradwire import cli, load_scenario
 from gradwire.analysis.tuning import DESIGN, Posterior, improvement, posterior, suggest
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.simulate import simulate
 from gradwire.tuning import Tuned, tune
 
 GRID = np.array([(x, y) for x in np.linspace(0, 1, 21) for y in np.linspace(0, 1, 21)])
@@ -77,8 +81,35 @@ def test_a_scenario_is_tuned():
     assert again == found.best
 
 
+def test_ctrl_c_keeps_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """After the second run: what was tried is printed, the best of it written, and the exit code is 130. Before the
+    first there is nothing."""
+    ran: list[int] = []
+    few = 2
+
+    def ends(scenario: Any, **more: Any) -> Any:
+        if len(ran) == few:
+            raise KeyboardInterrupt
+        ran.append(1)
+        return simulate(scenario, **more)
+
+    monkeypatch.setattr("gradwire.tuning.simulate", ends)
+    settings = ["--set", "job.trace=resnet20", "--set", "job.iterations=3", "--set", "job.compute_scale=0"]
+    command = ["tune", "schedulers", "--policy", "bytescheduler", "--trials", "6", "--out", str(tmp_path / "best.toml"), *settings]
+    said = CliRunner().invoke(cli.app, command)
+    assert said.exit_code == 130 and said.stdout.count(" ms") == 2 and "best: " in said.stdout
+    assert load_scenario(tmp_path / "best.toml").job[0].scheduler is not None
+    few = 0
+    ran.clear()
+    (tmp_path / "best.toml").unlink()
+    said = CliRunner().invoke(cli.app, command)
+    assert said.exit_code == 130 and not said.stdout and not (tmp_path / "best.toml").exists()
+
+
 def test_what_cannot_be_tuned():
     with pytest.raises(ScenarioError, match="is p3, which has nothing to tune"):
         tune(load_scenario("schedulers", policy="p3"))
     with pytest.raises(ScenarioError, match="has 1 jobs"):
         tune("ring", job=3)
+    with pytest.raises(ScenarioError, match=r"tune\(job\)"):
+        tune("ring", job="first")  # type: ignore[arg-type]

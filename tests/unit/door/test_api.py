@@ -117,6 +117,19 @@ TRACES = "expected (a Trace, )?a trace directory, or the name of a bundled trace
     (lambda: gradwire.simulate("demo", threads=0), r"simulate\(threads\): is 0; expected a whole number from 1"),
     (lambda: gradwire.simulate("demo", max_wall_s="5"), r"simulate\(max_wall_s\): is '5', of type str"),
     (lambda: gradwire.simulate("demo", max_wall_s=-1), r"simulate\(max_wall_s\): is -1; expected seconds above zero"),
+    (lambda: gradwire.compare("demo", progress=3), r"compare\(progress\): is 3, of type int"),
+    (lambda: gradwire.train("train-tiny", until="x"), r"train\(until\): is 'x', of type str; expected a number from 0 to 1"),
+    (lambda: gradwire.train("train-tiny", threads=0), r"train\(threads\): is 0; expected a whole number from 1"),
+    (lambda: gradwire.train("train-tiny", progress=3), r"train\(progress\): is 3, of type int"),
+    (lambda: gradwire.report("demo", out=3), r"report\(out\): is 3, of type int"),
+    (lambda: gradwire.report("demo", out=""), r"report\(out\): is empty"),
+    (lambda: gradwire.report("demo", out="."), r"report\(out\) \.: is a folder"),
+    (lambda: gradwire.report("demo", title=3), r"report\(title\): is 3, of type int"),
+    (lambda: gradwire.report("demo", trace=3), rf"report\(trace\): is 3, of type int; {TRACES}"),
+    (lambda: gradwire.breakdown(None), r"source: is None; expected a Result"),
+    (lambda: gradwire.tensors("demo", 3), rf"trace: is 3, of type int; {TRACES}"),
+    (lambda: gradwire.timeline(None, "x.json"), r"source: is None; expected a Result"),
+    (lambda: gradwire.Learned.read(None), r"Learned\.read\(folder\): is None"),
     (lambda: gradwire.simulate("demo", max_wall_s=float("nan")), r"simulate\(max_wall_s\): is nan"),
     (lambda: gradwire.simulate("demo", max_wall_s=True), r"simulate\(max_wall_s\): is True, of type bool"),
     (lambda: gradwire.simulate("demo", progress=3), r"simulate\(progress\): is 3, of type int; expected a function"),
@@ -226,6 +239,25 @@ def test_without_pandas_it_is_said_how_to_get_it():
     assert "pandas is not installed; install it with: pip install -e '.[pandas]'" in python(code)
 
 
+def test_what_stands_last_in_a_cell_is_short(runs):
+    """Figures and breakdowns are one line each, and a notebook shows the parts of an iteration as a table."""
+    (entry,) = gradwire.metrics(runs.results[2])
+    assert re.fullmatch(r"<Metrics of demo dlcp resnet50: [\d.]+ ms per iteration, \d+% of it waiting>", repr(entry))
+    parts = gradwire.breakdown(runs.results[2])
+    assert repr(parts) == "<Breakdown of 4 iterations of resnet50>"
+    assert "<td>computing</td>" in parts._repr_html_() and "resnet50" in parts._repr_html_()
+    (flows,) = gradwire.metrics(gradwire.simulate(gradwire.load_scenario("incast", set=["duration=1us"])))
+    assert re.fullmatch(r"<Metrics of incast base.*: \d+ messages>", repr(flows))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_comparison_says_how_far_it_is(jobs: int):
+    """Shares of all of it that never fall, whether runs come one after the other or side by side."""
+    shares: list[float] = []
+    gradwire.compare("demo", set=SHORT, jobs=jobs, progress=lambda share, words: shares.append(share))
+    assert shares == sorted(shares) and shares[-1] == 1 and len(shares) >= 2
+
+
 def test_pictures_are_figures(runs):
     found = gradwire.plot(runs)
     assert {"iteration_time", "completion_time"} <= set(found)
@@ -242,6 +274,28 @@ def test_shells_complete_commands_and_scenarios(shell):
     assert "demo" in answer.stdout
     help_text = CliRunner().invoke(cli.app, ["--help"]).stdout
     assert "--install-completion" in help_text
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("gradwire run demo --policy d", "dctcp dctcp-priority dlcp"),
+        ("gradwire train train-tiny --policy t", "topk"),
+        ("gradwire run nothing --policy d", ""),
+        ("gradwire reproduce mi", "mipd"),
+        ("gradwire trace info vgg", "vgg16 vgg16-gpu"),
+        ("gradwire run --trace resnet50-", "resnet50-v100"),
+        ("gradwire sweep tail-load --engine r", "ray"),
+        ("gradwire emulate testbed --clock v", "virtual"),
+        ("gradwire sweep bo", "bound-buffer"),
+    ],
+)
+def test_shells_complete_what_is_chosen_by_name(typed: str, offered: str) -> None:
+    count = str(len(typed.split()) - 1)
+    answer = CliRunner().invoke(cli.app, [], prog_name="gradwire", env={
+        "_GRADWIRE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": count,
+    })  # fmt: skip
+    assert answer.stdout.split() == offered.split()
 
 
 def test_who_checks_types_sees_every_name_where_it_is():

@@ -21,7 +21,7 @@ import gradwire
 from gradwire import cli
 from gradwire.analysis.sweeps.points import points_of
 from gradwire.analysis.sweeps.schema import build_sweep
-from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError, ScenarioNote
 from gradwire.sweeping import SweepFailed, planned
 from tests.support.sweep_cases import sweep_tables, sweep_text
 
@@ -163,7 +163,7 @@ def test_a_crashed_worker_costs_its_point(tmp_path: Path, monkeypatch: pytest.Mo
     """The others are done; --retry-failed runs it again, and without it it stays."""
     tables = sweep_tables(seeds=1)
     victim = points_of(build_sweep(tables), tmp_path)[2]
-    monkeypatch.setattr("gradwire.sweeping._measure_into", _Killing(victim.key))
+    monkeypatch.setattr("gradwire.sweeping.measure_into", _Killing(victim.key))
     found = gradwire.sweep(tables, out=tmp_path / "out", jobs=2)
     assert found.states["done"] == 3 and found.states["failed"] == 1
     ((point, record),) = found.failures
@@ -180,11 +180,11 @@ class _Killing:
         self.key = key
 
     def __call__(self, scenario: Any, key: str, place: Path, keep: bool) -> Any:
-        from gradwire.sweeping import _measure_into
+        from gradwire.measuring import measure_into
 
         if key == self.key:
             os.kill(os.getpid(), signal.SIGKILL)
-        return _measure_into(scenario, key, place, keep)
+        return measure_into(scenario, key, place, keep)
 
 
 def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
@@ -195,9 +195,68 @@ def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
     assert "1 done, 1 failed" in result.stdout
 
 
+def test_a_full_disk_ends_the_sweep(tmp_path: Path) -> None:
+    """Files may not grow beyond some bytes, so the first record cannot be kept: one message, exit 2, and no point has
+    failed for it. With room the same command goes on."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1))
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    small = subprocess.run(
+        ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *command], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert small.returncode == 2 and "Traceback" not in small.stderr, small.stderr
+    assert "out/points: a file would be larger than" in small.stderr
+    assert [path.suffix for path in (tmp_path / "out" / "points").iterdir()] == [".running"]
+    found, _ = planned(tmp_path / "sweep.toml", tmp_path / "out")
+    assert found.states["failed"] == 0
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
+
+
+def test_a_folder_of_another_sweep_says_so(tmp_path: Path) -> None:
+    """What was measured is kept, and counts; pictures that nobody declares any more are gone, others stay."""
+    small = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2, 0.6]}])
+    out = tmp_path / "out"
+    plot = {"kind": "lines", "x": "load", "y": "slowdown_mean"}
+    gradwire.sweep({**small, "plot": [{"name": "a", **plot}, {"name": "b", **plot}]}, out=out, jobs=1)
+    (out / "mine.png").write_text("drawn by somebody")
+    said: list[str] = []
+    with pytest.warns(ScenarioNote, match=r"out held the sweep small: what it has measured is kept"):
+        gradwire.sweep(
+            {**small, "name": "other", "plot": [{"name": "b", **plot, "formats": ["svg"]}]}, out=out,
+            progress=lambda share, words: said.append(words),
+        )  # fmt: skip
+    assert said == ["2/2 runs"]
+    assert {path.name for path in out.iterdir() if path.suffix in (".png", ".svg")} == {"b.svg", "mine.png"}
+
+
+def test_its_folder_has_a_sweep_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy there, from anywhere, as a report tells; files are named as seen from the original."""
+    (tmp_path / "sizes.txt").write_text("1000 0\n2000 1\n")
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["./sizes.txt", "1kB"]}]))
+    monkeypatch.chdir(tmp_path)
+    gradwire.sweep("sweep.toml", out="out", jobs=1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    said: list[str] = []
+    again = gradwire.sweep("../out/sweep.toml", out="../out", progress=lambda share, words: said.append(words))
+    assert again.complete and said == ["2/2 runs"]
+
+
+def test_a_dry_run_is_of_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --retry-failed what has failed is among it; a folder of something else is refused as by the run."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}]))
+    invoke("sweep", "sweep.toml", "--out", "out")
+    assert "would run" not in invoke("sweep", "sweep.toml", "--out", "out", "--dry-run").stdout
+    assert "would run 1," in invoke("sweep", "sweep.toml", "--out", "out", "--dry-run", "--retry-failed").stdout
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    assert "does not hold a sweep" in invoke("sweep", "sweep.toml", "--out", "mine", "--dry-run").stderr
+
+
 def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = sweep_tables()
-    monkeypatch.setattr("gradwire.sweeping._measure_into", _Killing(points_of(build_sweep(tables), tmp_path)[0].key))
+    monkeypatch.setattr("gradwire.sweeping.measure_into", _Killing(points_of(build_sweep(tables), tmp_path)[0].key))
     with pytest.raises(SweepFailed, match=r"load 0\.2, buffer 128KiB, seed 1: its process was killed"):
         gradwire.sweep(tables, out=tmp_path / "out", jobs=1, fail_fast=True)
     assert "failed" in (tmp_path / "out" / "points.csv").read_text()
@@ -236,6 +295,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
         ({"measures": ["job.slowdown_p99"]}, "is of 'job', which is neither a job nor traffic; expected web"),
         ({"scenario": "nothing"}, "no such file"),
         ({"skip": "load < much"}, "neither is larger"),
+        ({"axis": [{"key": "job.workers", "values": [2]}]}, "small: axis workers: job.workers: the scenario has no [[job]]"),
         ({"plot": [{"name": "p", "kind": "lines", "x": "loads", "y": "marks"}]}, "x = 'loads' is no axis; expected load, buffer"),
         ({"plot": [{"name": "p", "kind": "lines", "x": "load", "y": "marks"}]}, "leaves axis buffer open, which has 2 values"),
         ({"plot": [{"name": "p", "kind": "cdf", "of": "job", "by": "load", "panels": "buffer"}]}, "neither a job nor traffic"),
@@ -269,11 +329,13 @@ def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="ray"):
         gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
 
 
 def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
     assert repr(whole) == "<Sweep small over load x buffer, 8 runs: 8 done>"
     assert "<table>" in whole._repr_html_() and "slowdown_p99" in whole._repr_html_()
+    assert '<th scope="col">load</th><th scope="col">buffer</th>' in whole._repr_html_()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import gradwire
 from gradwire.cli import app
 from gradwire.emu.planning.plan import host_address
 from gradwire.emu.planning.prepare import check_scenario
-from gradwire.emu.planning.programs import Asked, differences, programs_of
+from gradwire.emu.planning.programs import Asked, check_clock, differences, programs_of
 from gradwire.emu.programs import outcome, rules, told
 from gradwire.emu.programs.described import Programs, Rule
 from gradwire.experiment.topology import build_network
@@ -260,6 +260,19 @@ def test_computing_of_a_trace_comes_with_its_times_and_says_so():
     assert "GRADWIRE_TIMES" not in told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "wall")
     (said,) = differences(programs, "virtual")
     assert said == "computing takes 2 times what the trace 'resnet50-v100' has recorded"
+
+
+def test_computing_on_the_wall_clock_takes_what_it_takes():
+    """Asked for on the command line it is refused; what a scenario has for the other clock is said."""
+    for asked, option in (({"trace": "resnet20", "compute": "trace"}, "--trace"), ({"compute": "measured"}, "--compute")):
+        with pytest.raises(ScenarioError) as caught:
+            check_clock(Asked(("true",), **asked), "wall")
+        assert [mistake.path for mistake in caught.value.mistakes] == [option]
+        check_clock(Asked(("true",), **asked), "virtual")
+    check_clock(Asked(("true",), compute="none"), "wall")
+    assert differences(made(), "wall") == []
+    (said,) = differences(made(exec={"compute": "measured"}), "wall")
+    assert said == 'computing takes what it takes: compute = "measured" is for the virtual clock'
 
 
 def test_passes_of_a_paced_model_end_where_its_marks_say():

@@ -22,6 +22,7 @@ TYPES |= {name: getattr(pyarrow, name)() for name in ("int8", "int32", "int64")}
         ([1, -1, 2**62], "int64"), (np.arange(7)[::2], "int64"), (np.arange(5), "int8"), ([1, 2], "float64"),
         ([0.5, -1.0], "float64"), (np.array([1.5, np.nan]), "float64"), (np.arange(3, dtype=np.int32), "int64"),
         ([True, False, True] * 5, "bool"), (np.array([True]), "bool"), ([1, None], "int64"), ([None, "a"], "string"),
+        ([None], "float64"), ([None, 0.5, 2] * 5, "float64"), ([True, None] * 9, "bool"), ([None] * 3, "string"),
         (["", "a", "Müller", "a"], "string"), (("x",), "string"), (np.arange(3, dtype=np.uint8), "int64"),
     ],
 )  # fmt: skip
@@ -43,7 +44,7 @@ def test_pandas_is_not_imported():
     code = (
         "import sys, numpy as np\nfrom gradwire.scenarios.arrow import arrow_array\n"
         "arrow_array([1], 'int64'), arrow_array(np.arange(3), 'int64'), arrow_array(['a'], 'string')\n"
-        "arrow_array([True], 'bool'), arrow_array([0.5], 'float64')\nsys.exit('pandas' in sys.modules)"
+        "arrow_array([True], 'bool'), arrow_array([0.5, None], 'float64')\nsys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 

@@ -47,7 +47,7 @@ def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> Non
 
     whole = train(scenario(*CASES[kind]), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(scenario(*CASES[kind]), tmp_path / "part", told=stop)
+        train(scenario(*CASES[kind]), tmp_path / "part", progress=stop)
     assert Learned.read(tmp_path / "part").summary["steps_done"] == 4
     learned = train(scenario(*CASES[kind]), tmp_path / "part")
     assert learned.steps == whole.steps and learned.scores == whole.scores == Learned.read(tmp_path / "whole").scores

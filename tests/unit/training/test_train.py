@@ -81,7 +81,7 @@ def test_it_goes_on_after_it_was_killed(whole: tuple[Path, Learned], tmp_path: P
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(tiny("training.score_every=2"), tmp_path / "dlcp", told=stop)
+        train(tiny("training.score_every=2"), tmp_path / "dlcp", progress=stop)
     assert Learned.read(tmp_path / "dlcp").summary["steps_done"] == 4
     learned = train(tiny("training.score_every=2"), tmp_path / "dlcp")
     assert learned.steps == whole[1].steps and learned.scores == whole[1].scores
@@ -109,7 +109,7 @@ def test_what_was_lost_is_lost_again(tmp_path: Path, more: list[str]) -> None:
 
     keeping = tiny("training.score_every=2", "job.push_bound=0.3", KEEPS, *more)
     with pytest.raises(KeyboardInterrupt):
-        train(keeping, tmp_path / "first", told=stop)
+        train(keeping, tmp_path / "first", progress=stop)
     first = train(keeping, tmp_path / "first")
     assert first.tables["lost"] and {row["lost"] for row in first.steps} != {0.0}
     network = f'training.network={{replay="{tmp_path / "first"}"}}'

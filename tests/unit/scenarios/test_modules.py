@@ -1,0 +1,104 @@
+"""Modules of a user's own: which files belong to one, found without running it."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.modules import imported, is_installed, root_of, user_module
+from gradwire.scenarios.record import input_digests, load_record, scenario_text
+from gradwire.scenarios.result import FORMAT, summarise
+from gradwire.scenarios.schema.scenario import Scenario
+
+FILES = {
+    "mine.py": "import os, gradwire\nfrom rules import one\nfrom pack.deep import two\n\ndef late():\n    import late_one\n",
+    "rules.py": "import mine  # each other\nimport constants as c\n",
+    "constants.py": "K = 3\n",
+    "late_one.py": "",
+    "pack/__init__.py": "from . import sibling\n",
+    "pack/sibling.py": "from .. import above\n",
+    "pack/deep/__init__.py": "from ..other import x\n",
+    "pack/deep/two.py": "",
+    "pack/other.py": "def broken(:\n",
+    "unrelated.py": "",
+    "gradwire/__init__.py": "",
+    "pack/unused.py": "",
+}
+BELONGS = {
+    "rules.py", "constants.py", "late_one.py", "pack/__init__.py", "pack/sibling.py", "pack/deep/__init__.py",
+    "pack/deep/two.py", "pack/other.py",
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def small(home: Path, **more: object) -> Scenario:
+    tables = {
+        "name": "small",
+        "topology": {"kind": "star", "hosts": 4},
+        "traffic": [{"name": "web", "kind": "poisson", "sizes": "20kB", "load": 0.4, "flows": 12}],
+        **more,
+    }
+    return build_scenario(tables).at(home)
+
+
+def test_what_a_module_imports_belongs_to_it(home: Path) -> None:
+    """By way of others, inside of functions, of packages with what stands above; a circle ends, what is no Python is
+    there without its imports."""
+    assert {str(each.relative_to(home)) for each in imported(home / "mine.py", home)} == BELONGS
+
+
+def test_what_is_installed_is_one_file() -> None:
+    site = Path(sysconfig.get_paths()["purelib"])
+    file = user_module("hypothesis", None)
+    assert is_installed(site) and root_of("hypothesis", file) == site and imported(file, site) == []
+
+
+def test_a_name_leads_back_to_its_folder(home: Path) -> None:
+    for name in ("mine", "pack.other", "pack.deep.two"):
+        assert root_of(name, user_module(name, home)) == home
+    assert root_of("pack.deep", home / "pack" / "deep" / "__init__.py") == home
+
+
+@pytest.mark.parametrize(
+    ("place", "tables"),
+    [
+        ("load_balancing", {"load_balancing": "mine:X"}),
+        ("transport", {"transport": "mine:X"}),
+        ("switch.policy", {"switch": {"policy": "mine:X"}}),
+    ],
+)
+def test_a_run_is_known_by_all_of_its_own_modules(place: str, tables: dict[str, object], home: Path) -> None:
+    """Wherever a class is named: its file and those it imports are among the inputs, a change in one is another run, and
+    the scenario says where they are."""
+    before = input_digests(small(home, **tables))
+    assert set(before) == {place, *(f"{place}: {name}" for name in BELONGS)}
+    (home / "constants.py").write_text("K = 4\n")
+    after = input_digests(small(home, **tables))
+    assert {name for name in before if before[name] != after[name]} == {f"{place}: constants.py"}
+    assert f'modules = "{home}"' in scenario_text(small(home, **tables))
+
+
+def test_an_imported_module_that_has_changed_is_named(home: Path, tmp_path: Path) -> None:
+    scenario = small(home, load_balancing="mine:X")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "scenario.toml").write_text(scenario_text(scenario))
+    summary = {"format": FORMAT, **summarise(scenario, "", {}, {})}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(summary))
+    (home / "constants.py").write_text("K = 4\n")
+    with pytest.raises(ResultError, match=r"load_balancing: constants\.py has changed since"):
+        load_record(tmp_path / "run", [], lambda scenario: [])
+    (home / "constants.py").unlink()
+    with pytest.raises(ResultError, match=r"constants\.py is not there any more"):
+        load_record(tmp_path / "run", [], lambda scenario: [])
