@@ -78,7 +78,7 @@ def train(
     torch.set_num_threads(threads)
     data = data_of(table) if data is None else data
     with ExitStack() as stack:
-        network, engine = _network(scenario, stack)
+        network, engine = network_of(scenario, stack)
         trainer = trainer_of(scenario, data, network)
         if table.keep_missing:
             trainer.network = Kept(trainer.network)
@@ -139,7 +139,7 @@ def _trained(
     return learned()
 
 
-def _network(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
+def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
     """The simulator's or the testbed's, if that is what is asked for, until `stack` closes; and what there is to say of
     what it runs on."""
     from gradwire.scenarios.schema.training import PLAYED
