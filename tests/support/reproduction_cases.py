@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from gradwire.analysis.claims.claim import Claim, Setting
@@ -43,18 +43,14 @@ def interrupted(after: int, send: int = 0) -> Iterator[None]:
         Trainer.step = step  # type: ignore[method-assign]
 
 
-def main(at: str) -> None:
-    """`gradwire` with this claim instead of all others. `at`: name of the signal that stops it in its second training,
-    after a checkpoint; none if empty."""
+def main(at: str, after: int) -> None:
+    """`gradwire` with this claim instead of all others. `at`: name of the signal that ends it in the step after so many;
+    none if empty. Of each kind of training that is not over two steps are made to time it."""
     import gradwire.analysis.claims as claims
     from gradwire import efforts
     from gradwire.cli import main as command
 
     claims.claims_of = lambda name, chosen=(): [CLAIM]  # type: ignore[assignment]
     efforts.TIMED = 1
-    timed = 2 * (1 + efforts.TIMED)
-    if not at:
-        command()
-        return
-    with interrupted(timed + 6 + 4, getattr(signal, at)):
+    with interrupted(after, getattr(signal, at)) if at else nullcontext():
         command()
