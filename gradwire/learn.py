@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.notebook import heard
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
-from gradwire.scenarios.learned import CHECKPOINT, SCENARIO, Learned
+from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
 from gradwire.scenarios.record import scenario_text
@@ -78,10 +79,12 @@ def train(
         raise unfit(progress, "train(progress)", "a function that is called, or None", ScenarioError)
     table, text = table_of(scenario), scenario_text(scenario)
     place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
+    if place is not None and (kept := _over(place)) is not None:
+        return kept
     torch.set_num_threads(threads)
     data = data_of(table) if data is None else data
     with ExitStack() as stack:
-        network, engine = _network(scenario, stack)
+        network, engine = network_of(scenario, stack)
         trainer = trainer_of(scenario, data, network)
         if table.keep_missing:
             trainer.network = Kept(trainer.network)
@@ -101,24 +104,26 @@ def _trained(
     table = scenario.training
     assert table is not None
     tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
+    began, before_s = time.process_time(), 0.0
     if place is not None and (place / CHECKPOINT).is_file():
-        tables = _resumed(place, trainer)
+        tables, before_s = _resumed(place, trainer)
         if isinstance(trainer.network, Kept):
             trainer.network.resume(place, trainer.done)
     every = table.score_every or max(1, -(-trainer.recipe.steps // SCORES))
 
     def learned() -> Learned:
-        return Learned({**_summary(scenario, trainer), **engine()}, tables)
+        cpu_s = before_s + time.process_time() - began
+        return Learned({**_summary(scenario, trainer), "cpu_s": cpu_s, **engine()}, tables)
 
     def keep() -> None:
         if place is None:
             return
         try:
-            with replaced(place / CHECKPOINT) as partial:
-                torch.save(trainer.state_dict(), partial)
+            learned().write(place, text)
             if isinstance(trainer.network, Kept):
                 trainer.network.write(place)
-            learned().write(place, text)
+            with replaced(place / CHECKPOINT) as partial:  # last: what is gone on with has all of its rows
+                torch.save(trainer.state_dict(), partial)
         except OSError as error:
             raise ResultError(f"cannot be written: {error.strerror}", str(place), "a folder with room") from None
 
@@ -140,7 +145,7 @@ def _trained(
     return learned()
 
 
-def _network(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
+def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
     """The simulator's or the testbed's, if that is what is asked for, until `stack` closes; and what there is to say of
     what it runs on."""
     from gradwire.scenarios.schema.training import PLAYED
@@ -174,9 +179,13 @@ def _place(folder: Path, text: str) -> Path:
     """The folder of a training, new or of the same scenario."""
     if folder.exists() and not folder.is_dir():
         raise ResultError("is a file", str(folder), "a folder")
-    if folder.is_dir() and any(folder.iterdir()):
+    from gradwire.training.kept import MISSING, ROUNDS
+
+    own = {SCENARIO, SUMMARY, PRICES, MISSING, ROUNDS, *(f"{name}.parquet" for name in TABLES)}
+    there = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.is_dir() else set()
+    if there:
         kept = folder / SCENARIO
-        if not kept.is_file() or not (folder / CHECKPOINT).is_file():
+        if not kept.is_file() or not (CHECKPOINT in there or there <= own):
             raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
         if kept.read_text(encoding="utf-8") != text:
             raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
@@ -187,8 +196,16 @@ def _place(folder: Path, text: str) -> Path:
     return folder
 
 
-def _resumed(place: Path, trainer: Trainer) -> dict[str, list[dict[str, Any]]]:
-    """Bring a trainer to where its folder's checkpoint is, and return the rows until there."""
+def _over(place: Path) -> Learned | None:
+    """A training that is over and whose checkpoint is gone, or was never written."""
+    if (place / CHECKPOINT).is_file() or not (place / SUMMARY).is_file():
+        return None
+    kept = Learned.read(place)
+    return kept if kept.summary["steps_done"] == kept.summary["steps"] else None
+
+
+def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, Any]]], float]:
+    """Bring a trainer to where its folder's checkpoint is; the rows until there, and the processor time in seconds."""
     import torch
 
     try:
@@ -198,11 +215,16 @@ def _resumed(place: Path, trainer: Trainer) -> dict[str, list[dict[str, Any]]]:
         raise ResultError(
             f"cannot be gone on with ({said})", str(place / CHECKPOINT), "a new folder, or what the training left there"
         ) from None
+    kept = Learned.read(place)
+    if len(kept.steps) < trainer.done:
+        what = f"has {len(kept.steps)} of the {trainer.done} steps that its checkpoint has behind it"
+        raise ResultError(what, str(place), "a new folder, or what the training left there")
     until = {"scores": trainer.done}  # a score is taken after its step
-    return {
-        name: [dict(row) for row in rows if row["step"] <= until.get(name, trainer.done - 1)]
-        for name, rows in Learned.read(place).tables.items()
+    rows = {
+        name: [dict(row) for row in table if row["step"] <= until.get(name, trainer.done - 1)]
+        for name, table in kept.tables.items()
     }
+    return rows, float(kept.summary.get("cpu_s", 0.0))
 
 
 def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:

@@ -52,12 +52,18 @@ def prices(folder: Path, scenario: Scenario, rates: Sequence[str], computing: st
         pushed, pulled = (
             fmean(row[name] for row in learned.steps) / workers for name in ("sent_bytes", "pulled_bytes")
         )
-        time_ps = int(parse_time(computing))
-        times = turn_times if _one_by_one(scenario) else step_times
-        found |= times(scenario, pushed, pulled, wanted, time_ps)
+        found |= times_at(scenario, pushed, pulled, wanted, computing)
         with replaced(place) as partial:
             partial.write_text(json.dumps({**kept, computing: found}) + "\n", encoding="utf-8")
     return {rate: found[rate] for rate in rates}
+
+
+def times_at(
+    scenario: Scenario, pushed: float, pulled: float, rates: Sequence[str], computing: str
+) -> dict[str, int]:
+    """Picoseconds of a step in which every worker pushes and pulls so many bytes, by rate of all links."""
+    times = turn_times if _one_by_one(scenario) else step_times
+    return times(scenario, pushed, pulled, rates, int(parse_time(computing)))
 
 
 def step_times(

@@ -20,9 +20,11 @@ from gradwire.scenarios.gone_on_with import gone_on_with
 from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
+    from gradwire.analysis.claims.claim import Claim
     from gradwire.analysis.claims.judge import Judgement
     from gradwire.analysis.claims.plan import Run
     from gradwire.analysis.claims.store import Store
+    from gradwire.efforts import Listed
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.scenarios.schema.training import Training
     from gradwire.training.data import Images, Text
@@ -61,16 +63,13 @@ def reproduce(
     ResultError
         `out` is something else, or cannot be written.
     """
-    from gradwire.analysis.claims import LEARNED, claims_of
     from gradwire.analysis.claims.judge import judge
-    from gradwire.analysis.claims.plan import all_runs, planned
+    from gradwire.analysis.claims.plan import all_runs
     from gradwire.analysis.claims.store import Store
 
-    chosen = claims_of(name, list(claims))
-    seeds = seeds or (5 if name in LEARNED else 3)
-    plans = [planned(claim, seeds, full, data) for claim in chosen]
+    chosen, plans, seeds = _plans(name, claims, full, seeds, data)
     with gone_on_with(out, MARK, "a reproduction"):
-        figures = _results(all_runs(plans), Store(out), jobs, told)
+        figures = _results(all_runs(plans), Store(out), jobs, told, full)
         judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
         options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
         options += [f"--{key} {place}" for key, place in data.items()]
@@ -81,9 +80,54 @@ def reproduce(
 MARK = "reproduction.txt"
 
 
-def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figures:
-    """The measures of all runs by key: of kept Results, and of the others once they are simulated."""
-    from gradwire.analysis.tables import wall_text
+def listing(
+    name: str,
+    out: Path,
+    *,
+    claims: Sequence[str] = (),
+    full: bool = False,
+    seeds: int | None = None,
+    data: Mapping[str, str] = NO_DATA,
+    told: Told = lambda share, words: None,
+) -> list[Listed]:
+    """What `reproduce` would run, by setting, how much of it is in `out` already, and how long the rest may take.
+    Nothing is run but some steps of each kind of training, which are timed, and nothing is written. Data that are not
+    given are taken to be there.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such set or claim.
+    """
+    from gradwire.analysis.claims.plan import all_runs
+    from gradwire.analysis.claims.store import Store
+    from gradwire.efforts import efforts, listed
+
+    made_up = {"pictures": "synthetic", "text": "synthetic"}
+    _, plans, _ = _plans(name, claims, full, seeds, {**made_up, **data})
+    runs, store = all_runs(plans), Store(out)
+    return listed(runs, {run.key: store.share(run.key) for run in runs}, efforts(runs, told))
+
+
+def _plans(
+    name: str, claims: Sequence[str], full: bool, seeds: int | None, data: Mapping[str, str]
+) -> tuple[list[Claim], list[list[Run]], int]:
+    """(the claims that are wanted, the runs of each, how many seeds)."""
+    from gradwire.analysis.claims import LEARNED, claims_of
+    from gradwire.analysis.claims.plan import planned
+
+    chosen = claims_of(name, list(claims))
+    seeds = seeds or (5 if name in LEARNED else 3)
+    return chosen, [planned(claim, seeds, full, data) for claim in chosen], seeds
+
+
+def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told, full: bool) -> Figures:
+    """The measures of all runs by key: of kept Results, and of the others once they are simulated.
+
+    In a full reproduction trainings differ by hours: they are timed first, and the short ones made first, so that
+    whoever stops it has most of it.
+    """
+    from gradwire.efforts import efforts
 
     found: Figures = {}
     for run in runs:
@@ -91,22 +135,9 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
         if kept is not None:
             found[run.key] = kept
     left = [run for run in runs if run.key not in found]
-    began, before = time.monotonic(), len(found)
-
-    def say(run: Run | None) -> None:
-        made = len(found) - before
-        rest = (
-            f", about {wall_text((time.monotonic() - began) / made * (len(runs) - len(found)))} left"
-            if made > 1
-            else ""
-        )
-        words = f"{len(found)}/{len(runs)} runs{rest}{f', {run.name}' if run else ''}"
-        told(len(found) / max(len(runs), 1), words)
-
-    say(None)
-    if not left:
-        return found
-    began = time.monotonic()
+    seconds = efforts(left, told) if full else {}
+    left.sort(key=lambda run: seconds.get(run.key, 0.0))
+    say = _Progress(left, len(runs), {run.key: seconds.get(run.key, 1.0) for run in left}, told)
     for run in _play(left, store, jobs):
         figures = _figures(run, store)
         if figures is None:
@@ -114,8 +145,36 @@ def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told) -> Figure
                 "has left no Result", run.name, "a run that ends; gradwire reproduce goes on with the others"
             )
         found[run.key] = figures
-        say(run)
+        say.done(run)
     return found
+
+
+class _Progress:
+    """How far a reproduction is. Work is in processor seconds of trainings where they are known, else all runs count
+    alike."""
+
+    def __init__(self, left: Sequence[Run], runs: int, work: Mapping[str, float], told: Told) -> None:
+        self.runs, self.work, self.told = runs, work, told
+        self.made, self.through = runs - len(left), 0.0
+        self.whole = sum(work.values())
+        self.first, self.began = self.made, time.monotonic()
+        self._say("")
+
+    def done(self, run: Run) -> None:
+        """Another run is."""
+        self.made += 1
+        self.through += self.work[run.key]
+        self._say(f", {run.name}")
+
+    def _say(self, last: str) -> None:
+        from gradwire.analysis.tables import wall_text
+
+        rest = ""
+        if self.made - self.first > 1 and self.through:
+            seconds = (time.monotonic() - self.began) / self.through * (self.whole - self.through)
+            rest = f", about {wall_text(seconds)} left"
+        share = self.through / self.whole if self.whole else 1.0
+        self.told(share, f"{self.made}/{self.runs} runs{rest}{last}")
 
 
 def _figures(run: Run, store: Store) -> dict[str, float] | None:

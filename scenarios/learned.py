@@ -1,6 +1,7 @@
 """What a training left behind: its steps, its scores, and what was lost, as tables in a folder.
 
-A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each checkpoint.
+A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each checkpoint,
+and the checkpoint last, so that tables never lack steps that it has behind it, whenever the training is killed.
 
     scenario.toml       what was trained, with everything laid over
     training.json       how far it is, versions, and the command
@@ -56,7 +57,7 @@ class Learned:
     Attributes
     ----------
     summary : name, policy, label, steps done and wanted, parameters, versions, command; the processor time of all
-        workers' encoding and of the server's own work, measured.
+        workers' encoding, of the server's own work, and of the whole training, measured.
     tables : rows by table, as `TABLES` names their columns.
     """
 
@@ -115,7 +116,7 @@ class Learned:
         return next((int(row["step"]) for row in self.steps if not math.isfinite(row["loss"])), None)
 
     def write(self, folder: Path, scenario: str) -> None:
-        """Write or replace everything but the checkpoint, file by file.
+        """Write or replace everything but the checkpoint, file by file: first what was trained, last how far it is.
 
         Raises
         ------
@@ -124,14 +125,14 @@ class Learned:
         """
         import pyarrow.parquet
 
+        with replaced(folder / SCENARIO) as partial:
+            partial.write_text(scenario, encoding="utf-8")
         for name, columns in TABLES.items():
             rows = self.tables.get(name, ())
             table = _table(rows, columns)
             place = folder / f"{name}.parquet"
             with replaced(place) as partial:
                 pyarrow.parquet.write_table(table, partial)
-        with replaced(folder / SCENARIO) as partial:
-            partial.write_text(scenario, encoding="utf-8")
         with replaced(folder / SUMMARY) as partial:
             partial.write_text(json.dumps({"format": FORMAT, **self.summary}, indent=1) + "\n", encoding="utf-8")
 

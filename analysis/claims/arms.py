@@ -79,22 +79,30 @@ def _system(label: str, kind: str, momentum: float = 0.9, rate: float = 0.2, **m
 SIMULATED: Json = {"training": {"network": "simulated"}}
 
 
+SPREAD: Json = {"training": {"spread": True}}
+
+
 def _spread(label: str, policy: str) -> Arm:
     """A policy whose losses are spread evenly in each step."""
     of = POLICIES[policy]
-    return Arm(label, {**of.set, "training": {"spread": True}}, of.job)
+    return Arm(label, {**of.set, **SPREAD}, of.job)
+
+
+def _small(policy: str, changes: Json | None = None, label: str = "", **job: object) -> Arm:
+    """A policy whose packets hold 512 bytes: of messages of ten packets 5 % is none but a last one that is short."""
+    of = POLICIES[policy]
+    small = {**of.set, "transport": {**of.set["transport"], "payload": "512B"}, **(changes or {})}
+    return Arm(label or f"{of.label}, packets of 512 B", small, {**of.job, **job})
 
 
 def _over_a_ring() -> dict[str, Arm]:
     """DLCP in a ring, whose hops may all lose something: as the fabric has it, and spread evenly."""
-    of = POLICIES["dlcp"]
-    bounds = {"push_bound": EVEN, "pull_bound": EVEN, "pull_important": False}
-    ring = {**of.job, **bounds, "servers": 0, "exchange": {"kind": "ring"}}
-    # of ten packets 5 % is none but a last one that is short
-    small = {**of.set, "transport": {**of.set["transport"], "payload": "512B"}}
+    ring: Json = {
+        "push_bound": EVEN, "pull_bound": EVEN, "pull_important": False, "servers": 0, "exchange": {"kind": "ring"},
+    }  # fmt: skip
     return {
-        "ring-fabric": Arm("ring, DLCP with bounds of 5 %", small, ring),
-        "ring-spread": Arm("ring, as many bytes spread evenly", {**small, "training": {"spread": True}}, ring),
+        "ring-fabric": _small("dlcp", {}, "ring, DLCP with bounds of 5 %", **ring),
+        "ring-spread": _small("dlcp", SPREAD, "ring, as many bytes spread evenly", **ring),
     }
 
 
@@ -125,6 +133,7 @@ SYSTEMS: dict[str, Arm] = {
     "slimdp-half": _system("Slim-DP, 50 %, half of it core", "slimdp", alpha=0.5, beta=0.25),
     **_over_a_ring(),
     "dlcp-spread": _spread("DLCP, as many packets spread evenly", "dlcp"),
+    **{f"{policy}-small": _small(policy) for policy in ("dctcp-2ms", "dlcp", "dlcp-phases")},
     "dense-simulated": Arm("dense, over the simulator", SIMULATED),
     "slimdp-simulated": Arm(
         "Slim-DP, over the simulator", {"training": {"network": "simulated", "system": {"kind": "slimdp"}}}

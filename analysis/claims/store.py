@@ -7,6 +7,7 @@ over is gone on with.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -36,6 +37,19 @@ class Store:
         except ResultError:
             shutil.rmtree(place)
             return None
+
+    def share(self, key: str) -> float:
+        """How much of a run is done, 0 to 1, of which nothing is touched; what is damaged counts as nothing."""
+        place = self.place(key)
+        try:
+            if not (place / SUMMARY).exists():
+                Result.read(place)
+                return 1.0
+            summary = json.loads((place / SUMMARY).read_text(encoding="utf-8"))
+            done, steps = int(summary["steps_done"]), int(summary["steps"])
+        except (ResultError, OSError, ValueError, KeyError, TypeError):
+            return 0.0
+        return min(1.0, done / steps) if steps > 0 and (done == steps or (place / CHECKPOINT).exists()) else 0.0
 
     def _learned(self, place: Path) -> dict[str, float] | None:
         training = Learned.read(place)

@@ -21,7 +21,7 @@ DEEP = "ResNet-20, 50,000 pictures, 20 epochs"
 VGG = "VGG-11 at a quarter of its width, 10,000 pictures, 1 epoch"
 VGG_LONG = "VGG-11 at a quarter of its width, 50,000 pictures, 6 epochs"
 TEXT = "LSTM of characters, 300 steps"
-GPT = "GPT of two layers, 120 steps"
+GPT = "GPT of two layers, 180 steps"
 GPT_LONG = "GPT of two layers, 3,000 steps"
 LONG_TEXT = "LSTM of characters, 3,000 steps"
 
@@ -51,8 +51,8 @@ LSTM = _training(model="char-lstm", size=32, batch=8, steps=300, optimizer=_TEXT
 LSTM_LONG = _training(
     model="char-lstm", size=32, batch=8, steps=3000, optimizer=_TEXT_RECIPE, score_every=CHECKPOINTS
 )
-_GPT_RECIPE: Json = {"rate": 1.0, "clip": 1.0, "weight_decay": 0.0}
-CHAR_GPT = _training(model="char-gpt", size=32, batch=8, steps=120, optimizer=_GPT_RECIPE)
+_GPT_RECIPE: Json = {"rate": 0.5, "clip": 1.0, "weight_decay": 0.0}
+CHAR_GPT = _training(model="char-gpt", size=32, batch=8, steps=180, optimizer=_GPT_RECIPE)
 CHAR_GPT_LONG = _training(
     model="char-gpt", size=32, batch=8, steps=3000, optimizer=_GPT_RECIPE, score_every=CHECKPOINTS
 )

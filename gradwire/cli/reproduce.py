@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,10 @@ def cmd_reproduce(
         Path | None,
         typer.Option(help="Folder of Results and page; one of an earlier reproduction is gone on with."),
     ] = None,
+    only_list: Annotated[
+        bool,
+        typer.Option("--list", help="Only list what would be run, what is there already, and how long the rest takes."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run published claims: what was claimed, what is measured here, and whether it shows. Interrupted, it goes on
@@ -70,6 +75,9 @@ def cmd_reproduce(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = {"pictures": pictures, "text": text}
     data = {key: value for key, value in given.items() if value is not None}
+    if only_list:
+        _list(name, place, claim or [], full, seeds, jobs or cores, data, as_json)
+        return
     with progress(f"reproduce {name}", as_json) as show:
         judgements = reproduce(
             name, place, claims=claim or (), full=full, seeds=seeds, jobs=jobs or cores, data=data, told=show
@@ -88,3 +96,51 @@ def cmd_reproduce(
             typer.echo(f"    {holds} {one.expect.text}{condition}: {one.measured}, expected {one.wanted}")
         typer.echo(f"    {each.verdict.upper()}. {each.reason}")
     typer.echo(f"\npage and pictures: {place}/page.html")
+
+
+def _list(
+    name: str, place: Path, claims: list[str], full: bool, seeds: int | None, jobs: int, data: dict[str, str],
+    as_json: bool,
+) -> None:  # fmt: skip
+    """What would be run, as a table or as JSON."""
+    from gradwire.analysis.tables import Grid, print_grid, wall_text
+    from gradwire.reproduce import listing
+
+    with progress(f"reproduce {name} --list", as_json) as show:
+        rows = listing(name, place, claims=claims, full=full, seeds=seeds, data=data, told=show)
+    runs, kept = sum(row.runs for row in rows), sum(row.kept for row in rows)
+    left = [row.left_s for row in rows if row.left_s is not None]
+    if as_json:
+        whole = {"runs": runs, "kept": kept, "left_s": sum(left) if left else None}
+        typer.echo(json.dumps({**whole, "settings": [asdict(row) for row in rows]}))
+        return
+    head = ["setting", "runs", "there", "begun", "steps", "each", "left"]
+    lines = [
+        [row.setting, f"{row.runs}", f"{row.kept}", f"{row.begun}", f"{row.steps:,}" if row.steps else "",
+         _range(row.least_s, row.most_s), _left(row.left_s)]
+        for row in rows
+    ]  # fmt: skip
+    print_grid(Grid(f"{name}: {runs} runs, {kept} of them there", head, lines))
+    if not left:
+        typer.echo("Simulations are not timed beforehand: seconds to minutes each.")
+        return
+    several = f", {wall_text(sum(left) / jobs)} with {jobs} at a time on as many free ones" if jobs > 1 else ""
+    typer.echo(f"left: about {_left(sum(left))} of one processor{several}")
+    typer.echo("Some steps of each kind of training were timed just now. Stopped at any time, it goes on where it was.")
+
+
+def _left(seconds: float | None) -> str:
+    """What is left of a setting; of simulations that is not known."""
+    from gradwire.analysis.tables import wall_text
+
+    return "" if seconds is None else wall_text(seconds) if seconds else "nothing"
+
+
+def _range(least: float | None, most: float | None) -> str:
+    """Times of one run."""
+    from gradwire.analysis.tables import wall_text
+
+    if least is None or most is None:
+        return ""
+    low, high = wall_text(least), wall_text(most)
+    return low if low == high else f"{low} to {high}"

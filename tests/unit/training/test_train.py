@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -89,6 +91,60 @@ def test_it_goes_on_after_it_was_killed(whole: tuple[Path, Learned], tmp_path: P
     one, two = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (whole[0], tmp_path / "dlcp"))
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
     monkeypatch.setattr(door, "_resumed", lambda *_: pytest.fail("what is done is not read again"))
+
+
+def test_it_goes_on_whatever_file_it_was_killed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each file of both checkpoints: in the end there are all rows, losses and packets of a training in one go."""
+    scenario = tiny("training.score_every=3", 'training.network={loss=0.3}', "training.keep_missing=true")
+    replace, done = os.replace, 0
+    kill_at = 0
+
+    def killed(*paths: Path) -> None:
+        nonlocal done
+        done += 1
+        if done == kill_at:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    monkeypatch.setattr("gradwire.scenarios.learned.os.replace", killed)
+    train(scenario, tmp_path / "whole")
+    whole, files = Learned.read(tmp_path / "whole"), done
+    assert files == 2 * 8, "scenario, three tables, two of packets, how far it is, and the checkpoint"
+    for kill_at in range(1, files + 1):
+        done, place = 0, tmp_path / f"{kill_at}"
+        with pytest.raises(KeyboardInterrupt):
+            train(scenario, place)
+        done = files
+        train(scenario, place)
+        found = Learned.read(place)
+        assert found.tables == whole.tables and found.summary["steps_done"] == 6, kill_at
+        for name in ("missing.parquet", "rounds.parquet"):
+            assert parquet.read_table(place / name).equals(parquet.read_table(tmp_path / "whole" / name)), (kill_at, name)
+        assert found.summary["cpu_s"] > 0
+
+
+def test_tables_that_lack_steps_are_refused(tmp_path: Path) -> None:
+    """Tables of an earlier checkpoint beside a later one: the steps between would be missing for good."""
+    scenario = tiny("training.score_every=3", 'training.network="ideal"')
+    train(scenario, tmp_path / "whole")
+    part = Learned.read(tmp_path / "whole")
+    rows = {name: [row for row in table if row["step"] < 3] for name, table in part.tables.items()}
+    Learned(part.summary, rows).write(tmp_path / "whole", (tmp_path / "whole" / "scenario.toml").read_text())
+    with pytest.raises(ResultError, match="has 3 of the 6 steps"):
+        train(scenario, tmp_path / "whole")
+
+
+def test_what_is_over_is_not_begun_again(tmp_path: Path) -> None:
+    """Without a checkpoint, as reproductions leave it; with another program's file beside it, it is refused."""
+    scenario = tiny('training.network="ideal"')
+    train(scenario, tmp_path / "a")
+    (tmp_path / "a" / "checkpoint.pt").unlink()
+    before = (tmp_path / "a" / "steps.parquet").stat().st_mtime_ns
+    assert train(scenario, tmp_path / "a").summary["steps_done"] == 6
+    assert (tmp_path / "a" / "steps.parquet").stat().st_mtime_ns == before
+    (tmp_path / "a" / "result.json").write_text("{}")
+    with pytest.raises(ResultError, match="holds something else"):
+        train(scenario, tmp_path / "a")
 
 
 RING = ['job.exchange={kind="ring"}', "job.servers=0", "job.pull_bound=0.2", "job.pull_important=false"]

@@ -1,0 +1,155 @@
+"""Reproductions that take hours: what they would run and how long, and that they go on wherever they are stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gradwire import efforts as door
+from gradwire import reproduce as reproductions
+from gradwire.analysis.claims import claims_of
+from gradwire.analysis.claims.claim import Claim, Setting
+from gradwire.analysis.claims.plan import all_runs, planned
+from gradwire.analysis.claims.store import Store
+from gradwire.efforts import Effort, efforts, held_out, steps_of
+from gradwire.scenarios.learned import Learned
+from tests.support.reproduction_cases import interrupted
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _steps(setting: str, steps: int, full_only: bool = False) -> Setting:
+    training: dict[str, Any] = {
+        "model": "resnet8", "data": "synthetic", "size": 8, "samples": 200, "batch": 4, "steps": steps, "augment": False,
+        "network": "ideal", "score_every": 4,
+    }  # fmt: skip
+    changes = {"training": training, "job": {"workers": 2}}
+    return Setting(setting, "train-tiny", ("lossless", "p0.3"), changes, full_only, baseline="lossless")
+
+
+CLAIM = Claim("T", "[ours]", "s", "p", (_steps("long", 9, True), _steps("short", 6)), (), "accuracy")
+
+
+def test_an_effort_by_hand() -> None:
+    """9 steps of 2 s; looks after 4, 8 and 9 at 200 pictures of 10 ms each; 5 s for rates."""
+    (run, *_) = planned(CLAIM, 1, True)
+    assert steps_of(run) == 9 and held_out(run.scenario.training) == 200
+    assert Effort(2.0, 0.01, 5.0).of(run) == pytest.approx(9 * 2 + 3 * 200 * 0.01 + 5)
+
+
+def test_steps_of_epochs() -> None:
+    """Of 50,000 pictures, 8 workers with 16 each: 390 steps an epoch; spans of a text of known length."""
+    found = {}
+    data = {"pictures": "synthetic", "text": __file__}
+    for run in planned(claims_of("tolerance", ["S6"])[0], 1, True, data):
+        found[run.setting] = steps_of(run), held_out(run.scenario.training)
+    assert found["ResNet-20, 50,000 pictures, 20 epochs"] == (7800, 10_000)
+    assert found["ResNet-8, 10,000 pictures, 3 epochs"] == (234, 10_000)
+    assert found["LSTM of characters, 3,000 steps"] == (3000, Path(__file__).stat().st_size // 10 // 32)
+
+
+def test_each_kind_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds and lengths are one kind, arms are others; simulations are not timed; a longer training of a kind takes longer."""
+    timed: list[Any] = []
+    monkeypatch.setattr(door, "_timed", lambda run, read: (timed.append(run), Effort(1.0, 0.0, 0.0))[1])
+    runs = planned(CLAIM, 3, True)
+    found = efforts(runs, lambda share, words: None)
+    assert sorted({run.policy for run in timed}) == ["lossless", "p0.3"] and len(timed) == 2
+    assert {(run.setting, found[run.key]) for run in runs} == {("long", 9.0), ("short", 6.0)}
+    assert efforts(planned(claims_of("dlcp", ["S2"])[0], 1, False), lambda share, words: None) == {}
+
+
+def test_a_listing_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, in between and after; what is begun counts by its steps, what is damaged as nothing, and stays."""
+    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [CLAIM])
+    monkeypatch.setattr(door, "_timed", lambda run, read: Effort(1.0, 0.0, 0.0))
+    asked: Any = {"full": True, "seeds": 1}
+    out = tmp_path / "out"
+    before = reproductions.listing("tolerance", out, **asked)
+    assert not out.exists() and [(row.setting, row.runs, row.kept, row.steps, row.left_s) for row in before] == [
+        ("long", 2, 0, 9, 18.0), ("short", 2, 0, 6, 12.0),
+    ]  # fmt: skip
+    reproductions.reproduce("tolerance", out, seeds=1)
+    store, runs = Store(out), all_runs([planned(CLAIM, 1, True)])
+    begun, done = (next(run for run in runs if run.setting == name and run.policy == "p0.3") for name in ("long", "short"))
+    with pytest.raises(KeyboardInterrupt), interrupted(after=5):
+        reproductions._one(begun, store)
+    (store.place(done.key) / "training.json").write_text("no")
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    after = {row.setting: row for row in reproductions.listing("tolerance", out, **asked)}
+    assert files == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert (after["long"].kept, after["long"].begun, after["long"].left_s) == (0, 1, pytest.approx(9 + 9 * 5 / 9))
+    assert (after["short"].kept, after["short"].begun, after["short"].left_s) == (1, 0, 6.0)
+
+
+def test_what_is_timed_are_steps_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second with each step and look: one second a step, one for 200 held-out pictures."""
+    from gradwire.training.trainer import Trainer
+
+    now = [0.0]
+    step, score = Trainer.step, Trainer.score
+
+    def slow(of: Any) -> Any:
+        return lambda self, *more: (now.__setitem__(0, now[0] + 1.0), of(self, *more))[1]
+
+    monkeypatch.setattr(Trainer, "step", slow(step))
+    monkeypatch.setattr(Trainer, "score", slow(score))
+    monkeypatch.setattr("gradwire.efforts.time.process_time", lambda: now[0])
+    runs = planned(CLAIM, 1, False)
+    assert set(efforts(runs, lambda share, words: None).values()) == {6 * 1.0 + 2 * 200 * 1.0 / 200}
+
+
+def test_the_short_ones_are_made_first_in_a_full_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the rest is told by what they take, not by how many there are."""
+    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [CLAIM])
+    monkeypatch.setattr(door, "_timed", lambda run, read: Effort(1.0, 0.0, 0.0))
+    made, heard = [], []
+    one = reproductions._one
+    monkeypatch.setattr(reproductions, "_one", lambda run, store: (made.append(run.setting), one(run, store))[1])
+    reproductions.reproduce("tolerance", tmp_path / "out", full=True, seeds=1, told=lambda share, words: heard.append((share, words)))
+    assert made == ["short", "short", "long", "long"]
+    shares = [share for share, words in heard if "runs" in words]
+    assert shares == pytest.approx([0, 6 / 30, 12 / 30, 21 / 30, 1])
+
+
+def _command(out: Path, *more: str, at: str = "", after: int = 0) -> subprocess.CompletedProcess[str]:
+    """A full reproduction of a small claim in a process of its own, to which a signal is sent in the step after so many."""
+    code = f"from tests.support.reproduction_cases import main; main({at!r}, {after})"
+    line = [sys.executable, "-c", code, "reproduce", "tolerance", "--full", "--seeds", "1", "--jobs", "1", "--out", str(out), *more]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.parametrize(("at", "code"), [("SIGINT", 130), ("SIGKILL", -signal.SIGKILL)])
+def test_it_goes_on_where_it_was_stopped(tmp_path: Path, at: str, code: int, whole: dict[str, Any]) -> None:
+    """What was done is not done again, what was begun goes on from its checkpoint, and it comes to the same figures."""
+    out = tmp_path / "out"
+    stopped = _command(out, at=at, after=2 * 2 + 6 + 4)
+    assert stopped.returncode == code and "Traceback" not in stopped.stderr, stopped.stderr
+    kept = {path.parent.name: Learned.read(path.parent).summary["steps_done"] for path in out.rglob("training.json")}
+    assert sorted(kept.values()) == [4, 6], "one is over, one has a checkpoint"
+    rows = json.loads(_command(out, "--list", "--json").stdout)
+    assert (rows["runs"], rows["kept"]) == (2, 1) and 0 < rows["left_s"] and [row["begun"] for row in rows["settings"]] == [1]
+    over = next(out / "runs" / key / "steps.parquet" for key, steps in kept.items() if steps == 6)
+    before = over.stat().st_mtime_ns
+    done = _command(out, at="SIGKILL", after=2 + 2)
+    assert done.returncode == 0, f"no more than two steps that are timed, and two that were left: {done.stderr}"
+    assert over.stat().st_mtime_ns == before
+    figures = json.loads((out / "claims.json").read_text())
+    assert len(figures["claims"][0]["measures"]) == 2 and figures["claims"][0]["measures"] == whole["claims"][0]["measures"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The values of a reproduction in one go."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert _command(out).returncode == 0
+    found: dict[str, Any] = json.loads((out / "claims.json").read_text())
+    return found
