@@ -139,14 +139,9 @@ class Courses:
             rows.append((WAIT, first + event, iteration))
             if share := optimizer * some // whole:
                 rows.append((COMPUTE, share, -1))
-            rows.append((FIRE, first + fired, -1))
+            if fired >= 0:
+                rows.append((FIRE, first + fired, -1))
         last = iteration == self._table.iterations - 1
-        if exchanged.reduced is not None:  # sharded: a worker updates its part before anybody gathers it
-            rows.append((WAIT, first + int(exchanged.reduced[worker]), iteration))
-            if share := optimizer // self._table.workers:
-                rows.append((COMPUTE, share, -1))
-            if exchanged.updated is not None:
-                rows.append((FIRE, first + int(exchanged.updated[worker]), -1))
         stale = exchange.staleness
         for number in range(max(iteration - stale, 0), iteration + 1 if last else iteration - stale + 1):
             gates = past.of(worker, number)

@@ -52,11 +52,16 @@ def file_location(entry: ErrorDetails, tables: Any) -> Location:
     location = entry["loc"]
     kept: list[str | int] = []
     here = tables
+    entered = False
     for position, step in enumerate(location):
+        if entered and here.get("kind") == step:  # a kind first, and then its keys, of which one may have its name
+            entered = False
+            continue
         inside = isinstance(here, Mapping) and step in here
         if inside or (isinstance(here, (list, tuple)) and isinstance(step, int) and step < len(here)):
             here = here[step]
             kept.append(step)
+            entered = isinstance(here, Mapping)
         elif entry["type"] == "missing" and position == len(location) - 1:
             kept.append(step)
     return tuple(kept)
@@ -163,7 +168,10 @@ def _models_at(location: Location, root: type[Table]) -> list[type[Table]]:
             continue
         members = [model for model in models if step in _kinds(model) or step == model.union_tag]
         fields = [model.model_fields[step].annotation for model in models if step in model.model_fields]
-        models = [found for annotation in fields for found in _models_in(annotation)] if fields else members
+        of_several = len(models) > 1 and members
+        models = members if of_several or not fields else [
+            found for annotation in fields for found in _models_in(annotation)
+        ]  # fmt: skip
     return models
 
 

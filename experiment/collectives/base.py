@@ -111,15 +111,13 @@ class Exchanged:
     forward : per worker and layer, and one place more for the end of the pass (worker * (layers + 1) + layer), the
         events that are fired when forward has come so far; None: none.
     updates : int64[workers, n, 4], what a worker does one after the other when its backward pass is over: wait for an
-        event, compute a part of the captured optimiser step (so many of so many parts), and fire an event; None:
-        nothing.
+        event, compute a part of the captured optimiser step (so many of so many parts), and fire an event, or none, -1;
+        None: nothing.
     threads : the courses of processes behind the workers' (`Exchange.threads`).
     micros : how many micro-batches an iteration has.
     early : where gradients of those before the last one are exchanged as well, the same as `fires` for each of them.
     inside : by micro-batch, whether back, and layer what a worker does when it comes there; `rounds` then has the
         events to fire and to wait for, two of int64[rounds, workers].
-    reduced, updated : int64[workers] or None; where each worker updates its own part of the parameters: the event after
-        which it does so, and the one that it fires then.
     """
 
     step: Step
@@ -128,6 +126,10 @@ class Exchanged:
     forward: Lists | None = None
     updates: Ints | None = None
     threads: tuple[Course, ...] = ()
+    micros: int = 1
+    early: Sequence[Lists] = ()
+    inside: Mapping[tuple[int, bool, int], Moment] = field(default_factory=dict)
+    rounds: tuple[Ints, Ints] = ()  # type: ignore[assignment]
 
     def at_forward(self, place: int) -> list[int]:
         """The events that are fired at a place of `forward`."""
@@ -135,12 +137,15 @@ class Exchanged:
             return []
         first, events = self.forward
         return [int(event) for event in events[first[place] : first[place + 1]]]
-    micros: int = 1
-    early: Sequence[Lists] = ()
-    inside: Mapping[tuple[int, bool, int], Moment] = field(default_factory=dict)
-    rounds: tuple[Ints, Ints] = ()  # type: ignore[assignment]
-    reduced: Ints | None = None
-    updated: Ints | None = None
+
+
+def own_updates(reduced: Ints, parts: int, updated: Ints | None = None) -> Ints:
+    """`Exchanged.updates` where every worker updates one of so many parts: after which event, int64[workers], and which
+    one it fires then."""
+    import numpy as np
+
+    ones = np.ones_like(reduced)
+    return np.stack((reduced, ones, parts * ones, -ones if updated is None else updated), axis=1)[:, None]
 
 
 class Exchange(ABC):

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Moment
+from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Moment, own_updates
 from gradwire.experiment.collectives.buckets import Bucket, Run
-from gradwire.experiment.collectives.halves import half, schedule
+from gradwire.experiment.collectives.halves import in_groups
 from gradwire.experiment.collectives.kinds import fsdp
 from gradwire.experiment.collectives.merged import grown, merged
 from gradwire.experiment.collectives.schedule import Transfers
@@ -56,12 +56,15 @@ class FullySharded(Exchange):
         super().__init__(context)
         self._prefetch, self._reshard, self._micros = table.prefetch, table.reshard, context.table.accumulate
         self.units = units_of(context, table.unit)
-        whole = schedule(table.algorithm, len(context.workers), context.rails, context.inside)
+        self._group = table.group or len(context.workers)
+        gather, scatter = in_groups(
+            table.algorithm, len(context.workers), context.rails, context.inside, self._group
+        )
         self.passes = self._passes()
         runs = [self._runs(layers) for layers in self.units]
         gathered = [runs[unit] for _, _, units in self.passes for unit in units]
-        self.gathers = Gathers(context, half(whole, adds=False), gathered)
-        self.scatters = Rounds(context, half(whole, adds=True), runs[::-1] * self._micros)
+        self.gathers = Gathers(context, gather, gathered)
+        self.scatters = Rounds(context, scatter, runs[::-1] * self._micros)
         self.inside = self._moments()
 
     def _runs(self, layers: Sequence[int]) -> tuple[Run, ...]:
@@ -131,8 +134,9 @@ class FullySharded(Exchange):
         )
         fires = [self._fires(start, micro) for micro in range(self._micros)]
         return Exchanged(
-            step, fires[-1], gathered.gates, early=fires[:-1], inside=self.inside, rounds=rounds, reduced=reduced
-        )
+            step, fires[-1], gathered.gates, early=fires[:-1], inside=self.inside, rounds=rounds,
+            updates=own_updates(reduced, self._group),
+        )  # fmt: skip
 
     def _fires(self, start: Ints, micro: int) -> Lists:
         """The starts of reduce-scatters that every worker's gradients of a micro-batch fire."""

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, lists, messages
+from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, lists, messages, own_updates
 from gradwire.experiment.collectives.buckets import Bucket, Run, Tags, runs_of
 from gradwire.experiment.collectives.schedule import Links, Transfers, links, mean_hops
 from gradwire.experiment.collectives.staged_table import StagedTable
@@ -51,7 +51,7 @@ class Numbers(NamedTuple):
     start, complete : [buckets, workers].
     joined : [buckets, groups that wait for several things].
     gates : [workers, layers + 1], -1 where there is none.
-    own : [2, workers], or without any where workers do not update parts of their own: reduced, and updated.
+    own : [2, workers], or [2, 0] where workers do not update parts of their own: reduced, and updated.
     """
 
     place: Ints
@@ -178,8 +178,9 @@ class Staged(Exchange):
             after=lists(after, len(needs)), posts=lists(posts, len(needs)),
             contents=lambda: self._contents(numbers.place, bucket, column),
         )  # fmt: skip
-        reduced, updated = numbers.own if self.updates else (None, None)
-        return Exchanged(step, self._fires(layout, numbers.start), numbers.gates, reduced=reduced, updated=updated)
+        reduced, updated = numbers.own
+        updates = own_updates(reduced, len(self.context.workers), updated) if self.updates else None
+        return Exchanged(step, self._fires(layout, numbers.start), numbers.gates, updates=updates)
 
     def _due(self, layout: list[Bucket], ready: Ints) -> Ints:
         """When every message could be ready at the earliest, [buckets, transfers]."""

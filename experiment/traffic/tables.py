@@ -93,7 +93,9 @@ def hosts_of(table: Traffic, where: str, network: Network) -> NDArray[np.int64]:
     """Numbers of who takes part. Errors as `check_hosts`."""
     cards = network.cards
     named = cards.hosts if table.hosts == "all" else table.hosts
-    asked = [("hosts", name) for name in named] + list(table.named.items())
+    asked = [("hosts", name) for name in named] + [
+        (key, name) for key, names in table.named.items() for name in names
+    ]
     mistakes = [
         Mistake(f"{where}.{key}", "is no host of the network", name, ", ".join(cards.hosts[:8]))
         for key, name in asked

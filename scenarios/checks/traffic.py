@@ -75,10 +75,11 @@ def _hosts(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]
     count = total if named is None else len(named)
     for mistake in () if count is None else traffic.misfits(count):
         yield replace(mistake.under(path), concerns=("topology", f"{path}.hosts"))
-    for key, name in traffic.named.items():
-        if total is not None and not scenario.is_host(name):
-            expected = scenario.host_names
-            yield Mistake(f"{path}.{key}", "is no host of the topology", name, expected, ("topology",))
+    for key, names in traffic.named.items():
+        strangers = [] if total is None else [name for name in names if not scenario.is_host(name)]
+        if strangers:
+            what, expected = "is no host of the topology", scenario.host_names
+            yield Mistake(f"{path}.{key}", what, ", ".join(strangers[:8]), expected, ("topology",))
 
 
 def _carried(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:

@@ -23,12 +23,26 @@ RANGE = re.compile(r"(.*?)([0-9]+)\.\.(.*?)([0-9]+)")
 MOST_HOSTS = 1 << 20
 
 
-def _hosts(value: Any) -> Any:
+EXAMPLE = 'a list of hosts and ranges, such as ["h0", "h8..h15"]'
+
+
+def _two_or_all(value: Any) -> Any:
+    """ "all", or the list with its ranges written out, of two hosts at least."""
+    expected = f'"all" or {EXAMPLE}'
+    names = value if value == "all" else _names(value, expected)
+    if len(names) < 2:
+        raise UnitError("is no two hosts", expected)
+    return names
+
+
+def _any_or_all(value: Any) -> Any:
     """ "all", or the list with its ranges written out."""
-    if value == "all":
-        return value
-    expected = '"all" or a list of hosts and ranges, such as ["h0", "h8..h15"]'
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
+    return value if value == "all" else _names(value, f'"all" or {EXAMPLE}')
+
+
+def _names(value: Any, expected: str = EXAMPLE) -> tuple[str, ...]:
+    """The names of a list of hosts, of one at least, with its ranges written out."""
+    if not value or not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
         raise UnitError("names no hosts", expected)
     names: list[str] = []
     for name in value:
@@ -42,16 +56,27 @@ def _hosts(value: Any) -> Any:
         names += [f"{prefix}{number}" for number in range(int(first), int(last) + 1)]
     if len(set(names)) != len(names):
         raise UnitError("names a host twice", "distinct hosts")
-    if len(names) < 2:
-        raise UnitError("is no two hosts", expected)
     return tuple(names)
 
 
 Hosts = Annotated[
     Literal["all"] | tuple[str, ...],
-    BeforeValidator(_hosts),
+    BeforeValidator(_two_or_all),
     Field(json_schema_extra={"examples": ["all", ["h0", "h8..h15"]]}),
 ]
+"""Who sends to each other: "all", or two hosts and more."""
+
+Side = Annotated[
+    Literal["all"] | tuple[str, ...],
+    BeforeValidator(_any_or_all),
+    Field(json_schema_extra={"examples": ["all", ["h0", "h8..h15"]]}),
+]
+"""One of two sides: "all", or one host and more."""
+
+Named = Annotated[
+    tuple[str, ...], BeforeValidator(_names), Field(json_schema_extra={"examples": [["h0", "h8..h15"]]})
+]
+"""One host and more, by name."""
 
 
 class Traffic(Table, ABC):
@@ -102,7 +127,7 @@ class Traffic(Table, ABC):
         return self
 
     @property
-    def named(self) -> Mapping[str, str]:
+    def named(self) -> Mapping[str, tuple[str, ...]]:
         """Hosts that the table names beside `hosts`, by key."""
         return {}
 

@@ -12,10 +12,16 @@ All that waits for the network does so inside of passes: `prefetch` units are as
 while a worker computes one unit the next one's parameters come in (FSDP's backward prefetch, and what its limit of two
 gathers leaves of a CPU that runs ahead in forward [recalled]); with 0 a unit is asked for when it is needed.
 
+In groups of G workers that follow one another (PyTorch's hybrid sharding, HSDP, of the same paper) every worker has a
+G-th, gathers go inside of the groups, and behind a reduce-scatter inside of a group every worker reduces its part with
+those who have the same part in the other R = N/G groups, by both halves of the algorithm; what leaves a group is a
+G-th of what an all-reduce sends. Micro-batches do so one by one, as FSDP2 does unless told otherwise [recalled].
+
 Bytes sent by all workers, of a model of S bytes whose last unit has L: (N - 1)(3 S - L); (N - 1) 2 S if parameters are
-kept from forward to backward. On an idle network, where a message of m bytes takes a + m b, a gather and a
-reduce-scatter of a unit of U bytes by rings take (N - 1)(a + b U/N) each. Lost parts of a gather are parameters that a
-worker has from its last update or lacks; those of a reduce-scatter are missing from a sum.
+kept from forward to backward; in groups (N - R)(3 S - L) + 2(R - 1) S. On an idle network, where a message of m bytes
+takes a + m b, a gather and a reduce-scatter of a unit of U bytes by rings take (N - 1)(a + b U/N) each; in groups a
+gather takes (G - 1)(a + b U/G), and a reduction 2(R - 1)(a + b U/N) more. Lost parts of a gather are parameters that a
+worker has from its last update or lacks; those of a reduction are missing from a sum.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.experiment.collectives.halves import Algorithm, misfits, parts, unfit
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Flag, Natural
+from gradwire.scenarios.schema.base import Count, Flag, Natural
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.units import Bytes, Size
 
@@ -45,9 +51,13 @@ class FullySharded(ExchangeTable):
     """How many units ahead parameters are asked for."""
     reshard: Flag = True
     """Whether parameters are freed behind a unit's forward step, and gathered again for its backward step."""
+    group: Count | None = None
+    """Workers that share a model, one after the other in the order of their placement: those of one host, for instance.
+    Other groups have copies of it (hybrid sharding). All workers if absent."""
     algorithm: Algorithm = "ring"
     """How gathers and reduce-scatters go: step by step round a ring, at once from everybody to everybody, by recursive
-    halving and doubling, or by rings inside hosts and across them, of accelerators."""
+    halving and doubling, or by rings inside hosts and across them, of accelerators. All-reduces across groups go in the
+    same way (hierarchical: by rings)."""
 
     @property
     def unit_key(self) -> str:
@@ -55,7 +65,7 @@ class FullySharded(ExchangeTable):
 
     def misfits(self, job: Job) -> Iterator[Mistake]:
         yield from super().misfits(job)
-        yield from misfits(self.algorithm, job)
+        yield from misfits(self.algorithm, job, self.group)
         if job.workers < 2:
             yield Mistake("workers", f"makes no {self.kind}", job.workers, "at least two workers")
         if job.scheduler is not None or job.order != "fifo":
@@ -63,10 +73,10 @@ class FullySharded(ExchangeTable):
             yield Mistake(key, "has nothing to order: units go when they are needed", value, "to leave it out")
 
     def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
-        return unfit(self.algorithm, job, gpus)
+        return unfit(self.algorithm, job, gpus, self.group)
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
-        return "unit", (self.unit + tensor) // parts(self.algorithm, workers)
+        return "unit", (self.unit + tensor) // parts(self.algorithm, self.group or workers)
 
     def collective(self, context: Any) -> Any:
         from gradwire.experiment.collectives.fsdp import FullySharded

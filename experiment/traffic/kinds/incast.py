@@ -23,8 +23,8 @@ class Incast(Repeated):
     """Host that receives, the same in every burst; absent: one of the hosts at random, another in every burst."""
 
     @property
-    def named(self) -> Mapping[str, str]:
-        return {} if self.receiver is None else {"receiver": self.receiver}
+    def named(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self.receiver is None else {"receiver": (self.receiver,)}
 
     def misfits(self, hosts: int) -> Iterator[Mistake]:
         yield from super().misfits(hosts)

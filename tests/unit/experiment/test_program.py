@@ -188,6 +188,13 @@ def test_jobs_and_traffic_share_hosts():
             "start": "1us",
         },
         {"kind": "incast", "fan_in": 3, "size": "10kB", "period": "3us", "stop": "20us"},
+        *(
+            {
+                "kind": "storage", "operation": operation, "storage": ["h4", "h5"], "size": "50kB", "stripe": "7kB",
+                "window": 2, "spread": "40us", "period": "100us", "rounds": 2,
+            }
+            for operation in ("read", "write")
+        ),
     ],
     ids=lambda table: table["kind"],
 )

@@ -124,6 +124,87 @@ def test_arrays(algorithm, gpus):
     assert same(lossy.buffers, lossy.predicted())
 
 
+# --- in groups -------------------------------------------------------------------------------------------------------
+
+
+def test_times_in_groups():
+    """Two groups of two: a gather is one message of a half of a unit; a reduction another one, and then both halves of
+    a ring of two, with a quarter each. Everybody updates a half."""
+    gather, across = A + 20 * PACKET, 2 * (A + 10 * PACKET)
+    result = run(fsdp(group=2), optimizer=4000, iterations=2)
+    once = gather + 6 * MS + gather + across + 2000
+    assert notes(result) == [[begin, begin + gather + 3 * MS, begin + gather + 6 * MS, begin + once] for begin in (0, once)]
+
+
+@pytest.mark.parametrize(("fields", "micros", "gathers", "scatters"), [({}, 1, 5, 3), ({"reshard": False}, 3, 3, 9)])
+@pytest.mark.parametrize("algorithm", ["ring", "all_to_all", "halving"])
+def test_bytes_in_groups(algorithm, fields, micros, gathers, scatters):
+    """Inside of groups N - R of all that is gathered and scattered; across them 2 (R - 1) of what is reduced."""
+    result = run(fsdp(group=2, algorithm=algorithm, **fields), accumulate=micros)
+    inside, across = {"all_gather": 0, "reduce_scatter": 0}, {"all_gather": 0, "reduce_scatter": 0}
+    for row in result.messages.to_pylist():
+        ends = {int(row[end][1:]) // 2 for end in ("src", "dst")}
+        (inside if len(ends) == 1 else across)[row["kind"]] += row["bytes"]
+    assert inside == {"all_gather": gathers * 2 * UNIT, "reduce_scatter": scatters * 2 * UNIT}
+    assert across == {"all_gather": scatters * UNIT, "reduce_scatter": scatters * UNIT}
+    made = job_of(fsdp(group=2, algorithm=algorithm, **fields), WORKERS, accumulate=micros)
+    assert made.exchange.bytes_per_iteration == sum(Arrays(made, np.random.default_rng(1)).program.messages.nbytes)
+
+
+@pytest.mark.parametrize(("algorithm", "workers", "group", "gpus"), [
+    ("ring", 6, 2, 1), ("ring", 6, 3, 1), ("ring", 8, 4, 2), ("ring", 8, 2, 4), ("ring", 6, 2, 3), ("ring", 4, 4, 1),
+    ("all_to_all", 6, 3, 1), ("all_to_all", 8, 4, 2), ("halving", 8, 4, 1), ("halving", 8, 2, 2),
+    ("hierarchical", 8, 4, 2), ("hierarchical", 8, 2, 2),
+])  # fmt: skip
+def test_arrays_in_groups(algorithm, workers, group, gpus):
+    """A gather gives everybody what each of its group had of its own. Of a reduction exactly one of every group has the
+    sum of all in the end, and it is the one whose part is gathered."""
+    table = {"kind": "fsdp", "unit": "4KB", "algorithm": algorithm, "group": group}
+    made = job_of(table, workers, gpus=gpus, cards=gpus, accumulate=2)
+    arrays = Arrays(made, np.random.default_rng(2)).run()
+    exchange, segments = made.exchange, made.exchange.gathers.plan.segments
+    assert exchange.scatters.plan.segments == segments
+    members = [range(first, first + group) for first in range(0, workers, group)]
+    owners = []
+    for bucket in range(len(exchange.buckets)):
+        own, ends = ([which[w, bucket].reshape(segments, -1) for w in range(workers)] for which in (arrays.own, arrays.buffers))
+        found = []
+        for segment in range(segments):
+            whole = sum(each[segment] for each in own)
+            for mine in members:
+                if bucket < len(exchange.gathers.buckets):
+                    had = [w for w in mine if all((ends[v][segment] == own[w][segment]).all() for v in mine)]
+                else:
+                    had = [w for w in mine if (ends[w][segment] == whole).all()]
+                assert len(had) == 1
+                found += had
+        owners.append(found)
+    assert all(each == owners[0] for each in owners)
+    assert len(set(owners[0])) == workers and len(set(np.bincount(owners[0]))) == 1
+    for lose in (0.0, 0.2):
+        lossy = Arrays(made, np.random.default_rng(3), lose=lose).run()
+        assert same(lossy.buffers, lossy.predicted())
+
+
+def test_groups_of_hosts_keep_to_their_rails():
+    """Hosts of two accelerators with a card each: what crosses between hosts stays on the accelerator's rail."""
+    made = job_of(fsdp(group=2), 4, gpus=2, cards=2)
+    plan = made.exchange.scatters.plan
+    assert ((plan.src // 2 == plan.dst // 2) | (plan.src % 2 == plan.dst % 2)).all()
+
+
+def test_groups_use_all_cards_alike():
+    """Hosts with three cards: every one of them sends and takes in as much inside of groups, and as much across them."""
+    made = job_of(fsdp(group=2), 6, cards=3)
+    rows, cards = Arrays(made, np.random.default_rng(1)).program.messages, made.exchange.context.cards
+    host = np.repeat(np.arange(6), np.diff(cards.first[:7]))
+    across = host[rows.src] // 2 != host[rows.dst] // 2
+    assert across.any() and not across.all()
+    for which in (across, ~across):
+        for side in (rows.src, rows.dst):
+            assert len(set(np.bincount(side[which], rows.nbytes[which], minlength=18).tolist())) == 1
+
+
 def test_units():
     made = job_of(fsdp(unit="4KB"), 2)
     assert made.exchange.units == [(0, 1), (2,)]
@@ -135,6 +216,9 @@ def test_what_does_not_fit():
         ({"scheduler": "p3"}, "has nothing to order"), ({"order": "layer"}, "has nothing to order"),
         ({"workers": 3, "exchange": fsdp(algorithm="halving")}, "no power of two"),
         ({"exchange": fsdp(algorithm="hierarchical")}, "wants hosts full of accelerators"),
+        ({"exchange": fsdp(group=3)}, "does not divide 4 workers"), ({"exchange": fsdp(group=1)}, "does not divide"),
+        ({"workers": 6, "exchange": fsdp(group=3, algorithm="halving")}, "makes halving go among 3"),
+        ({"workers": 6, "exchange": fsdp(group=2, algorithm="halving")}, "makes halving go among 3"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=what):
             scenario({"workers": 4, "exchange": fsdp(), **fields})

@@ -13,6 +13,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 
 POISSON = {"name": "p", "kind": "poisson", "load": 0.5, "sizes": "web_search", "flows": 10}
+STORAGE = {"name": "f", "kind": "storage", "operation": "read", "storage": ["h3"], "size": "1MB"}
 INCAST = {"name": "i", "kind": "incast", "fan_in": 3, "size": "1kB"}
 
 
@@ -51,6 +52,22 @@ def case(*traffic: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ({**INCAST, "receiver": "h4"}, {}, "traffic[0].receiver", "is no host of the topology"),
         ({**INCAST, "rounds": 2}, {}, "traffic[0].rounds", "needs a period"),
         ({**INCAST, "period": "1us"}, {}, "traffic[0]", "never ends"),
+        ({**STORAGE, "operation": "look"}, {}, "traffic[0].operation", "is unknown"),
+        ({**STORAGE, "storage": []}, {}, "traffic[0].storage", "names no hosts"),
+        ({**STORAGE, "storage": "all"}, {}, "traffic[0].storage", "names no hosts"),
+        ({**STORAGE, "hosts": []}, {}, "traffic[0].hosts", "names no hosts"),
+        ({**STORAGE, "storage": ["h3", "h4"]}, {}, "traffic[0].storage", "is no host of the topology"),
+        ({**STORAGE, "storage": ["h0..h3"]}, {}, "traffic[0].storage", "leaves nobody of 4 hosts to read"),
+        ({**STORAGE, "hosts": ["h0", "h3"]}, {}, "traffic[0].storage", "names who is one of hosts"),
+        ({**STORAGE, "size": "1GB", "stripe": "1kB"}, {}, "traffic[0].stripe", "cuts a file into 1000000"),
+        (
+            {**STORAGE, "size": "1GB", "stripe": "10kB", "window": 99999}, {"topology": {"kind": "star", "hosts": 16}},
+            "traffic[0].window", "starts 1499985 flows at once",
+        ),
+        (
+            {**STORAGE, "period": "1us", "rounds": 2, "spread": "2us"}, {},
+            "traffic[0].spread", "lets a round begin after the next one",
+        ),
         (
             {"name": "s", "kind": "permutation", "size": "1kB", "shift": 4}, {},
             "traffic[0].shift", "makes every one of 4 hosts send to itself",
@@ -101,6 +118,12 @@ def test_a_transport_that_nothing_uses_is_left_out():
 def test_ranges_of_hosts():
     scenario = build_scenario(case({**POISSON, "hosts": ["h3", "h0..h1"]}))
     assert scenario.traffic[0].hosts == ("h3", "h0", "h1")
+    assert build_scenario(scenario.as_written()) == scenario
+
+
+def test_one_host_may_be_a_side():
+    scenario = build_scenario(case({**STORAGE, "hosts": ["h1"]}))
+    assert (scenario.traffic[0].hosts, scenario.traffic[0].storage) == (("h1",), ("h3",))
     assert build_scenario(scenario.as_written()) == scenario
 
 
