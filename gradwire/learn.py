@@ -115,25 +115,28 @@ def _trained(
         cpu_s = before_s + time.process_time() - began
         return Learned({**_summary(scenario, trainer), "cpu_s": cpu_s, **engine()}, tables)
 
-    def keep() -> None:
+    def keep() -> Learned:
+        made = learned()
         if place is None:
-            return
+            return made
         try:
-            learned().write(place, text)
+            made.write(place, text)
             if isinstance(trainer.network, Kept):
                 trainer.network.write(place)
             with replaced(place / CHECKPOINT) as partial:  # last: what is gone on with has all of its rows
                 torch.save(trainer.state_dict(), partial)
         except OSError as error:
             raise ResultError(f"cannot be written: {error.strerror}", str(place), "a folder with room") from None
+        return made
 
+    made = None
     if until is not None and any(row["accuracy"] >= until for row in tables["scores"]):
         return learned()
     with heard(f"train {scenario.name} {scenario.policy_name}", told) as hears:
         for row in trainer.run(every, until, hears):
             if isinstance(row, Score):
                 tables["scores"].append(asdict(row))
-                keep()
+                made = keep()
                 continue
             tables["steps"].append(asdict(row))
             tables["lost"] += [
@@ -142,7 +145,7 @@ def _trained(
                 for tensor, share in enumerate(shares)
                 if share
             ]
-    return learned()
+    return made or learned()  # what is in the folder, to the last digit
 
 
 def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:

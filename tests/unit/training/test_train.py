@@ -106,7 +106,7 @@ def test_it_goes_on_whatever_file_it_was_killed_at(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
         replace(*paths)
 
-    monkeypatch.setattr("gradwire.scenarios.learned.os.replace", killed)
+    monkeypatch.setattr("gradwire.scenarios.output.os.replace", killed)
     train(scenario, tmp_path / "whole")
     whole, files = Learned.read(tmp_path / "whole"), done
     assert files == 2 * 8, "scenario, three tables, two of packets, how far it is, and the checkpoint"
