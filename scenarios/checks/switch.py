@@ -288,7 +288,7 @@ def _sums(scenario: Scenario) -> Iterator[Mistake]:
     ):
         if getattr(switch, field):
             yield Mistake(
-                "switch.aggregation_slots", f"sums packets, and {field} {what}", slots, f"one of the two",
+                "switch.aggregation_slots", f"sums packets, and {field} {what}", slots, "one of the two",
                 (f"switch.{field}",),
             )  # fmt: skip
     balancer = components("load_balancing").get(scenario.load_balancing)
@@ -314,17 +314,17 @@ def _summed(scenario: Scenario, index: int) -> Iterator[Mistake]:
         yield Mistake(where, what, job.exchange.kind, f"transport one of {', '.join(able)}", concerns)
         return
     settings = transport.model_dump()
-    if settings["connections"] != "fresh" or type(transport).variant(settings) is not type(transport):
+    if settings["connections"] != "fresh" or getattr(transport, "variant")(settings) is not type(transport):
         yield Mistake(
-            where, f"adds up packets of single messages, each acknowledged at once", job.exchange.kind,
-            f'{transport.kind} with connections = "fresh" and preset = "classic", and none of the other rules', concerns,
+            where, "adds up packets of single messages, each acknowledged at once", job.exchange.kind,
+            f'{transport.kind} with connections = "fresh", preset = "classic", and none of the other rules', concerns,
         )  # fmt: skip
     elif settings["delayed_acks"] is not None:
         what = "adds up packets of which each is acknowledged at once"
         yield Mistake(where, what, job.exchange.kind, f"{transport.kind} without delayed_acks", concerns)
     if job.order == "layer" or (job.scheduler is not None and job.scheduler.holds_back):
         yield Mistake(
-            where, "adds up what all workers send, and hosts that hold messages back would wait for each other for ever",
+            where, "adds up what all workers send, and hosts that hold messages back would wait for each other",
             job.exchange.kind, 'order = "fifo", and a scheduler that holds nothing back, if any', (f"job[{index}]",),
         )  # fmt: skip
 

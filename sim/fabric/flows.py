@@ -144,8 +144,8 @@ class Flows:
         turn: int | None = None,
         fan: tuple[int, int] | None = None,
     ) -> int:
-        """A new message with its records, which starts at a time. Returns its number. `turn`: that, unless given. `fan`:
-        the base of its fan, and its place there."""
+        """A new message with its records, which starts at a time. Returns its number. `turn`: that, unless given.
+        `fan`: the base of its fan, and its place there."""
         M = self.memory.M
         tags, wanted = self.tags(self.transports[transport].important if important is None else important, packets)
         number = self.enter(1) if number is None else number

@@ -54,8 +54,8 @@ def run_engine(
             return None
         of = members(case, what.fan)
         if what.fan not in fans:
-            ends = [(case.letters[each].src, case.letters[each].dst) for each in of]
-            fans[what.fan] = fabric.fan(*zip(*ends, strict=True), Bytes(what.nbytes), what.transport)
+            src, dst = ([getattr(case.letters[each], end) for each in of] for end in ("src", "dst"))
+            fans[what.fan] = fabric.fan(src, dst, Bytes(what.nbytes), what.transport)
         return fans[what.fan], of.index(letter)
 
     def post(letter: int, time: int) -> None:

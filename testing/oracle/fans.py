@@ -106,16 +106,18 @@ class Slots:
             self.unsummed += packet.kind == DATA
             return packet
         slot = fan.held[number]
-        if place in slot.whose:
-            slot.marked |= marked(packet)
-        else:
+        again = place in slot.whose
+        if not again:
             add(slot, place, packet, (place,))
-        if len(slot.whose) < fan.size:
-            self.summed += packet.kind == DATA
-            return None
+            if len(slot.whose) < fan.size:
+                self.summed += packet.kind == DATA
+                return None
         del fan.held[number]
         fan.passed.add(number)
         self.free += 1
+        if again:  # what is in the slot is lost
+            self.unsummed += packet.kind == DATA
+            return packet
         marks = {"ce" if packet.kind == DATA else "echo": slot.marked}
         return replace(packet, all=True, parts=tuple(slot.parts), **marks)
 

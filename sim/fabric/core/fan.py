@@ -11,12 +11,14 @@ The result is what acknowledges: the host answers a packet when it has it of all
 results counts a packet as acknowledged when it is by all. So whatever is lost - a packet before its switch, one that
 stands for all, an answer - somebody sends again what he knows to be missing, and nothing is counted twice: a slot has a
 bit for each that is in it, and what comes after one that stood for all goes on by itself, to the host, which has a bit
-for each as well. An acknowledgement carries the point below which everything is there of all, whatever single receivers
+for each as well. One that comes once more to a slot that it is in gives the slot up, with what is in it, and from there
+on all of that number go on by themselves, as in ATP: nobody has been told that they are there, so all are sent again, and
+none can keep another one waiting for ever. An acknowledgement carries the point below which everything is there of all, whatever single receivers
 have beyond it.
 
-Our choices: which the papers do otherwise or leave open. A slot is free when the last packet has come, and not when the
-result has gone by, since the host can do what is left. What the first packet of a number met holds for all of them;
-ATP lets later ones try again, and time-outs clear what cannot be completed. Acknowledgements of results take slots, too.
+Our choices, which the papers do otherwise or leave open: a slot is free when the last packet has come, and not when the
+result has gone by, since the host can do what is left. What the first packet of a number met holds for all of them; ATP
+lets later ones try again, and time-outs clear what cannot be completed. Acknowledgements of results take slots, too.
 """
 
 from gradwire.components.compiled import njit
@@ -93,16 +95,16 @@ def member(M, fan, place):
 
 @njit
 def _contribute(M, fan, packet, place, mark):
-    """A packet of one of a fan is there; `packet`: the words of its number. Whether it is the last one; one that has
-    been there is not."""
+    """A packet of one of a fan is there; `packet`: the words of its number. Returns ALL if it is the last one, SOME if
+    others are missing, AGAIN if it has been there before."""
     bits = packet + 1 + (place >> 5)
     bit = 1 << (place & 31)
     M[packet] |= mark << PACKET_MARK
     if M[bits] & bit:
-        return False
+        return AGAIN
     M[bits] |= bit
     M[packet] += 1 << PACKET_COUNT
-    return M[packet] >> PACKET_COUNT == M[fan + FAN_SIZE]
+    return ALL if M[packet] >> PACKET_COUNT == M[fan + FAN_SIZE] else SOME
 
 
 # --- at the switch -------------------------------------------------------------------------------------------------
@@ -145,12 +147,16 @@ def add_up(M, node, fan, A, B):
         M[node + N_UNSUMMED] += data
         return A
     mark = A_CE if data else A_ECHO
-    if not _contribute(M, fan, packet, place, (A >> mark) & 1):
+    there = _contribute(M, fan, packet, place, (A >> mark) & 1)
+    if there == SOME:
         M[node + N_SUMMED] += data
         M[fan + FAN_WORDS + 2 * place + 1] -= 1
         return 0
     M[packet] += PACKET_PASSED - PACKET_HELD
     M[node + N_SLOTS] += 1
+    if there == AGAIN:
+        M[node + N_UNSUMMED] += data
+        return A
     return A | (1 << A_ALL) | (((M[packet] >> PACKET_MARK) & 1) << mark)
 
 
@@ -193,9 +199,9 @@ def _all_there(M, fan, flow, A, B, mark):
     packet = M[fan + FAN_AT_HOST] + ((B >> B_SEQUENCE) & MASK_SEQUENCE) * M[fan + FAN_STRIDE]
     if M[packet] & PACKET_PASSED:
         return AGAIN
-    before = M[packet] >> PACKET_COUNT
-    if not _contribute(M, fan, packet, place, (A >> mark) & 1) and (A >> A_ALL) & 1 == 0:
-        return SOME if M[packet] >> PACKET_COUNT > before else AGAIN
+    there = _contribute(M, fan, packet, place, (A >> mark) & 1)
+    if there != ALL and (A >> A_ALL) & 1 == 0:
+        return there
     M[packet] |= PACKET_PASSED
     below = M[fan + FAN_CUMULATIVE]
     packets = M[M[fan + FAN_WORDS] + R_PACKETS]
@@ -225,8 +231,8 @@ def _take(M, th, flow, sequence, size, ce, now):
 @njit
 def take_for_all(M, th, node, p, fan, flow, A, B, now):
     """A data packet of one of many, or of all, reaches the one host: when it is there of all, their receivers take it,
-    and one answer goes to all. If it, or that of all, was there before, its sender is answered, who has not heard: were he
-    to wait for the others, what he sends again could crowd theirs out for ever."""
+    and one answer goes to all. If it, or that of all, was there before, its sender alone is answered, who has not heard:
+    were he to wait for the others, what he sends again could crowd theirs out for ever."""
     r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
     sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
     size = M[r + R_PAYLOAD]
