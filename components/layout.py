@@ -344,8 +344,8 @@ PAIR_GAP = 1  # picoseconds per byte << 16 between packet starts, 0 = as fast as
 PAIR_USER = 2
 
 # --- fans: messages of the same contents between one host and many others, which the switch of the one sums up on their
-# way to it, or makes of one on the way from it (`core.fan`). FAN_WORDS, then for each message two words: the base of its
-# receiver's record, 0 = none yet; and packets that its switch made of it, less those that went no further there
+# way to it, or makes of one on the way from it (`core.fan`). FAN_WORDS, then two words for each message: the base of
+# its receiver's record, 0 = none yet; and packets that its switch made of it, less those that went no further there
 FAN_SIZE = 0  # messages
 FAN_OUT = 1  # 1: from one host to many
 FAN_NODE = 2  # base of the switch of the one host

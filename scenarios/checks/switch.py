@@ -313,8 +313,9 @@ def _summed(scenario: Scenario, index: int) -> Iterator[Mistake]:
         what = f"adds up packets, which {transport.kind} cannot acknowledge for many"
         yield Mistake(where, what, job.exchange.kind, f"transport one of {', '.join(able)}", concerns)
         return
-    settings = transport.model_dump()
-    if settings["connections"] != "fresh" or getattr(transport, "variant")(settings) is not type(transport):
+    settings, kind = transport.model_dump(), type(transport)
+    classic = getattr(kind, "variant", lambda _: kind)(settings) is kind
+    if settings["connections"] != "fresh" or not classic:
         yield Mistake(
             where, "adds up packets of single messages, each acknowledged at once", job.exchange.kind,
             f'{transport.kind} with connections = "fresh", preset = "classic", and none of the other rules', concerns,

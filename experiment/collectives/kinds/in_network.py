@@ -7,9 +7,9 @@ back goes from there to all of them. So each worker sends its gradients once and
 of what a ring sends. SwitchML has the result come from the switch itself; here, as in ATP, a host adds its own part,
 does what the switch had no slot for, and knows what has been lost (our choice).
 
-On an idle star of N workers, where the link takes b for a byte and latencies do not count, S bytes of gradients that are
-ready at one time take about S b: S (N - 1)/N of its gradients and S/N of results leave a worker, and as much comes in;
-a ring takes 2 S b (N - 1)/N.
+On an idle star of N workers, where the link takes b for a byte and latencies do not count, S bytes of gradients that
+are ready at one time take about S b: S (N - 1)/N of its gradients and S/N of results leave a worker, and as much comes
+in; a ring takes 2 S b (N - 1)/N.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class InNetwork(ExchangeTable):
         from gradwire.experiment.collectives.parameter_server import ParameterServers
 
         table = ParameterServer(
-            kind="parameter_server", pull=self.pull, colocated=True, partition=self.partition, aggregation=True
-        )
+            kind="parameter_server", pull=self.pull, colocated=True, partition=format_size(self.partition),
+            aggregation=True,
+        )  # fmt: skip
         return ParameterServers(replace(context, servers=context.workers), table)

@@ -12,9 +12,9 @@ results counts a packet as acknowledged when it is by all. So whatever is lost -
 stands for all, an answer - somebody sends again what he knows to be missing, and nothing is counted twice: a slot has a
 bit for each that is in it, and what comes after one that stood for all goes on by itself, to the host, which has a bit
 for each as well. One that comes once more to a slot that it is in gives the slot up, with what is in it, and from there
-on all of that number go on by themselves, as in ATP: nobody has been told that they are there, so all are sent again, and
-none can keep another one waiting for ever. An acknowledgement carries the point below which everything is there of all, whatever single receivers
-have beyond it.
+on all of that number go on by themselves, as in ATP: nobody has been told that they are there, so all are sent again,
+and none can keep another one waiting for ever. An acknowledgement carries the point below which everything is there of
+all, whatever single receivers have beyond it.
 
 Our choices, which the papers do otherwise or leave open: a slot is free when the last packet has come, and not when the
 result has gone by, since the host can do what is left. What the first packet of a number met holds for all of them; ATP
@@ -231,8 +231,8 @@ def _take(M, th, flow, sequence, size, ce, now):
 @njit
 def take_for_all(M, th, node, p, fan, flow, A, B, now):
     """A data packet of one of many, or of all, reaches the one host: when it is there of all, their receivers take it,
-    and one answer goes to all. If it, or that of all, was there before, its sender alone is answered, who has not heard:
-    were he to wait for the others, what he sends again could crowd theirs out for ever."""
+    and one answer goes to all. If it, or that of all, was there before, its sender alone is answered, who has not heard
+    of it: were he to wait for the others, what he sends again could crowd theirs out for ever."""
     r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
     sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
     size = M[r + R_PAYLOAD]
