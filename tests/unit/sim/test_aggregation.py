@@ -10,10 +10,12 @@ from sim_cases import US, make_trace, ps_job, scenario
 from gradwire.emu.planning.prepare import check_scenario
 from gradwire.scenarios.checks.scenario import find_mistakes
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.packets import DATA, Packet
+from gradwire.testing.scenario import Recorder
 
 PAYLOAD, BYTE = 1000, 80  # picoseconds a byte at 100 Gbps
 FRAME = PAYLOAD + TCP_OVERHEAD
@@ -82,6 +84,17 @@ def test_with_few_slots_some_packets_are_added_up_by_the_server():
     assert sums["summed_packets"] == (WORKERS - 1) * 20
     assert port(result, "s0->h5")["packets"] >= WORKERS * (PACKETS - 20) + 20 + PACKETS
     assert taken(result, "push") == taken(run(case(1000, **late)), "push")
+
+
+def test_records_of_messages_are_free_again():
+    """Switches end packets and make others, and still it is known when none of a message is left; with losses, too."""
+    recorder = Recorder(log=False)
+    asked = case(20, link={"rate": "100Gbps", "latency": "1us", "loss": 0.01}, transport={**DCTCP, "min_rto": "50us"})
+    simulate(asked, make_trace([[PACKETS * PAYLOAD // 4]], forward=US, backward=US), fabric=recorder)
+    fabric = recorder.made
+    fabric.run(Ps(fabric.now + 10**12))
+    fabric.flows.close()
+    assert fabric.flows.records.open == 0
 
 
 def test_without_slots_nothing_changes():
